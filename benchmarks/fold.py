@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stabilitybackend.runs.archiving import snapshot
-from stabilitybackend.runs.derived.rollback_cost import ledger_of
+from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo, decode_message, encode_message
 
@@ -112,8 +112,8 @@ def long_run(steps: int) -> dict[str, Any]:
     fold_ms, state = timed(lambda: folded(messages), 1)
     view_ms, _ = timed(state.view)
     recount_ms, _ = timed(lambda: recount(state))
-    first_ms, _ = timed(lambda: ledger_of(state, 2_000.0)(), 1)
-    again_ms, _ = timed(lambda: ledger_of(state, 2_000.0)())
+    first_ms, _ = timed(lambda: rollback_costs_of(state, 2_000.0)(), 1)
+    again_ms, _ = timed(lambda: rollback_costs_of(state, 2_000.0)())
     figures = snapshot_figures(state)
     return {
         "decoding alone, M values/s": values / decode_ms / 1e3,

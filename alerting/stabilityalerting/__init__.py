@@ -1,9 +1,9 @@
 """Stabilityboard's alerting: incident events in, messages to Slack, PagerDuty and webhooks out, each change once."""
 
 from .alert import Alert, Notice, Severity
-from .courier import Patience
-from .errors import AlertingError, BadAlert, SendError, SettingsError
+from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
 from .heartbeat import Heartbeat
+from .notifier import RetryPolicy
 from .registry import heartbeat_url, register, sinks_from_env
 from .service import AlertingService
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
@@ -13,15 +13,15 @@ __all__ = [
     "Alert",
     "AlertingError",
     "AlertingService",
+    "AlertingSettingsError",
     "BadAlert",
     "Heartbeat",
     "HttpSink",
     "Notice",
     "Outgoing",
-    "Patience",
     "RecordingSink",
+    "RetryPolicy",
     "SendError",
-    "SettingsError",
     "Severity",
     "Sink",
     "Variables",

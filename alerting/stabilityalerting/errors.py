@@ -8,14 +8,14 @@ AlertingError
 
 from __future__ import annotations
 
-__all__ = ["AlertingError", "BadAlert", "SendError", "SettingsError"]
+__all__ = ["AlertingError", "AlertingSettingsError", "BadAlert", "SendError"]
 
 
 class AlertingError(Exception):
     """The root: everything that alerting raises on purpose. No message ever holds a secret."""
 
 
-class SettingsError(AlertingError):
+class AlertingSettingsError(AlertingError):
     """A setting is wrong. Names the setting, never its value."""
 
 

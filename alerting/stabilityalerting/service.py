@@ -16,10 +16,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from .alert import Alert
-from .courier import Courier, Interrupted, Patience
 from .errors import BadAlert
 from .lease import Lease
-from .ledger import Ledger, Record
+from .notification_log import NotificationLog, Record
+from .notifier import Interrupted, Notifier, RetryPolicy
 from .sink import HttpSink, Sink, redact
 from .stages import Job
 
@@ -54,7 +54,7 @@ class AlertingService:
 
     Each receiver has a consumer group of its own on each stream. An event is acknowledged when its message has
     arrived or never will, so what a killed process left is done by the next one; the ledger keeps it from being sent
-    twice (see ``Courier``). One process at a time sends, under a lease; others wait. Several processes may run, for
+    twice (see ``Notifier``). One process at a time sends, under a lease; others wait. Several processes may run, for
     the next one to take over.
 
     Args:
@@ -64,7 +64,7 @@ class AlertingService:
         base_url: address of the pages, for links.
         clock: unix seconds now.
         owner: unique to this process start; None makes one of host, process and a random part.
-        patience: pauses and bounds of the delivery.
+        retry_policy: pauses and bounds of the delivery.
         lease_s: after so many seconds without renewal another process takes over.
         monotonic: seconds that never go back.
     """
@@ -78,7 +78,7 @@ class AlertingService:
         clock: Callable[[], float],
         *,
         owner: str | None = None,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         lease_s: float = LEASE_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,10 +90,10 @@ class AlertingService:
         self._sinks = list(sinks)
         self._base_url = base_url
         self._clock = clock
-        self._patience = patience or Patience()
+        self._retry_policy = retry_policy or RetryPolicy()
         self._lease = Lease(redis, LEASE_KEY, owner or _unique_owner(), lease_s, monotonic)
         self._monotonic = monotonic
-        self._couriers: list[Courier] = []
+        self._couriers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0
 
@@ -103,7 +103,7 @@ class AlertingService:
             "sinks": [sink.name for sink in self._sinks],
             "sending": self._lease.held(),
             "unreadable": self.unreadable,
-            "counts": {courier.sink.name: dict(courier.counts) for courier in self._couriers},
+            "counts": {notifier.sink.name: dict(notifier.counts) for notifier in self._couriers},
         }
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -114,11 +114,11 @@ class AlertingService:
             return
         _log.info("alerting: notifying %s", ", ".join(sink.name for sink in self._sinks))
         self._couriers = [
-            Courier(
+            Notifier(
                 sink,
-                Ledger(self._redis, sink.name),
+                NotificationLog(self._redis, sink.name),
                 self._base_url,
-                self._patience,
+                self._retry_policy,
                 self._lease.held,
                 stop,
                 self._monotonic,
@@ -128,8 +128,8 @@ class AlertingService:
         with _no_secrets_in_logs(self._sinks):
             lease = asyncio.create_task(self._lease.keep(stop), name="alerting-lease")
             work = [
-                asyncio.create_task(self._serve(courier, stop), name=f"alerting-{courier.sink.name}")
-                for courier in self._couriers
+                asyncio.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
+                for notifier in self._couriers
             ]
             try:
                 await asyncio.gather(lease, *work)
@@ -140,8 +140,8 @@ class AlertingService:
                 for sink in self._sinks:
                     await sink.aclose()
 
-    async def _serve(self, courier: Courier, stop: asyncio.Event) -> None:
-        reader = _Reader(self._redis, f"{GROUP}:{courier.sink.name}", self._clock, self._monotonic)
+    async def _serve(self, notifier: Notifier, stop: asyncio.Event) -> None:
+        reader = _Reader(self._redis, f"{GROUP}:{notifier.sink.name}", self._clock, self._monotonic)
         while not stop.is_set():
             if not self._lease.held():
                 reader.forget()
@@ -152,28 +152,28 @@ class AlertingService:
                 if not streams:
                     await _pause(stop, BLOCK_MS / 1000)
                 for stream, entry_id, fields in await _unless(stop, reader.read(streams)):
-                    await self._handle(courier, stream, fields)
+                    await self._handle(notifier, stream, fields)
                     await reader.done(stream, entry_id)
             except Interrupted:
                 reader.forget()
             except (RedisError, OSError) as error:
                 reader.forget()
-                _log.debug("alerting to %s: Redis is away: %s", courier.sink.name, error)
+                _log.debug("alerting to %s: Redis is away: %s", notifier.sink.name, error)
                 await _pause(stop, 0.5)
             except Exception:
                 # A fault of ours must not end the alerts of the other receivers, nor all further ones of this one.
                 reader.forget()
-                _log.exception("alerting to %s failed and goes on", courier.sink.name)
-                await _pause(stop, self._patience.longest_s)
+                _log.exception("alerting to %s failed and goes on", notifier.sink.name)
+                await _pause(stop, self._retry_policy.longest_s)
 
-    async def _handle(self, courier: Courier, stream: str, fields: dict[bytes, bytes] | None) -> None:
+    async def _handle(self, notifier: Notifier, stream: str, fields: dict[bytes, bytes] | None) -> None:
         try:
             alert = Alert.from_json((fields or {})[b"i"])
         except (BadAlert, KeyError) as error:
             self.unreadable += 1
             _log.warning("alerting: an event of %s is passed over: %s", stream, error)
             return
-        await courier.deliver(stream, Job(alert, courier.sink, Record()))
+        await notifier.deliver(stream, Job(alert, notifier.sink, Record()))
 
 
 class _Reader:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .alert import SEVERITIES, Alert, Change
-from .ledger import Record
+from .notification_log import Record
 from .sink import Sink
 
 __all__ = ["STAGES", "Job", "Stage", "run_stages"]
@@ -69,7 +69,7 @@ def route(job: Job) -> str | None:
     return "too_mild" if mild else None
 
 
-#: In the order in which they run. Rate bound, delivery with retry and the mark in the ledger follow in ``courier.py``.
+#: In the order in which they run. Rate bound, delivery with retry and the mark in the ledger follow in ``notifier.py``.
 STAGES: tuple[Stage, ...] = (dedupe, news, quiet, route)
 
 

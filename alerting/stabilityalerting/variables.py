@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from .alert import SEVERITIES, Severity
-from .errors import SettingsError
+from .errors import AlertingSettingsError
 
 __all__ = ["Variables"]
 
@@ -32,22 +32,22 @@ class Variables:
         """Return an address, None where it is not set.
 
         Raises:
-            SettingsError: it is none.
+            AlertingSettingsError: it is none.
         """
         value = self.text(name)
         parts = urlsplit(value or "")
         if value is not None and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise SettingsError(f"{name} is not an address, expected https://host/path")
+            raise AlertingSettingsError(f"{name} is not an address, expected https://host/path")
         return value
 
     def severity(self, name: str, default: Severity = "info") -> Severity:
         """Return the mildest severity that a receiver is sent.
 
         Raises:
-            SettingsError: it is none.
+            AlertingSettingsError: it is none.
         """
         value = self.text(name) or default
         for severity in SEVERITIES:
             if value == severity:
                 return severity
-        raise SettingsError(f"{name} is {value!r}, expected one of {', '.join(SEVERITIES)}")
+        raise AlertingSettingsError(f"{name} is {value!r}, expected one of {', '.join(SEVERITIES)}")

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 
 from .alert import Notice, Severity
-from .errors import SettingsError
+from .errors import AlertingSettingsError
 from .sink import HttpSink, Outgoing
 from .variables import Variables
 
@@ -70,7 +70,7 @@ class WebhookSink(HttpSink):
         if url is None:
             return None
         if secret is None:
-            raise SettingsError(
+            raise AlertingSettingsError(
                 "STABILITY_WEBHOOK_URL is set without STABILITY_WEBHOOK_SECRET: "
                 "set a secret of your own, the receiver checks the signature with it"
             )

@@ -34,8 +34,8 @@ __all__ = [
     "USUAL_SCOPES",
     "ApiKey",
     "Authenticator",
-    "Identity",
     "KeyRing",
+    "Principal",
     "check_exposure",
 ]
 
@@ -80,7 +80,7 @@ class ApiKey(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Principal:
     """Who makes a call.
 
     Args:
@@ -126,7 +126,7 @@ class Identity:
 
 
 #: Who calls on loopback while no key exists.
-LOCAL = Identity("local", frozenset(SCOPES))
+LOCAL = Principal("local", frozenset(SCOPES))
 
 
 class KeyRing:
@@ -235,7 +235,7 @@ class Authenticator:
         self._reading = SingleFlight(self._read_keys)
         self._marked: dict[str, float] = {}
 
-    async def authenticate(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> Identity:
+    async def authenticate(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> Principal:
         """Return who calls.
 
         Args:
@@ -274,9 +274,9 @@ class Authenticator:
                 code="key_revoked" if same else "key_unknown",
             )
         await self._mark_used(key)
-        return Identity(key.name, frozenset(key.scopes), key.key_id, key.project)
+        return Principal(key.name, frozenset(key.scopes), key.key_id, key.project)
 
-    async def _of_session(self, text: str, keys: Mapping[str, ApiKey]) -> Identity:
+    async def _of_session(self, text: str, keys: Mapping[str, ApiKey]) -> Principal:
         assert self._sessions is not None
         session = await self._sessions.find(text)
         key = None if session is None else keys.get(session.key_id)
@@ -287,7 +287,7 @@ class Authenticator:
                 code="session_ended",
             )
         await self._mark_used(key)
-        return Identity(key.name, frozenset(key.scopes), key.key_id, key.project, session=True)
+        return Principal(key.name, frozenset(key.scopes), key.key_id, key.project, session=True)
 
     async def _current_keys(self) -> dict[str, ApiKey]:
         now = self._clock()

@@ -28,13 +28,13 @@ def hung_ranks(count: int) -> Run:
     since = run.now
     for _ in range(3):
         run.now += 9.0
-        run.health(_standing(ranks, since, run.now))
+        run.health(_stalls(ranks, since, run.now))
         run.tick()
     (request,) = (one.command_id for one in run.state.commands.waiting() if one.kind == "dump_stacks")
     run.frames(_looks(ranks, request), len(ranks) // RANKS_PER_NODE // 4)
     for _ in range(3):
         run.now += 60.0
-        run.health(_standing(ranks, since, run.now))
+        run.health(_stalls(ranks, since, run.now))
         run.tick()
     (hang,) = (one for one in run.state.incidents.all() if one.kind == "hang")
     assert hang.evidence["verdict"]["culprits"] == [CULPRIT], hang.evidence["verdict"]
@@ -44,7 +44,7 @@ def hung_ranks(count: int) -> Run:
     return run
 
 
-def _standing(ranks: list[Rank], since: float, now: float) -> list[Health]:
+def _stalls(ranks: list[Rank], since: float, now: float) -> list[Health]:
     found = words(ranks, 3, now, step_start=since, phase="backward", phase_start=since)
     found[CULPRIT // RANKS_PER_NODE].ranks[CULPRIT % RANKS_PER_NODE]["phase"] = "data"
     return found

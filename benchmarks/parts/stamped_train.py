@@ -52,7 +52,7 @@ def main() -> None:
     def stamped_init(*args: Any, **settings: Any) -> stabilityclient.Run:
         run = init(*args, **settings)
         steps = run.steps
-        parts, append = run._parts, run._append
+        parts, append = run._components, run._append
         coin, first = random.Random(1), True
 
         def stamped(*args: Any) -> Iterator[int]:
@@ -64,7 +64,7 @@ def main() -> None:
                 begins = not steps_a_turn or number % (2 * steps_a_turn) < steps_a_turn
                 recorded = parts is not None and begins is first
                 if parts is not None:  # what init() sets, and leaves unset in a disabled run
-                    run._parts, run._append = (parts, append) if recorded else (None, None)
+                    run._components, run._append = (parts, append) if recorded else (None, None)
                 os.write(out, _STAMP.pack(time.monotonic(), time.thread_time(), recorded))
                 step = next(every, None)
                 if step is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from stabilityclient.settings import Ranks
 
-__all__ = ["FAMILY_VARIABLE", "Identity", "agreed_run_id", "hand_down", "inherited", "torch_identity"]
+__all__ = ["FAMILY_VARIABLE", "RankIdentity", "agreed_run_id", "hand_down", "inherited", "torch_identity"]
 
 #: What a process with a run tells those that it starts as further ranks: ``<pid>-<start>:<run id>:<run folder>``.
 FAMILY_VARIABLE = "STABILITY_FAMILY"
@@ -58,7 +58,7 @@ def inherited(environ: Mapping[str, str]) -> tuple[str, str] | None:
     return (run_id, folder) if folder and parent == f"{pid}-{start_ticks(pid)}" else None
 
 
-class Identity:
+class RankIdentity:
     """Rank and world size of this process, as sure as they can be.
 
     Args:

@@ -8,7 +8,7 @@ import time
 from stabilityclient.errors import NotReadyError
 from stabilityclient.guard import Guard, under_pytest
 from stabilityclient.run import Run
-from stabilityclient.run_components import Parts
+from stabilityclient.run_components import RunComponents
 from stabilityclient.settings import resolve
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stabilityclient.rollback.arbiter import Arbiter
-    from stabilityclient.settings import Settings
+    from stabilityclient.settings import ClientSettings
 
 __all__ = ["init"]
 
@@ -63,16 +63,16 @@ def init(
     if settings.mode == "disabled":
         return run
     try:
-        run._open(_make_parts(settings, guard, run))
+        run._open(_make_components(settings, guard, run))
     except Exception as error:
         text = f"nothing of this process will be recorded: {settings.dir} can't be used ({error})"
         guard.caught("init()", NotReadyError(text))
     return run
 
 
-def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
-    from stabilityclient.identity import Identity, hand_down
-    from stabilityclient.rank_state.heartbeat import Heart
+def _make_components(settings: ClientSettings, guard: Guard, run: Run) -> RunComponents:
+    from stabilityclient.identity import RankIdentity, hand_down
+    from stabilityclient.rank_state.heartbeat import HeartbeatThread
     from stabilityclient.rank_state.probe import Probe
     from stabilityclient.rollback.arbiter import arbiter_for
     from stabilityclient.rollback.boundary import Boundary
@@ -80,7 +80,7 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
     from stabilityclient.start import find_twin, open_source, run_folder
 
     node = settings.node
-    parts = Parts()
+    parts = RunComponents()
     parts.folder = run_folder(settings, node)
     parts.source, parts.spool, parts.slot, parts.stack_file = open_source(
         settings, parts.folder, node, os.getpid(), time.time_ns(), guard.note
@@ -92,7 +92,7 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
     def twin() -> int | None:
         return find_twin(os.path.join(parts.folder, "sources"), ranks.rank, node, os.getpid())
 
-    identity = Identity(ranks, twin)
+    identity = RankIdentity(ranks, twin)
 
     def arbiter(command_id: str, attempt: int) -> Arbiter:
         return arbiter_for(parts.folder, ranks.local_world_size >= identity.world_size, command_id, attempt)
@@ -108,7 +108,7 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
                 parts.sidecar.start()
             except NotReadyError as error:
                 guard.note("agent", str(error))  # the records stay in the spool; the heartbeat thread tries again
-    parts.heart = Heart(
+    parts.heartbeat = HeartbeatThread(
         parts.slot,
         parts.spool,
         parts.sidecar,
@@ -117,7 +117,7 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
         ranks.local_rank,
         lambda: (run.logged_step, run.logged_at),
     )
-    parts.heart.start()
+    parts.heartbeat.start()
     return parts
 
 

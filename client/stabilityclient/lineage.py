@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from stabilityclient.rollback.boundary import Boundary
     from stabilityclient.rollback.decision import Rollback
 
-__all__ = ["Lineage"]
+__all__ = ["RankLineage"]
 
 
-class Lineage:
+class RankLineage:
     """The segment that a rank is in.
 
     Args:

@@ -11,8 +11,8 @@ from stabilityclient import hooks
 from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, step_of, trace_of
 from stabilityclient.delivery import await_delivery
 from stabilityclient.errors import RefusedError
-from stabilityclient.lineage import Lineage
-from stabilityclient.metrics.metric_coercion import Intake
+from stabilityclient.lineage import RankLineage
+from stabilityclient.metrics.metric_coercion import MetricCoercion
 from stabilityclient.metrics.values import Types
 from stabilityclient.rank_state.phase import Phase
 from stabilityclient.rank_state.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from stabilityclient.guard import Guard
     from stabilityclient.rollback.decision import Rollback
-    from stabilityclient.run_components import Parts
-    from stabilityclient.settings import Settings
+    from stabilityclient.run_components import RunComponents
+    from stabilityclient.settings import ClientSettings
 
     Handler = TypeVar("Handler", bound=Callable[[Rollback], object])
 
@@ -50,24 +50,24 @@ class Run:
         folder: where this node keeps the run's spool; None when disabled.
     """
 
-    def __init__(self, settings: Settings, guard: Guard) -> None:
+    def __init__(self, settings: ClientSettings, guard: Guard) -> None:
         self.run_id = settings.run_id
         self.folder: str | None = None
         self._settings = settings
         self._guard = guard
-        self._parts: Parts | None = None
+        self._components: RunComponents | None = None
         self._outcome = "disabled"
         # Bound once: the hot path looks nothing up that it does not need.
         self._all_quick = Types().plain.issuperset
         self._append: Callable[..., bool] | None = None
         self._sort: Callable[[int, float, Mapping[str, Any]], None] = _ignore
-        self._intake: Intake | None = None
+        self._coercion: MetricCoercion | None = None
         self._finished = False
         #: Step of the newest log() and its unix seconds; the heartbeat thread reads them.
         self.logged_step = -1
         self.logged_at = 0.0
         self._went_back: int | None = None
-        self._lineage = Lineage(self._event)
+        self._lineage = RankLineage(self._event)
         self._restoring = Restoring(self._event, self._guard)
 
     # --- data ----------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Run:
             other.
             expect_s: how long it may take, seconds; a longer stand is then called a hang.
         """
-        parts = self._parts
+        parts = self._components
         return Phase(None if parts is None else parts.slot, self._guard, name, expect_s)
 
     # --- steps and rollback --------------------------------------------------------------------------------------
@@ -169,15 +169,15 @@ class Run:
 
         def register(taken: Handler) -> Handler:
             self._restoring.take(taken, named, later)
-            if self._parts is not None:
-                self._parts.boundary.has_handler = True
+            if self._components is not None:
+                self._components.boundary.has_handler = True
             return taken
 
         return register if handler is None else register(handler)
 
     def restored(self, rollback: Rollback, *, applied: Mapping[str, Any] | None = None) -> None:
         """Say that the state which an ``on_rollback(later=True)`` handler noted is back, and what was changed."""
-        if self._parts is not None:
+        if self._components is not None:
             self._restoring.restored(rollback, applied)
 
     def steps(self, start: int, stop: int | None = None) -> Iterator[int]:
@@ -193,9 +193,9 @@ class Run:
         step = index(start)
         end = None if stop is None else index(stop)
         self._went_back = None
-        if self._parts is not None:
-            self._parts.enter()
-            if doubt := self._parts.boundary.doubt():
+        if self._components is not None:
+            self._components.enter()
+            if doubt := self._components.boundary.doubt():
                 self._guard.note("steps()", f"commands are refused: {doubt}")
         try:
             while end is None or step < end:
@@ -242,7 +242,7 @@ class Run:
             goes on trying for ten minutes, and ``stabilityboard import FOLDER`` delivers them later.
             ``disabled``: nothing was recorded.
         """
-        parts = self._parts
+        parts = self._components
         if parts is None:
             return self._outcome
         try:
@@ -250,7 +250,7 @@ class Run:
             self._append = None
             self._finished = True
             parts.spool.append_event("finish", self._current_step(), time(), {})
-            parts.heart.publish()
+            parts.heartbeat.publish()
             parts.slot.set_state(STATE_FINISHED)
             self._outcome = "spooled"
             if parts.sidecar is not None:
@@ -278,11 +278,11 @@ class Run:
         else:
             self.finish()
 
-    def _close(self, parts: Parts) -> None:
-        self._parts = self._append = None
+    def _close(self, parts: RunComponents) -> None:
+        self._components = self._append = None
         hooks.unwatch(self)
         try:
-            parts.heart.stop()
+            parts.heartbeat.stop()
             parts.spool.close()
             parts.slot.close()
             parts.stack_file.close()
@@ -295,36 +295,36 @@ class Run:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _open(self, parts: Parts) -> None:
+    def _open(self, parts: RunComponents) -> None:
         """Become enabled; called once by ``init()``."""
-        self._parts = parts
+        self._components = parts
         self._append = parts.spool.append_row
-        self._intake = Intake(parts.spool, parts.heart, self._guard)
-        self._sort = self._intake.sort
+        self._coercion = MetricCoercion(parts.spool, parts.heartbeat, self._guard)
+        self._sort = self._coercion.sort
         self._lineage.attach(parts.boundary, parts.slot)
         self.folder = parts.folder
         hooks.watch(self)
         self._event("start", None, {})
 
     def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
-        parts = self._parts
+        parts = self._components
         if parts is not None:
             parts.spool.append_event(kind, step, time(), data)
 
     def _current_step(self) -> int | None:
-        parts = self._parts
+        parts = self._components
         if parts is None:
             return None
-        parts.heart.publish()
+        parts.heartbeat.publish()
         return parts.slot.step if parts.slot.step >= 0 else None
 
     def _drain_device_values(self) -> None:
-        if self._intake is not None:
-            self._intake.drain()
+        if self._coercion is not None:
+            self._coercion.drain()
 
     def _between(self, step: int, stop: int | None) -> dict[str, Any] | None:
         """Return the command on which all ranks act now; without one, let the step begin."""
-        parts = self._parts
+        parts = self._components
         if parts is None:
             return None
         try:
@@ -338,8 +338,8 @@ class Run:
 
     def _leave(self, step: int) -> None:
         try:
-            if self._parts is not None:
-                self._parts.leave(step)
+            if self._components is not None:
+                self._components.leave(step)
         except Exception as error:
             self._guard.caught("steps()", error)
 
@@ -359,14 +359,14 @@ class Run:
 
     def _on_exception(self, error: BaseException) -> None:
         """An uncaught exception ends the process: say so, in the spool and in the slot."""
-        parts = self._parts
+        parts = self._components
         if parts is None:
             return
         try:
             kind, text = type(error).__name__, cut_inside(str(error), MAX_TEXT_CHARS)
             data = {"type": kind, "message": text, "traceback": trace_of(error)}
             self._event("exception", self._current_step(), data)
-            parts.heart.publish()
+            parts.heartbeat.publish()
             parts.slot.set_state(STATE_EXCEPTION, f"{kind}: {gist(text)}")
             self._outcome = "exception"
         except Exception:  # the process is ending with the user's exception: ours must not cover it
@@ -374,12 +374,12 @@ class Run:
 
     def _on_exit(self) -> None:
         """The process ends without finish()."""
-        parts = self._parts
+        parts = self._components
         if parts is None:
             return
         try:
             self._drain_device_values()
-            parts.heart.publish()
+            parts.heartbeat.publish()
             if self._outcome != "exception":
                 parts.slot.set_state(STATE_LEFT)
         except Exception:
@@ -389,10 +389,10 @@ class Run:
 
     def _on_fork(self) -> None:
         """This is a forked child: the files belong to the parent."""
-        if self._parts is not None:
-            self._parts.slot.close()  # in this process only
-        self._parts = self._append = None
-        self._intake = None  # its thread stayed in the parent: nothing to wait for
+        if self._components is not None:
+            self._components.slot.close()  # in this process only
+        self._components = self._append = None
+        self._coercion = None  # its thread stayed in the parent: nothing to wait for
         self._outcome = "disabled"
 
 

@@ -8,7 +8,7 @@ from stabilityclient.rank_state.slot import CLAIM_STEPS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stabilityclient.rank_state.heartbeat import Heart
+    from stabilityclient.rank_state.heartbeat import HeartbeatThread
     from stabilityclient.rank_state.probe import Probe
     from stabilityclient.rank_state.slot import Slot
     from stabilityclient.rank_state.stack_file import StackFile
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 #: Phase of a rank between two loops of steps() and after the last one, where it declares none itself.
 AFTER_LOOP = b"after-loop"
 
-__all__ = ["AFTER_LOOP", "Parts"]
+__all__ = ["AFTER_LOOP", "RunComponents"]
 
 
-class Parts:
+class RunComponents:
     """What an enabled run holds. Plain data, made by ``init()``."""
 
-    __slots__ = ("boundary", "folder", "heart", "probe", "sidecar", "slot", "source", "spool", "stack_file")
+    __slots__ = ("boundary", "folder", "heartbeat", "probe", "sidecar", "slot", "source", "spool", "stack_file")
 
     boundary: Boundary
     folder: str
-    heart: Heart
+    heartbeat: HeartbeatThread
     probe: Probe
     sidecar: Sidecar | None
     slot: Slot
@@ -39,14 +39,14 @@ class Parts:
 
     def enter(self) -> None:
         """The loop of steps() begins, in this thread."""
-        self.heart.stepping = True
+        self.heartbeat.stepping = True
         self.slot.claim(CLAIM_STEPS)
         if self.slot.top is None:
             self.slot.show(b"", time(), 0.0)
 
     def leave(self, step: int) -> None:
         """The loop of steps() ends before ``step``. What comes next, a last save say, is no stalled step."""
-        self.heart.stepping = False
+        self.heartbeat.stepping = False
         self.boundary.leave(step)
         if self.slot.top is None:
             self.slot.show(AFTER_LOOP, time(), 0.0)

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["DEFAULT_URL", "Ranks", "Settings", "node_name", "resolve"]
+__all__ = ["DEFAULT_URL", "ClientSettings", "Ranks", "node_name", "resolve"]
 
 #: Where `stabilityboard up` listens by default.
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -79,7 +79,7 @@ class Ranks:
         return self.local_world_size >= self.world_size
 
 
-class Settings:
+class ClientSettings:
     """What ``init()`` works with after all checks. Plain data; ``folder`` is the run's, where the parent has one."""
 
     __slots__ = (
@@ -128,7 +128,7 @@ def resolve(
     dir: str | os.PathLike[str] | None,
     environ: Mapping[str, str],
     stamp: Callable[[], str],
-) -> Settings:
+) -> ClientSettings:
     """Return the settings; an argument wins over the environment, the environment over the default.
 
     Args:
@@ -137,7 +137,7 @@ def resolve(
     Raises:
         SettingError: one of them can't work; the text names it, what was given and what is expected.
     """
-    settings = Settings()
+    settings = ClientSettings()
     settings.mode = environ.get("STABILITY_MODE", "online").strip().lower() or "online"
     if settings.mode not in _MODES:
         raise SettingError("STABILITY_MODE", settings.mode, "online, offline or disabled")
@@ -173,7 +173,7 @@ def resolve(
 
 
 def _made_id(
-    settings: Settings, environ: Mapping[str, str], stamp: Callable[[], str], family: tuple[str, str] | None
+    settings: ClientSettings, environ: Mapping[str, str], stamp: Callable[[], str], family: tuple[str, str] | None
 ) -> str:
     """Return an id that nobody chose, the same for all ranks of a job as far as they can know it."""
     mine = f"{_slug(settings.name or settings.project)}-{stamp()}"
@@ -253,7 +253,7 @@ def _checked_id(setting: str, given: object) -> str:
     return given
 
 
-def _shared_id(settings: Settings, environ: Mapping[str, str]) -> str:
+def _shared_id(settings: ClientSettings, environ: Mapping[str, str]) -> str:
     """Return an id on which all ranks agree without talking: from what the launcher gave each of them."""
     import hashlib
 

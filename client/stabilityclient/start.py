@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stabilityclient.settings import Settings
+    from stabilityclient.settings import ClientSettings
 
 __all__ = ["MAX_CONFIG_BYTES", "find_twin", "open_source", "pid_namespace", "run_folder", "start_ticks", "write_whole"]
 
@@ -24,7 +24,7 @@ __all__ = ["MAX_CONFIG_BYTES", "find_twin", "open_source", "pid_namespace", "run
 MAX_CONFIG_BYTES = 1024 * 1024
 
 
-def run_folder(settings: Settings, node: str) -> str:
+def run_folder(settings: ClientSettings, node: str) -> str:
     """Return the folder of the run on this node.
 
     It is that of the process that started this one as a further rank, where one did.
@@ -37,7 +37,7 @@ def run_folder(settings: Settings, node: str) -> str:
 
 
 def open_source(
-    settings: Settings, folder: str, node: str, pid: int, started_ns: int, note: Callable[[str, str], None]
+    settings: ClientSettings, folder: str, node: str, pid: int, started_ns: int, note: Callable[[str, str], None]
 ) -> tuple[str, SpoolWriter, Slot, StackFile]:
     """Make everything that this start of a process needs on disk and return (source id, spool, slot, stack file).
 
@@ -140,7 +140,7 @@ def write_whole(path: str, data: bytes) -> None:
     os.replace(part, path)
 
 
-def _write_run(settings: Settings, folder: str, created: float, trouble: Callable[[str], None]) -> None:
+def _write_run(settings: ClientSettings, folder: str, created: float, trouble: Callable[[str], None]) -> None:
     path = os.path.join(folder, "run.json")
     before: dict[str, object] = {}
     try:

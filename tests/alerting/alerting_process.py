@@ -12,7 +12,7 @@ import time
 
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, Patience, sinks_from_env
+from stabilityalerting import AlertingService, RetryPolicy, sinks_from_env
 
 
 async def main() -> None:
@@ -21,9 +21,9 @@ async def main() -> None:
     async def streams() -> list[str]:
         return sys.argv[3:]
 
-    patience = Patience(first_s=0.05, longest_s=float(sys.argv[2]), per_second=1e3, burst=1000)
+    retry_policy = RetryPolicy(first_s=0.05, longest_s=float(sys.argv[2]), per_second=1e3, burst=1000)
     sinks = sinks_from_env(os.environ)
-    service = AlertingService(redis, streams, sinks, "http://board", time.time, patience=patience, lease_s=0.6)
+    service = AlertingService(redis, streams, sinks, "http://board", time.time, retry_policy=retry_policy, lease_s=0.6)
     await service.run(asyncio.Event())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, Patience, RecordingSink, Sink
+from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, Sink
 from stabilityalerting import service as service_module
 from stabilityalerting.pagerduty import PagerDutySink
 from stabilityalerting.slack import SlackSink
@@ -21,17 +21,19 @@ from stabilityalerting.webhook import WebhookSink, verify
 from support.incident_stream import SLACK_PATH, STREAM, incident, publish, settled
 from support.waiting import until
 
-QUICK = Patience(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
+QUICK = RetryPolicy(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
 
 
 @contextlib.asynccontextmanager
 async def alerting(
-    redis: Redis, sinks: Sequence[Sink], patience: Patience = QUICK, lease_s: float = 0.6
+    redis: Redis, sinks: Sequence[Sink], retry_policy: RetryPolicy = QUICK, lease_s: float = 0.6
 ) -> AsyncIterator[AlertingService]:
     async def streams() -> list[str]:
         return [STREAM, "sb:{no-incident-yet}:incident_events"]
 
-    service = AlertingService(redis, streams, sinks, "http://board", time.time, patience=patience, lease_s=lease_s)
+    service = AlertingService(
+        redis, streams, sinks, "http://board", time.time, retry_policy=retry_policy, lease_s=lease_s
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))
     try:
@@ -245,8 +247,8 @@ async def test_a_receiver_that_is_away_does_not_hold_up_the_others(redis: Redis,
 
 async def test_what_a_receiver_never_takes_is_given_up_in_the_end(redis: Redis, receiver: Any) -> None:
     receiver.status = 500
-    patience = Patience(first_s=0.02, longest_s=0.05, give_up_s=0.2, per_second=1e3, burst=1000)
-    async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH)], patience) as service:
+    retry_policy = RetryPolicy(first_s=0.02, longest_s=0.05, give_up_s=0.2, per_second=1e3, burst=1000)
+    async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH)], retry_policy) as service:
         await publish(redis, incident())
         await settled(redis, "alerting:slack", 1)
         assert service.status()["counts"]["slack"]["given_up"] == 1
@@ -254,7 +256,7 @@ async def test_what_a_receiver_never_takes_is_given_up_in_the_end(redis: Redis, 
 
 async def test_the_rate_bound_delays_and_drops_nothing(redis: Redis) -> None:
     sink = RecordingSink()
-    async with alerting(redis, [sink], Patience(per_second=20.0, burst=1)) as service:
+    async with alerting(redis, [sink], RetryPolicy(per_second=20.0, burst=1)) as service:
         await publish(redis, *(incident(i) for i in range(8)))
         began = time.monotonic()
         await settled(redis, "alerting:recording", 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stabilityalerting import SettingsError, sinks_from_env
+from stabilityalerting import AlertingSettingsError, sinks_from_env
 
 _ALL = {
     "STABILITY_SLACK_WEBHOOK_URL": "https://hooks.slack.test/T1",
@@ -33,12 +33,14 @@ def test_a_channel_is_there_where_its_address_or_key_is_set_with_its_least_sever
     ],
 )
 def test_a_wrong_value_stops_the_start_and_names_the_variable_alone(variable: str, value: str) -> None:
-    with pytest.raises(SettingsError, match=variable) as caught:
+    with pytest.raises(AlertingSettingsError, match=variable) as caught:
         sinks_from_env(_ALL | {variable: value})
 
     assert "s3cret" not in str(caught.value)
 
 
 def test_a_wrong_severity_stops_the_start_of_a_channel_that_is_not_set_up_too() -> None:
-    with pytest.raises(SettingsError, match="STABILITY_SLACK_MIN_SEVERITY is 'loud', expected one of info, warning"):
+    with pytest.raises(
+        AlertingSettingsError, match="STABILITY_SLACK_MIN_SEVERITY is 'loud', expected one of info, warning"
+    ):
         sinks_from_env({"STABILITY_SLACK_MIN_SEVERITY": "loud"})

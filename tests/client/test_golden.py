@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from stabilityclient.agent.upload.reader import SpoolReader
-from stabilityclient.agent.upload.records import Event, Row
+from stabilityclient.agent.upload.records import SpooledEvent, SpooledRow
 from stabilityclient.rank_state.slot import SlotView, read_slot
 from stabilityclient.spool import CHUNK_BYTES
 from stabilityclient.wire import BadMessage, WrongVersion, decode_message, encode_message
@@ -68,14 +68,20 @@ def test_a_chunk_has_its_golden_bytes() -> None:
 def test_the_golden_chunk_reads_back(tmp_path) -> None:
     (tmp_path / "00000001.spool").write_bytes((GOLDEN / "chunk.bin").read_bytes().ljust(CHUNK_BYTES, b"\0"))
     records = SpoolReader(str(tmp_path)).read(100, 10**6)
-    assert [type(record).__name__ for record in records] == ["Event", "Row", "Row", "Row", "Event"]
+    assert [type(record).__name__ for record in records] == [
+        "SpooledEvent",
+        "SpooledRow",
+        "SpooledRow",
+        "SpooledRow",
+        "SpooledEvent",
+    ]
     assert [record.seq for record in records] == [1, 2, 3, 4, 5]
-    assert [(r.names, r.step, r.time) for r in records if isinstance(r, Row)] == [
+    assert [(r.names, r.step, r.time) for r in records if isinstance(r, SpooledRow)] == [
         (("loss", "lr"), 0, 1000.25),
         (("grad_norm/ü",), 2**53 - 1, 1000.5),
         (("loss", "lr"), 1, 1000.75),
     ]
-    assert records[4] == Event(5, "checkpoint", 1001.0, 1, {"path": "/c/ü"})
+    assert records[4] == SpooledEvent(5, "checkpoint", 1001.0, 1, {"path": "/c/ü"})
 
 
 _SLOT = {

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from stabilityclient.identity import Identity, hand_down
+from stabilityclient.identity import RankIdentity, hand_down
 from stabilityclient.rollback.arbiter import MemoryArbiter
 from stabilityclient.rollback.boundary import Boundary
-from stabilityclient.settings import Ranks, Settings, resolve
+from stabilityclient.settings import ClientSettings, Ranks, resolve
 
 
 class _Store:
@@ -37,7 +37,7 @@ def _torch(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int, store: _
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", core)  # type: ignore[arg-type]
 
 
-def _resolve(environ: dict[str, str]) -> Settings:
+def _resolve(environ: dict[str, str]) -> ClientSettings:
     return resolve(
         project="p", name=None, run_id=None, config=None, url=None, api_key=None, dir=None, environ=environ,
         stamp=lambda: str(time.time_ns()),
@@ -97,7 +97,7 @@ def _answer(folder: Path, ranks: Ranks, world_size: int, twin: int | None = None
     arbiter = MemoryArbiter()
     boundary = Boundary(
         str(folder), ranks.rank, ranks.world_size, lambda command_id, attempt: arbiter,
-        lambda c, state, detail, step: said.append((state, detail)), identity=Identity(ranks, lambda: twin),
+        lambda c, state, detail, step: said.append((state, detail)), identity=RankIdentity(ranks, lambda: twin),
     )  # fmt: skip
     boundary.has_handler = True
     now = time.time()

@@ -185,7 +185,7 @@ def test_ten_thousand_sets_of_names_are_stored_and_the_memory_for_them_is_bounde
     run = start()
     for index in range(10_000):
         run.log(index, {f"name/{index}": float(index)})
-    cached = len(run._parts.spool._sets)
+    cached = len(run._components.spool._sets)
     run.finish()
     assert cached <= MAX_CACHED_SETS
     assert [metrics for _, _, metrics in stored(run.folder).rows()] == [{f"name/{i}": float(i)} for i in range(10_000)]
@@ -203,7 +203,7 @@ def test_threads_that_log_at_once_lose_nothing(start: Start) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    dropped = run._parts.spool.dropped
+    dropped = run._components.spool.dropped
     run.finish()
     rows = stored(run.folder).rows()
     assert len(rows) + dropped == 12_000
@@ -220,7 +220,7 @@ def test_a_signal_handler_that_logs_in_the_middle_of_log_neither_blocks_nor_brea
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    dropped = run._parts.spool.dropped
+    dropped = run._components.spool.dropped
     run.finish()
     rows = stored(run.folder).rows()
     assert [step for step, _, metrics in rows if "a" in metrics] == list(range(20_000))
@@ -313,19 +313,19 @@ def test_ranks_that_roll_back_alike_name_the_same_segments_without_talking(start
 
 def test_a_clock_that_is_set_back_hides_no_step(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start()
-    slot = os.path.join(run.folder or "", "sources", run._parts.source, "slot")
+    slot = os.path.join(run.folder or "", "sources", run._components.source, "slot")
     seen = []
     for step, now in ((1, 2000.0), (2, 1000.0)):
         monkeypatch.setattr("stabilityclient.run.time", lambda now=now: now)
         run.log(step, {"a": 1.0})
-        run._parts.heart.publish()
+        run._components.heartbeat.publish()
         seen.append((read_slot(slot).step, read_slot(slot).step_start))
     assert seen == [(1, 2000.0), (2, 1000.0)]
 
 
 def test_the_heart_beats_and_the_slot_says_step_phase_and_counts(start: Start) -> None:
     run = start()
-    slot = os.path.join(run.folder or "", "sources", run._parts.source, "slot")
+    slot = os.path.join(run.folder or "", "sources", run._components.source, "slot")
     with run.phase("eval", expect_s=30):
         with run.phase("inner"):
             assert (read_slot(slot).phase, 29 < read_slot(slot).expect_s <= 30) == ("inner", True)

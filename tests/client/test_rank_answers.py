@@ -31,7 +31,8 @@ def test_a_signal_that_somebody_handles_stays_theirs(tmp_path: Path) -> None:
         tmp_path,
         'signal.signal(signal.SIGUSR2, lambda *_: print("mine"))\n'
         + _OPEN
-        + "os.kill(os.getpid(), signal.SIGUSR2); print(run._parts.slot.dump_signal, run._parts.stack_file.missing)",
+        + "os.kill(os.getpid(), signal.SIGUSR2); part = run._components\n"
+        + "print(part.slot.dump_signal, part.stack_file.missing)",
         STABILITY_DUMP_SIGNAL="SIGUSR2",
     )
     assert out == "mine\n0 signal 12 (STABILITY_DUMP_SIGNAL) is handled in this process already\n"
@@ -45,7 +46,7 @@ def test_what_the_user_registers_later_survives_our_end(tmp_path: Path) -> None:
         _OPEN
         + f'signal.signal({number}, lambda *_: print("mine"))\nrun.finish(); os.kill(os.getpid(), {number})\n'
         + "faulthandler.enable(); again = stabilityclient.init(run_id='r')\n"
-        + f"os.kill(os.getpid(), {number}); print(again._parts.slot.dump_signal); again.finish()\n"
+        + f"os.kill(os.getpid(), {number}); print(again._components.slot.dump_signal); again.finish()\n"
         + "faulthandler._sigsegv()",
         -signal.SIGSEGV,
     )
@@ -55,7 +56,7 @@ def test_what_the_user_registers_later_survives_our_end(tmp_path: Path) -> None:
 def test_a_faulthandler_that_is_enabled_stays_where_it_is(tmp_path: Path) -> None:
     out, err, stacks = _run(
         tmp_path,
-        _OPEN + "print(run._parts.slot.flags & 1, flush=True); faulthandler._sigsegv()",
+        _OPEN + "print(run._components.slot.flags & 1, flush=True); faulthandler._sigsegv()",
         -11,
         PYTHONFAULTHANDLER="1",
     )
@@ -67,7 +68,7 @@ def test_a_signal_that_somebody_handles_later_is_theirs_from_then_on(tmp_path: P
         tmp_path,
         "from stabilityclient.rank_state import heartbeat\nheartbeat.BEAT_S = 0.02\n"
         + _OPEN
-        + "slot = run._parts.slot\nprint(slot.dump_signal)\nsignal.signal(signal.SIGRTMIN + 6, lambda *_: None)\n"
+        + "slot = run._components.slot\nprint(slot.dump_signal)\nsignal.signal(signal.SIGRTMIN + 6, lambda *_: None)\n"
         + "beat = slot.beat\nwhile slot.beat < beat + 3: time.sleep(0.005)\nprint(slot.dump_signal); run.finish()",
     )
     assert out == f"{signal.SIGRTMIN + 6}\n0\n"
@@ -75,7 +76,9 @@ def test_a_signal_that_somebody_handles_later_is_theirs_from_then_on(tmp_path: P
 
 def test_a_crash_reporter_s_handler_of_a_fatal_signal_stays_where_it_is(tmp_path: Path) -> None:
     code = "import ctypes; ctypes.CDLL(None).signal(11, 0x1000)\n"  # a handler that Python does not know of
-    code += _OPEN + "print(run._parts.slot.flags & 1, faulthandler.is_enabled(), run._parts.slot.dump_signal > 0)"
+    code += (
+        _OPEN + "print(run._components.slot.flags & 1, faulthandler.is_enabled(), run._components.slot.dump_signal > 0)"
+    )
     assert _run(tmp_path, code)[0] == "0 False True\n"
 
 
@@ -94,7 +97,7 @@ def test_a_signal_after_the_end_harms_nobody_and_the_next_run_has_its_own_file(t
         + "def first(): kill()\ndef between(): kill()\ndef second(): kill()\n"
         + "first(); run.finish(); between()\n"
         + _OPEN
-        + "second(); twin = stabilityclient.init(run_id='s')\nprint(twin._parts.stack_file.missing)\n"
+        + "second(); twin = stabilityclient.init(run_id='s')\nprint(twin._components.stack_file.missing)\n"
         + "twin.finish(); second(); run.finish(); between()",
     )
     assert [stacks.count(f" in {name}\n") for name in ("first", "between", "second")] == [1, 0, 2]
@@ -129,7 +132,7 @@ def test_a_process_ends_as_it_would_with_a_request_to_its_main_thread_open(tmp_p
     code = (
         "from stabilityclient.rank_state import heartbeat\nheartbeat.BEAT_S = 0.002\n"
         + _OPEN
-        + "slot = run._parts.slot\nwhile slot.pending < 3: pass\n"
+        + "slot = run._components.slot\nwhile slot.pending < 3: pass\n"
         + f"time.sleep(0.1)\n{end}"
     )
     _, err, _ = _run(tmp_path, code, 3 if "exit" in end else 0)
@@ -164,13 +167,13 @@ def torch(dump):
     sys.modules["torch"] = types.SimpleNamespace(_C=types.SimpleNamespace(_distributed_c10d=inner))
     sys.modules["torch.distributed"] = distributed
 def ask():
-    before = run._parts.slot.probe
+    before = run._components.slot.probe
     add_to_mailbox(os.path.join(run.folder, "probe"))
     deadline = time.monotonic() + 20
-    while run._parts.slot.probe == before:
+    while run._components.slot.probe == before:
         assert time.monotonic() < deadline, "no answer"
         time.sleep(0.005)
-    with open(os.path.join(run.folder, "sources", run._parts.source, "probe.json")) as file:
+    with open(os.path.join(run.folder, "sources", run._components.source, "probe.json")) as file:
         return json.load(file)
 """
 
@@ -181,7 +184,7 @@ def test_a_probe_tells_active_collectives_without_those_that_are_over(tmp_path: 
         _TORCH
         + _OPEN
         + f"torch(lambda: {_GLOO!r}.replace(b'CREATED', b'%d' % (time.time_ns() - 7 * 10**9)))\n"
-        + "answer = ask(); run.finish(); print(json.dumps([answer, run._parts is None]))",
+        + "answer = ask(); run.finish(); print(json.dumps([answer, run._components is None]))",
     )
     answer = json.loads(out)[0]
     age_s = answer["collectives"]["active"][0].pop("age_s")
@@ -221,8 +224,8 @@ def test_a_recorder_that_never_answers_stops_neither_the_heart_nor_the_end(tmp_p
         + _OPEN
         + "asked = threading.Event()\ntorch(lambda: (asked.set(), threading.Event().wait()))\n"
         + "add_to_mailbox(os.path.join(run.folder, 'probe')); asked.wait(20)\n"
-        + "beat = run._parts.slot.beat\nwhile run._parts.slot.beat < beat + 3: time.sleep(0.005)\n"
-        + "first = json.load(open(os.path.join(run.folder, 'sources', run._parts.source, 'probe.json')))\n"
+        + "beat = run._components.slot.beat\nwhile run._components.slot.beat < beat + 3: time.sleep(0.005)\n"
+        + "first = json.load(open(os.path.join(run.folder, 'sources', run._components.source, 'probe.json')))\n"
         + "print(first['threads'].count(' in <module>'), first['why'], ask()['why']); run.finish()",
     )
     assert out.startswith("1 the Flight Recorder has not answered yet the call")

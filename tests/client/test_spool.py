@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from stabilityclient.agent.upload.chunks import chunk_numbers
 from stabilityclient.agent.upload.reader import SpoolReader
-from stabilityclient.agent.upload.records import Event, Lost, Record, Row
+from stabilityclient.agent.upload.records import Lost, Record, SpooledEvent, SpooledRow
 from stabilityclient.spool import CHUNK_BYTES, SpoolWriter, chunk_name
 
 Writer = Callable[..., SpoolWriter]
@@ -75,7 +75,7 @@ def _numbers(records: list[Record]) -> list[int]:
 
 def test_rows_over_many_chunks_read_back_in_order(writer: Writer, source: Path) -> None:
     _fill(writer(), 50_000)
-    assert [record.step for record in _all(source) if isinstance(record, Row)] == list(range(50_000))
+    assert [record.step for record in _all(source) if isinstance(record, SpooledRow)] == list(range(50_000))
     assert len(chunk_numbers(str(source))) > 2
 
 
@@ -93,7 +93,7 @@ def test_a_reader_follows_a_writer_record_by_record(writer: Writer, source: Path
         spool.append_row(("a",), step, 0.0, (1.0,))
         if step % 7 == 0:
             records = reader.read(1000, 10**6)
-            assert isinstance(records[-1], Row)
+            assert isinstance(records[-1], SpooledRow)
             assert records[-1].step == step
     reader.close()
 
@@ -103,7 +103,7 @@ def test_a_spare_chunk_made_ahead_holds_the_same_records(writer: Writer, source:
     for part in range(6):
         spool.prepare_spare(lambda: None)
         _fill(spool, 10_000, part * 10_000)
-    assert [record.step for record in _all(source) if isinstance(record, Row)] == list(range(60_000))
+    assert [record.step for record in _all(source) if isinstance(record, SpooledRow)] == list(range(60_000))
 
 
 def test_chunks_that_were_removed_are_lost_numbers_and_the_rest_keeps_its_own(writer: Writer, source: Path) -> None:
@@ -114,7 +114,7 @@ def test_chunks_that_were_removed_are_lost_numbers_and_the_rest_keeps_its_own(wr
     lost = [record for record in records if isinstance(record, Lost)]
     assert (lost[0].seq, len(lost)) == (1, 2)
     assert _numbers(records) == list(range(1, 80_001))
-    assert all(record.step == record.seq - 1 for record in records if isinstance(record, Row))
+    assert all(record.step == record.seq - 1 for record in records if isinstance(record, SpooledRow))
 
 
 def test_a_record_cut_in_the_middle_by_a_kill_is_the_end_and_nothing_before_it_is_lost(
@@ -133,7 +133,14 @@ def test_a_damaged_row_is_one_lost_number(writer: Writer, source: Path) -> None:
     _fill(spool, 3, 3)
     _flip(source, 1, middle + 30)
     records = _all(source)
-    assert [type(record).__name__ for record in records] == ["Row", "Row", "Row", "Lost", "Row", "Row"]
+    assert [type(record).__name__ for record in records] == [
+        "SpooledRow",
+        "SpooledRow",
+        "SpooledRow",
+        "Lost",
+        "SpooledRow",
+        "SpooledRow",
+    ]
     assert _numbers(records) == [1, 2, 3, 4, 5, 6]
 
 
@@ -144,7 +151,7 @@ def test_rows_of_a_damaged_schema_are_lost_and_the_other_sets_are_not(writer: Wr
     spool.append_row(("c",), 9, 0.0, (1.0,))
     _flip(source, 1, schema + 20)
     records = _all(source)
-    assert [type(record).__name__ for record in records] == ["Lost", "Row"]
+    assert [type(record).__name__ for record in records] == ["Lost", "SpooledRow"]
     assert _numbers(records) == [1, 2, 3, 4, 5]
 
 
@@ -157,7 +164,7 @@ def test_a_damaged_schema_takes_no_number_wherever_the_bit_flipped(writer: Write
     _flip(source, 1, schema + byte)
     records = _all(source)
     assert _numbers(records) == [1, 2, 3, 4, 5]
-    assert (type(records[-1]), records[-1].seq) == (Row, 5)
+    assert (type(records[-1]), records[-1].seq) == (SpooledRow, 5)
 
 
 _ROWS = 24_000
@@ -193,7 +200,7 @@ def test_any_flipped_bit_loses_little_and_never_invents_or_mixes_up(
     )
     records = _all(source)
     numbers = _numbers(records)
-    rows = [record for record in records if isinstance(record, Row)]
+    rows = [record for record in records if isinstance(record, SpooledRow)]
     assert numbers == list(range(1, len(numbers) + 1))
     assert all(row.data[8:] == struct.pack("<3d", row.step, row.step, -row.step) for row in rows)
     # Behind a stretch of unknown length numbers may be one too low until the next chunk, never too high.
@@ -224,7 +231,9 @@ def test_a_disk_that_is_full_costs_records_but_no_exception_and_no_signal(
     now[0] += 2.0
     _fill(spool, 10, 30_000)
     assert spool.dropped == dropped
-    assert [record.step for record in _all(source) if isinstance(record, Row)][-10:] == list(range(30_000, 30_010))
+    assert [record.step for record in _all(source) if isinstance(record, SpooledRow)][-10:] == list(
+        range(30_000, 30_010)
+    )
 
 
 @pytest.fixture
@@ -246,8 +255,8 @@ import os, stabilityclient
 run = stabilityclient.init(run_id="r", dir={str(small_disk)!r})
 for step in range(100_000):
     run.log(step, {{"a": 1.0, "b": 2.0}})
-print(run._parts.spool.last_seq, run._parts.spool.dropped)
-os.kill(os.getpid(), run._parts.slot.dump_signal)  # stacks that find no room harm nobody
+print(run._components.spool.last_seq, run._components.spool.dropped)
+os.kill(os.getpid(), run._components.slot.dump_signal)  # stacks that find no room harm nobody
 run.finish()
 """
     job = child(code, STABILITY_MODE="offline")
@@ -287,7 +296,7 @@ def test_beyond_the_limit_records_are_dropped_until_the_agent_made_room(writer: 
     (source / chunk_name(1)).unlink()
     now[0] += 2.0
     _fill(spool, 1, 60_000)
-    assert isinstance(_all(source)[-1], Row)
+    assert isinstance(_all(source)[-1], SpooledRow)
     assert _all(source)[-1].step == 60_000
 
 
@@ -296,7 +305,7 @@ def test_an_event_that_is_too_long_is_refused(writer: Writer, source: Path) -> N
     with pytest.raises(ValueError, match="at most"):
         spool.append_event("alert", 0, 0.0, {"text": "x" * 300_000})
     spool.append_event("alert", 0, 0.0, {"text": "x"})
-    assert _all(source) == [Event(1, "alert", 0.0, 0, {"text": "x"})]
+    assert _all(source) == [SpooledEvent(1, "alert", 0.0, 0, {"text": "x"})]
 
 
 def test_after_close_records_are_dropped_and_counted(writer: Writer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stabilitybackend.lineage.changes import Event
+from stabilitybackend.lineage.changes import LineageEvent
 from stabilityclient.wire import EventBlock, Frame, SourceInfo
 
 __all__ = ["Node"]
@@ -35,29 +35,29 @@ class Node:
             "ranks": [self.first_rank + index],
         }
 
-    def _event(self, kind: str, time: float, data: dict[str, Any]) -> Event:
-        return Event(SourceInfo(f"a{self.start}", None, node=self.name), 0, kind, time, None, data)
+    def _event(self, kind: str, time: float, data: dict[str, Any]) -> LineageEvent:
+        return LineageEvent(SourceInfo(f"a{self.start}", None, node=self.name), 0, kind, time, None, data)
 
-    def inventory(self, time: float, without: Sequence[int] = ()) -> Event:
+    def inventory(self, time: float, without: Sequence[int] = ()) -> LineageEvent:
         gpus = [self.gpu(index) for index in range(self.gpus) if index not in without]
         return self._event("gpu_inventory", time, {"driver": "550.1", "gpus": gpus, "text": ""})
 
-    def sees(self, index: int, what: str, time: float, state: str = "event", **facts: Any) -> Event:
+    def sees(self, index: int, what: str, time: float, state: str = "event", **facts: Any) -> LineageEvent:
         gpu = self.gpu(index)
         named = {name: gpu[name] for name in ("uuid", "index", "bus_id", "name", "ranks")}
         return self._event("gpu", time, {**named, "what": what, "state": state, "facts": facts, "text": ""})
 
-    def xid(self, index: int, number: int, time: float) -> Event:
+    def xid(self, index: int, number: int, time: float) -> LineageEvent:
         return self.sees(index, "xid", time, xid=number, source="nvml")
 
-    def kernel(self, what: str, time: float, text: str, **facts: Any) -> Event:
+    def kernel(self, what: str, time: float, text: str, **facts: Any) -> LineageEvent:
         return self._event("kernel", time, {"what": what, "text": text, **facts})
 
     def restarted(self) -> Node:
         """Return the same node with a new agent."""
         return Node(self.name, self.gpus, self.first_rank, self.start + 1)
 
-    def frame(self, event: Event) -> Frame:
+    def frame(self, event: LineageEvent) -> Frame:
         """Return the frame in which the agent sends an event."""
         self._seq += 1
         source = SourceInfo(f"a{self.start}-{self.name}", None, node=self.name, started=1.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from stabilitybackend.export.export import Export, ExportView
 from stabilitybackend.importers.detect import find_plans
-from stabilitybackend.importers.job import ImportJob, Options, Result
+from stabilitybackend.importers.job import ImportJob, ImportResult, Options
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.points.store import RunStore, StoreView
@@ -37,7 +37,7 @@ class ImportedRun:
         self.events: list[tuple[str, int | None, dict[str, Any]]] = []
         self.rows = 0
 
-    def take(self, *paths: Path, run_id: str = "run", **options: Any) -> Result:
+    def take(self, *paths: Path, run_id: str = "run", **options: Any) -> ImportResult:
         """Import files into this run; what is there already must not come again."""
         [plan] = find_plans(list(paths), run_id=run_id)
         job = ImportJob(plan, Options(**options))

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError
 
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
-from stabilitybackend.ingest.ingest import Ingest, Stored
+from stabilitybackend.ingest.ingest import Ingest, StoredFrames
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
@@ -69,7 +69,7 @@ class Stage:
             for frame in frames:
                 message = encode_message(frame)
                 stored = await ingest.append("run-1", frame.source, frame.first_seq, frame.last_seq, message)
-                if isinstance(stored, Stored):  # as the gateway does
+                if isinstance(stored, StoredFrames):  # as the gateway does
                     await self.manager.frame_stored("run-1", stored.stream_id, len(message))
         last: Any = (await self.redis.xinfo_stream(KEYS.frames))["last-generated-id"]
         await self.until(lambda: worker._stored_to == last.decode(), "the worker has stored all that follows")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.lineage.changes import Event
+from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.liveness.stacks.dumps import DumpRequest
 from stabilitybackend.schema.gpus import CriticalFault
@@ -120,9 +120,9 @@ def event(
     source: str = "a1-1",
     rank: int | None = None,
     node: str = "",
-) -> Event:
+) -> LineageEvent:
     """Return an event of a rank, or of an agent, as the fold hands it on."""
-    return Event(SourceInfo(source, rank, node=node), 0, kind, time, step, data or {})
+    return LineageEvent(SourceInfo(source, rank, node=node), 0, kind, time, step, data or {})
 
 
 def kinds(said: list[Finding]) -> list[tuple[str, str]]:

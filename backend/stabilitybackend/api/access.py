@@ -9,7 +9,7 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from stabilitybackend.audit import AuditLog
-from stabilitybackend.auth import Authenticator, Identity
+from stabilitybackend.auth import Authenticator, Principal
 from stabilitybackend.errors import Forbidden, NotFound, Unauthorized, Unavailable
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
@@ -23,7 +23,7 @@ __all__ = [
 RECHECK_S = 5.0
 
 
-async def identify(connection: HTTPConnection) -> Identity:
+async def identify(connection: HTTPConnection) -> Principal:
     """Return who makes the call.
 
     Raises:
@@ -45,7 +45,7 @@ async def until_refused(connection: HTTPConnection, scope: str) -> None:
             continue
 
 
-async def check_project(identity: Identity, manager: RunManager, run_id: str) -> None:
+async def check_project(identity: Principal, manager: RunManager, run_id: str) -> None:
     """Refuse a run of a project that is no business of ``identity``, in the words for a run that there is not.
 
     Raises:
@@ -70,17 +70,17 @@ async def check_run(connection: HTTPConnection, manager: Annotated[RunManager, D
         await check_project(await identify(connection), manager, run_id)
 
 
-async def _reader(identity: Annotated[Identity, Depends(identify)]) -> Identity:
+async def _reader(identity: Annotated[Principal, Depends(identify)]) -> Principal:
     identity.require("read")
     return identity
 
 
-async def _commander(identity: Annotated[Identity, Depends(identify)]) -> Identity:
+async def _commander(identity: Annotated[Principal, Depends(identify)]) -> Principal:
     identity.require("command")
     return identity
 
 
-async def _administrator(identity: Annotated[Identity, Depends(identify)]) -> Identity:
+async def _administrator(identity: Annotated[Principal, Depends(identify)]) -> Principal:
     identity.require("admin")
     return identity
 
@@ -89,7 +89,7 @@ async def _worker(run_id: str, manager: Annotated[RunManager, Depends(_manager)]
     return await manager.get(run_id)
 
 
-async def audit(connection: HTTPConnection, who: Identity, action: str, target: str = "", detail: str = "") -> None:
+async def audit(connection: HTTPConnection, who: Principal, action: str, target: str = "", detail: str = "") -> None:
     """Note for good what somebody did, and from which address. Raises Unavailable when Redis is away."""
     log: AuditLog = connection.app.state.audit
     address = "" if connection.client is None else f"from {connection.client.host}"
@@ -97,10 +97,10 @@ async def audit(connection: HTTPConnection, who: Identity, action: str, target: 
 
 
 #: Whoever has any key that works.
-Caller = Annotated[Identity, Depends(identify)]
-Reader = Annotated[Identity, Depends(_reader)]
-Commander = Annotated[Identity, Depends(_commander)]
-Administrator = Annotated[Identity, Depends(_administrator)]
+Caller = Annotated[Principal, Depends(identify)]
+Reader = Annotated[Principal, Depends(_reader)]
+Commander = Annotated[Principal, Depends(_commander)]
+Administrator = Annotated[Principal, Depends(_administrator)]
 Manager = Annotated[RunManager, Depends(_manager)]
 #: The worker of the run that the path names; 404 where there is no such run.
 Worker = Annotated[RunWorker, Depends(_worker)]

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute
 
 from stabilitybackend.schema.server import ErrorAnswer
 
-__all__ = ["JSON", "Declared", "DeclaredBody", "always_there", "answer", "answers", "complete", "declared"]
+__all__ = ["JSON", "DeclaredAnswer", "DeclaredBody", "always_there", "answer", "answers", "complete", "declared"]
 
 JSON = "application/json"
 _REF = "#/components/schemas/{name}"
@@ -37,7 +37,7 @@ class DeclaredBody(dict[str, Any]):
         self.kind = kind
 
 
-class Declared(NamedTuple):
+class DeclaredAnswer(NamedTuple):
     """An answer of a route: for example ``GET``, ``/api/v1/runs``, ``200``. Status ``default`` is every other one."""
 
     method: str
@@ -61,7 +61,7 @@ def answer(content: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type=JSON)
 
 
-def declared(routes: Sequence[BaseRoute]) -> Iterator[Declared]:
+def declared(routes: Sequence[BaseRoute]) -> Iterator[DeclaredAnswer]:
     """Yield what the routes of an app declare, in their order; those that the OpenAPI leaves out are left out."""
     for route in routes:
         router = getattr(route, "original_router", None)  # how FastAPI keeps one that was included
@@ -70,7 +70,7 @@ def declared(routes: Sequence[BaseRoute]) -> Iterator[Declared]:
         elif isinstance(route, APIRoute) and route.include_in_schema:
             for method, (status, one) in product(sorted(route.methods or ()), route.responses.items()):
                 if isinstance(one, DeclaredBody):
-                    yield Declared(method, route.path_format, str(status), one)
+                    yield DeclaredAnswer(method, route.path_format, str(status), one)
 
 
 def always_there(kind: type[msgspec.Struct]) -> frozenset[str]:

@@ -17,11 +17,11 @@ router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 @router.get("/{run_id}/gpus", responses=answers(Gpus))
 async def gpus(reader: Reader, manager: Manager, worker: Worker) -> Response:
     """The GPUs of the run's nodes, by node and index, with their faults in this run and in others."""
-    offenders = manager.fleet.offenders
+    gpu_history = manager.fleet.gpu_history
     found = gpus_view(
         worker.state.gpus,
         worker.state.incidents.of({"gpu_fault"}),
-        lambda uuid: offenders.offences(uuid, but=worker.run_id, project=reader.project),
+        lambda uuid: gpu_history.offences(uuid, but=worker.run_id, project=reader.project),
         worker.state.gpu_readings.of,
     )
     return answer({"gpus": found})

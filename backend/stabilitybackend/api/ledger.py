@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 
 from stabilitybackend.api.access import Reader, Worker
 from stabilitybackend.api.answers import answer, answers
-from stabilitybackend.runs.derived.rollback_cost import ledger_of
+from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.schema.rollback_cost import RollbackCosts
 
 __all__ = ["router"]
@@ -20,5 +20,5 @@ router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 @router.get("/{run_id}/ledger", responses=answers(RollbackCosts))
 async def ledger(reader: Reader, worker: Worker) -> Response:
     """What each rollback cost, and how much of the run's time was worth it."""
-    found = await asyncio.to_thread(ledger_of(worker.state, time.time()))
+    found = await asyncio.to_thread(rollback_costs_of(worker.state, time.time()))
     return answer(found)

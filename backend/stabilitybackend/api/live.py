@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.websockets import WebSocketDisconnect
 
 from stabilitybackend.api.access import check_project, identify, until_refused
-from stabilitybackend.auth import Identity
+from stabilitybackend.auth import Principal
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
 from stabilitybackend.runs.manager import RunManager
@@ -73,7 +73,7 @@ class _OneProject(Subscriber):
 class _Feed:
     """One browser's subscription."""
 
-    def __init__(self, socket: WebSocket, identity: Identity) -> None:
+    def __init__(self, socket: WebSocket, identity: Principal) -> None:
         self._socket = socket
         self._identity = identity
         self._manager: RunManager = socket.app.state.manager

@@ -16,7 +16,7 @@ from stabilitybackend.api.detectors import SettingsBody
 from stabilitybackend.backtest.run import Backtest, backtest
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.errors import ArchiveError, Conflict, Unavailable
-from stabilitybackend.runs.archiving.replay import Stopped, past_frames
+from stabilitybackend.runs.archiving.replay import Stopped, replay
 from stabilitybackend.runs.detector_settings import checked
 from stabilitybackend.schema.detectors import SeverityCounts, Trial
 from stabilitybackend.schema.incidents import Incident, shown
@@ -58,7 +58,7 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
         )
     trials.running.add(worker.run_id)
     try:
-        past = await past_frames(request.app.state.redis, worker.run_id, lambda: (worker.state, worker.cursor))
+        past = await replay(request.app.state.redis, worker.run_id, lambda: (worker.state, worker.cursor))
         first = _first(worker.state.view().last_step, body.last_steps)
         stopped = threading.Event()
 

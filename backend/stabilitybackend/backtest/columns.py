@@ -16,7 +16,7 @@ from stabilitybackend.importers.cells import MAX_RANK, TIME_UNITS, NotAStep, as_
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
-__all__ = ["FINGERPRINT", "PHASE", "RANK", "SIDE_BY_SIDE_ROWS", "TIME", "Rows", "columns_of"]
+__all__ = ["FINGERPRINT", "PHASE", "RANK", "SIDE_BY_SIDE_ROWS", "TIME", "LogRows", "columns_of"]
 
 #: Keys that are no metrics.
 TIME, RANK, PHASE, FINGERPRINT = "t", "rank", "phase", "batch_fp"
@@ -33,7 +33,7 @@ class _Source(Protocol):
 
 
 @dataclass(slots=True)
-class Rows:
+class LogRows:
     """Consecutive rows of one rank with the same metrics.
 
     Attributes:
@@ -58,7 +58,7 @@ def columns_of(
     step_key: str,
     *,
     plain: bool = False,
-) -> Iterator[Rows]:
+) -> Iterator[LogRows]:
     """Yield rows that all have ``keys``, cut where the rank or the set of missing values changes.
 
     Args:
@@ -114,7 +114,7 @@ def columns_of(
             kept, block = tuple(names), values[:, part]
         else:
             kept, block = tuple(n for n, is_there in zip(names, there, strict=True) if is_there), values[there, part]
-        yield Rows(int(ranks[first]), kept, steps[part], times[part], block, batches)
+        yield LogRows(int(ranks[first]), kept, steps[part], times[part], block, batches)
 
 
 def _rank_by_rank(ranks: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from stabilitybackend.backtest.columns import FINGERPRINT, Rows, columns_of
+from stabilitybackend.backtest.columns import FINGERPRINT, LogRows, columns_of
 from stabilitybackend.importers.troubles import Reading, shown
 
 __all__ = ["MAX_LINE_BYTES", "STEP_KEYS", "Lines", "read_rows"]
@@ -155,7 +155,7 @@ class Lines:
             return row
 
 
-def read_rows(lines: Lines, step_key: str | None = None) -> Iterator[Rows]:
+def read_rows(lines: Lines, step_key: str | None = None) -> Iterator[LogRows]:
     """Yield the rows of a file as columns, consecutive rows with the same keys together.
 
     Args:

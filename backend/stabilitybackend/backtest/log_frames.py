@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.backtest.columns import SIDE_BY_SIDE_ROWS, Rows
+from stabilitybackend.backtest.columns import SIDE_BY_SIDE_ROWS, LogRows
 from stabilitybackend.importers.frames import ROWS_WITH_NOTES
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
@@ -36,7 +36,7 @@ class _Lane:
     records: int = 0
 
 
-def log_frames(rows: Iterable[Rows], mark: str = "log") -> Iterator[Frame]:
+def log_frames(rows: Iterable[LogRows], mark: str = "log") -> Iterator[Frame]:
     """Yield the frames of one log.
 
     Times that are missing follow from the steps: each step takes VIRTUAL_STEP_S, and going back takes as long as one
@@ -79,7 +79,7 @@ def log_frames(rows: Iterable[Rows], mark: str = "log") -> Iterator[Frame]:
         yield from _frame(lane, world_size)
 
 
-def _add(lane: _Lane, batch: Rows, times: NDArray[np.float64]) -> None:
+def _add(lane: _Lane, batch: LogRows, times: NDArray[np.float64]) -> None:
     for first, last in _pieces(batch.steps, 1 if lane.seq + lane.records == 0 else 0, bool(batch.batches)):
         notes = [note for note in batch.batches if first <= note[0] < last]
         for row, fingerprint in notes:

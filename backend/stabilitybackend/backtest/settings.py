@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from stabilitybackend.detectors.engine.base import SettingError
+from stabilitybackend.detectors.engine.base import DetectorSettingError
 from stabilitybackend.detectors.registry import DETECTORS, check_settings
 from stabilitybackend.errors import WRONG_USE, BadRequest
 
@@ -40,7 +40,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, float]]:
         settings.setdefault(detector, {})[parameter] = number
     try:
         return check_settings(settings)
-    except SettingError as error:
+    except DetectorSettingError as error:
         raise BadRequest(f"--set: {error}".strip(), hint=_HINT, code=WRONG_USE) from error
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from stabilitybackend.backtest.columns import Rows
+from stabilitybackend.backtest.columns import LogRows
 from stabilitybackend.backtest.jsonl import Lines, read_rows
 from stabilitybackend.backtest.log_frames import log_frames
 from stabilitybackend.backtest.side_by_side import side_by_side
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.importers.detect import Part, Plan, find_plans
+from stabilitybackend.importers.detect import FilePart, ImportPlan, find_plans
 from stabilitybackend.importers.job import ImportJob, Options
 from stabilitybackend.importers.jsonl import export_header
 from stabilitybackend.importers.names import Names, usual_names
@@ -41,7 +41,7 @@ class Log:
     """
 
     name: str
-    plan: Plan
+    plan: ImportPlan
     step_key: str | None = None
     renames: Mapping[str, str] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
@@ -94,7 +94,7 @@ def read_files(
         if path.is_dir():
             found = _of_folder(path, step_key)
         elif path.is_file() and path.name.lower().endswith(JSONL_SUFFIXES):
-            found = iter([_log(Plan("jsonl", [_part(path)], path.name), str(path), step_key)])
+            found = iter([_log(ImportPlan("jsonl", [_part(path)], path.name), str(path), step_key)])
         else:
             found = (_log(plan, str(path), step_key) for plan in find_plans([path]))
         for log in found:
@@ -111,17 +111,17 @@ def _of_folder(folder: Path, step_key: str | None) -> Iterator[Log]:
         if not packed:
             raise
         plans = []
-    plans += [Plan("jsonl", [_part(path)], path.name) for path in packed]
+    plans += [ImportPlan("jsonl", [_part(path)], path.name) for path in packed]
     for plan in plans:
         one = plan.paths[0]
         yield _log(plan, str(one.parent if plan.kind == "tensorboard" else one), step_key)
 
 
-def _part(path: Path) -> Part:
-    return Part((path,))
+def _part(path: Path) -> FilePart:
+    return FilePart((path,))
 
 
-def _log(plan: Plan, name: str, step_key: str | None) -> Log:
+def _log(plan: ImportPlan, name: str, step_key: str | None) -> Log:
     if plan.kind == "spool":
         raise BadRequest(
             f"{name} is a spool folder, which only its run's server can read",
@@ -132,7 +132,7 @@ def _log(plan: Plan, name: str, step_key: str | None) -> Log:
     return Log(name, plan, step_key)
 
 
-def _counted(rows: Iterator[Rows], lines: Lines) -> Iterator[Rows]:
+def _counted(rows: Iterator[LogRows], lines: Lines) -> Iterator[LogRows]:
     """Yield ``rows``; raise when there was something to read and none of it is a row.
 
     What breaks off behind the first row (a damaged ``.gz``) is noted, and what came before it is judged.
@@ -154,9 +154,9 @@ def _counted(rows: Iterator[Rows], lines: Lines) -> Iterator[Rows]:
         )
 
 
-def _renamed(rows: Iterator[Rows], lines: Lines, renames: Mapping[str, str]) -> Iterator[Rows]:
+def _renamed(rows: Iterator[LogRows], lines: Lines, renames: Mapping[str, str]) -> Iterator[LogRows]:
     """Rename as asked; else let other spellings take the place of loss, grad_norm and lr, as the import does."""
-    looked: list[Rows] = []
+    looked: list[LogRows] = []
     seen: set[str] = set()
     count = 0
     for some in rows:

@@ -24,7 +24,7 @@ from stabilitybackend.redis_server.binary import choose_binary
 from stabilitybackend.redis_server.embedded import running_url
 from stabilitybackend.settings import Settings
 
-__all__ = ["Result", "examine"]
+__all__ = ["CheckResult", "examine"]
 
 #: Below this many free bytes a long run fills the disk soon: a note, not a failure.
 LOW_DISK_BYTES = 2 * 1024**3
@@ -32,7 +32,7 @@ OLDEST_PYTHON = (3, 11)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CheckResult:
     """One finding.
 
     Args:
@@ -48,7 +48,7 @@ class Result:
     advice: str = ""
 
 
-def examine(settings: Settings, *, url: str | None = None, api_key: str | None = None) -> list[Result]:
+def examine(settings: Settings, *, url: str | None = None, api_key: str | None = None) -> list[CheckResult]:
     """Return the results of all checks, in the order in which they matter.
 
     Args:
@@ -62,24 +62,24 @@ def examine(settings: Settings, *, url: str | None = None, api_key: str | None =
     return results + [_guarded(check, settings) for check in (_gpu, _kernel_log, _demo)]
 
 
-def _guarded(check: Callable[[Settings], Result], settings: Settings, name: str = "") -> Result:
+def _guarded(check: Callable[[Settings], CheckResult], settings: Settings, name: str = "") -> CheckResult:
     name = name or check.__name__.strip("_").replace("_", " ")
     try:
         return check(settings)
     except StabilityBoardError as error:
-        return Result(name, "fail", error.message, error.hint)
+        return CheckResult(name, "fail", error.message, error.hint)
     except Exception as error:  # whatever it is, the other checks still help
-        return Result(name, "fail", f"{type(error).__name__}: {error}", "please report this")
+        return CheckResult(name, "fail", f"{type(error).__name__}: {error}", "please report this")
 
 
-def _python(settings: Settings) -> Result:
+def _python(settings: Settings) -> CheckResult:
     text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.version_info < OLDEST_PYTHON:
-        return Result("python", "fail", text, "Python 3.11 or newer is needed")
-    return Result("python", "ok", f"{text}, stabilityboard {version('stabilityboard')}")
+        return CheckResult("python", "fail", text, "Python 3.11 or newer is needed")
+    return CheckResult("python", "ok", f"{text}, stabilityboard {version('stabilityboard')}")
 
 
-def _data_folder(settings: Settings) -> Result:
+def _data_folder(settings: Settings) -> CheckResult:
     folder = settings.make_data_dir()
     probe = folder / f".doctor-{os.getpid()}"
     probe.write_bytes(b"x")
@@ -87,44 +87,44 @@ def _data_folder(settings: Settings) -> Result:
     free = shutil.disk_usage(folder).free
     text = f"{folder} can be written, {free / 1024**3:.1f} GiB free"
     if free < LOW_DISK_BYTES:
-        return Result("data folder", "note", text, "a long run may fill it: give another --data-dir or make room")
-    return Result("data folder", "ok", text)
+        return CheckResult("data folder", "note", text, "a long run may fill it: give another --data-dir or make room")
+    return CheckResult("data folder", "ok", text)
 
 
-def _archive(settings: Settings) -> Result:
+def _archive(settings: Settings) -> CheckResult:
     place = open_location(settings.archive)
     place.check()
-    return Result("archive", "ok", f"{place.base} can be written and read")
+    return CheckResult("archive", "ok", f"{place.base} can be written and read")
 
 
-def _redis(settings: Settings) -> Result:
+def _redis(settings: Settings) -> CheckResult:
     if settings.redis_url is not None:
-        return Result("redis", "ok", f"{asyncio.run(_ask(settings.redis_url))} at {shown_url(settings.redis_url)}")
+        return CheckResult("redis", "ok", f"{asyncio.run(_ask(settings.redis_url))} at {shown_url(settings.redis_url)}")
     running = running_url(settings.data_dir)
     if running is not None:
-        return Result("redis", "ok", f"{asyncio.run(_ask(running))} runs in the data folder")
+        return CheckResult("redis", "ok", f"{asyncio.run(_ask(running))} runs in the data folder")
     binary = choose_binary(settings.data_dir / "redis", settings.redis_server)
-    return Result("redis", "ok", f"the embedded server will be {binary}")
+    return CheckResult("redis", "ok", f"the embedded server will be {binary}")
 
 
-def _port(settings: Settings) -> Result:
+def _port(settings: Settings) -> CheckResult:
     place = f"{settings.host}:{settings.port}"
     if _our_server(settings):
-        return Result("port", "ok", f"{place} is in use by the server of this data folder")
+        return CheckResult("port", "ok", f"{place} is in use by the server of this data folder")
     bind(settings.host, settings.port).close()
     if settings.beyond_loopback:
         text = f"{place} is free and can be reached from other machines"
-        return Result("port", "note", text, "up needs an API key there: stabilityboard keys create NAME")
+        return CheckResult("port", "note", text, "up needs an API key there: stabilityboard keys create NAME")
     if settings.exposed:
         text = f"{place} is free, and people come to it as {settings.public_url or ', '.join(settings.trusted_hosts)}"
-        return Result("port", "note", text, "up needs an API key there: stabilityboard keys create NAME")
-    return Result("port", "ok", f"{place} is free")
+        return CheckResult("port", "note", text, "up needs an API key there: stabilityboard keys create NAME")
+    return CheckResult("port", "ok", f"{place} is free")
 
 
-def _server(settings: Settings, url: str | None, api_key: str | None) -> Result:
+def _server(settings: Settings, url: str | None, api_key: str | None) -> CheckResult:
     url = url or _our_server(settings)
     if url is None:
-        return Result("server", "note", "none runs on this data folder", "start one with: stabilityboard up")
+        return CheckResult("server", "note", "none runs on this data folder", "start one with: stabilityboard up")
     with ApiClient(url.rstrip("/"), api_key) as client:
         health = client.get("/healthz")
         runs = client.runs()[0]  # also says whether the key is right
@@ -132,39 +132,43 @@ def _server(settings: Settings, url: str | None, api_key: str | None) -> Result:
     if blind:
         few = ", ".join(blind[:3]) + (f" and {len(blind) - 3} more" if len(blind) > 3 else "")
         text = f"{url} answers; running without a loss that is watched: {few}"
-        return Result("server", "note", text, "log the loss as 'loss', or under another name that the run's page lists")
-    return Result("server", "ok", f"{url} answers: {health.get('status')}, version {health.get('version')}")
+        return CheckResult(
+            "server", "note", text, "log the loss as 'loss', or under another name that the run's page lists"
+        )
+    return CheckResult("server", "ok", f"{url} answers: {health.get('status')}, version {health.get('version')}")
 
 
-def _gpu(settings: Settings) -> Result:
+def _gpu(settings: Settings) -> CheckResult:
     from stabilityclient.agent.gpu.checkup import check_gpus
 
     found = check_gpus()
-    return Result("gpu", "ok" if found.well else "note", found.text, found.advice)
+    return CheckResult("gpu", "ok" if found.well else "note", found.text, found.advice)
 
 
-def _kernel_log(settings: Settings) -> Result:
+def _kernel_log(settings: Settings) -> CheckResult:
     from stabilityclient.agent.watch.kernel_log import KernelLog, names_our_pids
 
     log = KernelLog(environ=os.environ)
     log.close()
     if log.blind:
         text = f"{log.blind}: some Xids (79, 119) and out-of-memory kills are not seen"
-        return Result("kernel log", "note", text, log.do)
+        return CheckResult("kernel log", "note", text, log.do)
     if not names_our_pids():
         text = f"{log.path} can be read, but its process ids are those of the host"
         advice = (
             "only the control group then shows out-of-memory kills; share the host's pid namespace to see the process"
         )
-        return Result("kernel log", "note", text, advice)
-    return Result("kernel log", "ok", f"{log.path} can be read: Xids and out-of-memory kills are seen")
+        return CheckResult("kernel log", "note", text, advice)
+    return CheckResult("kernel log", "ok", f"{log.path} can be read: Xids and out-of-memory kills are seen")
 
 
-def _demo(settings: Settings) -> Result:
+def _demo(settings: Settings) -> CheckResult:
     try:
-        return Result("demo", "ok", f"torch {version('torch')} is installed")
+        return CheckResult("demo", "ok", f"torch {version('torch')} is installed")
     except PackageNotFoundError:
-        return Result("demo", "note", "torch is not installed", "for the demo only: pip install 'stabilityboard[demo]'")
+        return CheckResult(
+            "demo", "note", "torch is not installed", "for the demo only: pip install 'stabilityboard[demo]'"
+        )
 
 
 def _our_server(settings: Settings) -> str | None:

@@ -21,8 +21,8 @@ from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import StabilityBoardError
 
 if TYPE_CHECKING:
-    from stabilitybackend.importers.detect import Plan
-    from stabilitybackend.importers.job import Options, Result
+    from stabilitybackend.importers.detect import ImportPlan
+    from stabilitybackend.importers.job import ImportResult, Options
 
 __all__ = ["register"]
 
@@ -96,7 +96,7 @@ class _Bar:
         self.progress.update(self.task, completed=done, **more)  # type: ignore[arg-type]
 
 
-def _import(plan: Plan, options: Options, url: str, api_key: str | None, bar: _Bar) -> bool:
+def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, bar: _Bar) -> bool:
     """Import one run, say what became of it, and return whether all of it is on the server."""
     if plan.kind == "spool":
         return _import_spool(plan.paths[0], url, api_key, bar.show)
@@ -121,7 +121,7 @@ def _stored_config(run_id: str, url: str, api_key: str | None) -> dict[str, Any]
     return config if isinstance(config, dict) else None
 
 
-def _tell(result: Result, kind: str) -> bool:
+def _tell(result: ImportResult, kind: str) -> bool:
     typer.echo(
         f"{result.run_id}: {result.rows} rows ({result.values} points) of {kind} sent, {result.already} rows were "
         "there already"

@@ -24,7 +24,7 @@ from stabilitybackend.schema.lineage import Checkpoint, Offer
 from stabilitybackend.schema.plan import Plan, PlannedAction, PlannedCheckpoint, PlannedSuspect
 from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
 
-__all__ = ["EXIT_CODES", "MAX_FRUITLESS", "JobFacts", "make_plan"]
+__all__ = ["EXIT_CODES", "MAX_FRUITLESS", "RestartFacts", "make_plan"]
 
 #: Action -> exit code of ``stabilityboard plan``. Avoided: 0 to 2, 16 and 17 (Megatron), 64 to 78 (sysexits), 93 (NVRx:
 #: no restart), 126 to 165 (shells and signals) and 255.
@@ -53,7 +53,7 @@ _BLAMES = 2
 
 
 @dataclass(frozen=True)
-class JobFacts:
+class RestartFacts:
     """What the plan is made from.
 
     Attributes:
@@ -76,7 +76,7 @@ class JobFacts:
     offer: Offer | None = None
 
 
-def make_plan(run_id: str, job: JobFacts, now: float, request: CommandRequest | None = None) -> Plan:
+def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandRequest | None = None) -> Plan:
     """Return the plan in the shape of docs/restart.md.
 
     Args:
@@ -159,7 +159,9 @@ def _blamed(incidents: Iterable[Incident], stopping: Sequence[Incident]) -> tupl
     return hard, {node for node in open_names if blames[node] >= _BLAMES}
 
 
-def _action(job: JobFacts, cause: Incident | None, standing: Incident | None, now: float) -> tuple[PlannedAction, str]:
+def _action(
+    job: RestartFacts, cause: Incident | None, standing: Incident | None, now: float
+) -> tuple[PlannedAction, str]:
     """Return what to do and why.
 
     Args:
@@ -195,7 +197,7 @@ def _action(job: JobFacts, cause: Incident | None, standing: Incident | None, no
     return ("none", job.note or "The job runs.")
 
 
-def _why(cause: Incident | None, job: JobFacts) -> str:
+def _why(cause: Incident | None, job: RestartFacts) -> str:
     return _sentence(job.note if cause is None else (cause.verdict.text or cause.title))
 
 
@@ -204,7 +206,7 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) or not text else text + "."
 
 
-def _start_from(job: JobFacts, request: CommandRequest | None) -> _Start:
+def _start_from(job: RestartFacts, request: CommandRequest | None) -> _Start:
     """Return where training goes on: what people named, else the rollback that is advised, else the newest.
 
     What died of its machine goes on where it was, also inside a spike that nobody is advised to go back for: most of

@@ -21,7 +21,7 @@ from stabilitybackend.demo.watch import Watch
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest
 
-__all__ = ["DemoFailed", "Plan", "run_headless"]
+__all__ = ["DemoFailed", "DemoPlan", "run_headless"]
 
 #: Incident kinds that each fault may open; anything else at the fault's step is the wrong diagnosis.
 EXPECTED_KINDS = {
@@ -60,7 +60,7 @@ class DemoFailed(StabilityBoardError):
 
 
 @dataclass
-class Plan:
+class DemoPlan:
     """What the demo set up, and what it learned on the way.
 
     Args:
@@ -84,7 +84,7 @@ def run_headless(options: DemoOptions, board: BoardClient, job: TrainingJob, run
     """Play the person's part, check, print the result as JSON; return 0 only if all of it held."""
     started = time.monotonic()
     deadline = started + TIMEOUT_S + (SECOND_START_S if options.fault in RESUMING else 0.0)
-    plan = Plan(run_id, options.fault, options.fault_step, options.seed + 1, deadline)
+    plan = DemoPlan(run_id, options.fault, options.fault_step, options.seed + 1, deadline)
     plan.result = {"run_id": run_id, "steps": 0}
     problems: list[str] = []
     watch = Watch(board, run_id, console)
@@ -148,7 +148,7 @@ def _wait_for(what: str, look: Callable[[], Any], *, until: float, alive: Callab
     return found
 
 
-def _act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], say: Callable[[str], None]) -> None:
+def _act_on_incident(plan: DemoPlan, board: BoardClient, alive: Callable[[], bool], say: Callable[[str], None]) -> None:
     """Wait for the fault's incident, order what it suggests, and wait until the job is healthy again.
 
     Raises:
@@ -210,7 +210,7 @@ def _act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], 
     _wait_for(f"step {target}", healthy_again, until=plan.deadline, alive=alive)
 
 
-def _check_everything(plan: Plan, board: BoardClient, logged_points: int | None) -> list[str]:
+def _check_everything(plan: DemoPlan, board: BoardClient, logged_points: int | None) -> list[str]:
     """Fill the result with what the server tells about the finished run, and return what is wrong with it."""
     run = board.run(plan.run_id) or {}
     segments = board.segments(plan.run_id)

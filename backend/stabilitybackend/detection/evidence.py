@@ -25,7 +25,7 @@ from stabilitybackend.detection.attribution import (
     usual,
     watched,
 )
-from stabilitybackend.detection.nearby import surroundings
+from stabilitybackend.detection.nearby import nearby_events
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, role_of
 from stabilitybackend.points.store import SeriesKey
@@ -122,7 +122,7 @@ class Evidence(Stateful):
             if not kind_of(finding.kind).of_machine:
                 dataset = _attributed(finding, series, more)
             _optimizer(finding, series, more)
-        nearby = surroundings(finding, time, fold, incidents, series, interval)
+        nearby = nearby_events(finding, time, fold, incidents, series, interval)
         if nearby:
             more["nearby"] = nearby
         batches = self._around(finding, interval)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stabilitybackend.lineage.fold import LineageFold
     from stabilitybackend.lineage.tree import Segment
 
-__all__ = ["surroundings"]
+__all__ = ["nearby_events"]
 
 #: What happened so many logged points or seconds from the onset is near.
 NEAR_POINTS = 32
@@ -33,7 +33,7 @@ JUMP_TIMES = 4.0
 Points = Sequence[tuple[int, float]]
 
 
-def surroundings(
+def nearby_events(
     finding: Finding,
     time: float,
     fold: LineageFold,

@@ -21,9 +21,9 @@ from stabilitybackend.stateful import Stateful, fresh
 #: Metrics that tell which rank is the one that people look at and detectors judge.
 PRIMARY_METRICS = ("loss", "grad_norm", "lr")
 #: Points of the branch that was left that a fork's mark tells, for each metric: what is trained again soon.
-LEFT_BEHIND_POINTS = 512
+DISCARDED_POINTS = 512
 #: Losses that a fork's mark tells of.
-LEFT_BEHIND_METRICS = 32
+DISCARDED_METRICS = 32
 #: Resumes without going back that are remembered, newest ones: they have no segment that tells of them.
 MAX_RESUMES = 64
 
@@ -164,11 +164,11 @@ class Judge(Stateful):
         rows = query.effective_rows(
             self.store,
             self.fold,
-            losses[:LEFT_BEHIND_METRICS],
+            losses[:DISCARDED_METRICS],
             self.primary,
             segment.fork_step + 1,
             head=before,
-            limit=LEFT_BEHIND_POINTS,
+            limit=DISCARDED_POINTS,
         )
         left: dict[str, list[tuple[int, float]]] = {}
         for step, _, metric, value in rows:

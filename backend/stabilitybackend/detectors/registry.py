@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from .data_mix_drift import DataMixDriftDetector
 from .divergence import DivergenceDetector
-from .engine.base import Detector, SettingError
+from .engine.base import Detector, DetectorSettingError
 from .grad_norm import GradNormDetector
 from .level_shift import LevelShiftDetector
 from .nonfinite import NonfiniteDetector
@@ -61,16 +61,16 @@ def check_settings(settings: object) -> dict[str, dict[str, float]]:
         settings: mapping of detector -> mapping of parameter -> number, as people send it.
 
     Raises:
-        SettingError: it is no such mapping, a name is unknown or a number is out of range.
+        DetectorSettingError: it is no such mapping, a name is unknown or a number is out of range.
     """
     if not isinstance(settings, Mapping):
-        raise SettingError(f"settings are {type(settings).__name__}, expected detector -> parameter -> number")
+        raise DetectorSettingError(f"settings are {type(settings).__name__}, expected detector -> parameter -> number")
     checked: dict[str, dict[str, float]] = {}
     for name, values in settings.items():
         if name not in DETECTORS:
-            raise SettingError(f"there is no detector {name!r}, expected one of {list(DETECTORS)}")
+            raise DetectorSettingError(f"there is no detector {name!r}, expected one of {list(DETECTORS)}")
         if not isinstance(values, Mapping):
-            raise SettingError(f"settings of {name} are {values!r}, expected parameter -> number")
+            raise DetectorSettingError(f"settings of {name} are {values!r}, expected parameter -> number")
         detector = DETECTORS[name]()
         detector.configure(values)
         if values:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.context import Claim
 from .stats.levels import LARGEST, level_of, percent
-from .stats.rank_table import RankTable, RankWindow, SlowRanks
+from .stats.rank_table import RankTable, RankWindow, SlowRankTable
 from .stats.robust import median
 
 #: Names of times that a rank spends on its own work, beside all that end with ``_time_s``.
@@ -279,12 +279,12 @@ class StragglerDetector(Detector):
             table.event.windows = 0
         else:
             onset = min(table.ranks[number].onset for number in fresh)
-            table.event = SlowRanks(onset, step, dict(fresh), level, sigma, [metric])
+            table.event = SlowRankTable(onset, step, dict(fresh), level, sigma, [metric])
         self._claim(table.event, None)
         return [self._finding(table.event, "open", step, None)]
 
     def _follow(
-        self, metric: str, table: RankTable, event: SlowRanks, medians: dict[int, float], window: int, step: int
+        self, metric: str, table: RankTable, event: SlowRankTable, medians: dict[int, float], window: int, step: int
     ) -> list[Finding]:
         """Advance an open event by one window."""
         event.windows += 1
@@ -299,11 +299,11 @@ class StragglerDetector(Detector):
         back = (window - CONFIRM_WINDOWS + 1) * table.width
         return [self._finding(event, "recovered", step, max(back, event.onset))]
 
-    def _claim(self, event: SlowRanks, ended: int | None) -> None:
+    def _claim(self, event: SlowRankTable, ended: int | None) -> None:
         key = f"{self.name}:{event.metrics[0]}:{event.onset}"
         self.context.claim(event.metrics[0], Claim(self.name, key, "straggler", event.onset, ended))
 
-    def _finding(self, event: SlowRanks, state: State, now_step: int, back: int | None) -> Finding:
+    def _finding(self, event: SlowRankTable, state: State, now_step: int, back: int | None) -> Finding:
         worst = max(event.ranks, key=lambda number: event.ranks[number])
         value, metric = event.ranks[worst], event.metrics[0]
         above = percent(value, event.level)

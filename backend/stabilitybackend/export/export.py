@@ -20,7 +20,7 @@ from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.schema.lineage import Segment
 from stabilitybackend.schema.series import ExportProgress
 
-__all__ = ["EXPORT_VERSION", "PIECE_ROWS", "Export", "ExportView", "Piece"]
+__all__ = ["EXPORT_VERSION", "PIECE_ROWS", "Export", "ExportPiece", "ExportView"]
 
 #: Written into every export; grows when a reader of this version could not read the next.
 EXPORT_VERSION = 1
@@ -57,7 +57,7 @@ class _Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ExportPiece:
     """The steps ``first..last`` of some series of one segment, both inclusive."""
 
     segment: int
@@ -139,7 +139,7 @@ class Export:
             return np.ones(len(steps), np.bool_)
         return np.zeros(len(steps), np.bool_) if limit is None else steps > limit
 
-    def rows(self, key: SeriesKey, piece: Piece) -> Rows:
+    def rows(self, key: SeriesKey, piece: ExportPiece) -> Rows:
         """Return the points of a series in a piece."""
         extent = self.store.extent(key)
         inside = None if extent is None else self._range(key, extent)
@@ -148,13 +148,13 @@ class Export:
         first, last = max(piece.first, inside[0]), min(piece.last, inside[1])
         return self._fresh(lambda store: store.rows(key, first, last)) if first <= last else Rows.EMPTY
 
-    def by_segment(self) -> Iterator[Piece]:
+    def by_segment(self) -> Iterator[ExportPiece]:
         """Yield pieces with all series of a segment in them: segments in their order, in each the steps in theirs."""
         for segment in sorted(self._keys):
             keys = self._keys[segment]
             yield from self._pieces(segment, tuple(keys), PIECE_ROWS)
 
-    def by_series(self) -> Iterator[Piece]:
+    def by_series(self) -> Iterator[ExportPiece]:
         """Yield pieces of one series each: by segment, metric, rank and node."""
         order = {metric: at for at, metric in enumerate(self.metrics)}
         for segment in sorted(self._keys):
@@ -191,23 +191,23 @@ class Export:
             last = last if part.last is None else min(last, part.last)
         return (first, last) if first <= last else None
 
-    def _pieces(self, segment: int, keys: tuple[SeriesKey, ...], most: int) -> Iterator[Piece]:
+    def _pieces(self, segment: int, keys: tuple[SeriesKey, ...], most: int) -> Iterator[ExportPiece]:
         extents = {key: extent for key in keys if (extent := self.store.extent(key)) is not None}
         ranges = [found for key, extent in extents.items() if (found := self._range(key, extent)) is not None]
         first, last = min(r[0] for r in ranges), max(r[1] for r in ranges)
         total = sum(extent.rows for extent in extents.values())
         if total <= most:
-            yield Piece(segment, keys, first, last)
+            yield ExportPiece(segment, keys, first, last)
             return
         largest = max(extents, key=lambda key: extents[key].rows)
         # The other series of the segment are as dense as its largest one, or sparser.
         share = max(256, most * extents[largest].rows // total)
         low = first
         for high in self._cuts(largest, first, last, share):
-            yield Piece(segment, keys, low, high)
+            yield ExportPiece(segment, keys, low, high)
             low = high + 1
         if low <= last:
-            yield Piece(segment, keys, low, last)
+            yield ExportPiece(segment, keys, low, last)
 
     def _cuts(self, key: SeriesKey, first: int, last: int, most: int) -> Iterator[int]:
         """Yield the last steps of stretches of ``first..last`` with about ``most`` points of a series each."""

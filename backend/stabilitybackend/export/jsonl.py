@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.export.export import Export, Piece
+from stabilitybackend.export.export import Export, ExportPiece
 from stabilitybackend.query.query import json_numbers
 
 __all__ = ["RESERVED", "jsonl_export"]
@@ -72,7 +72,7 @@ def _chunks(export: Export) -> Generator[bytes, None, None]:
     export.progress.done = True
 
 
-def _lines(export: Export, piece: Piece) -> Iterator[dict[str, Any]]:
+def _lines(export: Export, piece: ExportPiece) -> Iterator[dict[str, Any]]:
     """Yield the rows of a piece by step; of one step, ranks in order and a node's own metrics after them."""
     lanes: dict[_Lane, list[SeriesKey]] = {}
     for key in piece.keys:
@@ -92,7 +92,7 @@ def _lines(export: Export, piece: Piece) -> Iterator[dict[str, Any]]:
 class _Table:
     """The rows of one rank in a piece: a row for each step and log time."""
 
-    def __init__(self, export: Export, piece: Piece, lane: _Lane, keys: list[SeriesKey]) -> None:
+    def __init__(self, export: Export, piece: ExportPiece, lane: _Lane, keys: list[SeriesKey]) -> None:
         self._lane = lane
         self._segment = piece.segment
         found = [(key.metric, rows) for key in keys if len(rows := export.rows(key, piece))]

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import BadRequest, NotFound
-from stabilitybackend.fleet.gpu_history import Offenders
+from stabilitybackend.fleet.gpu_history import GpuFaultHistory
 from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, table_of
 from stabilitybackend.fleet.interruptions import shown, summed
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS, RunKeys
@@ -57,7 +57,7 @@ class Fleet:
     """
 
     def __init__(self, redis: Redis, clock: Callable[[], float]) -> None:
-        self.offenders = Offenders()
+        self.gpu_history = GpuFaultHistory()
         self._redis = redis
         self._clock = clock
         self._runs: dict[str, StoppedRun] = {}
@@ -71,7 +71,7 @@ class Fleet:
     async def load(self) -> None:
         """Take over what is stored, but for entries that can't be read. Raises RedisError when Redis is away."""
         for field, fault in await self._stored(FLEET_GPU_FAULTS, RememberedFault):
-            self.offenders.put(field, fault)
+            self.gpu_history.put(field, fault)
         self._runs = dict(await self._stored(FLEET_INTERRUPTIONS, StoppedRun))
         self._said = dict(await self._stored(FLEET_CATEGORIES, dict[str, Correction]))
 
@@ -90,7 +90,7 @@ class Fleet:
     async def faults(self, run: RunNames, incidents: Iterable[Incident]) -> None:
         """Remember the GPU faults among the incidents of a run."""
         for incident in incidents:
-            for field, fault in self.offenders.add(incident, run):
+            for field, fault in self.gpu_history.add(incident, run):
                 self._put(FLEET_GPU_FAULTS, field, fault)
         await self._save()
 
@@ -148,7 +148,7 @@ class Fleet:
 
     def gpus(self, project: str | None = None) -> FleetGpus:
         """Return the answer of ``GET /api/v1/gpus``; with a project only what its runs saw."""
-        return FleetGpus(self.offenders.all(self._clock(), project))
+        return FleetGpus(self.gpu_history.all(self._clock(), project))
 
     def interruptions(self, days: float | None = None, project: str | None = None) -> Interruptions:
         """Return the answer of ``GET /api/v1/interruptions``.

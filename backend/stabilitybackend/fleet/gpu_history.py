@@ -14,7 +14,7 @@ from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.gpus import FleetFault, FleetGpu, Offences, RememberedFault
 from stabilitybackend.schema.incidents import Incident
 
-__all__ = ["Offenders", "counts"]
+__all__ = ["GpuFaultHistory", "counts"]
 
 #: GPUs remembered; the one whose last fault is the oldest goes first.
 MAX_GPUS = 4_096
@@ -33,7 +33,7 @@ def counts(severity: str, fault: GpuFaultFacts) -> bool:
     return severity != "info" and fault.blames_hardware
 
 
-class Offenders:
+class GpuFaultHistory:
     """The faults of the fleet's GPUs."""
 
     def __init__(self) -> None:

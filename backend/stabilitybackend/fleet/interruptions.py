@@ -29,7 +29,7 @@ from stabilitybackend.schema.fleet import (
 )
 from stabilitybackend.schema.incidents import Incident
 
-__all__ = ["OPEN_COUNTS_S", "JobStory", "Stretch", "interruptions_of", "shown", "summed"]
+__all__ = ["OPEN_COUNTS_S", "JobStory", "TrainingInterval", "interruptions_of", "shown", "summed"]
 
 #: An interruption after which the job never came back counts for at most so long, seconds: a run that somebody gave up
 #: is not down for ever.
@@ -47,7 +47,7 @@ MAX_INTERRUPTIONS = 512
 
 
 @dataclass(slots=True)
-class Stretch:
+class TrainingInterval:
     """A time in which one start of the job logged, seen from its lowest rank.
 
     Args:
@@ -85,7 +85,7 @@ class JobStory:
         watched: an agent was there. Of an imported run nobody can say why its process was replaced.
     """
 
-    stretches: Sequence[Stretch]
+    stretches: Sequence[TrainingInterval]
     incidents: Sequence[Incident]
     kernel: Sequence[Mapping[str, Any]] = ()
     restarts: Sequence[Restart] = ()
@@ -96,8 +96,8 @@ class JobStory:
 class _Gap:
     """The time after one stretch and before the next."""
 
-    before: Stretch | None
-    after: Stretch | None
+    before: TrainingInterval | None
+    after: TrainingInterval | None
     stop: Stop = field(default_factory=Stop)
     times: list[float] = field(default_factory=list)
 

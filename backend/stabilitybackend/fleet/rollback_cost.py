@@ -14,7 +14,7 @@ from stabilitybackend.lineage.tree import ROOT_FORK, Segment
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.rollback_cost import RollbackCost, RollbackCostTotals
 
-__all__ = ["JobFacts", "LogTimes", "ledger"]
+__all__ = ["CostFacts", "LogTimes", "rollback_costs"]
 
 _CLOCK = "the clock of the job went back here: what would be below 0 s counts as 0 s"
 
@@ -32,7 +32,7 @@ class LogTimes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class JobFacts:
+class CostFacts:
     """What the books need to know of the job.
 
     Args:
@@ -65,12 +65,12 @@ class _Rollback:
     notes: list[str] = field(default_factory=list)
 
 
-def ledger(
+def rollback_costs(
     segments: Sequence[Segment],
     heads: Sequence[int],
     times: LogTimes,
     incidents: Iterable[Incident],
-    job: JobFacts,
+    job: CostFacts,
 ) -> tuple[list[RollbackCost], RollbackCostTotals]:
     """Return what each rollback cost, oldest first, and all of them together.
 
@@ -281,7 +281,7 @@ def _totals(
     segments: Sequence[Segment],
     heads: Sequence[int],
     times: LogTimes,
-    job: JobFacts,
+    job: CostFacts,
     gpus: int,
 ) -> RollbackCostTotals:
     notes: list[str] = []

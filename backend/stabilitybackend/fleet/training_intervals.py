@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stabilitybackend.fleet.interruptions import Stretch
+from stabilitybackend.fleet.interruptions import TrainingInterval
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.stateful import Stateful, fresh
 
-__all__ = ["Stretches"]
+__all__ = ["TrainingIntervals"]
 
 #: Starts remembered per run, newest ones.
-MAX_STRETCHES = 1_024
+MAX_INTERVALS = 1_024
 
 
-class Stretches(Stateful):
+class TrainingIntervals(Stateful):
     """The starts of one job, by the log times of its lowest rank.
 
     Attributes:
@@ -26,7 +26,7 @@ class Stretches(Stateful):
     span: tuple[float, float] | None = None
     _rank: int | None = None
     #: By source; which of them have finished stands beside.
-    _known: dict[str, Stretch] = fresh(dict)
+    _known: dict[str, TrainingInterval] = fresh(dict)
     _finished: dict[str, None] = fresh(dict)
 
     def rows(self, placed: Placed, ranks: int) -> None:
@@ -50,17 +50,19 @@ class Stretches(Stateful):
             known.ended, known.last_step = max(known.ended, ended), last
             return
         made = max(0, last - first)
-        self._known[placed.source] = Stretch(placed.source, began, max(began, ended), first, last, ranks, made=made)
-        if len(self._known) > MAX_STRETCHES:
+        self._known[placed.source] = TrainingInterval(
+            placed.source, began, max(began, ended), first, last, ranks, made=made
+        )
+        if len(self._known) > MAX_INTERVALS:
             del self._known[min(self._known, key=lambda source: self._known[source].began)]
 
     def finished(self, source: str) -> None:
         """Note that a process reported that it was done."""
         self._finished[source] = None
-        while len(self._finished) > MAX_STRETCHES:
+        while len(self._finished) > MAX_INTERVALS:
             del self._finished[next(iter(self._finished))]
 
-    def all(self) -> list[Stretch]:
+    def all(self) -> list[TrainingInterval]:
         """Return the stretches, oldest first."""
         known = [replace(one, finished=source in self._finished) for source, one in self._known.items()]
         return sorted(known, key=lambda stretch: stretch.began)

@@ -9,7 +9,7 @@ from stabilitybackend.detectors.engine.base import SEVERITIES, Finding, Severity
 from stabilitybackend.gpus.signs import RECOVERY_ACTIONS, Sign
 from stabilitybackend.gpus.xids import CATALOG, Family, XidClass, xid_of
 
-__all__ = ["APPLICATION_REPEATS", "BURST_S", "GROUP_S", "Device", "Fault", "finding_of", "keeps_to_one_gpu"]
+__all__ = ["APPLICATION_REPEATS", "BURST_S", "GROUP_S", "NodeGpu", "PhysicalFault", "finding_of", "keeps_to_one_gpu"]
 
 #: Signs of one GPU with less time between them are one fault, seconds. A bus loss brings its Xids within seconds, and
 #: the slowest poll of the agent is once a minute.
@@ -42,7 +42,7 @@ _ASKS: dict[XidClass, str] = {
 
 
 @dataclass(slots=True)
-class Device:
+class NodeGpu:
     """A GPU as its node tells of it.
 
     Args:
@@ -80,7 +80,7 @@ class Device:
 
 
 @dataclass(slots=True)
-class Fault:
+class PhysicalFault:
     """A fault and all that was seen of it.
 
     Args:
@@ -96,7 +96,7 @@ class Fault:
 
     key: str
     node: str
-    devices: dict[str, Device]
+    devices: dict[str, NodeGpu]
     signs: dict[tuple[str, str], Sign]
     first: float
     last: float
@@ -228,7 +228,7 @@ def keeps_to_one_gpu(times: int, others: int) -> bool:
     return times > APPLICATION_REPEATS and times > APPLICATION_SHARE * others
 
 
-def finding_of(fault: Fault) -> Finding:
+def finding_of(fault: PhysicalFault) -> Finding:
     """Return how a fault reads now."""
     devices = list(fault.devices.values())
     first, root = devices[0], fault.root
@@ -277,7 +277,7 @@ def finding_of(fault: Fault) -> Finding:
     )  # fmt: skip
 
 
-def _gpu(device: Device) -> dict[str, Any]:
+def _gpu(device: NodeGpu) -> dict[str, Any]:
     return {
         "uuid": device.uuid,
         "index": device.index,
@@ -288,7 +288,7 @@ def _gpu(device: Device) -> dict[str, Any]:
     }
 
 
-def _text(fault: Fault, where: str, first: Device, root: Sign) -> str:
+def _text(fault: PhysicalFault, where: str, first: NodeGpu, root: Sign) -> str:
     ranks = fault.ranks
     used = (
         "" if not ranks else f" (rank {ranks[0]})" if len(ranks) == 1 else f" (ranks {', '.join(map(str, ranks[:8]))})"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from stabilitybackend.gpus.faults import Device
+from stabilitybackend.gpus.faults import NodeGpu
 
 __all__ = ["MAX_GPUS_A_NODE", "bus_key", "devices_of", "place"]
 
@@ -19,15 +19,15 @@ _MAX_CHARS = 128
 _BUS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})")
 
 
-def devices_of(node: str, data: Mapping[str, Any]) -> list[Device]:
+def devices_of(node: str, data: Mapping[str, Any]) -> list[NodeGpu]:
     """Return the GPUs of a ``gpu_inventory`` event."""
     return [replace(place(node, gpu), missing=gpu.get("missing") is True) for gpu in data["gpus"][:MAX_GPUS_A_NODE]]
 
 
-def place(node: str, data: Mapping[str, Any]) -> Device:
+def place(node: str, data: Mapping[str, Any]) -> NodeGpu:
     """Return the GPU that an event's data names, as far as it does."""
     memory = data.get("memory_mib")
-    return Device(
+    return NodeGpu(
         node=node,
         uuid=_word(data.get("uuid")),
         index=data.get("index"),

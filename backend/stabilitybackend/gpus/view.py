@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from stabilitybackend.gpus.faults import Fault
+from stabilitybackend.gpus.faults import PhysicalFault
 from stabilitybackend.gpus.watch import GpuWatch
 from stabilitybackend.schema.gpus import Gpu, GpuFault, GpuState, Offences
 from stabilitybackend.schema.incidents import Incident
@@ -72,7 +72,7 @@ def _read(fields: Mapping[str, float]) -> set[GpuState]:
     return {"sick"} if fields.get("ecc_uncorrected", 0.0) > 0 else set()
 
 
-def _state(fault: Fault) -> GpuState:
+def _state(fault: PhysicalFault) -> GpuState:
     if fault.over is not None or fault.gravity == "info":
         return "ok"
     if fault.is_loss:
@@ -80,7 +80,7 @@ def _state(fault: Fault) -> GpuState:
     return "sick" if fault.gravity == "critical" else "watch"
 
 
-def _shown(fault: Fault, incident_id: str | None) -> GpuFault:
+def _shown(fault: PhysicalFault, incident_id: str | None) -> GpuFault:
     root = fault.root
     return GpuFault(
         time=fault.first,

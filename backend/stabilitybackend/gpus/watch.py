@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.gpus.faults import BURST_S, GROUP_S, Device, Fault, finding_of, keeps_to_one_gpu
+from stabilitybackend.gpus.faults import BURST_S, GROUP_S, NodeGpu, PhysicalFault, finding_of, keeps_to_one_gpu
 from stabilitybackend.gpus.inventory import MAX_GPUS_A_NODE, bus_key, devices_of, place
 from stabilitybackend.gpus.signs import MAX_TEXT_CHARS, Sign, sign_of
-from stabilitybackend.lineage.changes import Event
+from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.stateful import Stateful, fresh
@@ -41,11 +41,11 @@ __all__ = ["GPU_EVENTS", "GpuWatch"]
 class GpuWatch(Stateful):
     """The GPUs of one run, and the faults that are known of them."""
 
-    _devices: dict[str, Device] = fresh(dict)
+    _devices: dict[str, NodeGpu] = fresh(dict)
     _agents: dict[str, str] = fresh(dict)
     _listed: dict[str, frozenset[str]] = fresh(dict)  # node -> GPUs of its newest inventory
     _holders: dict[int, str] = fresh(dict)  # rank -> its GPU
-    _faults: dict[str, Fault] = fresh(dict)
+    _faults: dict[str, PhysicalFault] = fresh(dict)
     _symptoms: dict[tuple[str, str, float], Sign] = fresh(dict)
     #: GPU -> how often programs failed on it, and when one last did.
     _application: dict[str, tuple[int, float]] = fresh(dict)
@@ -58,7 +58,7 @@ class GpuWatch(Stateful):
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def event(self, event: Event, now_step: int) -> list[Finding]:
+    def event(self, event: LineageEvent, now_step: int) -> list[Finding]:
         """Take one event of an agent and return what it says of a GPU.
 
         Args:
@@ -117,7 +117,7 @@ class GpuWatch(Stateful):
         device = self._devices.get(ident)
         return device is not None and device.missing is True
 
-    def _ranks_on(self, fault: Fault) -> list[int]:
+    def _ranks_on(self, fault: PhysicalFault) -> list[int]:
         devices = (self._devices.get(ident) for ident in fault.devices)
         return sorted({rank for device in devices if device is not None for rank in device.ranks})
 
@@ -133,7 +133,7 @@ class GpuWatch(Stateful):
         sign = sign_of({"what": "xid", "state": "event", "facts": facts, "text": said}, time)
         return [] if device is None or sign is None else self._seen(device, sign)
 
-    def _device(self, told: Device, *, nameless: bool = False) -> Device | None:
+    def _device(self, told: NodeGpu, *, nameless: bool = False) -> NodeGpu | None:
         """Return the GPU that an event names, by its UUID, else by its bus or index on its node.
 
         Args:
@@ -163,7 +163,7 @@ class GpuWatch(Stateful):
 
     # --- signs ----------------------------------------------------------------------------------------------------
 
-    def _seen(self, device: Device, sign: Sign) -> list[Finding]:
+    def _seen(self, device: NodeGpu, sign: Sign) -> list[Finding]:
         ident = device.ident
         fault = next((fault for fault in self._open() if fault.takes(ident, sign)), None)
         if fault is None and (sign.what == "lost" or sign.xid == 79):
@@ -186,7 +186,7 @@ class GpuWatch(Stateful):
                 fault.root.count = max(fault.root.count, self._application[ident][0])
         return self._acquitted() + (self._tell(fault) if news else [])
 
-    def _suspects(self, fault: Fault, ident: str) -> bool:
+    def _suspects(self, fault: PhysicalFault, ident: str) -> bool:
         """Suspect the hardware where programs fail on this GPU and hardly on another; return whether that is news."""
         times = self._application[ident][0]
         others = max((count for other, (count, _) in self._application.items() if other != ident), default=0)
@@ -199,7 +199,7 @@ class GpuWatch(Stateful):
         suspects = [(fault, ident) for fault in self._open() if fault.suspected for ident in fault.devices]
         return [told for fault, ident in suspects if self._suspects(fault, ident) for told in self._tell(fault)]
 
-    def _node_loss(self, device: Device, sign: Sign) -> Fault | None:
+    def _node_loss(self, device: NodeGpu, sign: Sign) -> PhysicalFault | None:
         """Return the loss of another GPU of the node within GROUP_S, with this one added to it."""
         for fault in self._open():
             if fault.node == device.node and fault.is_loss and abs(sign.first - fault.last) <= GROUP_S:
@@ -207,7 +207,7 @@ class GpuWatch(Stateful):
                 return fault
         return None
 
-    def _new(self, device: Device, sign: Sign) -> Fault:
+    def _new(self, device: NodeGpu, sign: Sign) -> PhysicalFault:
         ident = device.ident
         before = {
             (ident, name): symptom
@@ -218,13 +218,13 @@ class GpuWatch(Stateful):
         step = self._newest_step
         key = f"gpu_fault:{ident}:{sign.name}:{sign.first:.0f}"
         signs = {**before, (ident, sign.name): sign}
-        fault = Fault(key, device.node, {ident: replace(device)}, signs, sign.first, sign.last, step, step)
+        fault = PhysicalFault(key, device.node, {ident: replace(device)}, signs, sign.first, sign.last, step, step)
         self._faults[key] = fault
         while len(self._faults) > MAX_FAULTS:
             del self._faults[min(self._faults, key=lambda k: (self._faults[k].over is None, self._faults[k].last))]
         return fault
 
-    def _off(self, device: Device, sign: Sign) -> list[Finding]:
+    def _off(self, device: NodeGpu, sign: Sign) -> list[Finding]:
         """A condition is over; a recovery action that is over says that the GPU was reset."""
         told = []
         for fault in self._open():
@@ -275,17 +275,17 @@ class GpuWatch(Stateful):
                 told += self._end(fault, "The GPU is there again, and a new agent sees nothing wrong.")
         return told
 
-    def _open(self) -> list[Fault]:
+    def _open(self) -> list[PhysicalFault]:
         """Return the open faults, newest first."""
         return [fault for fault in reversed(self._faults.values()) if fault.over is None]
 
-    def _end(self, fault: Fault, why: str) -> list[Finding]:
+    def _end(self, fault: PhysicalFault, why: str) -> list[Finding]:
         fault.over = why
         for sign in fault.signs.values():
             sign.lasts = False
         return self._tell(fault)
 
-    def _tell(self, fault: Fault) -> list[Finding]:
+    def _tell(self, fault: PhysicalFault) -> list[Finding]:
         fault.now_step = max(fault.now_step, self._newest_step)
         named = all(device.is_named for device in fault.devices.values())
         on_node = any(device.ranks for device in self._devices.values() if device.node == fault.node)
@@ -295,12 +295,12 @@ class GpuWatch(Stateful):
     # --- what is asked --------------------------------------------------------------------------------------------
 
     @property
-    def devices(self) -> Iterable[Device]:
+    def devices(self) -> Iterable[NodeGpu]:
         """Return the GPUs, in the order in which they were first seen."""
         return self._devices.values()
 
     @property
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[PhysicalFault]:
         """Return the faults, newest first."""
         return sorted(self._faults.values(), key=lambda fault: fault.last, reverse=True)
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.troubles import Reading, Trouble
 
-__all__ = ["Importer", "Part", "Plan", "name_below"]
+__all__ = ["FilePart", "ImportPlan", "Importer", "name_below"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """Files of one start or folder of a run. rank: whose. prefix: put before every metric name."""
 
     paths: tuple[Path, ...]
@@ -23,7 +23,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Plan:
+class ImportPlan:
     """One run to import.
 
     Attributes:
@@ -33,7 +33,7 @@ class Plan:
     """
 
     kind: str
-    parts: list[Part]
+    parts: list[FilePart]
     name: str
     run_id: str | None = None
     project: str = ""
@@ -87,15 +87,15 @@ class Importer:
         """Look into a file of a folder before the others are read with it. Raises BadRequest where it can't be read."""
         return None
 
-    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+    def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
         """Return the runs in files of this format below ``root``: here one a file, called by its path."""
-        return [Plan(self.name, [Part((path,))], name_below(path.parent / path.stem, root)) for path in paths]
+        return [ImportPlan(self.name, [FilePart((path,))], name_below(path.parent / path.stem, root)) for path in paths]
 
-    def joined(self, plans: list[Plan]) -> list[Plan]:
+    def joined(self, plans: list[ImportPlan]) -> list[ImportPlan]:
         """Return all runs of this format that were found, those put together that are one."""
         return plans
 
-    def prepare(self, parts: Sequence[Part], reading: Reading) -> Any:
+    def prepare(self, parts: Sequence[FilePart], reading: Reading) -> Any:
         """Return what ``batches`` reads, once a run; what is decided is noted."""
         return parts
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.importers.base import Importer, Part, Plan, name_below
+from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, name_below
 from stabilitybackend.importers.batches import Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_rank, as_step, as_time, note_step
 from stabilitybackend.importers.troubles import Reading, shown
@@ -139,10 +139,13 @@ class CsvImporter(Importer):
     def takes(self, path: Path, head: bytes) -> bool:
         return bool(head.strip()) and b"\0" not in head and bool(sniff_columns(path)[0])
 
-    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+    def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
         # Lightning: the folder is the run.
         places = [path.parent if path.name == "metrics.csv" else path.parent / path.stem for path in paths]
-        return [Plan(self.name, [Part((path,))], name_below(at, root)) for path, at in zip(paths, places, strict=True)]
+        return [
+            ImportPlan(self.name, [FilePart((path,))], name_below(at, root))
+            for path, at in zip(paths, places, strict=True)
+        ]
 
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None

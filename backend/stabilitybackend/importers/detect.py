@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.importers.base import Importer, Part, Plan
+from stabilitybackend.importers.base import FilePart, Importer, ImportPlan
 from stabilitybackend.importers.registry import IMPORTERS, known
 from stabilitybackend.importers.troubles import Trouble
 
-__all__ = ["Part", "Plan", "find_plans"]
+__all__ = ["FilePart", "ImportPlan", "find_plans"]
 
 _HEAD_BYTES = 64 * 1024
 #: Files of a folder that are looked at.
@@ -21,7 +21,7 @@ _RANK = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def find_plans(paths: list[Path], *, run_id: str | None = None) -> list[Plan]:
+def find_plans(paths: list[Path], *, run_id: str | None = None) -> list[ImportPlan]:
     """Return the runs in files and folders.
 
     Args:
@@ -31,7 +31,7 @@ def find_plans(paths: list[Path], *, run_id: str | None = None) -> list[Plan]:
     Raises:
         BadRequest: a path is not there or holds nothing that is known; kinds are mixed under one ``run_id``.
     """
-    plans: list[Plan] = []
+    plans: list[ImportPlan] = []
     paths = list({path.resolve(): path for path in paths}.values())
     by_folder: dict[Importer, list[Path]] = {}  # those of one folder are one run, also when they are named one by one
     for path in paths:
@@ -58,10 +58,10 @@ def find_plans(paths: list[Path], *, run_id: str | None = None) -> list[Plan]:
     return [_merged(plans, run_id)]
 
 
-def _of_folder(folder: Path) -> list[Plan]:
+def _of_folder(folder: Path) -> list[ImportPlan]:
     if (folder / "run.json").is_file() or any(folder.glob("*/run.json")):
         found = [folder] if (folder / "run.json").is_file() else sorted(p.parent for p in folder.glob("*/run.json"))
-        return [Plan("spool", [Part((path,))], path.name) for path in found]
+        return [ImportPlan("spool", [FilePart((path,))], path.name) for path in found]
     by_format: dict[Importer, list[Path]] = {}
     refused: list[Trouble] = []
     for path in _files(folder):
@@ -136,7 +136,7 @@ def _rank_of(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _merged(plans: list[Plan], run_id: str) -> Plan:
+def _merged(plans: list[ImportPlan], run_id: str) -> ImportPlan:
     kinds = {plan.kind for plan in plans}
     if len(kinds) > 1 or "spool" in kinds:
         raise BadRequest(
@@ -147,7 +147,7 @@ def _merged(plans: list[Plan], run_id: str) -> Plan:
     merged = plans[0]
     by_folder = IMPORTERS[merged.kind].by_folder
     common = Path(os.path.commonpath([path.resolve().parent for plan in plans for path in plan.paths]))
-    parts: list[Part] = []
+    parts: list[FilePart] = []
     for plan in plans:
         for part in plan.parts:
             first = part.paths[0].resolve()
@@ -155,7 +155,7 @@ def _merged(plans: list[Plan], run_id: str) -> Plan:
             rank = _rank_of(inside) if len(plans) > 1 else None
             below = str(first.parent.relative_to(common)) if by_folder else "."
             prefix = f"{below}/" if len(plans) > 1 and rank is None and below != "." else ""
-            parts.append(Part(part.paths, rank or 0, prefix))
+            parts.append(FilePart(part.paths, rank or 0, prefix))
     merged.parts, merged.run_id = parts, run_id
     merged.notes = [note for plan in plans for note in plan.notes]
     merged.refused = [trouble for plan in plans for trouble in plan.refused]

@@ -11,7 +11,7 @@ from typing import Any
 
 from stabilitybackend.detectors.engine.metric_roles import OTHERS
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.importers.base import Plan
+from stabilitybackend.importers.base import ImportPlan
 from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.checks import CHECK_KEY, MAX_CHECKS, stored_checks
 from stabilitybackend.importers.detect import slug
@@ -23,7 +23,7 @@ from stabilitybackend.importers.troubles import Reading
 from stabilitybackend.keys import MAX_ID_CHARS
 from stabilityclient.wire import Frame, Hello
 
-__all__ = ["ImportJob", "Options", "Result"]
+__all__ = ["ImportJob", "ImportResult", "Options"]
 
 #: Rows in which the names of metrics are looked for before the first one is sent.
 LOOK_ROWS = 2_000
@@ -52,7 +52,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ImportResult:
     """What came of one run.
 
     Args:
@@ -75,7 +75,7 @@ class ImportJob:
         reading: of the pass that is under way; the progress bar looks at it.
     """
 
-    def __init__(self, plan: Plan, options: Options) -> None:
+    def __init__(self, plan: ImportPlan, options: Options) -> None:
         self._plan = plan
         self._options = options
         self.reading = Reading()
@@ -120,7 +120,7 @@ class ImportJob:
         api_key: str | None,
         progress: Callable[[], None] = lambda: None,
         stored: Mapping[str, Any] | None = None,
-    ) -> Result:
+    ) -> ImportResult:
         """Send everything that the server does not hold.
 
         Args:
@@ -159,14 +159,14 @@ class ImportJob:
         assert self._maker is not None
         return dict(list({**self._checks, **self._maker.checks}.items())[-MAX_CHECKS:])
 
-    def result(self) -> Result:
+    def result(self) -> ImportResult:
         """Return what came of it, after the last frame."""
         maker = self._maker
         assert maker is not None
         used = {theirs: ours for theirs, ours in self._names.renames.items() if theirs in self._names.used}
         for theirs in (name for name in self._options.renames if name not in used):
             self.reading.note(f"{theirs} is renamed nowhere: no row has it without {self._options.renames[theirs]}")
-        return Result(self.run_id, maker.rows, maker.values, maker.already, self.reading, used)
+        return ImportResult(self.run_id, maker.rows, maker.values, maker.already, self.reading, used)
 
     def frames(self, held: Mapping[str, int], checks: dict[str, tuple[int, str]] | None = None) -> Iterator[Frame]:
         """Yield the frames that the server does not hold.

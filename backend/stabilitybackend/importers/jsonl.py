@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import orjson
 
-from stabilitybackend.importers.base import Importer, Plan
+from stabilitybackend.importers.base import Importer, ImportPlan
 from stabilitybackend.importers.batches import Batch, Grouper, Note, Who
 from stabilitybackend.importers.cells import (
     MAX_RANK,
@@ -28,7 +28,7 @@ from stabilitybackend.importers.cells import (
     note_step,
     row_of,
 )
-from stabilitybackend.importers.lineage import Lineage
+from stabilitybackend.importers.lineage import ExportedLineage
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
 
@@ -79,7 +79,7 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def told_by_export(plan: Plan, header: dict[str, Any] | None) -> Plan:
+def told_by_export(plan: ImportPlan, header: dict[str, Any] | None) -> ImportPlan:
     """Return a plan with what our own export says about its run."""
     if header is not None:
         plan.run_id = str(header.get("run_id") or "") or None
@@ -101,14 +101,14 @@ class JsonlImporter(Importer):
     def takes(self, path: Path, head: bytes) -> bool:
         return has_objects(path)
 
-    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+    def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
         return [told_by_export(plan, export_header(plan.paths[0])) for plan in super().plans(paths, root)]
 
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
     ) -> Iterator[Batch]:
         header = export_header(path)
-        lineage = None if header is None else Lineage(header)
+        lineage = None if header is None else ExportedLineage(header)
         groups = Grouper()
         if header is not None:
             # The file's own words tell two exports of a run apart: their lines are numbered differently.
@@ -135,7 +135,7 @@ def _rows(
     step_key: str | None,
     groups: Grouper,
     clock: _Clock,
-    lineage: Lineage | None,
+    lineage: ExportedLineage | None,
 ) -> Iterator[Batch]:
     path, reading = lines.path, lines.reading
     known: dict[tuple[str, ...], tuple[str, ...]] = {}

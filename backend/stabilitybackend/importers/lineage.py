@@ -7,13 +7,13 @@ from typing import Any
 
 from stabilitybackend.importers.batches import Fork, Who
 
-__all__ = ["Lineage"]
+__all__ = ["ExportedLineage"]
 
 #: Fields of a segment that a ``segment`` event carries on.
 _FACTS = ("reason", "command_id", "issuer", "changes", "applied")
 
 
-class Lineage:
+class ExportedLineage:
     """The segments of an export.
 
     Args:

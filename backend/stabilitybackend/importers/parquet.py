@@ -18,12 +18,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.importers.base import Importer, Plan
+from stabilitybackend.importers.base import Importer, ImportPlan
 from stabilitybackend.importers.batches import Batch, Who
 from stabilitybackend.importers.cells import MAX_RANK, MAX_TIME, TIME_UNITS, as_time, note_step
 from stabilitybackend.importers.csv_files import LEFT_OUT, find_columns
 from stabilitybackend.importers.jsonl import told_by_export
-from stabilitybackend.importers.lineage import Lineage
+from stabilitybackend.importers.lineage import ExportedLineage
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
@@ -60,7 +60,7 @@ class ParquetImporter(Importer):
     def takes(self, path: Path, head: bytes) -> bool:
         return head.startswith(b"PAR1")
 
-    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+    def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
         return [told_by_export(plan, parquet_header(plan.paths[0])) for plan in super().plans(paths, root)]
 
     def read(
@@ -181,7 +181,7 @@ class _Long:
         parts = parts.sort("segment")
         found = list(parts.collect().iter_rows(named=True))
         header = parquet_header(self._path) or self._guess(found)
-        lineage = Lineage(header)
+        lineage = ExportedLineage(header)
         edition = (str(header.get("run_id")), hashlib.sha256(json.dumps(header).encode()).hexdigest()[:8])
         total, done = max(1, sum(part["rows"] for part in found)), 0
         size, begun = self._path.stat().st_size, self._reading.bytes_read
@@ -201,7 +201,7 @@ class _Long:
         if rest:
             yield self._bare(rest, edition)
 
-    def _window(self, frame: pl.DataFrame, segment: int, lineage: Lineage, prefix: str) -> Iterator[Batch]:
+    def _window(self, frame: pl.DataFrame, segment: int, lineage: ExportedLineage, prefix: str) -> Iterator[Batch]:
         lanes = frame.select("rank", "node").unique().sort("rank", "node", nulls_last=True).rows()
         for rank, node in lanes:
             mine = frame.filter(pl.col("rank").eq_missing(rank), pl.col("node").eq_missing(node))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from stabilitybackend.importers.base import Importer, Part, Plan, name_below
+from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, name_below
 from stabilitybackend.importers.batches import Batch, Fork, Grouper, Who
 from stabilitybackend.importers.packages import message_class
 from stabilitybackend.importers.tfrecords import is_event_file, read_records
@@ -77,13 +77,13 @@ class TensorBoardImporter(Importer):
     def takes(self, path: Path, head: bytes) -> bool:
         return is_event_file(head) or (self.named(path) and not head)
 
-    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+    def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
         folders: dict[Path, list[Path]] = {}
         for path in paths:
             folders.setdefault(path.parent, []).append(path)
-        return [Plan(self.name, [Part(tuple(files))], name_below(at, root)) for at, files in folders.items()]
+        return [ImportPlan(self.name, [FilePart(tuple(files))], name_below(at, root)) for at, files in folders.items()]
 
-    def prepare(self, parts: Sequence[Part], reading: Reading) -> list[_EventFile]:
+    def prepare(self, parts: Sequence[FilePart], reading: Reading) -> list[_EventFile]:
         """Return the files of a run in order, each with its rank: a second writer in a folder is a rank of its own."""
         found: list[_EventFile] = []
         for part in parts:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.importers.base import Importer, Part, Plan, name_below
+from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, name_below
 from stabilitybackend.importers.batches import Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_step, row_of
 from stabilitybackend.importers.jsonl import BLANK, has_objects
@@ -62,12 +62,12 @@ class TrainerStateImporter(Importer):
     def look(self, path: Path) -> object:
         return trainer_state(path)
 
-    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
-        return [Plan(self.name, [Part((path,))], name_below(_output_folder(path), root)) for path in paths]
+    def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
+        return [ImportPlan(self.name, [FilePart((path,))], name_below(_output_folder(path), root)) for path in paths]
 
-    def joined(self, plans: list[Plan]) -> list[Plan]:
+    def joined(self, plans: list[ImportPlan]) -> list[ImportPlan]:
         """Of the states in one output folder take the longest."""
-        longest: dict[Path, Plan] = {}
+        longest: dict[Path, ImportPlan] = {}
         for plan in plans:
             folder = _output_folder(plan.paths[0].resolve())
             known = longest.get(folder)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.importers.base import Importer, Part, Plan
+from stabilitybackend.importers.base import FilePart, Importer, ImportPlan
 from stabilitybackend.importers.batches import Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_number, as_step, as_time, note_step, row_of
 from stabilitybackend.importers.packages import message_class
@@ -94,16 +94,16 @@ class WandbImporter(Importer):
     def look(self, path: Path) -> object:
         return _run_of(path)
 
-    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+    def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
         runs = [(path, _run_of(path)) for path in paths]
         return [
-            Plan(self.name, [Part((path,))], run.name or run.run_id, run.run_id, run.project, run.config)
+            ImportPlan(self.name, [FilePart((path,))], run.name or run.run_id, run.run_id, run.project, run.config)
             for path, run in runs
         ]
 
-    def joined(self, plans: list[Plan]) -> list[Plan]:
+    def joined(self, plans: list[ImportPlan]) -> list[ImportPlan]:
         """Put the files of one run together, by the time at which they were begun."""
-        runs: dict[str | None, Plan] = {}
+        runs: dict[str | None, ImportPlan] = {}
         for plan in plans:
             known = runs.setdefault(plan.run_id, plan)
             if known is not plan:

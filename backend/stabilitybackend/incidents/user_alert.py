@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from stabilitybackend.detectors.engine.base import SEVERITIES, Finding
-from stabilitybackend.lineage.changes import Event
+from stabilitybackend.lineage.changes import LineageEvent
 
 __all__ = ["alert_finding"]
 
 
-def alert_finding(event: Event) -> Finding:
+def alert_finding(event: LineageEvent) -> Finding:
     """Return the finding of an ``alert`` event. One a title and step; acknowledging it closes it."""
     title, step = str(event.data.get("title") or "alert"), event.step or 0
     severity = event.data.get("severity")

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from stabilitybackend.errors import AgentGone, BadRequest, Forbidden, NotFound, Unavailable
 from stabilitybackend.ingest.frame_checks import MAX_RECORDS, check_frame, check_source
-from stabilitybackend.ingest.ingest import Duplicate, Gap, Outcome, Stored
+from stabilitybackend.ingest.ingest import Duplicate, Gap, Outcome, StoredFrames
 from stabilitybackend.keys import check_run_id, check_source_id
 from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.schema.json_data import check_data
@@ -240,7 +240,7 @@ class AgentConnection:
         if isinstance(outcome, Gap):
             text = f"frame {frame.first_seq}..{frame.last_seq} of {source} came, expected {outcome.expected_seq} next"
             return Nack(source, outcome.expected_seq, text)
-        if isinstance(outcome, Stored):
+        if isinstance(outcome, StoredFrames):
             with contextlib.suppress(Unavailable):  # only a hint: the frame is stored, whatever becomes of it
                 await self._gateway.services.frame_stored(self._run_id, outcome.stream_id, size)
             return Ack(source, frame.last_seq)

@@ -17,7 +17,7 @@ from typing import Protocol
 from fastapi import APIRouter, WebSocket
 from fastapi.responses import JSONResponse
 
-from stabilitybackend.auth import Authenticator, Identity
+from stabilitybackend.auth import Authenticator, Principal
 from stabilitybackend.errors import Forbidden, StabilityBoardError, Unauthorized, Unavailable
 from stabilitybackend.ingest.connection import AgentConnection
 from stabilitybackend.ingest.ingest import Ingest
@@ -120,7 +120,7 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.websocket("/api/v1/agent")
     async def agent(socket: WebSocket) -> None:
-        async def allowed() -> Identity:
+        async def allowed() -> Principal:
             identity = await gateway.authenticator.authenticate(socket.headers, socket.cookies)
             identity.require("agent")
             return identity

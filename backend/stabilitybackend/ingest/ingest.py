@@ -24,7 +24,7 @@ from stabilitybackend.redis_link import as_unavailable, redis_errors
 from stabilitybackend.tasks import end
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["QUEUE_BYTES", "Duplicate", "Gap", "Ingest", "Outcome", "Stored"]
+__all__ = ["QUEUE_BYTES", "Duplicate", "Gap", "Ingest", "Outcome", "StoredFrames"]
 
 #: Frames that wait for the writer. When it is full, ``enqueue`` waits, and so does the agent behind it.
 QUEUE_FRAMES = 512
@@ -37,7 +37,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFrames:
     """The frame is in the stream, at ``stream_id``."""
 
     stream_id: str
@@ -57,7 +57,7 @@ class Gap:
     expected_seq: int
 
 
-Outcome = Stored | Duplicate | Gap
+Outcome = StoredFrames | Duplicate | Gap
 
 
 @dataclass(slots=True)
@@ -222,7 +222,7 @@ class Ingest:
                 continue
             for frame, one in zip(frames, answer, strict=True):
                 outcome = self._outcome(one)
-                if isinstance(outcome, Stored):
+                if isinstance(outcome, StoredFrames):
                     self.stored_records += frame.last_seq - frame.first_seq + 1
                 if not frame.done.done():
                     frame.done.set_result(outcome)
@@ -231,7 +231,7 @@ class Ingest:
         kind, value = answer
         if kind == 1:
             self.stored += 1
-            return Stored(value.decode())
+            return StoredFrames(value.decode())
         if kind == 0:
             self.duplicates += 1
             return Duplicate(int(value))

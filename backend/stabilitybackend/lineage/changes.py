@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stabilitybackend.lineage.tree import Segment
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["Change", "Event", "Forked", "Placed"]
+__all__ = ["Change", "Forked", "LineageEvent", "Placed"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Forked:
 
 
 @dataclass(frozen=True)
-class Event:
+class LineageEvent:
     """Any other event, with the segment that its source was in."""
 
     source: SourceInfo
@@ -64,4 +64,4 @@ class Event:
     data: dict[str, Any]
 
 
-Change = Placed | Forked | Event
+Change = Placed | Forked | LineageEvent

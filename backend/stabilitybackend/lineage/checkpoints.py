@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from stabilitybackend.lineage.tree import SegmentTree
 from stabilitybackend.stateful import Stateful, fresh
 
-__all__ = ["Checkpoint", "CheckpointBook", "UsableCheckpoints"]
+__all__ = ["CheckpointBook", "LoggedCheckpoint", "UsableCheckpoints"]
 
 
 @dataclass
-class Checkpoint:
+class LoggedCheckpoint:
     """A checkpoint that the job announced."""
 
     step: int
@@ -27,12 +27,12 @@ class Checkpoint:
 class CheckpointBook(Stateful):
     """The checkpoints of one run, in the order in which they were announced. Of one path the newest is available."""
 
-    _all: list[Checkpoint] = fresh(list)
+    _all: list[LoggedCheckpoint] = fresh(list)
 
     def __init__(self) -> None:
         super().__init__()
         self._steps: list[int] = []
-        self._by_path: dict[str, list[Checkpoint]] = {}
+        self._by_path: dict[str, list[LoggedCheckpoint]] = {}
         #: Segment -> rising steps of those that are still there.
         self._there: dict[int, list[int]] = {}
 
@@ -42,10 +42,10 @@ class CheckpointBook(Stateful):
         for checkpoint in known:
             self._put(checkpoint)
 
-    def __iter__(self) -> Iterator[Checkpoint]:
+    def __iter__(self) -> Iterator[LoggedCheckpoint]:
         return iter(self._all)
 
-    def __reversed__(self) -> Iterator[Checkpoint]:
+    def __reversed__(self) -> Iterator[LoggedCheckpoint]:
         return reversed(self._all)
 
     def __len__(self) -> int:
@@ -58,9 +58,9 @@ class CheckpointBook(Stateful):
             if (known[-1].step, known[-1].segment) == (step, segment):
                 return
             self._lose(known[-1])  # the dead branch's content is no longer there
-        self._put(Checkpoint(step, path, segment, time))
+        self._put(LoggedCheckpoint(step, path, segment, time))
 
-    def _put(self, checkpoint: Checkpoint) -> None:
+    def _put(self, checkpoint: LoggedCheckpoint) -> None:
         self._all.append(checkpoint)
         self._by_path.setdefault(checkpoint.path, []).append(checkpoint)
         insort(self._steps, checkpoint.step)
@@ -74,7 +74,7 @@ class CheckpointBook(Stateful):
             if checkpoint.step == step and checkpoint.available:
                 self._lose(checkpoint)
 
-    def _lose(self, checkpoint: Checkpoint) -> None:
+    def _lose(self, checkpoint: LoggedCheckpoint) -> None:
         checkpoint.available = False
         steps = self._there[checkpoint.segment]
         del steps[bisect_left(steps, checkpoint.step)]
@@ -88,7 +88,7 @@ class CheckpointBook(Stateful):
         """Return those that can be gone back to: still there, and not dead in ``tree``."""
         return UsableCheckpoints(self._there, tree)
 
-    def at(self, paths: Iterable[str]) -> list[Checkpoint]:
+    def at(self, paths: Iterable[str]) -> list[LoggedCheckpoint]:
         """Return those of some paths, newest first in each."""
         return [checkpoint for path in paths for checkpoint in reversed(self._by_path.get(path, ()))]
 

@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Any
 
 from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
-from stabilitybackend.lineage.changes import Change, Event, Forked, Placed
+from stabilitybackend.lineage.changes import Change, Forked, LineageEvent, Placed
 from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.launches import Launch
 from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches
@@ -366,7 +366,7 @@ class LineageFold(Stateful):
         elif block.type in ("process_death", "exception"):
             self._relaunches.launches.ended(str(block.data.get("source") or info.source), block.time)
         self.tree.told(block)
-        yield Event(info, state.segment, block.type, block.time, block.step, block.data)
+        yield LineageEvent(info, state.segment, block.type, block.time, block.step, block.data)
 
     def _checkpoint(self, state: SourceState, block: EventBlock) -> None:
         assert block.step is not None

@@ -9,10 +9,10 @@ OVERLAP_S = 5.0
 #: Reported until so long after both were last seen, seconds.
 FORGET_S = 10.0
 
-__all__ = ["Doubles"]
+__all__ = ["DuplicateRanks"]
 
 
-class Doubles:
+class DuplicateRanks:
     """Ranks that two processes claim."""
 
     def __init__(self) -> None:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stabilitybackend.liveness.job_snapshot import Scene
+from stabilitybackend.liveness.job_snapshot import JobSnapshot
 from stabilitybackend.liveness.rank_watch import RankWatch, number
 from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, Dump, DumpBook, DumpRequest
-from stabilitybackend.liveness.stacks.parse import DEPTH, Frame, in_long_work
+from stabilitybackend.liveness.stacks.parse import DEPTH, ParsedFrame, in_long_work
 
 __all__ = ["FirstStep"]
 
@@ -61,7 +61,7 @@ class FirstStep:
     def _forget(self, place: frozenset[tuple[str, int, str]]) -> None:
         self._place, self._rounds = place, 0
         self._request, self._asked_at = "", 0.0
-        self._before: dict[int, tuple[Frame, ...]] = {}
+        self._before: dict[int, tuple[ParsedFrame, ...]] = {}
         #: Of each rank the CPU seconds of its process and children at the first look, where its agent says.
         self._cpu_s: dict[int, float | None] = {}
         self._used: set[int] = set()
@@ -80,45 +80,45 @@ class FirstStep:
             not watch.first_step_done and not watch.in_long_phase and watch.stood_s >= look_s for watch in visible
         )
 
-    def stuck(self, scene: Scene, limits: Limits, now: float) -> bool:
+    def stuck(self, job: JobSnapshot, limits: Limits, now: float) -> bool:
         """Say whether the job is stuck there; asks for stacks where they would tell.
 
         Args:
-            scene: the job as it is seen, of which ``concerns`` holds.
+            job: the job as it is seen, of which ``concerns`` holds.
             limits: how long ranks may stand.
             now: unix seconds.
         """
         self._look_s = look_s = _look_s(limits)
-        place = frozenset((watch.source, watch.step, watch.phase) for watch in scene.visible)
+        place = frozenset((watch.source, watch.step, watch.phase) for watch in job.visible)
         if place != self._place:
             self._forget(place)
-        if scene.unseen or scene.absent or scene.over:
+        if job.unseen or job.absent or job.over:
             return False  # who is not seen may be at work; who has not come is reported when the budget is over
-        self._used |= {watch.rank for watch in scene.visible if (watch.proc.cpu or 0.0) >= USES_CPU}
+        self._used |= {watch.rank for watch in job.visible if (watch.proc.cpu or 0.0) >= USES_CPU}
         if self._stuck or self._rounds >= MAX_ROUNDS:
             return self._stuck
         dump = self._dumps.dump(self._request) if self._request else None
         waited = now - self._asked_at
         if not self._request:
-            self._ask(scene, now)
+            self._ask(job, now)
         elif dump is None or not (dump.complete or waited >= DUMP_WAIT_S):
             if waited >= look_s:
-                self._ask(scene, now)  # nobody answered
+                self._ask(job, now)  # nobody answered
         elif not self._before:
             if waited >= look_s:
                 self._before = {rank: one.frames for rank in dump.looks if (one := dump.stack_of(rank)) is not None}
                 self._cpu_s = {rank: _tree_cpu_s(dump, rank) for rank in dump.looks}
-                self._ask(scene, now)
+                self._ask(job, now)
         else:
-            self._stuck = all(self._stands(watch, dump, scene) for watch in scene.visible)
+            self._stuck = all(self._stands(watch, dump, job) for watch in job.visible)
             self._rounds += 1
             self._request, self._before, self._used = "", {}, set()
         return self._stuck
 
-    def _stands(self, watch: RankWatch, dump: Dump, scene: Scene) -> bool:
+    def _stands(self, watch: RankWatch, dump: Dump, job: JobSnapshot) -> bool:
         """Say whether a rank does nothing, by two stacks and the processor."""
         stack = dump.stack_of(watch.rank)
-        if stack is None or self._before.get(watch.rank) != stack.frames or scene.waits_for_disk(watch):
+        if stack is None or self._before.get(watch.rank) != stack.frames or job.waits_for_disk(watch):
             return False
         # A main thread that waits for a GPU or for others may spin.
         if watch.rank in self._used and stack.where != "collective":
@@ -139,12 +139,12 @@ class FirstStep:
             return False
         return abs(after - before) < TREE_USES_CPU * self._look_s  # less than before: a worker has come to its end
 
-    def _ask(self, scene: Scene, now: float) -> None:
+    def _ask(self, job: JobSnapshot, now: float) -> None:
         self._request = self._dumps.request_id(self._run_id, "first step", now)
         self._asked_at = now
         want = DumpRequest(self._request, "no rank moves in its first step: does it compile, or does it hang?")
         self._wanted.append(want)
-        self._dumps.ask(want, scene.running, now)
+        self._dumps.ask(want, job.running, now)
 
 
 def _look_s(limits: Limits) -> float:

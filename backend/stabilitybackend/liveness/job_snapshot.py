@@ -20,7 +20,7 @@ from stabilitybackend.schema.ranks import Where
 #: machine makes beats late.
 RUNS_PYTHON_S = 6.0
 #: Looks at ranks that are read in one go.
-LOOKS_AT_ONCE = 512
+SAMPLES_AT_ONCE = 512
 #: Share of a core from which a main thread counts as busy.
 BUSY_CPU = 0.5
 #: Phases in which a rank gets its data.
@@ -34,7 +34,7 @@ STARTS_APART_NS = 30_000_000_000
 #: Files of debuggers in which a main thread waits for its user.
 _DEBUGGER = re.compile(r"(?:^|/)(?:bdb|pdb)\.py$|/(?:debugpy|ipdb|pudb|pydevd[^/]*)/")
 
-__all__ = ["STARTS_APART_NS", "Scene", "is_data", "of_earlier_start", "of_larger_start"]
+__all__ = ["STARTS_APART_NS", "JobSnapshot", "is_data", "of_earlier_start", "of_larger_start"]
 
 
 class JobStart(NamedTuple):
@@ -86,7 +86,7 @@ def of_larger_start(ranks: Iterable[RankWatch], visible: Iterable[RankWatch], ne
 
 
 @dataclass
-class Scene:
+class JobSnapshot:
     """One standstill.
 
     Args:
@@ -145,7 +145,7 @@ class Scene:
         self._front = yield from self.dump.finding_wavefront()
         for count, rank in enumerate(self.dump.looks):
             self._sampled_of(rank)
-            if count % LOOKS_AT_ONCE == 0:
+            if count % SAMPLES_AT_ONCE == 0:
                 yield
 
     @cached_property

@@ -12,19 +12,19 @@ from functools import partial
 from operator import attrgetter
 
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.lineage.changes import Event
+from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.liveness.agents import SILENT_AFTER_S, AgentBook
 from stabilitybackend.liveness.budgets import Budgets, Seen
 from stabilitybackend.liveness.death.causes import known_beside
-from stabilitybackend.liveness.death.monitor import DeathWatch, told_by
-from stabilitybackend.liveness.duplicate_ranks import Doubles
+from stabilitybackend.liveness.death.monitor import DeathMonitor, reported_by
+from stabilitybackend.liveness.duplicate_ranks import DuplicateRanks
 from stabilitybackend.liveness.first_step import FirstStep
 from stabilitybackend.liveness.from_incident import finding_of
 from stabilitybackend.liveness.gpu_facts import broken_gpus
-from stabilitybackend.liveness.hang.monitor import HangWatch
-from stabilitybackend.liveness.hang.overdue import Allowance, Standing, budget_of, has_pace
+from stabilitybackend.liveness.hang.monitor import HangMonitor
+from stabilitybackend.liveness.hang.overdue import Allowance, StallDetection, budget_of, has_pace
 from stabilitybackend.liveness.job_end import how_it_ended
-from stabilitybackend.liveness.job_snapshot import JobStart, Scene, of_earlier_start, of_larger_start
+from stabilitybackend.liveness.job_snapshot import JobSnapshot, JobStart, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.rank_status import Overdue, RankStatuses, judge_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, start_of
 from stabilitybackend.liveness.running import how_it_runs
@@ -58,7 +58,7 @@ class LivenessMonitor(Stateful):
     dumps: DumpBook = fresh(DumpBook)
     _ranks: dict[int, RankWatch] = fresh(dict)
     _budgets: Budgets = fresh(Budgets)
-    _deaths: DeathWatch = fresh(DeathWatch)
+    _deaths: DeathMonitor = fresh(DeathMonitor)
     #: Slots that came twice in one message or of a rank that no job has, and stacks that say nothing.
     bad_slots: int = 0
     #: Ranks not followed because there were more than MAX_RANKS.
@@ -69,11 +69,11 @@ class LivenessMonitor(Stateful):
         self.run_id = run_id
         self.limits = limits or Limits()
         self._agents = AgentBook()
-        self._hang = HangWatch(run_id, self.dumps)
+        self._hang = HangMonitor(run_id, self.dumps)
         self._first_step = FirstStep(run_id, self.dumps)
         self._slow = SlowRanks()
-        self._standing = Standing()
-        self._doubles = Doubles()
+        self._stalls = StallDetection()
+        self._duplicate_ranks = DuplicateRanks()
         self._overdue = Overdue()
         #: When some rank was last in a long phase: who waited for it since has not stood by itself, unix seconds.
         self._excused_until = 0.0
@@ -156,7 +156,7 @@ class LivenessMonitor(Stateful):
         source = slot.source
         lives = slot.alive is not False and slot.state in (None, "running", 0)
         if known is not None and lives and known.running and now - known.seen_at <= SILENT_AFTER_S:
-            self._doubles.note(rank, known.source, source, now)
+            self._duplicate_ranks.note(rank, known.source, source, now)
         if known is not None and not known.running and lives and not self._deaths.knows(source):
             # The one that we knew is over, and this one lives, whatever the clock said when it started.
             self._deaths.runs_again(rank, source, -1, now, newer=True)
@@ -182,7 +182,7 @@ class LivenessMonitor(Stateful):
         """Take note that a rank logs times of its own work, which the straggler detector compares better."""
         self._slow.logs_own_work(rank, now)
 
-    def event(self, event: Event, now: float) -> None:
+    def event(self, event: LineageEvent, now: float) -> None:
         """Take one event of a source at ``now``, unix seconds: those of processes and ``stacks`` matter."""
         kind, data, time = event.type, event.data, event.time or now
         if kind == "stacks":
@@ -222,7 +222,7 @@ class LivenessMonitor(Stateful):
             watch.dead, watch.alive = True, False
         if kind in ("exception", "process_death") and not data.get("ordered"):
             # One that a restart ended is no trouble of its own: what that was ordered for is told already.
-            self._deaths.add(watch.source, rank, node, event, told_by(kind, data), beside, now)
+            self._deaths.add(watch.source, rank, node, event, reported_by(kind, data), beside, now)
 
     def _running(self) -> list[int]:
         return [watch.rank for watch in self._ranks.values() if watch.running]
@@ -259,23 +259,23 @@ class LivenessMonitor(Stateful):
         return [*self._first_step.wants(), *self._hang.wants()]
 
     def _tick_hang(self, visible: list[RankWatch], over: bool, now: float) -> Generator[None, None, list[Finding]]:
-        self._standing.look(visible, now)
+        self._stalls.look(visible, now)
         yield
         allowed = Allowance(self._budgets, self.limits)
-        overdue, excused = self._standing.overdue(visible, self._ranks.values(), allowed, self._excused_until, now)
+        overdue, excused = self._stalls.overdue(visible, self._ranks.values(), allowed, self._excused_until, now)
         yield
         first = not (overdue or excused) and FirstStep.concerns(visible, self.limits)
-        self._overdue = Overdue({watch.source for watch in overdue}, excused, self._standing.waiting)
+        self._overdue = Overdue({watch.source for watch in overdue}, excused, self._stalls.waiting)
         if not overdue and not first and self._hang.finding is None:
             return []
-        scene = self._scene(visible, now) if visible else None
+        job = self._job_snapshot(visible, now) if visible else None
         yield
-        if scene is not None and first and self._first_step.stuck(scene, self.limits, now):
+        if job is not None and first and self._first_step.stuck(job, self.limits, now):
             overdue = visible
-        self._overdue = Overdue({watch.source for watch in overdue}, excused, self._standing.waiting)
-        return (yield from self._hang.ticking(scene, overdue, self._deaths.is_open, excused, over, allowed, now))
+        self._overdue = Overdue({watch.source for watch in overdue}, excused, self._stalls.waiting)
+        return (yield from self._hang.ticking(job, overdue, self._deaths.is_open, excused, over, allowed, now))
 
-    def _scene(self, visible: list[RankWatch], now: float) -> Scene:
+    def _job_snapshot(self, visible: list[RankWatch], now: float) -> JobSnapshot:
         seen = {watch.rank for watch in visible}
         silent: dict[int, float] = {}
         unseen, over, world = [], [], 0
@@ -294,7 +294,7 @@ class LivenessMonitor(Stateful):
             hidden = set(late)
             unseen, visible = [*unseen, *late], [watch for watch in visible if watch not in hidden]
         never = [rank for rank in range(world) if rank not in self._ranks] if world <= MAX_WORLD else []
-        return Scene(
+        return JobSnapshot(
             visible=visible, unseen=sorted(unseen, key=lambda watch: watch.rank), over=over, never=never,
             not_back=sorted(earlier), broken_gpus=broken_gpus((*visible, *unseen), self._gpu_faults),
             silent_s=silent, blind=self._agents.blind({watch.agent for watch in visible}), now=now,
@@ -320,7 +320,7 @@ class LivenessMonitor(Stateful):
 
     def twins(self, now: float) -> str:
         """Return what is said of two living processes of one rank (two jobs under one run id), empty without any."""
-        return self._doubles.note_for(self.run_id, now) or self._agents.twins()
+        return self._duplicate_ranks.note_for(self.run_id, now) or self._agents.twins()
 
     def _status(self, now: float) -> tuple[RunStatus, str]:
         visible = self._visible(now)

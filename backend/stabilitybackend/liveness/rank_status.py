@@ -17,7 +17,7 @@ from stabilitybackend.schema.ranks import RankStatus
 __all__ = ["Overdue", "RankStatuses", "judge_ranks"]
 
 #: A rank that an open verdict names, or for which others may wait, is in trouble when it stalled for so long, seconds.
-STANDS_S = 5.0
+STALLED_S = 5.0
 #: Ranks are sampled once a second, not in one moment: so much may lie between two samples, seconds.
 SAMPLES_S = 1.5
 
@@ -75,7 +75,7 @@ def judge_ranks(
     guilty = [
         watch
         for watch in watches
-        if watch.rank in culprits and (found[watch.source] != "running" or watch.stood_s > STANDS_S)
+        if watch.rank in culprits and (found[watch.source] != "running" or watch.stood_s > STALLED_S)
     ]
     if guilty and late:
         blamed = {watch.source for watch in guilty}
@@ -93,7 +93,7 @@ def judge_ranks(
 
 
 def _waited_for(watches: Collection[RankWatch], found: Mapping[str, RankStatus]) -> set[str]:
-    standing = [w for w in watches if found[w.source] in ("over", "running", "behind") and w.stood_s > STANDS_S]
+    standing = [w for w in watches if found[w.source] in ("over", "running", "behind") and w.stood_s > STALLED_S]
     return {watch.source for watch in furthest_back(standing)}
 
 

@@ -44,7 +44,7 @@ MAX_REMEMBERED = 65_536
 _NO_PROC = Proc()
 _STATES = ("running", "finished", "left", "exception")
 
-__all__ = ["BEAT_STOPPED_AFTER_S", "PHASE_ORDER", "Place", "RankWatch", "number", "start_of"]
+__all__ = ["BEAT_STOPPED_AFTER_S", "PHASE_ORDER", "RankPlace", "RankWatch", "number", "start_of"]
 
 
 @lru_cache(MAX_REMEMBERED)
@@ -64,7 +64,7 @@ def number(value: object, default: float = 0.0) -> float:
     return default
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Where a process was: step, phase, seconds since anything changed, when the step began (server's unix seconds)."""
 
     step: int
@@ -251,7 +251,7 @@ class RankWatch:
 
     # --- learning ------------------------------------------------------------------------------------------------
 
-    def learn(self, before: Place, budgets: Budgets, limits: Limits, excused_until: float, now: float) -> None:
+    def learn(self, before: RankPlace, budgets: Budgets, limits: Limits, excused_until: float, now: float) -> None:
         """Learn from what changed with the newest slot.
 
         Args:
@@ -325,9 +325,9 @@ class RankWatch:
         self.proc, self.table, self._learned = _NO_PROC, {}, {}
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RankPlace:
         """Where it is."""
-        return Place(self.step, self.phase, self._stood_s, self._step_seen)
+        return RankPlace(self.step, self.phase, self._stood_s, self._step_seen)
 
 
 def _outlasts(table: Mapping[str, Sequence[float]], seconds: float) -> bool:

@@ -15,7 +15,7 @@ from stabilitybackend.schema.runs import WorldSize
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["MAX_LAUNCHES", "Launch", "World", "left_nodes", "newest_starts"]
+__all__ = ["MAX_LAUNCHES", "LaunchSize", "LaunchSizes", "left_nodes", "newest_starts"]
 
 #: Launches remembered per run, newest ones.
 MAX_LAUNCHES = 512
@@ -24,7 +24,7 @@ MAX_NODES = 4_096
 
 
 @dataclass(slots=True)
-class Launch:
+class LaunchSize:
     """One start of the job, seen from its lowest rank.
 
     Attributes:
@@ -39,7 +39,7 @@ class Launch:
     last_step: int | None = None
 
 
-class World(Stateful):
+class LaunchSizes(Stateful):
     """The launches of one run, and the GPUs of its nodes.
 
     Attributes:
@@ -50,7 +50,7 @@ class World(Stateful):
     _newest: float = 0.0
     _rank: int | None = None
     #: By the source of the lowest rank.
-    _launches: dict[str, Launch] = fresh(dict)
+    _launches: dict[str, LaunchSize] = fresh(dict)
     _gpus: dict[str, int] = fresh(dict)
 
     def seen(self, source: SourceInfo) -> None:
@@ -64,7 +64,7 @@ class World(Stateful):
         if self._rank is None or source.rank < self._rank:
             self._rank = source.rank
             self._launches.clear()
-        self._launches[source.source] = Launch(source.started, max(1, source.world_size))
+        self._launches[source.source] = LaunchSize(source.started, max(1, source.world_size))
         if len(self._launches) > MAX_LAUNCHES:
             del self._launches[min(self._launches, key=lambda name: self._launches[name].started)]
 
@@ -86,7 +86,7 @@ class World(Stateful):
         """Return when the newest launch began, and on how many ranks."""
         return JobStart(self._newest, self.size if self._newest else 0)
 
-    def launches(self) -> list[Launch]:
+    def launches(self) -> list[LaunchSize]:
         """Return the launches, oldest first."""
         return sorted(self._launches.values(), key=lambda launch: launch.started)
 

@@ -17,7 +17,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.stream_id import stream_order
 
-__all__ = ["Generation", "HotSeries", "Place", "Stretch", "TablePart", "TableRows"]
+__all__ = ["Generation", "HotSeries", "RowPlace", "RowRange", "TablePart", "TableRows"]
 
 #: Rows of a new table. Small, because jobs make up 10,000 names that hold a single point each; it doubles.
 _FIRST_CAPACITY = 16
@@ -63,7 +63,7 @@ class TableRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPlace:
     """How far a generation had come at one moment: its newest frame, and what it held."""
 
     to_id: str
@@ -73,11 +73,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RowRange:
     """What came between two places of one generation. ``marks``: ms, number and first row of each frame, as int64."""
 
-    begin: Place
-    end: Place
+    begin: RowPlace
+    end: RowPlace
     marks: NDArray[np.int64]
     tables: list[TableRows]
 
@@ -207,7 +207,7 @@ class Generation:
         self._marks: list[tuple[tuple[int, int], int]] = []
         self._order = order
         #: Where it began.
-        self.start = Place(from_id, 0, 0, order)
+        self.start = RowPlace(from_id, 0, 0, order)
 
     @property
     def order(self) -> int:
@@ -251,18 +251,18 @@ class Generation:
     # --- parts of it, for a file ---------------------------------------------------------------------------------
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RowPlace:
         """How far it has come."""
-        return Place(self.to_id, self.frames, self.bytes, self._order)
+        return RowPlace(self.to_id, self.frames, self.bytes, self._order)
 
-    def stretch(self, begin: Place) -> Stretch:
+    def stretch(self, begin: RowPlace) -> RowRange:
         """Return what came after ``begin``, a place of this generation. Nothing is copied; a thread may read it."""
         found = (table.rows_after(begin.order) for table in self._tables.values())
         marks = [(*at, order) for at, order in self._marks[begin.frames :]]
         rows = [rows for rows in found if rows is not None]
-        return Stretch(begin, self.place, np.array(marks, dtype=np.int64).reshape(-1, 3), rows)
+        return RowRange(begin, self.place, np.array(marks, dtype=np.int64).reshape(-1, 3), rows)
 
-    def put_back(self, stretch: Stretch) -> list[SeriesKey]:
+    def put_back(self, stretch: RowRange) -> list[SeriesKey]:
         """Take the next stretch of what this generation held before; return the series that are new here."""
         new = [key for rows in stretch.tables for key in self._extend(rows, rows.order)]
         self._marks += [((ms, number), order) for ms, number, order in stretch.marks.tolist()]

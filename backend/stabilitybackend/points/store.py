@@ -17,7 +17,7 @@ from stabilitybackend.archive.aggregates import AGG, aggregate, join_aggs, regro
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.points.memtable import Generation, Stretch
+from stabilitybackend.points.memtable import Generation, RowRange
 from stabilitybackend.stream_id import stream_order
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class RunStore:
         if placed.rank is not None and not placed.stray:
             self.newest[placed.segment] = max(self.newest.get(placed.segment, -1), int(placed.steps.max()))
 
-    def put_back(self, stretch: Stretch) -> None:
+    def put_back(self, stretch: RowRange) -> None:
         """Take rows that were placed before a restart into the open generation."""
         for key in self.open.put_back(stretch):
             self._know(key)

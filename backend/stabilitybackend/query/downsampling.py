@@ -19,7 +19,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 __all__ = [
     "ONE_BLOCK",
     "Drawn",
-    "Piece",
+    "PathPiece",
     "SeriesReader",
     "StoreReader",
     "draw_line",
@@ -60,7 +60,7 @@ class StoreReader(SeriesReader, Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class PathPiece:
     """What one entry of an answer shows: the steps ``first..last`` (inclusive) of one series.
 
     Attributes:
@@ -87,14 +87,14 @@ class Drawn:
         aggs: the buckets from which they were chosen, None where they are all rows.
     """
 
-    piece: Piece
+    piece: PathPiece
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
     rows: Rows
     aggs: Aggs | None
 
 
-def expected_rows(pieces: Iterable[Piece]) -> float:
+def expected_rows(pieces: Iterable[PathPiece]) -> float:
     """Return about how many rows the pieces have, as if each series logged evenly over its extent."""
     total = 0.0
     for piece in pieces:
@@ -103,7 +103,7 @@ def expected_rows(pieces: Iterable[Piece]) -> float:
     return total
 
 
-def grid_level(pieces: Sequence[Piece], points: int) -> int:
+def grid_level(pieces: Sequence[PathPiece], points: int) -> int:
     """Return the smallest level at which the pieces of one line together take up no more than ``points / 2`` buckets.
 
     A bucket that a fork cuts counts once, so a line of many short segments is not drawn more coarsely for them.
@@ -117,7 +117,9 @@ def grid_level(pieces: Sequence[Piece], points: int) -> int:
     return level
 
 
-def draw_line(store: SeriesReader, pieces: Sequence[Piece], level: int, points: int | None) -> tuple[list[Drawn], int]:
+def draw_line(
+    store: SeriesReader, pieces: Sequence[PathPiece], level: int, points: int | None
+) -> tuple[list[Drawn], int]:
     """Return the points of one line (a metric of one rank) and the level of its buckets, 0 for every row.
 
     Args:
@@ -139,7 +141,7 @@ def draw_line(store: SeriesReader, pieces: Sequence[Piece], level: int, points: 
     return _extremes(pieces, aggs), level
 
 
-def _raw(store: SeriesReader, pieces: Sequence[Piece]) -> list[Drawn]:
+def _raw(store: SeriesReader, pieces: Sequence[PathPiece]) -> list[Drawn]:
     found = []
     for piece in pieces:
         rows = store.rows(piece.key, piece.first, piece.last) if piece.held is None else piece.held
@@ -148,13 +150,13 @@ def _raw(store: SeriesReader, pieces: Sequence[Piece]) -> list[Drawn]:
     return found
 
 
-def _buckets(store: SeriesReader, piece: Piece, level: int) -> Aggs:
+def _buckets(store: SeriesReader, piece: PathPiece, level: int) -> Aggs:
     if piece.held is not None:
         return aggregate(piece.held, level)
     return store.aggregates(piece.key, piece.first, piece.last, level)
 
 
-def _extremes(pieces: Sequence[Piece], aggs: Sequence[Aggs]) -> list[Drawn]:
+def _extremes(pieces: Sequence[PathPiece], aggs: Sequence[Aggs]) -> list[Drawn]:
     """Return of each piece the extremes and the first of each kind of non-finite values by bucket, and both ends.
 
     All pieces in one go: a line may have hundreds, and each call into NumPy costs more than what it works on.

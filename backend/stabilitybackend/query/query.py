@@ -17,7 +17,7 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.query.downsampling import (
     MIN_POINTS,
     Drawn,
-    Piece,
+    PathPiece,
     SeriesReader,
     StoreReader,
     draw_line,
@@ -177,7 +177,7 @@ def select(
 
 def _lines(
     reader: SeriesReader, lineage: LineageView, request: SeriesRequest, metric: str, with_pending: bool
-) -> list[list[Piece]]:
+) -> list[list[PathPiece]]:
     """Return the pieces of one metric by (rank, node), in the order of their segments."""
     keys = reader.keys(metric)
     pieces = [piece for key in keys for piece in _pieces(reader, lineage, key)]
@@ -188,7 +188,7 @@ def _lines(
         pieces = [piece for piece in pieces if piece.key.rank == lowest]
     elif request.rank != "all":
         pieces = [piece for piece in pieces if piece.key.rank == request.rank]
-    lines: dict[tuple[int | None, str], list[Piece]] = {}
+    lines: dict[tuple[int | None, str], list[PathPiece]] = {}
     for piece in pieces:
         if request.view == "effective" and piece.dead:
             continue
@@ -202,7 +202,7 @@ def _lines(
     return list(lines.values())
 
 
-def _pieces(reader: SeriesReader, lineage: LineageView, key: SeriesKey) -> Iterator[Piece]:
+def _pieces(reader: SeriesReader, lineage: LineageView, key: SeriesKey) -> Iterator[PathPiece]:
     """Yield the living and the dead part of a series."""
     extent = reader.extent(key)
     if extent is None:
@@ -212,12 +212,12 @@ def _pieces(reader: SeriesReader, lineage: LineageView, key: SeriesKey) -> Itera
         limit = extent.first_step - 1
     if limit is None or extent.first_step <= limit:
         last = extent.last_step if limit is None else min(extent.last_step, limit)
-        yield Piece(key, extent.first_step, last, False, extent)
+        yield PathPiece(key, extent.first_step, last, False, extent)
     if limit is not None and extent.last_step > limit:
-        yield Piece(key, max(extent.first_step, limit + 1), extent.last_step, True, extent)
+        yield PathPiece(key, max(extent.first_step, limit + 1), extent.last_step, True, extent)
 
 
-def _pending(lineage: LineageView, metric: str) -> Iterator[Piece]:
+def _pending(lineage: LineageView, metric: str) -> Iterator[PathPiece]:
     """Yield the rows about which nothing is decided yet, those of each process by themselves; they are in no store.
 
     Processes that died before they had gone on from their first steps have the same steps.
@@ -233,10 +233,10 @@ def _pending(lineage: LineageView, metric: str) -> Iterator[Piece]:
     for (key, source), parts in held.items():
         rows = join_rows(parts)
         extent = Extent(int(rows.steps[0]), int(rows.steps[-1]), len(rows))
-        yield Piece(key, extent.first_step, extent.last_step, True, extent, rows, source)
+        yield PathPiece(key, extent.first_step, extent.last_step, True, extent, rows, source)
 
 
-def _clip(piece: Piece, start: int | None, stop: int | None) -> Piece | None:
+def _clip(piece: PathPiece, start: int | None, stop: int | None) -> PathPiece | None:
     first = piece.first if start is None else max(piece.first, start)
     last = piece.last if stop is None else min(piece.last, stop)
     if first > last:
@@ -245,7 +245,7 @@ def _clip(piece: Piece, start: int | None, stop: int | None) -> Piece | None:
     return replace(piece, first=first, last=last, held=held)
 
 
-def _affordable(by_metric: Iterable[Sequence[Sequence[Piece]]], points: int | None) -> int | None:
+def _affordable(by_metric: Iterable[Sequence[Sequence[PathPiece]]], points: int | None) -> int | None:
     """Return how many points each line gets: what was asked for, and fewer where thousands of ranks have one each.
 
     Raises:

@@ -7,10 +7,10 @@ from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import BadMessage, Frame, decode_message
 
-__all__ = ["take"]
+__all__ = ["apply_frame"]
 
 
-def take(state: RunState, frame_id: str, raw: bytes, settings: DetectorSettings, *, replayed: bool) -> Changes:
+def apply_frame(state: RunState, frame_id: str, raw: bytes, settings: DetectorSettings, *, replayed: bool) -> Changes:
     """Fold one message of the run's stream; return what it changed, nothing where it can't be read or folded.
 
     The door checks what it stores, so that such a message comes from a foreign client, a flipped bit or a mistake of

@@ -6,17 +6,17 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.health import AgentHealth, AgentState
 from stabilityclient.wire import Hello
 
-__all__ = ["came", "went"]
+__all__ = ["agent_connected", "agent_disconnected"]
 
 
-def came(state: RunState, hello: Hello, now: float) -> None:
+def agent_connected(state: RunState, hello: Hello, now: float) -> None:
     """Note that an agent's connection opened at ``now``, unix seconds."""
     agent = AgentHealth(agent=hello.agent, node=hello.node, time=now, agent_state=AgentState(), ranks=[])
     state.agents.setdefault(hello.agent, agent).connected = True
     state.liveness.agent_connected(hello.agent, now)
 
 
-def went(state: RunState, agent: str, now: float) -> AgentHealth | None:
+def agent_disconnected(state: RunState, agent: str, now: float) -> AgentHealth | None:
     """Note that an agent's connection ended at ``now``, unix seconds; return its AgentHealth, None if unknown."""
     state.liveness.agent_disconnected(agent, now)
     if (known := state.agents.get(agent)) is None:

@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
-from stabilitybackend.detectors.engine.base import SettingError
+from stabilitybackend.detectors.engine.base import DetectorSettingError
 from stabilitybackend.detectors.registry import DETECTORS, Settings, check_settings
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RunKeys
@@ -106,7 +106,7 @@ class DetectorSettings:
             for name, value in values.items():
                 try:
                     known = check_settings({detector: {name: value}})
-                except SettingError as error:
+                except DetectorSettingError as error:
                     _log.warning("run %s: a stored setting is left out: %s", self._run_id, error)
                 else:
                     usable.setdefault(detector, {}).update(known[detector])
@@ -187,7 +187,7 @@ def checked(settings: object) -> dict[str, dict[str, float]]:
     """
     try:
         found = check_settings(settings)
-    except SettingError as error:
+    except DetectorSettingError as error:
         message = str(error).strip()[:MAX_ERROR_CHARS]
         raise BadRequest(message, hint="GET /api/v1/detectors lists them", code="bad_setting") from error
     differing = {

@@ -16,7 +16,7 @@ from stabilitybackend.keys import RUNS, RUNS_HEARD, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.schema.runs import Run, RunView
 from stabilityclient.wire import Hello
 
-__all__ = ["Page", "RunIndex", "announced"]
+__all__ = ["IndexPage", "RunIndex", "announced"]
 
 #: Runs looked at in one call to Redis.
 BATCH = 200
@@ -33,7 +33,7 @@ def _config(hello: Hello) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class IndexPage:
     """Some of the runs, newest first.
 
     Attributes:
@@ -84,7 +84,7 @@ class RunIndex:
         found: Any = await self._redis.zrevrange(RUNS, 0, -1)
         return [run_id.decode() for run_id in found]
 
-    async def page(self, limit: int, cursor: str | None = None, project: str | None = None) -> Page:
+    async def page(self, limit: int, cursor: str | None = None, project: str | None = None) -> IndexPage:
         """Return ``limit`` ids, newest first: the first ones, or those after ``cursor``.
 
         Runs that came or went since the last page was asked for neither repeat nor hide any other. With a project only
@@ -99,13 +99,13 @@ class RunIndex:
         found: Any = await self._redis.zrevrange(RUNS, start, start + limit - 1, withscores=True)
         total = int(await self._redis.zcard(RUNS))
         more = bool(found) and start + len(found) < total
-        return Page(
+        return IndexPage(
             [run_id.decode() for run_id, _ in found],
             total,
             f"{found[-1][1]!r}:{found[-1][0].decode()}" if more else None,
         )
 
-    async def _page_of(self, project: str, limit: int, start: int) -> Page:
+    async def _page_of(self, project: str, limit: int, start: int) -> IndexPage:
         every: Any = await self._redis.zrevrange(RUNS, 0, -1, withscores=True)
         pipe = self._redis.pipeline(transaction=False)
         for run_id, _ in every:
@@ -114,7 +114,7 @@ class RunIndex:
         ours = [at for at, found in enumerate(projects) if (found or b"").decode() == project]
         rest = [every[at] for at in ours if at >= start]
         last = rest[limit - 1] if len(rest) > limit else None
-        return Page(
+        return IndexPage(
             [run_id.decode() for run_id, _ in rest[:limit]],
             len(ours),
             None if last is None else f"{last[1]!r}:{last[0].decode()}",

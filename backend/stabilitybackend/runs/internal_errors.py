@@ -14,7 +14,7 @@ from stabilitybackend.errors import Unavailable
 from stabilitybackend.quiet_log import QuietLog
 from stabilitybackend.schema.runs import RunStatus, RunView
 
-__all__ = ["FAILED", "FOLLOWING", "JUDGING", "PAGE", "Defects"]
+__all__ = ["FAILED", "FOLLOWING", "JUDGING", "PAGE", "InternalErrors"]
 
 #: Status of a run that the server itself can't work out.
 FAILED: RunStatus = "failed"
@@ -28,7 +28,7 @@ V = TypeVar("V", bound=RunView)
 _log = logging.getLogger(__name__)
 
 
-class Defects:
+class InternalErrors:
     """What fails in one run now.
 
     Args:

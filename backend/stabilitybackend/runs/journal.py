@@ -24,7 +24,7 @@ from stabilitybackend.schema.reading import Misfit
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
 
-__all__ = ["Journal", "Stored"]
+__all__ = ["Journal", "StoredRun"]
 
 #: Stream entries read at once while they are small, and at most when the last ones were large: a batch is in memory.
 READ_COUNT = 256
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredRun:
     """What a worker starts from.
 
     Attributes:
@@ -93,11 +93,11 @@ class Journal:
         self.more = False
         self._saving = asyncio.Lock()  # what is saved first must not overtake what is saved later
 
-    async def load(self) -> Stored:
+    async def load(self) -> StoredRun:
         """Return what was stored last."""
         return await self.patiently(self._load)
 
-    async def _load(self) -> Stored:
+    async def _load(self) -> StoredRun:
         incidents: Any = await self._redis.hvals(self._keys.incidents)
         commands: Any = await self._redis.hvals(self._keys.commands)
         applied: Any = await self._redis.hget(self._keys.meta, "applied")
@@ -110,7 +110,7 @@ class Journal:
             except Misfit as error:
                 _log.error("run %s: an incident is passed over: %s", self._run_id, error)
                 unreadable.append(error)
-        return Stored(
+        return StoredRun(
             readable,
             [command for data in commands if (command := self._read_command(data)) is not None],
             applied.decode() if applied else "0-0",

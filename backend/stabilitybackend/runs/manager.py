@@ -20,7 +20,7 @@ from stabilitybackend.runs.delivery import Send
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.internal_errors import FAILED
-from stabilitybackend.runs.resume_runs import Waking
+from stabilitybackend.runs.resume_runs import RunResumer
 from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.wakeups import TICK_S
 from stabilitybackend.runs.worker import RunWorker
@@ -83,7 +83,7 @@ class RunManager:
         self._watch = StreamWatch(redis, self._workers.values)
         self._watcher: asyncio.Task[None] | None = None
         #: The runs that are taken up after a restart.
-        self.waking = Waking(self._worker)
+        self.waking = RunResumer(self._worker)
         #: The runs under way are not known yet: Redis was away at the start, and is asked again each second.
         self.late = False
         #: Why nothing is stored, None while all is well.
@@ -180,7 +180,8 @@ class RunManager:
             if not worker.busy
             and worker.readiness.reached
             and (
-                worker.card.status not in FOLLOWED_STATES or now - max(worker.card.updated, worker.used) > WATCH_AGAIN_S
+                worker.listing.status not in FOLLOWED_STATES
+                or now - max(worker.listing.updated, worker.used) > WATCH_AGAIN_S
             )
         ]
         over.sort(key=lambda worker: worker.used)
@@ -328,7 +329,7 @@ class RunManager:
     def statuses(self) -> Iterator[str]:
         """Yield the status of each run that is followed; ``restoring`` for one that is not judged yet."""
         for worker in self._workers.values():
-            yield worker.card.status if worker.readiness.reached else "restoring"
+            yield worker.listing.status if worker.readiness.reached else "restoring"
 
     def folding_s(self) -> dict[str, float]:
         """Return the seconds that folding and judging took, by run that is followed."""

@@ -19,10 +19,10 @@ from stabilitybackend.schema.kinds import kind_of
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
 
-__all__ = ["Retelling", "reconciled"]
+__all__ = ["Reconciliation", "reconciled"]
 
 
-class Retelling:
+class Reconciliation:
     """One judging again, until all frames have been folded without the segment that was taken back."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Retelling:
         incidents = reconciled(self._stored, state.incidents.all(), self._fork_step, now)
         known = {incident.incident_id: incident.version for incident in self._stored}
         state.incidents.load(incidents)
-        state.retelling, self._stored = False, []
+        state.reconciling, self._stored = False, []
         return [one for one in incidents if one.version != known.get(one.incident_id)]
 
 

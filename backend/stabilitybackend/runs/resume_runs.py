@@ -10,7 +10,7 @@ from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.tasks import end
 
-__all__ = ["Waking"]
+__all__ = ["RunResumer"]
 
 #: Runs that are taken up at the same time: all share one core, so more of them only make the first one wait.
 AT_ONCE = 4
@@ -18,7 +18,7 @@ AT_ONCE = 4
 PATIENCE_S = 5.0
 
 
-class Waking:
+class RunResumer:
     """Which runs are not judged yet after a restart.
 
     Args:

@@ -15,7 +15,7 @@ from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.runs import Run, RunStatus, RunView
 from stabilityclient.wire import Hello
 
-__all__ = ["RunCard"]
+__all__ = ["RunListing"]
 
 #: What only counts on, as the last step does with every row, is stored at most this often, seconds.
 SAVE_EVERY_S = 5.0
@@ -25,7 +25,7 @@ _at_once = attrgetter("status", "open_incidents", "worst_incident", "head", "age
 _log = logging.getLogger(__name__)
 
 
-class RunCard:
+class RunListing:
     """What the list of runs shows of a run.
 
     Args:

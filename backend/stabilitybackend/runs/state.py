@@ -16,26 +16,26 @@ from stabilitybackend.detection.run_detection import PRIMARY_METRICS, Judge
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.registry import Settings
 from stabilitybackend.detectors.straggler import tells_own_work
-from stabilitybackend.fleet.training_intervals import Stretches
+from stabilitybackend.fleet.training_intervals import TrainingIntervals
 from stabilitybackend.gpus.readings import GpuReadings
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
 from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.user_alert import alert_finding
 from stabilitybackend.lineage.blocks import in_turn
-from stabilitybackend.lineage.changes import Event, Forked, Placed
+from stabilitybackend.lineage.changes import Forked, LineageEvent, Placed
 from stabilitybackend.lineage.checkpoints import UsableCheckpoints
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.liveness.rank_status import RankStatuses
 from stabilitybackend.liveness.rank_watch import start_of
-from stabilitybackend.liveness.world_size import World
+from stabilitybackend.liveness.world_size import LaunchSizes
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.points.summary import RunSummary
 from stabilitybackend.points.timestamps import TimesFound
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
-from stabilitybackend.runs.step_clock import Pace
+from stabilitybackend.runs.step_clock import StepClock
 from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
 from stabilitybackend.saving import Part, Unfit, part_of, restore
@@ -78,11 +78,11 @@ class RunState:
         self.gpus = GpuWatch()
         #: Adds to a finding about a GPU what is remembered of it from other runs (``runs/derived/fleet_reporter.py``).
         self.remember: Callable[[Finding], Finding] = lambda finding: finding
-        self.stretches = Stretches()
+        self.stretches = TrainingIntervals()
         self.gpu_readings = GpuReadings()
         self.handlers = Handlers()
         self.agents: dict[str, AgentHealth] = {}
-        self.world = World()
+        self.launch_sizes = LaunchSizes()
         #: What could not be read or folded.
         self.unreadable = Unreadable(run_id)
         self._clock = clock
@@ -90,11 +90,11 @@ class RunState:
         self._evidence = Evidence()
         self._summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
-        self._pace = Pace(clock)
+        self._step_clock = StepClock(clock)
         self._gpu_notes = GpuNotes()
         self._ticking = Ticking()
         #: Whether incidents are judged again from replayed frames (``runs/reconcile_incidents.py``).
-        self.retelling = False
+        self.reconciling = False
 
     @property
     def store(self) -> RunStore:
@@ -116,8 +116,8 @@ class RunState:
                 rebuilt, nothing is reported twice.
         """
         changes = Changes()
-        self.world.seen(frame.source)
-        self.liveness.newest_start = self.world.newest_start
+        self.launch_sizes.seen(frame.source)
+        self.liveness.newest_start = self.launch_sizes.newest_start
         for block in in_turn(frame.blocks):
             self._block(frame.source, block, changes, replayed)
         return changes
@@ -164,22 +164,24 @@ class RunState:
             self.gpu_readings.take(placed)
         if placed.stray or placed.rank is None:
             return
-        self.stretches.rows(placed, self.world.size)
+        self.stretches.rows(placed, self.launch_sizes.size)
         if not replayed:
             # Not only for the first rows by the segment's count: that is ahead of us while a frame holds more of them.
             segment, time, started = self.fold.tree[placed.segment], float(placed.times[0]), start_of(placed.source)
             changes.add_commands(self.commands.on_points(segment.id, segment.key, first, time))
             changes.add_commands(self.commands.on_row(placed.node, started, segment.id, first, time))
-        self.world.row(placed.source, first, int(placed.steps[-1]))
+        self.launch_sizes.row(placed.source, first, int(placed.steps[-1]))
         if own_work:
             self.liveness.logs_own_work(placed.rank, self._clock())
         rows = int((placed.steps[1:] > placed.steps[:-1]).sum())
         for at, since in ((0, 1), (-1, rows)):
             self.liveness.logged(placed.rank, placed.source, int(placed.steps[at]), float(placed.times[at]), since)
         if placed.segment == self.fold.tree.head:
-            self._pace.row(int(placed.steps[-1]), float(placed.times[-1]), primary=placed.rank == self.judge.primary)
+            self._step_clock.row(
+                int(placed.steps[-1]), float(placed.times[-1]), primary=placed.rank == self.judge.primary
+            )
         found = self.judge.take(together)
-        if not replayed or self.retelling:
+        if not replayed or self.reconciling:
             for time, finding in found:
                 self.found(finding, time, changes)
 
@@ -207,9 +209,9 @@ class RunState:
         if not forked.is_head:
             return
         segment = forked.segment
-        self._pace.forked(segment.fork_step)
+        self._step_clock.forked(segment.fork_step)
         self._evidence.forked(segment.fork_step)
-        told = not replayed or self.retelling
+        told = not replayed or self.reconciling
         if told:
             dead = {s for s in self.incidents.segments() if self.fold.tree.dead_after(s) is not None}
             changes.add_incidents(
@@ -221,9 +223,9 @@ class RunState:
             if told:
                 self.found(finding, time, changes)
 
-    def _event(self, event: Event, changes: Changes, replayed: bool) -> None:
+    def _event(self, event: LineageEvent, changes: Changes, replayed: bool) -> None:
         rank = event.source.rank
-        told = not replayed or self.retelling
+        told = not replayed or self.reconciling
         self.stretches.watched |= rank is None
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(event.data["path"])
@@ -240,7 +242,7 @@ class RunState:
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
         elif event.type == "gpu_inventory":
-            self.world.inventory(event.source.node, event.data)
+            self.launch_sizes.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
             self._gpu_notes.of[event.source.node] = dict(event.data)
         elif event.type == "command" and not replayed:
@@ -253,7 +255,7 @@ class RunState:
             restart = self.commands.restart_that_ends(event.source.node, start_of(source))
             event = replace(event, data={**event.data, "ordered": event.data.get("ordered") or restart})
         if event.type in GPU_EVENTS:
-            for finding in self.gpus.event(event, self._pace.newest):
+            for finding in self.gpus.event(event, self._step_clock.newest):
                 if told:
                     self.found(self.remember(finding), event.time, changes)
         self.liveness.event(event, event.time)
@@ -273,7 +275,7 @@ class RunState:
                 head.cause == "restart" and self.fold.segment_of(rank.source) == head.id
             )
             if there and rank.step is not None and rank.step >= 0:
-                self._pace.in_step(rank.step)
+                self._step_clock.in_step(rank.step)
         self.agents[health.agent] = agent
         while len(self.agents) > MAX_AGENTS:
             del self.agents[next(iter(self.agents))]
@@ -324,7 +326,7 @@ class RunState:
             raise Unfit(f"segment {changed[0]!r} has been undone, or no longer is, since it was folded")
         self.fold.undone = undone
         self.judge.restore(saved)
-        self.liveness.newest_start = self.world.newest_start
+        self.liveness.newest_start = self.launch_sizes.newest_start
 
     def _parts(self) -> dict[str, Stateful]:
         return {
@@ -335,8 +337,8 @@ class RunState:
             "gpu_notes": self._gpu_notes,
             "stretches": self.stretches,
             "summary": self._summary,
-            "world": self.world,
-            "pace": self._pace,
+            "world": self.launch_sizes,
+            "pace": self._step_clock,
             "unreadable": self.unreadable,
             "handlers": self.handlers,
         }
@@ -345,7 +347,7 @@ class RunState:
 
     def job(self, *, for_command: bool = True) -> JobView:
         """Return what is known of the job now; only a new command needs its checkpoints and its ranks' starts."""
-        return job_of(self, self._pace.now(), self._clock(), for_command=for_command)
+        return job_of(self, self._step_clock.now(), self._clock(), for_command=for_command)
 
     def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
         """Return the new command."""
@@ -378,8 +380,8 @@ class RunState:
             unreadable=self.unreadable.view(),
             twins=bool(self.liveness.twins(now)),
             head=tree.head,
-            world_size=self.world.size,
-            world=self.world.view(set(connected)),
+            world_size=self.launch_sizes.size,
+            world=self.launch_sizes.view(set(connected)),
             ranks=self.fold.ranks,
             open_incidents=self.incidents.open_count(),
             worst_incident=self.incidents.worst(),

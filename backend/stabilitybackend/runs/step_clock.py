@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from stabilitybackend.stateful import Stateful, fresh
 
-__all__ = ["Pace"]
+__all__ = ["StepClock"]
 
 #: Step times remembered for the usual step time, newest ones.
 STEP_TIMES_KEPT = 32
@@ -18,7 +18,7 @@ FEW_STEP_TIMES = 3
 MAX_EXTRAPOLATION_S = 2.0
 
 
-class Pace(Stateful):
+class StepClock(Stateful):
     """The pace of one job.
 
     Args:

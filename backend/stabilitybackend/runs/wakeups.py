@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["TICK_S", "Rest"]
+__all__ = ["TICK_S", "Wakeups"]
 
 #: How often silence and expiry are judged and the run's summary is reported, seconds.
 TICK_S = 1.0
@@ -16,7 +16,7 @@ ACTIVE_S = 60.0
 READ_AGAIN_S = 15.0
 
 
-class Rest:
+class Wakeups:
     """Where one worker waits between two looks.
 
     Args:

@@ -1,7 +1,7 @@
 """Follows one run's stream: folds what is stored, writes down what follows from it, tells the browsers.
 
 How frames reach it: it rests until it is woken, then reads its stream, without waiting in Redis. ``arrived`` wakes it
-for a frame that this process stored, ``StreamWatch`` for one of another process, time once in a while (``Rest``).
+for a frame that this process stored, ``StreamWatch`` for one of another process, time once in a while (``Wakeups``).
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.lineage.undo import undoable
 from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.runs.apply_frame import take
+from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.archiving.recovery import restored
 from stabilitybackend.runs.archiving.restart_points import RestartPoints
-from stabilitybackend.runs.archiving.window import WindowKeeper
+from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.connected_agents import came, went
+from stabilitybackend.runs.connected_agents import agent_connected, agent_disconnected
 from stabilitybackend.runs.delivery import Delivery, Send
-from stabilitybackend.runs.derived.fleet_reporter import Chronicle
+from stabilitybackend.runs.derived.fleet_reporter import FleetReporter
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.feed.health import HealthFeed
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.runs.internal_errors import FOLLOWING, JUDGING, Defects
+from stabilitybackend.runs.internal_errors import FOLLOWING, JUDGING, InternalErrors
 from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.readiness import Readiness
-from stabilitybackend.runs.reconcile_incidents import Retelling
-from stabilitybackend.runs.run_listing import RunCard
+from stabilitybackend.runs.reconcile_incidents import Reconciliation
+from stabilitybackend.runs.run_listing import RunListing
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.wakeups import Rest
+from stabilitybackend.runs.wakeups import Wakeups
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.incidents import Incident
@@ -86,26 +86,26 @@ class RunWorker:
         self._health = HealthFeed(self.channel)
         self.cursor = "0-0"
         self.used = clock()
-        self.rest = Rest(clock, lambda: me.busy)
+        self.rest = Wakeups(clock, lambda: me.busy)
         self._clock = clock
         self.journal = Journal(run_id, redis, clock)
         self.detectors = DetectorSettings(run_id, redis, self.journal.patiently, self.channel, clock)
-        self.card = RunCard(run_id, RunIndex(redis), self.channel, overview)
-        self._chronicle = Chronicle(run_id, fleet)
+        self.listing = RunListing(run_id, RunIndex(redis), self.channel, overview)
+        self._fleet_reporter = FleetReporter(run_id, fleet)
         self._archive = RunArchive(run_id, redis, files, lambda: me.state.fold.tree.cuts())
-        self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self.card.touch)
+        self._window = RunWindow(run_id, self._archive, window_bytes, clock, self.listing.touch)
         self._restart = RestartPoints(run_id, files.restart, clock)
         self._delivery = Delivery(run_id)
         self._unsaved = Changes()
         self._closed = False
         self._turning = asyncio.Lock()  # held by whoever stops and starts it
         self.readiness = Readiness(run_id)
-        self.defects = Defects(run_id)
+        self.defects = InternalErrors(run_id)
         self._task: asyncio.Task[None] | None = None
         #: Stream ids up to which all that follows is in ``_unsaved`` or stored (in a batch the cursor is ahead of it);
         #: and up to which it is stored for certain: frames up to there may leave the stream.
         self._concluded = self._stored_to = "0-0"
-        self._retelling = Retelling()
+        self._reconciliation = Reconciliation()
         self._slices = Slices()
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class RunWorker:
 
     async def _pause(self) -> None:
         await end(self._task)
-        await self._keeper.stop()
+        await self._window.stop()
         await self._restart.stop()
 
     async def ready(self, timeout_s: float = 30.0) -> RunState:
@@ -158,10 +158,10 @@ class RunWorker:
         while True:
             due = self.rest.read_due() or self.journal.more or not self.readiness.reached
             entries = await self.journal.read(self.cursor) if due else []
-            if await self._keeper.has_diverged(self.journal, self.state, self.cursor):
-                await self._keeper.stop()
+            if await self._window.has_diverged(self.journal, self.state, self.cursor):
+                await self._window.stop()
                 await self._restart.forget()
-                if not await self.journal.patiently(self.card.is_listed):
+                if not await self.journal.patiently(self.listing.is_listed):
                     return  # Redis came back empty: the agents have to say anew what run this is
                 self.readiness.lose()
                 applied = await self._begin()
@@ -173,10 +173,10 @@ class RunWorker:
                 if not replayed:
                     await self._retold()
                 self.cursor = cursor
-                self._keeper.read(self.state, cursor, len(message))
-                fold = partial(take, self.state, cursor, message, self.detectors, replayed=replayed)
+                self._window.read(self.state, cursor, len(message))
+                fold = partial(apply_frame, self.state, cursor, message, self.detectors, replayed=replayed)
                 changes.add(self._restart.folding(fold), with_incidents=not replayed)
-                if self._keeper.cut_when_due(self.state):
+                if self._window.cut_when_due(self.state):
                     self._restart.sealed(self.state.store, message)
                 if len(entries) > 1:
                     await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
@@ -187,14 +187,14 @@ class RunWorker:
                 self.rest.begin()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
             if entries:
-                self.card.heard(stream_order(self.cursor)[0] / 1000, self._clock())
+                self.listing.heard(stream_order(self.cursor)[0] / 1000, self._clock())
                 self.rest.active()
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
                 self._stored_to = self.cursor
                 self._restart.concluded(*entries[-1])
             self._restart.write_when_due(self.state)
-            self._keeper.archive_when_due(self.state, lambda: self._stored_to)
+            self._window.archive_when_due(self.state, lambda: self._stored_to)
             if self.readiness.reached:
                 if self.rest.tick_due():
                     await self.tick()
@@ -206,30 +206,30 @@ class RunWorker:
         stored = await self.journal.load()
         await self.detectors.load()
         agents = self.state.agents
-        async with self._keeper.changing:
-            processes = self._retelling.begun(stored.incidents, stored.retell)
+        async with self._window.changing:
+            processes = self._reconciliation.begun(stored.incidents, stored.retell)
             again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors)
             points = (self.readiness.troubled, processes, self._restart, self.journal.message)
             self.state, self.cursor = await self.journal.patiently(lambda: restored(*again, *points))
-            self._keeper.restarted()
+            self._window.restarted()
             self._stored_to = self.cursor
         self.journal.interrupted = False
         self.state.agents.update(agents)
         self.state.liveness.limits = self._limits
-        self._chronicle.begin(self.state)
+        self._fleet_reporter.begin(self.state)
         for agent in self._delivery.agents:
             self.state.liveness.agent_connected(agent, self._clock())
-        await self.journal.patiently(self.card.load)
+        await self.journal.patiently(self.listing.load)
         stored.into(self.state, with_incidents=processes is None)
         self.defects.checked("reading its stored incidents", stored.unreadable)
-        await self._chronicle.incidents(self.card.names, stored.incidents)
+        await self._fleet_reporter.incidents(self.listing.names, stored.incidents)
         self._concluded = stored.applied
         return stored.applied
 
     async def _retold(self) -> None:
         """Let the incidents that were judged anew, if they were, take the place of the stored ones."""
-        if self.state.retelling:
-            self._unsaved.add_incidents(self._retelling.end(self.state, self._clock()))
+        if self.state.reconciling:
+            self._unsaved.add_incidents(self._reconciliation.end(self.state, self._clock()))
             await self._conclude(Changes())
             await self.journal.retold()
 
@@ -243,11 +243,11 @@ class RunWorker:
             await self.tell_fleet()
             await self._slices.run(self._health.flushing(self.state.statuses))
         await self._slices.breathe()
-        await self.card.tell(self.defects.view(self.state.view, self.card.run), self._clock())
+        await self.listing.tell(self.defects.view(self.state.view, self.listing.run), self._clock())
 
     async def tell_fleet(self) -> None:
         """Let the fleet's memory know what stopped the job up to now."""
-        await self._chronicle.tell(self.state, self.card.names, self._clock())
+        await self._fleet_reporter.tell(self.state, self.listing.names, self._clock())
 
     # --- what follows from changes -------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class RunWorker:
         if self._unsaved.incidents or self._unsaved.commands:
             unsaved, self._unsaved = self._unsaved, Changes()
             await self.journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
-            await self._chronicle.incidents(self.card.names, unsaved.incidents.values())
+            await self._fleet_reporter.incidents(self.listing.names, unsaved.incidents.values())
         if changes:
             with self.defects.noted("showing what is new"):
                 publish(self.channel, self.state, changes, self.cursor)
@@ -281,8 +281,8 @@ class RunWorker:
         state = await self.ready()
         self.rest.came()
         self._delivery.agents[hello.agent] = send
-        self._slices.after(partial(came, state, hello, self._clock()))
-        self.card.rename(hello)
+        self._slices.after(partial(agent_connected, state, hello, self._clock()))
+        self.listing.rename(hello)
         waiting = state.commands.waiting()
         await self._delivered(waiting, f"sent to the agent of {hello.node} when it connected")
         return waiting
@@ -291,7 +291,7 @@ class RunWorker:
         """Note that an agent's connection ended."""
         self.rest.came()
         self._delivery.agents.pop(agent, None)
-        self._slices.after(partial(self._take, partial(went, self.state, agent, self._clock())))
+        self._slices.after(partial(self._take, partial(agent_disconnected, self.state, agent, self._clock())))
 
     def health(self, health: Health) -> None:
         """Take an agent's newest word about its ranks."""
@@ -353,33 +353,33 @@ class RunWorker:
     def arrived(self, frame_id: str, size: int) -> None:
         """Note that an agent's frame of ``size`` bytes was stored in the stream."""
         self.rest.wake()
-        self._keeper.arrived(self.state.store, frame_id, size)
+        self._window.arrived(self.state.store, frame_id, size)
 
     async def room(self) -> None:
         """Wait for room in the window; raise Unavailable when there is none for some seconds."""
-        await self._keeper.room()
+        await self._window.room()
 
     def storage(self) -> Storage:
         """Return where the run's points are."""
-        return self._keeper.facts(self.state.store)
+        return self._window.facts(self.state.store)
 
     async def flush(self) -> None:
         """Archive everything: the run is idle. Raises ArchiveError when that is not possible."""
-        await self._keeper.flush(lambda: (self.state, self._stored_to))
+        await self._window.flush(lambda: (self.state, self._stored_to))
         if not self.state.store.hot_bytes:
             await self._restart.forget()
 
     async def compact(self) -> None:
         """Merge the run's small parts."""
         await self.ready()
-        await self._keeper.compact(lambda: self.state.store)
+        await self._window.compact(lambda: self.state.store)
 
     async def delete_files(self) -> None:
         """Stop, and remove every file of the run."""
         async with self._turning:
             await self.stop()
         with redis_errors():
-            async with self._keeper.changing:
+            async with self._window.changing:
                 await self._archive.delete()
                 await self._restart.forget()
 
@@ -389,7 +389,7 @@ class RunWorker:
 
     def run(self) -> Run:
         """Return the run as it is now."""
-        return self.card.shown(self.defects.view(self.state.view, self.card.run))
+        return self.listing.shown(self.defects.view(self.state.view, self.listing.run))
 
     @property
     def has_agents(self) -> bool:

@@ -56,7 +56,7 @@ class BatchTaken(msgspec.Struct):
     fingerprint: str
 
 
-class Alert(msgspec.Struct):
+class JobAlert(msgspec.Struct):
     """``alert``: what the job itself says."""
 
     title: str | None = None
@@ -74,7 +74,7 @@ class CommandReport(msgspec.Struct):
     applied: dict[str, Any] | None = None
 
 
-class HandlerTold(msgspec.Struct):
+class HandlerReport(msgspec.Struct):
     """``handler``: a rollback handler was registered, and what it can change."""
 
     can: list[str] | None = None
@@ -114,7 +114,7 @@ class ProcessDeath(msgspec.Struct):
     evidence: dict[str, Any] | str | None = None
 
 
-class StackLook(msgspec.Struct):
+class StackSample(msgspec.Struct):
     """One rank of ``stacks``. The rest of it the job's side wrote, in any form: ``liveness/stacks/events.py`` asks."""
 
     rank: Rank
@@ -128,7 +128,7 @@ class Stacks(msgspec.Struct):
     """``stacks``: a look at the ranks of a node; older agents send one for each rank."""
 
     request: str
-    ranks: list[StackLook] | None = None
+    ranks: list[StackSample] | None = None
     rank: Rank | None = None
     source: str | None = None
     pid: Whole | None = None
@@ -238,9 +238,9 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "checkpoint": CheckpointNamed,
     "checkpoint_gone": CheckpointNamed,
     "batch": BatchTaken,
-    "alert": Alert,
+    "alert": JobAlert,
     "command": CommandReport,
-    "handler": HandlerTold,
+    "handler": HandlerReport,
     "exception": ExceptionRaised,
     "left": RankLeft,
     "process_death": ProcessDeath,

@@ -62,7 +62,7 @@ class RolledBack(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True):
+class _Reported(msgspec.Struct, frozen=True, kw_only=True):
     """What is told of one real event in the life of a run.
 
     Attributes:
@@ -103,7 +103,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
     suggestion: Suggestion | None = None
 
 
-class ShownIncident(_Told, frozen=True, kw_only=True):
+class ShownIncident(_Reported, frozen=True, kw_only=True):
     """One real event in the life of a run, as it is stored and shown.
 
     Attributes:
@@ -116,7 +116,7 @@ class ShownIncident(_Told, frozen=True, kw_only=True):
     alarm: bool
 
 
-class Incident(_Told, frozen=True, kw_only=True):
+class Incident(_Reported, frozen=True, kw_only=True):
     """One real event in the life of a run, as it is decided on. The last fields are shown in its evidence.
 
     Attributes:
@@ -151,7 +151,7 @@ def shown(incident: Incident) -> ShownIncident:
         own["closed_step"] = incident.closed_step
     if incident.rolled_back is not None:
         own |= {name: getattr(incident.rolled_back, field) for name, field in _ROLLED_BACK.items()}
-    told = {name: getattr(incident, name) for name in _Told.__struct_fields__}
+    told = {name: getattr(incident, name) for name in _Reported.__struct_fields__}
     told["evidence"] = {**incident.evidence, **own}
     return ShownIncident(**told, label=kind.label, about=kind.about, alarm=incident.alarm)
 

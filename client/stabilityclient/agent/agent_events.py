@@ -10,20 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stabilityclient.agent.json_limits import storable
+from stabilityclient.agent.json_limits import within_limits
 from stabilityclient.agent.sources import Source
 from stabilityclient.arguments import MAX_STEP
 from stabilityclient.spool import MAX_SET_NAMES, SpoolWriter
 from stabilityclient.start import start_ticks, write_whole
 
-__all__ = ["MAX_WAITING_BYTES", "MAX_WAITING_EVENTS", "OwnSource"]
+__all__ = ["MAX_WAITING_BYTES", "MAX_WAITING_EVENTS", "AgentEvents"]
 
 #: Events that wait in memory while the disk is full, and their bytes of JSON; the oldest ones go first, counted.
 MAX_WAITING_EVENTS = 256
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 
 
-class OwnSource:
+class AgentEvents:
     """Writes to ``sources/a<start in hex ns>-<pid>``.
 
     Room for the first records is reserved by ``reserve``: what happens when the disk is full must be reported too.
@@ -62,7 +62,7 @@ class OwnSource:
 
     def event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
         """Append one event at the time of now, or let it wait for room."""
-        data = storable(data)
+        data = within_limits(data)
         step = step if step is not None and 0 <= step <= MAX_STEP else None
         self._waiting.append((kind, step, time.time(), data, 0))
         self.flush()
@@ -151,4 +151,4 @@ def _append(spool: SpoolWriter, kind: str, step: int | None, when: float, data: 
     try:
         return spool.append_event(kind, step, when, data)
     except ValueError:  # too long as a whole
-        return spool.append_event(kind, step, when, storable(data, short=True))
+        return spool.append_event(kind, step, when, within_limits(data, short=True))

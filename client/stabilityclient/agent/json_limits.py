@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["MAX_TEXT_CHARS", "storable"]
+__all__ = ["MAX_TEXT_CHARS", "within_limits"]
 
 #: Longest text, characters: stacks have 60,000; the server takes 100,000.
 MAX_TEXT_CHARS = 60_000
@@ -14,7 +14,7 @@ MAX_DEPTH = 16
 SHORT_CHARS, SHORT_ITEMS = 15_000, 100
 
 
-def storable(value: Any, *, short: bool = False, depth: int = MAX_DEPTH) -> Any:
+def within_limits(value: Any, *, short: bool = False, depth: int = MAX_DEPTH) -> Any:
     """Return ``value`` as JSON and MessagePack can hold it; what is too much of it is cut.
 
     Args:
@@ -30,5 +30,8 @@ def storable(value: Any, *, short: bool = False, depth: int = MAX_DEPTH) -> Any:
     if depth <= 0 or not isinstance(value, dict | list | tuple):
         return str(value)[:200].encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {storable(str(key)[:200]): storable(each, short=short, depth=depth - 1) for key, each in value.items()}
-    return [storable(each, short=short, depth=depth - 1) for each in (value[:SHORT_ITEMS] if short else value)]
+        return {
+            within_limits(str(key)[:200]): within_limits(each, short=short, depth=depth - 1)
+            for key, each in value.items()
+        }
+    return [within_limits(each, short=short, depth=depth - 1) for each in (value[:SHORT_ITEMS] if short else value)]

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from stabilityclient.sidecar import LOG_BYTES
 
-__all__ = ["BoundedLog"]
+__all__ = ["AgentLog"]
 
 #: Seconds between two lines with the same beginning: a server that is away for a week must not fill the disk.
 REPEAT_S = 60.0
@@ -18,7 +18,7 @@ SAME_CHARS = 60
 MAX_REMEMBERED = 100
 
 
-class BoundedLog:
+class AgentLog:
     """Writes lines with a time; the same line at most once a minute; the file is emptied when it is too long."""
 
     def __init__(self, stream: TextIO, now: Callable[[], float] = time.time) -> None:

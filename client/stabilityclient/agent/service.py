@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from stabilityclient.agent import plugins
-from stabilityclient.agent.agent_events import OwnSource
-from stabilityclient.agent.commands.agent_commands import AgentCommand, Orders
+from stabilityclient.agent.agent_events import AgentEvents
+from stabilityclient.agent.commands.agent_commands import AgentCommand, AgentCommands
 from stabilityclient.agent.commands.downlink import Downlink
-from stabilityclient.agent.commands.restart import Restart
+from stabilityclient.agent.commands.restart import Restarter
 from stabilityclient.agent.folder import lock_folder, make_hello
 from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
 from stabilityclient.agent.gpu.poller import POLL_S
-from stabilityclient.agent.logfile import BoundedLog
+from stabilityclient.agent.logfile import AgentLog
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.statefile import StateFile, texts
-from stabilityclient.agent.upload.records import Event, Record
-from stabilityclient.agent.upload.spool_cleaner import Janitor
+from stabilityclient.agent.upload.records import Record, SpooledEvent
+from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
 from stabilityclient.agent.upload.uplink import Uplink
 from stabilityclient.agent.watch.checkpoints import CheckpointWatch
 from stabilityclient.agent.watch.deaths import DeathWatch
@@ -35,7 +35,7 @@ from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_FINISH_S, DEFAULT_
 from stabilityclient.sidecar import read_json
 from stabilityclient.wire import Health, Hello
 
-__all__ = ["Agent", "main"]
+__all__ = ["AgentService", "main"]
 
 #: Seconds between two looks at the sources: new ones, slots, processes that can't be watched otherwise.
 LOOK_S = 0.25
@@ -54,7 +54,7 @@ EMPTY_S = 30.0
 LOCK_WAIT_S = 1.0
 
 
-class Agent:
+class AgentService:
     """The agent of one run folder. ``run`` returns when the job is over and all is confirmed, or time is over.
 
     Args:
@@ -66,7 +66,7 @@ class Agent:
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._folder = folder
         self._facts = read_json(str(folder / "run.json"))
-        self._log = BoundedLog(sys.stderr)
+        self._log = AgentLog(sys.stderr)
         plugins.load(environ, self._log.say)
         self._drain_s = _number(environ.get("STABILITY_DRAIN_S"), DEFAULT_DRAIN_S)
         limit = int(_number(environ.get("STABILITY_SPOOL_MIB"), DEFAULT_SPOOL_MIB) * 1024 * 1024)
@@ -75,15 +75,15 @@ class Agent:
         self._cursor_file = StateFile(folder / "agent" / "cursor.json")
         before = self._cursor_file.read()
         self._sources = Sources(folder, texts(before.get("acked")))
-        self._own = OwnSource(folder, self._node, limit, self._log.say)
+        self._own = AgentEvents(folder, self._node, limit, self._log.say)
         self._checkpoints = CheckpointWatch(before.get("checkpoints"))
         self._told: set[str] = set(texts(before.get("deaths")))
         self._kernel = KernelLog(environ=environ)
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
         stacks = StackTaker(folder, self._sources, self._deaths.descriptor, self._own.event)
-        self._restart = Restart(folder, self._node, self._sources)
+        self._restart = Restarter(folder, self._node, self._sources)
         handlers = {"dump_stacks": stacks.carry_out, "restart": self._restart.carry_out}
-        self._orders = Orders(handlers, self._answer, before.get("orders"), self._remember)
+        self._agent_commands = AgentCommands(handlers, self._answer, before.get("orders"), self._remember)
         self._health = NodeHealth(folder, self._sources, self._own, self._deaths, self._kernel, self._node, limit)
         self._gpus = GpuMonitor(
             lambda kind, data: self._own.event(kind, self._step(), data),
@@ -93,8 +93,8 @@ class Agent:
             poll_s=max(MIN_GPU_POLL_S, _number(environ.get("STABILITY_GPU_POLL_S"), POLL_S)),
         )
         self._health.gpu_of = lambda source: self._gpus.device_of(_own_pid(source), source.info.local_rank)
-        self._health.more_blind = [self._gpus.blind, stacks.blind]
-        self._janitor = Janitor(limit)
+        self._health.more_gaps = [self._gpus.blind, stacks.blind]
+        self._spool_cleaner = SpoolCleaner(limit)
         self._downlink = Downlink(folder, self._log.say)
         self._state: dict[str, Any] = {}
         self._cursor_at = 0.0
@@ -124,7 +124,7 @@ class Agent:
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
         self._own.reserve()
         self._look()
-        parts = (self._uplink.run(), self._gpus.run(), self._watch_checkpoints(), self._orders.run())
+        parts = (self._uplink.run(), self._gpus.run(), self._watch_checkpoints(), self._agent_commands.run())
         tasks = [asyncio.create_task(part) for part in parts]
         outcome = "left"
         try:
@@ -151,7 +151,7 @@ class Agent:
             self._kernel.close()
             self._own.close()
         if outcome == "done":
-            self._janitor.sweep_all(self._sources)
+            self._spool_cleaner.sweep_all(self._sources)
         self._say_state(outcome, "", "")
         return outcome
 
@@ -165,7 +165,7 @@ class Agent:
             self._look_at(source)
         self._deaths.look()
         self._own.flush()
-        self._janitor.sweep(self._sources)
+        self._spool_cleaner.sweep(self._sources)
 
     def _discover(self) -> bool:
         """Find new sources; a rank is watched from here on, as it may die before the next look."""
@@ -238,7 +238,7 @@ class Agent:
 
     def _job_over(self) -> bool:
         ranks = self._sources.ranks()
-        return bool(ranks) and all(source.over for source in ranks) and not self._orders.busy
+        return bool(ranks) and all(source.over for source in ranks) and not self._agent_commands.busy
 
     def _verdict(self) -> str | None:
         """Return how the agent ends, None while it goes on."""
@@ -279,7 +279,7 @@ class Agent:
         return self._health.message(state, self._agent_file.error or self._cursor_file.error)
 
     def _command(self, command: dict[str, Any], clock_offset_s: float) -> None:
-        if not self._orders.take(command, clock_offset_s):
+        if not self._agent_commands.take(command, clock_offset_s):
             self._downlink.take(command, clock_offset_s)
 
     def _answer(self, command: AgentCommand, state: str, detail: str) -> None:
@@ -298,7 +298,7 @@ class Agent:
         """Look at what is about to leave: checkpoints are watched from here on, which is on disk before they leave."""
         if not source.is_rank:
             return
-        events = [record for record in records if isinstance(record, Event)]
+        events = [record for record in records if isinstance(record, SpooledEvent)]
         if any(event.type == "checkpoint" for event in events):
             self._restart.saved(source)
         if any(event.type == "finish" for event in events):
@@ -323,7 +323,7 @@ class Agent:
             "held": [source.info.source for source in self._sources if source.held],
             "checkpoints": self._checkpoints.state(),
             "deaths": sorted(self._told),
-            "orders": self._orders.state(),
+            "orders": self._agent_commands.state(),
         }
         self._dirty = not self._cursor_file.write(value)
 
@@ -373,7 +373,7 @@ def main(arguments: list[str]) -> int:
     if lock is None:
         return 0
     try:
-        return 0 if asyncio.run(Agent(folder, dict(os.environ)).run()) == "done" else 1
+        return 0 if asyncio.run(AgentService(folder, dict(os.environ)).run()) == "done" else 1
     finally:
         os.close(lock)
 

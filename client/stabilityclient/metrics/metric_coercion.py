@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from stabilityclient.guard import Guard
     from stabilityclient.metrics.device_values import Deferred
-    from stabilityclient.rank_state.heartbeat import Heart
+    from stabilityclient.rank_state.heartbeat import HeartbeatThread
     from stabilityclient.spool import SpoolWriter
 
-__all__ = ["Intake"]
+__all__ = ["MetricCoercion"]
 
 #: Refusals named in one message.
 MAX_REFUSED_SHOWN = 4
@@ -26,7 +26,7 @@ MAX_REFUSED_SHOWN = 4
 DEVICE_WAIT_S = 5.0
 
 
-class Intake:
+class MetricCoercion:
     """The slower way of a row into the spool.
 
     Args:
@@ -36,10 +36,10 @@ class Intake:
         deferred: reads values that live on a device; None before the first one.
     """
 
-    def __init__(self, spool: SpoolWriter, heart: Heart, guard: Guard) -> None:
+    def __init__(self, spool: SpoolWriter, heartbeat: HeartbeatThread, guard: Guard) -> None:
         self.deferred: Deferred | None = None
         self._spool = spool
-        self._heart = heart
+        self._heartbeat = heartbeat
         self._guard = guard
         self._types = Types()
 
@@ -98,7 +98,7 @@ class Intake:
             self.deferred = Deferred(
                 self._store, lambda error: self._guard.note("log()", f"a device value was refused: {error}")
             )
-            self._heart.deferred = self.deferred
+            self._heartbeat.deferred = self.deferred
         self.deferred.put(step, now, device)
 
     def drain(self) -> None:

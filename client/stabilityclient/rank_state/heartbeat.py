@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stabilityclient.sidecar import Sidecar
     from stabilityclient.spool import SpoolWriter
 
-__all__ = ["Heart"]
+__all__ = ["HeartbeatThread"]
 
 #: Seconds between beats. A slot whose beat does not move says that Python itself is held (see the design, hang).
 BEAT_S = 1.0
@@ -30,7 +30,7 @@ AWAY_LOOKS = 10
 OTHER_LOOK_BEATS = 7
 
 
-class Heart:
+class HeartbeatThread:
     """Runs from ``start`` to ``stop``. Nothing in it ends the thread but ``stop``.
 
     Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from stabilityclient.identity import Identity
+    from stabilityclient.identity import RankIdentity
     from stabilityclient.rollback.arbiter import Arbiter
 
 __all__ = ["MAILBOX_BYTES", "Boundary", "add_to_mailbox", "make_mailbox", "map_counter"]
@@ -85,7 +85,7 @@ class Boundary:
         arbiter: Callable[[str, int], Arbiter],
         say: Callable[[dict[str, Any], str, str, int], None],
         *,
-        identity: Identity | None = None,
+        identity: RankIdentity | None = None,
         wait_s: float = WAIT_S,
         now: Callable[[], float] = time.time,
     ) -> None:

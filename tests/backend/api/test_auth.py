@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.auth import CACHE_S, SCOPES, Authenticator, Identity, KeyRing, check_exposure
+from stabilitybackend.auth import CACHE_S, SCOPES, Authenticator, KeyRing, Principal, check_exposure
 from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
 from stabilitybackend.keys import API_KEYS
 from stabilitybackend.redis_link import make_redis
@@ -45,7 +45,7 @@ def bearer(key: str) -> dict[str, str]:
 async def test_a_key_gives_its_name_and_scopes(ring: KeyRing, authenticator: Authenticator) -> None:
     key, text = await ring.create("cluster", ["agent", "read"])
     identity = await authenticator.authenticate(bearer(text), {})
-    assert identity == Identity("cluster", frozenset({"agent", "read"}), key.key_id)
+    assert identity == Principal("cluster", frozenset({"agent", "read"}), key.key_id)
 
 
 async def test_redis_never_sees_the_secret(ring: KeyRing, redis: Redis) -> None:
@@ -77,7 +77,7 @@ async def test_the_right_id_with_a_wrong_secret_is_refused(authenticator: Authen
 
 async def test_on_loopback_without_any_key_everything_is_open(ring: KeyRing, clock: Clock) -> None:
     identity = await Authenticator(ring, key_needed=False, clock=clock).authenticate({}, {"stabilityboard_8080": "x"})
-    assert identity == Identity("local", frozenset(SCOPES))
+    assert identity == Principal("local", frozenset(SCOPES))
 
 
 async def test_on_loopback_a_wrong_key_is_still_noticed(ring: KeyRing, clock: Clock) -> None:
@@ -116,7 +116,7 @@ async def test_the_last_use_is_shown(ring: KeyRing, authenticator: Authenticator
 
 async def test_a_missing_scope_is_named() -> None:
     with pytest.raises(Forbidden, match="may read, this needs 'command'"):
-        Identity("screen", frozenset({"read"})).require("command")
+        Principal("screen", frozenset({"read"})).require("command")
 
 
 async def test_revoking_what_is_not_there_says_so(ring: KeyRing) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.auth import Authenticator, Identity, KeyRing
+from stabilitybackend.auth import Authenticator, KeyRing, Principal
 from stabilitybackend.errors import Unauthorized
 from stabilitybackend.keys import session_key
 from stabilitybackend.redis_link import make_redis
@@ -31,7 +31,7 @@ class Stage:
         self.sessions = Sessions(redis, self.clock)
         self.authenticator = Authenticator(self.ring, self.sessions, key_needed=True, clock=self.clock)
 
-    async def who(self, text: str, name: str = "stabilityboard_8443") -> Identity:
+    async def who(self, text: str, name: str = "stabilityboard_8443") -> Principal:
         """Return who calls with a cookie."""
         return await self.authenticator.authenticate(HOST, {name: text})
 
@@ -44,7 +44,7 @@ def stage(redis: Redis) -> Stage:
 async def test_a_session_may_what_its_key_may(stage: Stage) -> None:
     key, _ = await stage.ring.create("screen", ["read"], "llm")
     text = await stage.sessions.open(key.key_id)
-    expected = Identity("screen", frozenset({"read"}), key.key_id, "llm", session=True)
+    expected = Principal("screen", frozenset({"read"}), key.key_id, "llm", session=True)
     assert await stage.who(text) == expected
     assert await stage.who(text, "__Host-stabilityboard_8443") == expected
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from stabilitybackend.cli.checkup import Result, examine
+from stabilitybackend.cli.checkup import CheckResult, examine
 from stabilitybackend.settings import Settings
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
 
 
-def results(**settings: object) -> dict[str, Result]:
+def results(**settings: object) -> dict[str, CheckResult]:
     return {result.name: result for result in examine(Settings(**settings))}  # type: ignore[arg-type]
 
 
 def test_on_a_machine_that_is_fine_nothing_fails(tmp_path: Path, free_port: int) -> None:
     found = results(data_dir=tmp_path, port=free_port)
     assert [result for result in found.values() if result.state == "fail"] == []
-    assert found["port"] == Result("port", "ok", f"127.0.0.1:{free_port} is free")
+    assert found["port"] == CheckResult("port", "ok", f"127.0.0.1:{free_port} is free")
     assert "the embedded server will be" in found["redis"].text
 
 

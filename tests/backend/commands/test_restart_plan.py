@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stabilitybackend.commands.request import check_fields
-from stabilitybackend.commands.restart_plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, JobFacts, make_plan
+from stabilitybackend.commands.restart_plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, RestartFacts, make_plan
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
@@ -35,11 +35,11 @@ def _spike(action: str) -> Incident:
 
 
 OFFER = Offer("i-spike", 120, 100, 60, 0.5, False, {}, "", [])
-JOB = JobFacts("crashed", "Rank 5 died.", [], [checkpoint(150), checkpoint(100)], {"n0", "n1"}, 0)
+JOB = RestartFacts("crashed", "Rank 5 died.", [], [checkpoint(150), checkpoint(100)], {"n0", "n1"}, 0)
 IO = {"class": "io", "culprits": [5], "nodes": ["n1"], "gpus": [{"rank": 5, "node": "n1", "index": 2, "uuid": "GPU-7"}]}
 
 
-def _plan(job: JobFacts, request: CommandRequest | None = None) -> Plan:
+def _plan(job: RestartFacts, request: CommandRequest | None = None) -> Plan:
     return make_plan("run", job, NOW, request)
 
 
@@ -138,7 +138,7 @@ def test_suspicion_alone_never_leaves_a_job_without_nodes() -> None:
         (replace(JOB, fruitless=MAX_FRUITLESS), "stop"),
     ],
 )
-def test_what_is_done_follows_from_the_state_of_the_job(job: JobFacts, action: str) -> None:
+def test_what_is_done_follows_from_the_state_of_the_job(job: RestartFacts, action: str) -> None:
     plan = _plan(job)
     assert (plan.action, plan.exit_code) == (action, EXIT_CODES[action])
     assert action.startswith("relaunch") or (plan.checkpoint is None and plan.exclude_nodes == [])

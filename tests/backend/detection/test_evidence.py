@@ -14,7 +14,7 @@ from stabilitybackend.detection.evidence import Evidence
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.lineage.changes import Event, Forked, Placed
+from stabilitybackend.lineage.changes import Forked, LineageEvent, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.schema.incidents import as_json
@@ -40,7 +40,7 @@ class Run:
                 self.store.add(change)
             elif isinstance(change, Forked):
                 self.evidence.forked(change.segment.fork_step)
-            elif isinstance(change, Event) and change.type == "batch":
+            elif isinstance(change, LineageEvent) and change.type == "batch":
                 self.evidence.batch(change.source.rank, change.step, change.data)
 
     def of(self, finding: Finding) -> Finding:

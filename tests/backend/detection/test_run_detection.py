@@ -15,7 +15,7 @@ from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Poin
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.saving import restore
 from stabilityclient.agent.upload.framing import frame_of
-from stabilityclient.agent.upload.records import Row
+from stabilityclient.agent.upload.records import SpooledRow
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 
@@ -176,7 +176,7 @@ def test_rows_of_several_sets_in_turn_are_heard_in_one_order_however_they_are_fr
     for seq, (names, move) in enumerate(calls, 1):
         step = max(0, step + move)
         values = [seq + i / 8 for i in range(len(names))]
-        records.append(Row(seq, names, struct.pack(f"<qd{len(names)}d", step, 100.0 + seq, *values)))
+        records.append(SpooledRow(seq, names, struct.pack(f"<qd{len(names)}d", step, 100.0 + seq, *values)))
     single = told([frame_of(info, [record]) for record in records])
     framed = RunState("run", lambda: 1e6)
     while records:

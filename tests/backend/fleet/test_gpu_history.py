@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.fleet import gpu_history as offenders_module
 from stabilitybackend.fleet.fleet import Fleet
-from stabilitybackend.fleet.gpu_history import Offenders
-from stabilitybackend.fleet.interruptions import JobStory, Stretch, interruptions_of
+from stabilitybackend.fleet.gpu_history import GpuFaultHistory
+from stabilitybackend.fleet.interruptions import JobStory, TrainingInterval, interruptions_of
 from stabilitybackend.gpus.watch import GpuWatch
 from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
@@ -43,7 +43,7 @@ def _run(run_id: str) -> RunNames:
 
 
 def test_one_fault_counts_once_however_often_its_incident_is_told() -> None:
-    known = Offenders()
+    known = GpuFaultHistory()
     first = known.add(_incident(_finding(10.0, 48)), _run("run-a"))
     assert [fault is not None for _, fault in first] == [True]
     again = known.add(_incident(_finding(10.0, 48)), _run("run-a"))
@@ -56,13 +56,13 @@ def test_one_fault_counts_once_however_often_its_incident_is_told() -> None:
 
 @pytest.mark.parametrize("xid", [31, 63 + 78])
 def test_what_the_program_did_and_what_is_only_known_is_held_against_no_gpu(xid: int) -> None:
-    known = Offenders()
+    known = GpuFaultHistory()
     assert known.add(_incident(_finding(10.0, xid)), _run("run-a")) == []
     assert known.all(20.0) == []
 
 
 def test_a_finding_says_which_fault_of_its_gpu_it_is_and_only_of_the_last_two_weeks() -> None:
-    known = Offenders()
+    known = GpuFaultHistory()
     for at, run_id in ((0.0, "run-a"), (10 * DAY_S, "run-b"), (12 * DAY_S, "run-b")):
         known.add(_incident(_finding(at + 1, 48), run_id), _run(run_id))
     told = known.told(_finding(15 * DAY_S, 95), "run-c")
@@ -77,7 +77,7 @@ def test_a_finding_says_which_fault_of_its_gpu_it_is_and_only_of_the_last_two_we
 def test_the_memory_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offenders_module, "MAX_GPUS", 3)
     monkeypatch.setattr(offenders_module, "MAX_FAULTS", 2)
-    known, stored = Offenders(), set()
+    known, stored = GpuFaultHistory(), set()
     for day in range(1, 9):
         for gpu in range(day % 5 + 1):
             for field, fault in known.add(_incident(_finding(day * DAY_S + gpu, 48, gpu=gpu)), _run("run-a")):
@@ -105,7 +105,7 @@ def test_the_advice_follows_the_class_of_the_fault_and_names_its_source(xid: int
 
 
 def test_a_gpu_that_was_at_fault_before_is_to_be_taken_out() -> None:
-    known = Offenders()
+    known = GpuFaultHistory()
     known.add(_incident(_finding(10.0, 48)), _run("run-a"))
     said = suggest(_incident(known.told(_finding(DAY_S, 95), "run-b"), "run-b"), UsableOf([]), 5)
     assert said is not None
@@ -144,7 +144,7 @@ async def test_what_could_not_be_stored_while_redis_was_away_is_stored_with_the_
 
 async def test_what_a_person_said_stays_over_a_restart_and_over_the_deletion_of_the_run(redis: Redis) -> None:
     fleet = Fleet(redis, lambda: 100.0)
-    stretches = [Stretch("r0-1", 0.0, 50.0, 0, 50), Stretch("r0-2", 60.0, 90.0, 51, 80)]
+    stretches = [TrainingInterval("r0-1", 0.0, 50.0, 0, 50), TrainingInterval("r0-2", 60.0, 90.0, 51, 80)]
     found = interruptions_of(JobStory(stretches, []))
     await fleet.stopped(_run("run-a"), found, [(s.began, s.ended, s.ranks) for s in stretches])
     await fleet.correct("run-a", found[0].id, "nic", "ada")

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, table_of
-from stabilitybackend.fleet.interruptions import OPEN_COUNTS_S, JobStory, Stretch, interruptions_of, shown, summed
+from stabilitybackend.fleet.interruptions import (
+    OPEN_COUNTS_S,
+    JobStory,
+    TrainingInterval,
+    interruptions_of,
+    shown,
+    summed,
+)
 from stabilitybackend.schema.commands import Fence, Restart
 from stabilitybackend.schema.fleet import Correction, Interruption, RunNames
 from stabilitybackend.schema.incidents import Incident
@@ -19,8 +26,8 @@ from support.stored_incident import stored
 
 RUN = RunNames("run")
 #: 100 steps of a second each, 50 s of nothing, then the job repeats 20 steps and goes on to step 200.
-FIRST = Stretch("r0-1", 1_000.0, 1_100.0, 0, 100, 8)
-SECOND = Stretch("r0-2", 1_150.0, 1_270.0, 81, 200, 8)
+FIRST = TrainingInterval("r0-1", 1_000.0, 1_100.0, 0, 100, 8)
+SECOND = TrainingInterval("r0-2", 1_150.0, 1_270.0, 81, 200, 8)
 
 
 def _incident(kind: str, opened: float, **facts: Any) -> Incident:
@@ -278,7 +285,7 @@ def test_an_interruption_of_a_job_that_never_came_back_counts_for_a_day_at_most(
 def test_a_process_that_was_replaced_without_a_word_is_an_unknown_interruption_unless_it_had_finished() -> None:
     one = _only(_story())
     assert (one.what, one.category, one.incident_id, one.id) == ("restart", "unknown", None, "stop-r0-2")
-    done = Stretch("r0-1", 1_000.0, 1_100.0, 0, 100, 8, finished=True)
+    done = TrainingInterval("r0-1", 1_000.0, 1_100.0, 0, 100, 8, finished=True)
     assert interruptions_of(_story(stretches=(done, SECOND))) == []
     assert interruptions_of(_story(watched=False)) == []
 
@@ -320,7 +327,8 @@ def test_no_two_interruptions_lie_between_the_same_two_stretches_and_none_costs_
     begins = sorted(starts)
     ends = [b for _, b in pairwise([*begins, 1_500.0])]
     stretches = [
-        Stretch(f"s{i}", a, a + (b - a) / 2, i, i + 5) for i, (a, b) in enumerate(zip(begins, ends, strict=True))
+        TrainingInterval(f"s{i}", a, a + (b - a) / 2, i, i + 5)
+        for i, (a, b) in enumerate(zip(begins, ends, strict=True))
     ]
     found = [shown(one, RUN, 1_600.0) for one in interruptions_of(_story(*incidents, stretches=stretches))]
     assert len({(one.step, one.resumed_step) for one in found}) == len(found)

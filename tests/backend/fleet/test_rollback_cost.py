@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.points.store import StoreView
-from stabilitybackend.runs.derived.rollback_cost import ledger_of
+from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame, Health
 from support.gateway_stack import RawAgent
@@ -33,7 +33,7 @@ def _ledger(*frames: Frame, now: float = 5_000.0, undone: tuple[str, ...] = ()) 
 
 
 def _shown(state: RunState, now: float) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(ledger_of(state, now)())
+    found: dict[str, Any] = msgspec.to_builtins(rollback_costs_of(state, now)())
     return found
 
 

@@ -17,7 +17,7 @@ import pytest
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
-from stabilitybackend.lineage.changes import Event
+from stabilitybackend.lineage.changes import LineageEvent
 from stabilityclient.wire import SourceInfo
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
 from support.waiting import wait_until
@@ -47,7 +47,7 @@ class _Watched:
         for line in self.process.stdout:
             said = json.loads(line)
             if said["kind"] in GPU_EVENTS:
-                event = Event(SourceInfo("a1", node="n1"), 0, said["kind"], time.time(), None, said["data"])
+                event = LineageEvent(SourceInfo("a1", node="n1"), 0, said["kind"], time.time(), None, said["data"])
                 for finding in self.watch.event(event, 7):
                     self.findings[finding.key] = finding
 

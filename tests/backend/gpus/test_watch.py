@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.commands.restart_plan import JobFacts, make_plan
+from stabilitybackend.commands.restart_plan import RestartFacts, make_plan
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.fleet.gpu_history import Offenders
+from stabilitybackend.fleet.gpu_history import GpuFaultHistory
 from stabilitybackend.gpus import watch as gpu_watch
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.gpus.watch import QUIET_S, SEEN_AGAIN_AFTER_S, GpuWatch
 from stabilitybackend.gpus.xids import table, xid_of
 from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.lineage.changes import Event
+from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.schema.events import read_event
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.reading import Misfit
@@ -222,8 +222,8 @@ def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) 
     incident = IncidentBook("r").apply(fault, segment=0, time=10.0, checkpoints=UsableOf([]))
     assert incident is not None
     assert incident.suggestion.action == "none"
-    assert Offenders().add(incident, RunNames("r")) == []
-    job = JobFacts("running", "", [incident], [], ["gpu-03"], 0)
+    assert GpuFaultHistory().add(incident, RunNames("r")) == []
+    job = RestartFacts("running", "", [incident], [], ["gpu-03"], 0)
     plan = make_plan("r", job, 11.0)
     assert plan.suspects == plan.exclude_nodes == []
     assert gpus_view(watch, [], lambda uuid: None, lambda node: {})[-1].state == "lost"
@@ -345,7 +345,7 @@ def test_whatever_agents_send_nothing_raises_and_a_restart_in_between_changes_no
     events: list[tuple[str, dict[str, Any], float]], cut: int
 ) -> None:
     told = [
-        Event(SourceInfo("a1", node="n"), 0, kind, time, None, read)
+        LineageEvent(SourceInfo("a1", node="n"), 0, kind, time, None, read)
         for kind, data, time in events
         if (read := _read(kind, data)) is not None
     ]

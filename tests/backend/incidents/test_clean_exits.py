@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.commands.restart_plan import JobFacts, make_plan
+from stabilitybackend.commands.restart_plan import RestartFacts, make_plan
 from stabilitybackend.fleet.interruption_rules import Stop, judge
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.incidents.suggest import suggest
@@ -46,7 +46,7 @@ def advised(evidence: dict[str, Any]) -> str:
 
 def excluded(evidence: dict[str, Any]) -> list[str]:
     incidents = [hang(evidence), hang(evidence, incident_id="before", state="resolved")]
-    return make_plan("run", JobFacts("stalled", "", incidents, [], {"n0", "n1"}, 0), NOW + 99.0).exclude_nodes
+    return make_plan("run", RestartFacts("stalled", "", incidents, [], {"n0", "n1"}, 0), NOW + 99.0).exclude_nodes
 
 
 @pytest.mark.parametrize(("end", "state"), [("finish", "finished"), ("left", "left")])

@@ -13,7 +13,7 @@ from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.ingest.frame_checks import check_frame
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.derived.restart_plan import plan_of
-from stabilitybackend.runs.derived.rollback_cost import ledger_of
+from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.feed.health import HealthFeed
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
 from stabilitybackend.runs.state import RunState
@@ -105,7 +105,7 @@ class _Run:
                 [dump.shown() for dump in state.liveness.dumps.held()],
                 gpus_view(state.gpus, state.incidents.of({"gpu_fault"}), lambda uuid: [], state.gpu_readings.of),
                 plan_of(state, 2_000.0),
-                ledger_of(state, 2_000.0)(),
+                rollback_costs_of(state, 2_000.0)(),
                 state.stretches.all(),
             ]
         )

@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import Unavailable
-from stabilitybackend.ingest.ingest import QUEUE_BYTES, Duplicate, Gap, Ingest, Stored
+from stabilitybackend.ingest.ingest import QUEUE_BYTES, Duplicate, Gap, Ingest, StoredFrames
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.redis_server.binary import bundled_binary
@@ -39,7 +39,7 @@ async def stored_ranges(redis: Redis) -> list[tuple[int, int]]:
 async def test_a_frame_is_stored_at_the_stream_id_that_is_answered(ingest: Ingest, redis: Redis) -> None:
     outcome = await ingest.append("run-1", SOURCE, 1, 3, b"message")
     [(stream_id, fields)] = await redis.xrange(KEYS.frames)
-    assert outcome == Stored(stream_id.decode())
+    assert outcome == StoredFrames(stream_id.decode())
     assert fields == {b"s": b"r0-1", b"a": b"1", b"z": b"3", b"b": b"message"}
 
 
@@ -60,8 +60,8 @@ async def test_what_does_not_follow_is_a_gap_and_changes_nothing(ingest: Ingest,
 async def test_sources_and_runs_are_numbered_apart(ingest: Ingest) -> None:
     other = SourceInfo("r1-1", rank=1)
     await ingest.append("run-1", SOURCE, 1, 3, b"m")
-    assert isinstance(await ingest.append("run-1", other, 1, 1, b"m"), Stored)
-    assert isinstance(await ingest.append("run-2", SOURCE, 1, 1, b"m"), Stored)
+    assert isinstance(await ingest.append("run-1", other, 1, 1, b"m"), StoredFrames)
+    assert isinstance(await ingest.append("run-2", SOURCE, 1, 1, b"m"), StoredFrames)
     assert await ingest.last_seq("run-1") == {"r0-1": 3, "r1-1": 1}
     assert await ingest.last_seq("run-2", ["r0-1", "unknown"]) == {"r0-1": 1, "unknown": 0}
     assert await ingest.sources("run-1") == {"r0-1": SOURCE, "r1-1": other}
@@ -77,7 +77,7 @@ async def test_a_server_that_lost_its_tail_asks_for_it_again(ingest: Ingest, red
 async def test_large_numbers_stay_exact(ingest: Ingest, redis: Redis) -> None:
     await redis.hset(KEYS.last_seq, "r0-1", 2**53 - 3)
     assert await ingest.append("run-1", SOURCE, 2**53 - 1, 2**53 - 1, b"m") == Gap(2**53 - 2)
-    assert isinstance(await ingest.append("run-1", SOURCE, 2**53 - 2, 2**53 - 1, b"m"), Stored)
+    assert isinstance(await ingest.append("run-1", SOURCE, 2**53 - 2, 2**53 - 1, b"m"), StoredFrames)
     assert await ingest.last_seq("run-1") == {"r0-1": 2**53 - 1}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stabilitybackend.liveness.stacks.collectives import read
 from stabilitybackend.liveness.stacks.dumps import DumpBook
-from stabilitybackend.liveness.stacks.parse import Frame, classify, main_thread
+from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, main_thread
 from support.gateway_stack import RawAgent
 from support.job_frames import Job as Frames
 from support.saved_state import taken_over
@@ -26,12 +26,12 @@ RUN = "/home/me/train.py"
 
 def test_the_main_thread_is_the_last_one_and_its_frames_come_innermost_first() -> None:
     text = stack((f"{PYTHON}/queue.py", "get"), (RUN, "<module>"))
-    assert main_thread(text) == (Frame("get", f"{PYTHON}/queue.py", 10), Frame("<module>", RUN, 10))
+    assert main_thread(text) == (ParsedFrame("get", f"{PYTHON}/queue.py", 10), ParsedFrame("<module>", RUN, 10))
 
 
 def test_of_a_signal_that_another_thread_took_the_main_thread_is_still_the_last() -> None:
     text = stack((RUN, "train")).replace("Current thread", "Thread").replace("Thread", "Current thread", 1)
-    assert main_thread(text) == (Frame("train", RUN, 10),)
+    assert main_thread(text) == (ParsedFrame("train", RUN, 10),)
 
 
 def test_names_of_threads_and_unknown_lines_of_newer_pythons_are_read() -> None:
@@ -39,7 +39,7 @@ def test_names_of_threads_and_unknown_lines_of_newer_pythons_are_read() -> None:
         'Thread 0x00007f64bdbbdb80 [MainThread] (most recent call first):\n  File "a b.py", line ??? in <lambda>\n'
         "  Extension modules: numpy (total: 1)\n"
     )
-    assert main_thread(text) == (Frame("<lambda>", "a b.py", 0),)
+    assert main_thread(text) == (ParsedFrame("<lambda>", "a b.py", 0),)
 
 
 @pytest.mark.parametrize(

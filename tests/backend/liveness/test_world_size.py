@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.liveness.world_size import MAX_LAUNCHES, World, left_nodes, newest_starts
+from stabilitybackend.liveness.world_size import MAX_LAUNCHES, LaunchSizes, left_nodes, newest_starts
 from stabilitybackend.schema.health import AgentHealth, AgentState, RankHealth
 from stabilityclient.wire import SourceInfo
 from support.checkpoints import checkpoint
 from support.saved_state import taken_over
 
 
-def _world(*launches: tuple[float, int, int]) -> World:
+def _world(*launches: tuple[float, int, int]) -> LaunchSizes:
     """A run whose rank 0 started at a time, with so many ranks, and logged from a step on."""
-    world = World()
+    world = LaunchSizes()
     for started, size, first_step in launches:
         for rank in range(size):
             world.seen(SourceInfo(f"r{rank}-{int(started):x}-1", rank=rank, world_size=size, started=started))
@@ -21,7 +21,7 @@ def _world(*launches: tuple[float, int, int]) -> World:
     return world
 
 
-def _shown(world: World) -> tuple[int, int | None, int | None]:
+def _shown(world: LaunchSizes) -> tuple[int, int | None, int | None]:
     view = world.view([])
     return view.now, view.before, view.since_step
 
@@ -42,7 +42,7 @@ def test_late_words_of_an_old_launch_change_nothing_of_today() -> None:
 def test_it_survives_a_restart_of_the_server_and_stays_bounded() -> None:
     world = _world(*((float(at), 2, at) for at in range(1, MAX_LAUNCHES + 20)))
     assert len(world.launches()) == MAX_LAUNCHES
-    again = taken_over(world, World())
+    again = taken_over(world, LaunchSizes())
     assert (again.launches(), again.size) == (world.launches(), world.size)
 
 

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.lineage.changes import Event
+from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.runs.index import RunIndex
 from stabilityclient.wire import Health, Hello
 from support.job_frames import Job
@@ -98,7 +98,7 @@ async def test_a_stored_incident_that_can_not_be_read_is_passed_over_and_told_on
 ) -> None:
     await _two_runs(stage)
     worker = await stage.manager.get("run-1")
-    worker.state.liveness.event(Event(Job().info, 0, "exception", stage.now, None, {}), stage.now)
+    worker.state.liveness.event(LineageEvent(Job().info, 0, "exception", stage.now, None, {}), stage.now)
     await worker.tick()
     await stage.manager.stop()
     await stage.redis.hset(RunKeys("run-1").incidents, "i-1", b'{"kind": "process_death"}')

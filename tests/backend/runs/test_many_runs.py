@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend import app as app_module
-from stabilitybackend.ingest.ingest import Ingest, Stored
+from stabilitybackend.ingest.ingest import Ingest, StoredFrames
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.runs import manager as manager_module
 from stabilitybackend.runs.index import RunIndex
@@ -39,7 +39,7 @@ class _Many(Stage):
         """Store a frame; ``told``: by this process, whose gateway says so. Return its stream id."""
         message = encode_message(frame)
         stored = await ingest.append(run_id, frame.source, frame.first_seq, frame.last_seq, message)
-        assert isinstance(stored, Stored)
+        assert isinstance(stored, StoredFrames)
         if told:
             await self.manager.frame_stored(run_id, stored.stream_id, len(message))
         return stored.stream_id
@@ -100,7 +100,7 @@ async def _ended(stage: _Many, redis: Redis, name: str) -> RunWorker:
         last = await stage.store(ingest, name, job.event("finish", 2), told=True)
     await stage.until(lambda: worker._stored_to == last, "the worker has all")
     await worker.tick()
-    assert worker.card.status == "finished"
+    assert worker.listing.status == "finished"
     return worker
 
 

@@ -36,11 +36,11 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def folded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stream ids that were folded, as they were."""
     found: list[str] = []
-    take = worker.take
+    apply_frame = worker.take
 
     def noted(state: Any, frame_id: str, *rest: Any, **more: Any) -> Any:
         found.append(frame_id)
-        return take(state, frame_id, *rest, **more)
+        return apply_frame(state, frame_id, *rest, **more)
 
     monkeypatch.setattr(worker, "take", noted)
     return found

@@ -76,7 +76,7 @@ def test_data_of_any_kind_that_users_give_arrives_as_what_every_side_can_hold(st
         run = start(url=server.url, name="half \ud800", config=config)
         run.rolled_back(0, reason="\ud800", limit=2**70, deep=deep)
         run.checkpoint(1, "odd-\udcff-name")
-        run._parts.spool.append_event("alert", 1, 1.0, {"title": "\ud800", "big": 2**70})
+        run._components.spool.append_event("alert", 1, 1.0, {"title": "\ud800", "big": 2**70})
         run.log(2, {"loss": 1.0})
         assert run.finish() == "delivered"
         hello, store = server.hellos[0], server.store
@@ -244,7 +244,7 @@ def test_a_server_that_lost_its_tail_is_filled_again_from_the_spool(start: Start
             run.log(step, {"loss": 1.0})
             time.sleep(0.0005)
         wait_until(lambda: len(store.rows()) == 500, 10, "all arrives")
-    store.forget_after(run._parts.source, 200)
+    store.forget_after(run._components.source, 200)
     assert len(store.rows()) < 500
     with Gateway(store, port=free_port):
         wait_until(lambda: len(store.rows()) == 500, 20, "the lost part arrives again")

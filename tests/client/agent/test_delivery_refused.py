@@ -93,7 +93,9 @@ def test_a_server_of_another_version_is_named_and_the_agent_stays_quiet(start: S
     with Gateway(welcome=refuse) as server:
         run = start(url=server.url)
         state = wait_until(
-            lambda: run._parts.sidecar.state().get("state") == "refused" and run._parts.sidecar.state(), 10, ""
+            lambda: run._components.sidecar.state().get("state") == "refused" and run._components.sidecar.state(),
+            10,
+            "",
         )
         assert "speak version 2" in state["error"]
         assert len(server.hellos) == 1

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 
 from stabilityclient.agent.upload.framing import encoded_frame, frame_of
-from stabilityclient.agent.upload.records import Event, Record, Row
+from stabilityclient.agent.upload.records import Record, SpooledEvent, SpooledRow
 from stabilityclient.wire import EventBlock, PointsBlock, SourceInfo
 
 INFO = SourceInfo("r0-1-1", 0, 1, "node", 1, 0.0)
@@ -16,7 +16,7 @@ TRAIN, TIMES = ("loss", "grad_norm"), ("step_time_s",)
 
 def _rows(*calls: tuple[tuple[str, ...], int]) -> list[Record]:
     return [
-        Row(seq, names, struct.pack(f"<qd{len(names)}d", step, seq / 8, *(seq + i for i in range(len(names)))))
+        SpooledRow(seq, names, struct.pack(f"<qd{len(names)}d", step, seq / 8, *(seq + i for i in range(len(names)))))
         for seq, (names, step) in enumerate(calls, 1)
     ]
 
@@ -52,7 +52,7 @@ def test_rows_are_not_gathered_where_two_sets_share_a_metric() -> None:
 
 def test_rows_are_not_gathered_over_an_event() -> None:
     first, second, third, fourth = _rows((TRAIN, 1), (TIMES, 1), (TRAIN, 2), (TIMES, 2))
-    event = Event(3, "checkpoint", 0.3, 1, {"path": "/c"})
+    event = SpooledEvent(3, "checkpoint", 0.3, 1, {"path": "/c"})
     assert _blocks([first, second, event, third, fourth]) == [
         ("loss", [1]), ("step_time_s", [1]), "checkpoint", ("loss", [2]), ("step_time_s", [2]),
     ]  # fmt: skip

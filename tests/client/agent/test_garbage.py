@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from stabilitybackend.ingest.frame_checks import check_frame
-from stabilityclient.agent.agent_events import OwnSource
+from stabilityclient.agent.agent_events import AgentEvents
 from stabilityclient.agent.commands.agent_commands import AgentCommand, Fence
-from stabilityclient.agent.commands.restart import Restart
-from stabilityclient.agent.service import Agent
+from stabilityclient.agent.commands.restart import Restarter
+from stabilityclient.agent.service import AgentService
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.watch.deaths import DeathWatch, fatal_text
 from stabilityclient.agent.watch.dump_signal import send_dump_signal
 from stabilityclient.agent.watch.health import main_thread_pending
-from stabilityclient.agent.watch.visibility_gaps import blind_sources
+from stabilityclient.agent.watch.visibility_gaps import source_gaps
 from stabilityclient.rank_state.slot import CLAIM_STEPS, FLAG_PENDING, STATE_FINISHED, STATE_RUNNING, Slot
 from stabilityclient.start import start_ticks
 from support.agent.spooled import stored
@@ -83,7 +83,7 @@ def test_a_folder_that_is_no_source_is_named_and_the_others_are_found(tmp_path: 
     (tmp_path / "sources" / "lost+found").mkdir()
     sources = Sources(tmp_path)
     assert [source.info.pid for source in sources.discover()] == [os.getpid()]
-    (spot,) = blind_sources(sources.broken)
+    (spot,) = source_gaps(sources.broken)
     assert (spot["what"], spot["why"].startswith("sources/'bad': ")) == ("source", True)
 
 
@@ -116,7 +116,7 @@ def test_an_event_that_the_server_would_refuse_is_made_one_that_it_takes(run_fol
     deep: Any = "end"
     for _ in range(50):
         deep = {"x": [deep]}
-    own = OwnSource(run_folder, "n", 2**25, pytest.fail)
+    own = AgentEvents(run_folder, "n", 2**25, pytest.fail)
     own.event("stacks", 2**60, {"stack": "\ud800" + "x" * 200_000 + "main", "deep": deep, "count": 2**80, 5: {1, 2}})
     own.event("stacks", 3, {"stack": "é" * 60_000, "more": ["x" * 60_000] * 3, "ok": float("nan")})
     own.close()
@@ -142,7 +142,7 @@ def test_a_rank_in_another_container_lives_as_its_slot_says_and_is_never_touched
         assert "another container" in send_dump_signal(source, None)
         plan = {"version": 1, "action": "relaunch"}
         command = AgentCommand("c", "restart", plan=plan, fence=Fence(starts={"n": "1"}), grace_s=0.0)
-        state, detail = asyncio.run(Restart(run_folder, "n", Sources(run_folder), gone_s=0.1).carry_out(command))
+        state, detail = asyncio.run(Restarter(run_folder, "n", Sources(run_folder), gone_s=0.1).carry_out(command))
         assert (state, "another container" in detail, other.poll()) == ("failed", True, None)
         slot.set_state(STATE_FINISHED)
         slot.close()
@@ -156,7 +156,7 @@ def test_a_damaged_cursor_keeps_no_agent_from_its_work(run_folder: Path) -> None
     checkpoints = [{}, 5, {"path": 1, "step": "x", "seen": 0}]
     for garbage in ({"checkpoints": checkpoints, "deaths": [[1]], "orders": order}, [1]):
         (run_folder / "agent" / "cursor.json").write_text(json.dumps(garbage))
-        Agent(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
+        AgentService(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
 
 
 def test_a_death_is_told_once_though_the_agent_is_killed_right_after(run_folder: Path) -> None:
@@ -164,14 +164,14 @@ def test_a_death_is_told_once_though_the_agent_is_killed_right_after(run_folder:
     _rank(run_folder, process.pid)
     process.wait()
     for _ in range(2):  # the second agent finds what the first one left behind, which never wrote anything later
-        agent = Agent(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
+        agent = AgentService(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
         agent._look()
     assert len(stored(run_folder).events("process_death", None)) == 1
 
 
 async def test_a_rank_that_the_hello_names_is_watched_before_the_next_look(run_folder: Path) -> None:
     home = _rank(run_folder, os.getpid())
-    agent = Agent(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
+    agent = AgentService(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
     assert [source.source for source in agent._hello().sources] == [home.name]
     source = agent._sources.get(home.name)
     assert source is not None
@@ -183,7 +183,7 @@ def test_the_end_of_a_process_that_opened_the_run_twice_is_told_once(run_folder:
     for started in (1, 2):
         _rank(run_folder, process.pid, started)
     process.wait()
-    Agent(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})._look()
+    AgentService(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})._look()
     (death,) = stored(run_folder).events("process_death", None)
     assert death.data["source"] == f"r0-2-{process.pid}"
 

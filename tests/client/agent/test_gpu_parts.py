@@ -16,18 +16,18 @@ from stabilityclient.agent.gpu.changes import (
 from stabilityclient.agent.gpu.conditions import COUNTER_QUIET_S
 from stabilityclient.agent.gpu.mapping import device_for
 from stabilityclient.agent.gpu.rows import row_of
-from stabilityclient.agent.gpu.samples import GpuFacts, GpuLook
+from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample
 from stabilityclient.agent.gpu.xids import SAME_S, XidFold
-from stabilityclient.agent.watch.kernel_lines import KernelLine
+from stabilityclient.agent.watch.kernel_lines import KernelMessage
 
-GPU = GpuFacts(0, "GPU-a", "H100", "0000:10:00", limit_c=87.0, memory_limit_c=95.0)
-
-
-def look(time: float, **values: float) -> GpuLook:
-    return GpuLook(time, True, dict(values))
+GPU = GpuInfo(0, "GPU-a", "H100", "0000:10:00", limit_c=87.0, memory_limit_c=95.0)
 
 
-def told(changes: GpuChanges, *looks: GpuLook) -> list[tuple[str, str]]:
+def look(time: float, **values: float) -> GpuSample:
+    return GpuSample(time, True, dict(values))
+
+
+def told(changes: GpuChanges, *looks: GpuSample) -> list[tuple[str, str]]:
     return [(change.what, change.state) for each in looks for change in changes.look(GPU, each)]
 
 
@@ -161,8 +161,8 @@ def test_calls_that_follow_each_other_are_not_one_that_hangs() -> None:
     assert [guard.look(Call("nvmlDeviceGetName", "", float(at), at), float(at)) for at in range(20)] == [[]] * 20
 
 
-def line(xid: int, text: str) -> KernelLine:
-    return KernelLine("xid", text, 0.0, xid=xid)
+def line(xid: int, text: str) -> KernelMessage:
+    return KernelMessage("xid", text, 0.0, xid=xid)
 
 
 def test_nvml_first_waits_for_the_line_that_says_more() -> None:
@@ -195,7 +195,7 @@ def test_without_a_kernel_log_nothing_is_waited_for() -> None:
     assert [found.facts["xid"] for found in fold.due(100.0)] == [79]
 
 
-FOUR = [GpuFacts(i, f"GPU-{i}{i}{i}{i}-aa") for i in range(4)]
+FOUR = [GpuInfo(i, f"GPU-{i}{i}{i}{i}-aa") for i in range(4)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stabilityclient.agent.watch.kernel_lines import MAX_TEXT_CHARS, KernelLine, LineReader, bus_key
+from stabilityclient.agent.watch.kernel_lines import MAX_TEXT_CHARS, KernelMessage, LineReader, bus_key
 from stabilityclient.agent.watch.kernel_log import MAX_BYTES, MAX_LINES, KernelLog
 
 #: Unix time at which the machine of these tests booted; its log counts from here.
@@ -42,7 +42,7 @@ def write(path: Path, *texts: str, at: float = 105.0) -> None:
             file.write(f"3,{file.tell()},{int(at * 1e6)},-;{text}\n".encode())
 
 
-def meanings(*texts: str) -> list[KernelLine]:
+def meanings(*texts: str) -> list[KernelMessage]:
     reader = LineReader()
     lines = [reader.take(f"6,1,2500000,-;{text}") for text in texts]
     return [line for line in lines if line is not None]
@@ -92,7 +92,7 @@ def test_a_kill_for_memory_tells_process_and_whose_limit_it_was() -> None:
         "Out of memory: Killed process 7 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB",
         "Out of memory: Kill process 8 (python3) score 917 or sacrifice child",
     ) == [
-        KernelLine(
+        KernelMessage(
             "oom",
             "Memory cgroup out of memory: Killed process 4242 (pt_data (w) 3) total-vm:9kB, anon-rss:8kB, file-rss:0",
             2.5,
@@ -101,7 +101,7 @@ def test_a_kill_for_memory_tells_process_and_whose_limit_it_was() -> None:
             scope="cgroup",
             cgroup="/job",
         ),
-        KernelLine(
+        KernelMessage(
             "oom",
             "Out of memory: Killed process 7 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB",
             2.5,
@@ -109,7 +109,7 @@ def test_a_kill_for_memory_tells_process_and_whose_limit_it_was() -> None:
             comm="python",
             scope="global",
         ),
-        KernelLine(
+        KernelMessage(
             "oom",
             "Out of memory: Kill process 8 (python3) score 917 or sacrifice child",
             2.5,

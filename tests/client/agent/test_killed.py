@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilityclient.agent.commands.agent_commands import MAX_BEGINS, AgentCommand, Orders
+from stabilityclient.agent.commands.agent_commands import MAX_BEGINS, AgentCommand, AgentCommands
 from stabilityclient.agent.commands.restart import started_ns
 from stabilityclient.plan import PLAN_VERSION
 from support.agent.gateway import Gateway
@@ -140,7 +140,7 @@ async def _answers(before: object, **more: Any) -> list[tuple[str, str, bool]]:
     def say(command: AgentCommand, state: str, detail: str) -> None:
         said.append((state, detail, any(late)))
 
-    orders = Orders({"dump_stacks": handler, "restart": handler}, say, before, **more)
+    orders = AgentCommands({"dump_stacks": handler, "restart": handler}, say, before, **more)
     work = asyncio.create_task(orders.run())
 
     async def done() -> bool:

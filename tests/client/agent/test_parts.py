@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from stabilityclient.agent.agent_events import MAX_WAITING_BYTES, MAX_WAITING_EVENTS, OwnSource
+from stabilityclient.agent.agent_events import MAX_WAITING_BYTES, MAX_WAITING_EVENTS, AgentEvents
 from stabilityclient.agent.commands.downlink import MAX_COMMAND_FILES, Downlink
-from stabilityclient.agent.logfile import BoundedLog
+from stabilityclient.agent.logfile import AgentLog
 from stabilityclient.agent.sources import Sources, is_alive
 from stabilityclient.agent.upload.reader import chunk_numbers
-from stabilityclient.agent.upload.records import Event
+from stabilityclient.agent.upload.records import SpooledEvent
 from stabilityclient.agent.upload.refusal import refusal
-from stabilityclient.agent.upload.spool_cleaner import Janitor
+from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
 from stabilityclient.agent.upload.uplink import (
     FLUSH_S,
     FRAMES_PER_S,
@@ -37,8 +37,8 @@ def test_checkpoints_are_watched_within_a_bound_and_over_an_agents_life() -> Non
     disk = {"/a", "/b"}
     watch = CheckpointWatch([], disk.__contains__)
     for step, path in ((1, "/a"), (2, "/b"), (3, "/c")):
-        assert watch.take(Event(1, "checkpoint", 0.0, step, {"path": path}))
-    assert not watch.take(Event(2, "checkpoint", 0.0, 1, {"path": "/a"}))
+        assert watch.take(SpooledEvent(1, "checkpoint", 0.0, step, {"path": path}))
+    assert not watch.take(SpooledEvent(2, "checkpoint", 0.0, 1, {"path": "/a"}))
     assert watch.gone() == []
     disk.remove("/a")
     later = CheckpointWatch(json.loads(json.dumps(watch.state())), disk.__contains__)
@@ -48,7 +48,7 @@ def test_checkpoints_are_watched_within_a_bound_and_over_an_agents_life() -> Non
     disk.remove("/c")
     assert later.gone() == [(3, "/c")]
     for step in range(MAX_WATCHED + 10):
-        later.take(Event(1, "checkpoint", 0.0, step, {"path": f"/n/{step}"}))
+        later.take(SpooledEvent(1, "checkpoint", 0.0, step, {"path": f"/n/{step}"}))
     assert len(later.state()) == MAX_WATCHED
 
 
@@ -106,7 +106,7 @@ def test_the_agents_door_is_beside_the_servers_url() -> None:
 
 
 def test_confirmed_chunks_beyond_what_is_kept_are_removed_and_no_other(tmp_path: Path) -> None:
-    own = OwnSource(tmp_path, "n", 2**30, print)
+    own = AgentEvents(tmp_path, "n", 2**30, print)
     for step in range(60_000):
         own.row(step, {"a": 1.0, "b": 2.0, "c": 3.0})
     sources = Sources(tmp_path)
@@ -114,10 +114,10 @@ def test_confirmed_chunks_beyond_what_is_kept_are_removed_and_no_other(tmp_path:
     folder = str(source.folder)
     before = chunk_numbers(folder)
     assert len(before) >= 4
-    Janitor(4 * CHUNK_BYTES, now=lambda: 100.0).sweep(sources)
+    SpoolCleaner(4 * CHUNK_BYTES, now=lambda: 100.0).sweep(sources)
     assert chunk_numbers(folder) == before
     source.acked = 60_000
-    Janitor(4 * CHUNK_BYTES, now=lambda: 100.0).sweep(sources)
+    SpoolCleaner(4 * CHUNK_BYTES, now=lambda: 100.0).sweep(sources)
     assert chunk_numbers(folder) == before[-3:]
     own.close()
 
@@ -129,7 +129,7 @@ def test_the_agents_own_events_wait_for_room_on_the_disk_and_the_oldest_go_first
         raise OSError(28, "No space left on device")
 
     said: list[str] = []
-    own = OwnSource(tmp_path, "n", 2**30, said.append)
+    own = AgentEvents(tmp_path, "n", 2**30, said.append)
     with monkeypatch.context() as disk:
         disk.setattr(os, "posix_fallocate", full)
         for number in range(MAX_WAITING_EVENTS + 3):
@@ -142,7 +142,7 @@ def test_the_agents_own_events_wait_for_room_on_the_disk_and_the_oldest_go_first
     own.event("gpu_note", None, {"number": "last"})
     assert (own.waiting, own.error) == (0, "")
     (source,) = Sources(tmp_path).discover()
-    events = [record for record in source.reader.read(1000, 2**30) if isinstance(record, Event)]
+    events = [record for record in source.reader.read(1000, 2**30) if isinstance(record, SpooledEvent)]
     assert [event.data["number"] for event in events] == [*range(1, 20), "last"]
     assert events[0].time < events[-1].time
     own.close()
@@ -151,7 +151,7 @@ def test_the_agents_own_events_wait_for_room_on_the_disk_and_the_oldest_go_first
 def test_the_agents_log_is_bounded_in_rate_and_size(tmp_path: Path) -> None:
     now = [0.0]
     with open(tmp_path / "log", "a") as stream:
-        log = BoundedLog(stream, now=lambda: now[0])
+        log = AgentLog(stream, now=lambda: now[0])
         for _ in range(100):
             log.say("the same trouble")
         assert (tmp_path / "log").read_text().count("\n") == 1

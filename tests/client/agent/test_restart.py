@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from stabilityclient.agent.commands.agent_commands import AgentCommand
-from stabilityclient.agent.commands.restart import Restart
+from stabilityclient.agent.commands.restart import Restarter
 from stabilityclient.agent.sources import Sources
 from stabilityclient.rank_state.slot import Slot
 from stabilityclient.start import start_ticks
@@ -65,7 +65,7 @@ def _command(**more: Any) -> dict[str, Any]:
 
 def _carry_out(folder: Path, command: dict[str, Any]) -> tuple[str, str]:
     given, over = msgspec.convert(command, AgentCommand), bool(command.get("over"))
-    return asyncio.run(Restart(folder, "n0", Sources(folder), now=lambda: 7.0).carry_out(given, over))
+    return asyncio.run(Restarter(folder, "n0", Sources(folder), now=lambda: 7.0).carry_out(given, over))
 
 
 def test_the_plan_is_on_the_disk_and_all_ranks_are_ended(tmp_path: Path, begin: Begin) -> None:
@@ -116,7 +116,7 @@ def test_an_order_for_other_processes_ends_nobody_and_says_why(
 
 def test_of_two_jobs_with_one_run_id_none_is_ended(tmp_path: Path, begin: Begin) -> None:
     ranks = [begin(0), begin(0)]
-    restart = Restart(tmp_path, "n0", Sources(tmp_path), now=lambda: _STARTED / 1e9 + 60)
+    restart = Restarter(tmp_path, "n0", Sources(tmp_path), now=lambda: _STARTED / 1e9 + 60)
     state, detail = asyncio.run(restart.carry_out(msgspec.convert(_command(), AgentCommand)))
     assert (state, "rank 0 has 2 living processes" in detail) == ("failed", True)
     assert [rank.poll() for rank in ranks] == [None, None]
@@ -176,7 +176,7 @@ def test_a_plan_is_not_written_again_by_the_agent_that_goes_on(tmp_path: Path, b
 def test_the_agent_knows_which_ends_were_ordered(tmp_path: Path, begin: Begin) -> None:
     begin(0)
     sources = Sources(tmp_path)
-    restart = Restart(tmp_path, "n0", sources, now=time.time)
+    restart = Restarter(tmp_path, "n0", sources, now=time.time)
     asyncio.run(restart.carry_out(msgspec.convert(_command(), AgentCommand)))
     (source,) = sources.ranks()
     assert restart.ordered_end(source) == "c-1"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stabilitybackend.ingest.frame_checks import check_frame
 from stabilitybackend.liveness.stacks.events import ranks_of
-from stabilityclient.agent.agent_events import OwnSource
+from stabilityclient.agent.agent_events import AgentEvents
 from stabilityclient.agent.watch.stack_event import runs, stack_events, threads
 from support.agent.spooled import stored
 
@@ -82,7 +82,7 @@ def test_events_of_ranks_that_share_nothing_stay_below_what_the_spool_and_the_se
 ) -> None:
     (tmp_path / "sources").mkdir()
     (tmp_path / "run.json").write_text('{"run_id": "r"}')
-    own = OwnSource(tmp_path, "n", 2**28, pytest.fail)
+    own = AgentEvents(tmp_path, "n", 2**28, pytest.fail)
     frames = [f'  File "/me/{sign * 9_000}{rank}.py", line 3 in f\n{WAITS}' for rank in range(64)]
     for event in stack_events("d1", [look(rank, text(rank, frames=frames[rank])) for rank in range(64)]):
         own.event("stacks", 3, event)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from stabilityclient.agent.commands.agent_commands import MAX_WAITING, AgentCommand, Orders
+from stabilityclient.agent.commands.agent_commands import MAX_WAITING, AgentCommand, AgentCommands
 from stabilityclient.agent.watch.stacks import MAX_STACK_CHARS, _cut
 from support.agent.gateway import Gateway
 from support.agent.small_job import SmallJob
@@ -128,7 +128,7 @@ async def test_orders_are_carried_out_one_at_a_time_and_a_handler_that_fails_is_
             raise OSError("no disk")
         return "acted", "well"
 
-    orders = Orders({"dump_stacks": handler}, lambda c, s, d: said.append((c.command_id, s, d)), ["old"])
+    orders = AgentCommands({"dump_stacks": handler}, lambda c, s, d: said.append((c.command_id, s, d)), ["old"])
     work = asyncio.create_task(orders.run())
     assert not orders.take({"command_id": "r", "kind": "rollback"}, 0.0)
     for command_id in ("old", "o0", "o1", "o0", "o2"):

@@ -18,7 +18,14 @@ import pytest
 
 from stabilityclient.agent.sources import Source
 from stabilityclient.agent.watch.health import ClockWatch
-from stabilityclient.agent.watch.visibility_gaps import MAX_NAMED, TWIN_S, SpoolDisk, blind_signals, grouped, twins
+from stabilityclient.agent.watch.visibility_gaps import (
+    DUPLICATE_S,
+    MAX_NAMED,
+    SpoolDisk,
+    duplicate_ranks,
+    grouped,
+    signal_gaps,
+)
 from stabilityclient.rank_state.slot import SLOT_BYTES, STATE_FINISHED, STATE_LEFT, STATE_RUNNING, SlotView
 from stabilityclient.start import start_ticks
 from stabilityclient.wire import SourceInfo
@@ -191,9 +198,11 @@ def _process(rank: int, pid: int, started: float) -> Source:
 
 def test_a_restart_in_which_one_process_follows_the_other_is_no_second_job() -> None:
     both = [_process(0, 1, 0.0), _process(0, 2, 100.0), _process(1, 3, 0.0)]
-    assert twins([_process(0, 1, 0.0), _process(0, 1, 1.0)], 200.0) == []  # init() called twice
-    assert twins(both, 100.0 + TWIN_S / 2) == []
-    assert [entry["why"].startswith("rank 0 has 2 living") for entry in twins(both, 101.0 + TWIN_S)] == [True]
+    assert duplicate_ranks([_process(0, 1, 0.0), _process(0, 1, 1.0)], 200.0) == []  # init() called twice
+    assert duplicate_ranks(both, 100.0 + DUPLICATE_S / 2) == []
+    assert [entry["why"].startswith("rank 0 has 2 living") for entry in duplicate_ranks(both, 101.0 + DUPLICATE_S)] == [
+        True
+    ]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +212,7 @@ def test_that_a_rank_which_is_leaving_writes_no_stacks_is_no_trouble(state: int,
     rank = _process(0, 1, 0.0)
     rank.slot = SlotView(bytes(SLOT_BYTES))
     rank.slot.state = state
-    assert [entry["why"] for entry in blind_signals([rank], lambda source: "goodbye")] == told
+    assert [entry["why"] for entry in signal_gaps([rank], lambda source: "goodbye")] == told
 
 
 def test_ranks_with_one_trouble_are_one_entry() -> None:

@@ -18,8 +18,19 @@ if TYPE_CHECKING:
     from .context import Context
 
 __all__ = [
-    "SENSITIVITY", "SEVERITIES", "Detector", "Finding", "Mark", "Parameter", "Point", "Recovery", "Row", "SettingError",
-    "Severity", "State", "fresh",
+    "SENSITIVITY",
+    "SEVERITIES",
+    "Detector",
+    "DetectorSettingError",
+    "Finding",
+    "Mark",
+    "Parameter",
+    "Point",
+    "Recovery",
+    "Row",
+    "Severity",
+    "State",
+    "fresh",
 ]  # fmt: skip
 
 State = Literal["open", "recovered", "resolved"]
@@ -83,7 +94,7 @@ class Row(NamedTuple):
     rank: int = 0
 
 
-class SettingError(ValueError):
+class DetectorSettingError(ValueError):
     """A detector's setting is unknown or out of its range."""
 
 
@@ -108,10 +119,12 @@ class Parameter:
         """Return ``value`` as a number in range.
 
         Raises:
-            SettingError: it is none.
+            DetectorSettingError: it is none.
         """
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
-            raise SettingError(f"{name} is {value!r}, expected a number from {self.low:g} to {self.high:g} {self.unit}")
+            raise DetectorSettingError(
+                f"{name} is {value!r}, expected a number from {self.low:g} to {self.high:g} {self.unit}"
+            )
         return float(value)
 
 
@@ -199,7 +212,7 @@ class Detector(Stateful, ABC):
         settings: parameters by name; the others have their default.
 
     Raises:
-        SettingError: a setting is unknown or out of range.
+        DetectorSettingError: a setting is unknown or out of range.
     """
 
     name: ClassVar[str]
@@ -220,11 +233,13 @@ class Detector(Stateful, ABC):
         """Set parameters by name, the others to their default, at any time: the state stays.
 
         Raises:
-            SettingError: a setting is unknown or out of range; nothing is changed then.
+            DetectorSettingError: a setting is unknown or out of range; nothing is changed then.
         """
         unknown = sorted(set(settings) - set(self.parameters))
         if unknown:
-            raise SettingError(f"detector {self.name} has no {unknown[0]!r}, expected one of {list(self.parameters)}")
+            raise DetectorSettingError(
+                f"detector {self.name} has no {unknown[0]!r}, expected one of {list(self.parameters)}"
+            )
         self.settings = {
             name: parameter.check(f"{self.name}.{name}", settings.get(name, parameter.default))
             for name, parameter in self.parameters.items()

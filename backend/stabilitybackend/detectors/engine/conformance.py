@@ -17,7 +17,7 @@ from stabilitybackend.stateful import fields_of
 
 from . import synthetic
 from .bank import DetectorBank
-from .base import SEVERITIES, Detector, Finding, Mark, Point, Row, SettingError
+from .base import SEVERITIES, Detector, DetectorSettingError, Finding, Mark, Point, Row
 
 #: Points after which the memory of a detector is measured the second time.
 MANY_POINTS = 20_000
@@ -247,7 +247,7 @@ def check_settings(make: Factory) -> None:
         for wrong in ({name: parameter.high + 1.0}, {name: math.nan}, {name: "high"}, {name + "_": parameter.default}):
             try:
                 detector.configure(wrong)  # type: ignore[arg-type]
-            except SettingError:
+            except DetectorSettingError:
                 continue
             raise LawBroken(f"settings: {detector.name} took {wrong}, expected a SettingError")
     for name, series in _events(make):

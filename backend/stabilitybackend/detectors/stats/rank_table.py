@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 #: Steps of a window at first. It doubles where a rank logs few points in it.
 WINDOW_STEPS = 16
 
-__all__ = ["WINDOW_STEPS", "RankTable", "RankWindow", "SlowRanks"]
+__all__ = ["WINDOW_STEPS", "RankTable", "RankWindow", "SlowRankTable"]
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class RankWindow:
 
 
 @dataclass(slots=True)
-class SlowRanks:
+class SlowRankTable:
     """Ranks that became slow in the same window."""
 
     onset: int
@@ -52,9 +52,9 @@ class RankTable:
     judged: int = -1
     #: When all ranks have come to this window, no further one is to be expected: until then windows wait.
     settled: int = 0
-    event: SlowRanks | None = None
+    event: SlowRankTable | None = None
     #: The event that recovered last, and in which window.
-    last: tuple[SlowRanks, int] | None = None
+    last: tuple[SlowRankTable, int] | None = None
 
     def __post_init__(self) -> None:
         # An event that came again is the one that recovered last, also after it was saved.

@@ -10,7 +10,7 @@ from stabilitybackend.schema.evidence import Death, Hung
 from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
 
 #: Characters of an exception's message or of the agent's words in a text.
-MAX_SAID_CHARS = 300
+MAX_MESSAGE_CHARS = 300
 
 #: How an agent knows the end of a process (``how`` of docs/wire.md), in words.
 KNOWN_BY = {
@@ -127,4 +127,4 @@ def say(evidence: object) -> str:
 
 
 def cut(text: object) -> str:
-    return str(text)[:MAX_SAID_CHARS]
+    return str(text)[:MAX_MESSAGE_CHARS]

@@ -9,7 +9,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from stabilitybackend.detectors.engine.base import Finding, Severity
-from stabilitybackend.lineage.changes import Event
+from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.liveness.budgets import AFTER_LOOP
 from stabilitybackend.liveness.death.causes import (
     CASCADE_S,
@@ -49,19 +49,19 @@ MAX_REMEMBERED = 20_000
 MAX_FACT_CHARS = 2_000
 MAX_FACT_ENTRIES = 16
 #: Word of a death may come so long after its process was seen to be gone, and the hang with it was over, seconds.
-WORD_S = 5.0
+REPORT_S = 5.0
 #: No plan is made from deaths before so long after the newest: the first rank that is told dead need not be the cause,
 #: and kernel, driver and the other ranks have their say within it.
-LAST_WORDS_S = 3.0
+LAST_MESSAGE_S = 3.0
 #: Facts of a ``process_death`` event that are kept (docs/wire.md).
 _FACTS = (
     "pid", "last_phase", "evidence", "cause", "signal", "signal_name", "exit_code", "oom", "fatal", "how",
 )  # fmt: skip
 
-__all__ = ["DeathWatch", "told_by"]
+__all__ = ["DeathMonitor", "reported_by"]
 
 
-class DeathWatch(Stateful):
+class DeathMonitor(Stateful):
     """The open death of a job, if there is one."""
 
     _deaths: dict[int, Death] = fresh(dict)
@@ -105,7 +105,7 @@ class DeathWatch(Stateful):
         Args:
             now: unix seconds of the clock that ``news`` is asked by; clocks of nodes differ.
         """
-        return not (self._ended or self._changed) and not 0.0 <= now - self._ended_at < LAST_WORDS_S
+        return not (self._ended or self._changed) and not 0.0 <= now - self._ended_at < LAST_MESSAGE_S
 
     def knows(self, source: str) -> bool:
         """Say whether this process is known to be dead."""
@@ -136,7 +136,7 @@ class DeathWatch(Stateful):
         source: str,
         rank: int,
         node: str,
-        event: Event,
+        event: LineageEvent,
         told: Mapping[str, Any],
         beside: Callable[[], Mapping[str, Any]],
         now: float,
@@ -144,7 +144,7 @@ class DeathWatch(Stateful):
         """Take one death. A second report of the same rank adds its facts to the first.
 
         Args:
-            told: the answer of ``told_by``.
+            told: the answer of ``reported_by``.
             beside: returns what else is known of the process; asked only of a death that is described.
         """
         step, time = -1 if event.step is None else event.step, event.time or now
@@ -231,7 +231,7 @@ class DeathWatch(Stateful):
             self._hang, self._hang_at = _short(hang), now
         if not self._deaths:
             return []
-        if self._hung is None and now - self._hang_at <= WORD_S:
+        if self._hung is None and now - self._hang_at <= REPORT_S:
             self._hung = self._hang
         found = []
         for rank, death in self._deaths.items():
@@ -347,7 +347,7 @@ class DeathWatch(Stateful):
         )
 
 
-def told_by(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+def reported_by(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a ``Death`` that the data of an ``exception`` or ``process_death`` tell, within bounds."""
     known = {name: _bounded(fact) for name, fact in data.items() if fact is not None}
     if kind == "process_death":

@@ -10,9 +10,9 @@ from msgspec import to_builtins
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.format import MAX_NAMED_RANKS, name_ranks, nodes_of, place_of, seat_of
 from stabilitybackend.liveness.hang.overdue import Allowance
-from stabilitybackend.liveness.hang.stack_check import Peek
+from stabilitybackend.liveness.hang.stack_check import StackCheck
 from stabilitybackend.liveness.hang.verdict import MAX_LISTED, Diagnosis, judging
-from stabilitybackend.liveness.job_snapshot import Scene
+from stabilitybackend.liveness.job_snapshot import JobSnapshot
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, DumpBook, DumpRequest
 from stabilitybackend.schema.evidence import HangFacts, JudgedFacts, facts
@@ -30,10 +30,10 @@ _PROC = ("state", "cpu", "wchan", "threads")
 SIGNALLED_AFTER_S = 1.5
 SIGNAL_S = 20.0
 
-__all__ = ["HangWatch"]
+__all__ = ["HangMonitor"]
 
 
-class HangWatch:
+class HangMonitor:
     """The open standstill of a job, if there is one.
 
     Args:
@@ -45,7 +45,7 @@ class HangWatch:
         self.finding: Finding | None = None
         self._run_id = run_id
         self._dumps = dumps
-        self._peek = Peek(run_id, dumps)
+        self._stack_check = StackCheck(run_id, dumps)
         self._asked_at = 0.0
         self._wanted: list[DumpRequest] = []
         self._answers = -1
@@ -67,12 +67,12 @@ class HangWatch:
 
     def wants(self) -> list[DumpRequest]:
         """Return the dumps to order, once each."""
-        wanted, self._wanted = [*self._peek.wants(), *self._wanted], []
+        wanted, self._wanted = [*self._stack_check.wants(), *self._wanted], []
         return wanted
 
     def ticking(
         self,
-        scene: Scene | None,
+        job: JobSnapshot | None,
         overdue: Sequence[RankWatch],
         died: bool,
         excused: bool,
@@ -83,7 +83,7 @@ class HangWatch:
         """Return what is news about the standstill; yield where others may be served.
 
         Args:
-            scene: the job as it is seen; None while nothing is seen of it.
+            job: the job as it is seen; None while nothing is seen of it.
             overdue: ranks that stand for longer than their budget.
             died: a process of the job is dead: what the others wait for is known.
             excused: some rank is in a long phase, and not for too long.
@@ -92,81 +92,81 @@ class HangWatch:
             now: unix seconds.
         """
         if self.finding is None:
-            if scene is None or not overdue or died or excused:
+            if job is None or not overdue or died or excused:
                 return []
-            if self._peek.holds(scene, now):
+            if self._stack_check.holds(job, now):
                 return []
-            return [(yield from self._open(scene, overdue, budget, now))]
+            return [(yield from self._open(job, overdue, budget, now))]
         if died:
-            return [self._close("A process of the job died; see that incident.", None, scene)]
-        if scene is None:
+            return [self._close("A process of the job died; see that incident.", None, job)]
+        if job is None:
             return [self._close("No process of the job runs any more.", None, None)] if over else []
-        anew = self._started_anew(scene)
-        if not overdue and (anew or self._went_on(scene)):
+        anew = self._started_anew(job)
+        if not overdue and (anew or self._went_on(job)):
             stood = facts(self.finding.evidence, HangFacts).stood_s
             where = f"at step {self.finding.onset_step}" if self.finding.onset_step >= 0 else "before the first step"
             text = f"The ranks had been hung {where} for more than {stood:.0f} s."
             if anew:  # it did not recover: somebody ended it
-                return [self._close(f"The job was started again. {text}", None, scene)]
-            return [self._close(f"The steps go on again. {text}", max(w.step for w in scene.visible), scene)]
-        return (yield from self._follow(scene, overdue, budget, now)) if overdue else []
+                return [self._close(f"The job was started again. {text}", None, job)]
+            return [self._close(f"The steps go on again. {text}", max(w.step for w in job.visible), job)]
+        return (yield from self._follow(job, overdue, budget, now)) if overdue else []
 
     def _open(
-        self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float
+        self, job: JobSnapshot, overdue: Sequence[RankWatch], budget: Allowance, now: float
     ) -> Generator[None, None, Finding]:
-        step = scene.step
-        key = f"hang:{step}:{scene.visible[0].source}"
-        request, looked_at = self._peek.taken()
+        step = job.step
+        key = f"hang:{step}:{job.visible[0].source}"
+        request, looked_at = self._stack_check.taken()
         self._opened_at, self._answers = now, -1
-        self._places = {w.rank: (w.source, w.step, w.phase) for w in scene.visible}
-        self._busy, self._broken_then = scene.all_busy(), frozenset(scene.broken_gpus)
+        self._places = {w.rank: (w.source, w.step, w.phase) for w in job.visible}
+        self._busy, self._broken_then = job.all_busy(), frozenset(job.broken_gpus)
         if request:  # the stacks are here already
-            self._asked_at, scene.dump, scene.busy = looked_at, self._dumps.dump(request), self._peek.busy
-            self._answers = len(scene.dump.looks) if scene.dump is not None else -1
+            self._asked_at, job.dump, job.busy = looked_at, self._dumps.dump(request), self._stack_check.busy
+            self._answers = len(job.dump.looks) if job.dump is not None else -1
         else:
             request = self._request(key, now)
-            self._ask(request, scene, _reason(step), now)
-        verdict = yield from judging(scene)
-        self.finding = _finding(scene, verdict, key, step, request, budget, now - verdict.since)
+            self._ask(request, job, _reason(step), now)
+        verdict = yield from judging(job)
+        self.finding = _finding(job, verdict, key, step, request, budget, now - verdict.since)
         return self.finding
 
     def _request(self, key: str, now: float) -> str:
         """Return the id of a dump; it is in the incident, where a restarted server finds it."""
         return self._dumps.request_id(self._run_id, key, now)
 
-    def _ask(self, request: str, scene: Scene, reason: str, now: float) -> None:
+    def _ask(self, request: str, job: JobSnapshot, reason: str, now: float) -> None:
         want = DumpRequest(request, reason)
         self._asked_at = now
         self._wanted.append(want)
-        self._dumps.ask(want, scene.running, now)
+        self._dumps.ask(want, job.running, now)
 
     def _follow(
-        self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float
+        self, job: JobSnapshot, overdue: Sequence[RankWatch], budget: Allowance, now: float
     ) -> Generator[None, None, list[Finding]]:
         old = self.finding
         assert old is not None
         before = facts(old.evidence, JudgedFacts).verdict or Verdict()
-        earlier_s = max(watch.seen_at for watch in scene.visible) - scene.seen_to_stand_s - (before.since or 0.0)
-        scene.before_s = earlier_s if before.since and earlier_s > AWAY_S else 0.0
+        earlier_s = max(watch.seen_at for watch in job.visible) - job.seen_to_stand_s - (before.since or 0.0)
+        job.before_s = earlier_s if before.since and earlier_s > AWAY_S else 0.0
         request = before.dump or ""
         if not request:  # an incident of an older server
             request = self._request(old.key, 0.0)
         if not self._asked_at:
-            self._busy = scene.all_busy()  # nobody was sent a signal while the server was away
-            self._ask(request, scene, _reason(old.onset_step), now)
+            self._busy = job.all_busy()  # nobody was sent a signal while the server was away
+            self._ask(request, job, _reason(old.onset_step), now)
         dump = self._dumps.dump(request)
         ready = dump is not None and (dump.complete or now - self._asked_at >= DUMP_WAIT_S)
-        scene.dump = dump if ready else None
+        job.dump = dump if ready else None
         if now - self._asked_at < SIGNAL_S:
             if dump is None and now - self._asked_at < SIGNALLED_AFTER_S:
-                self._busy = scene.all_busy()
-            scene.busy = self._busy
+                self._busy = job.all_busy()
+            job.busy = self._busy
         news = ready and dump is not None and len(dump.looks) != self._answers
-        longer = scene.stood_s > NEWS_FACTOR * old.score
-        broken = bool(scene.broken_gpus.keys() - self._broken_then)
-        if self._answers >= 0 and not (news or longer or broken) and self._gone(scene) == self._gone_then:
+        longer = job.stood_s > NEWS_FACTOR * old.score
+        broken = bool(job.broken_gpus.keys() - self._broken_then)
+        if self._answers >= 0 and not (news or longer or broken) and self._gone(job) == self._gone_then:
             return []
-        verdict = yield from judging(scene)
+        verdict = yield from judging(job)
         told = (before.kind, before.culprits)
         seen = (verdict.kind, verdict.ranks[:MAX_LISTED])
         settled, self._doubt = self._doubt == seen, seen
@@ -176,22 +176,22 @@ class HangWatch:
         if news and dump is not None:
             self._answers = len(dump.looks)
         took = now - verdict.since if other or news else before.decided_after_s or now - verdict.since
-        fresh = _finding(scene, verdict, old.key, old.onset_step, request, budget, took)
-        self._gone_then, self._broken_then = self._gone(scene), frozenset(scene.broken_gpus)
+        fresh = _finding(job, verdict, old.key, old.onset_step, request, budget, took)
+        self._gone_then, self._broken_then = self._gone(job), frozenset(job.broken_gpus)
         self.finding = replace(fresh, step=old.step, now_step=max(old.now_step, fresh.now_step))
         return [self.finding]
 
-    def _gone(self, scene: Scene) -> frozenset[int]:
-        return frozenset(watch.rank for watch in (*scene.unseen, *scene.over))
+    def _gone(self, job: JobSnapshot) -> frozenset[int]:
+        return frozenset(watch.rank for watch in (*job.unseen, *job.over))
 
-    def _started_anew(self, scene: Scene) -> bool:
+    def _started_anew(self, job: JobSnapshot) -> bool:
         """Say whether another process has taken the place of a stalled rank."""
-        places = ((self._places.get(watch.rank), watch.source) for watch in scene.visible)
+        places = ((self._places.get(watch.rank), watch.source) for watch in job.visible)
         return any(known is not None and known[0] not in ("", source) for known, source in places)
 
-    def _went_on(self, scene: Scene) -> bool:
+    def _went_on(self, job: JobSnapshot) -> bool:
         """Say whether a rank is somewhere else than where it stalled; a server that was away has not seen it move."""
-        for watch in scene.visible:
+        for watch in job.visible:
             known = self._places.get(watch.rank)
             if known is None:
                 continue
@@ -200,12 +200,12 @@ class HangWatch:
                 return True
             if self._opened_at and watch.moved_at > self._opened_at:
                 return True
-        return not any(watch.rank in self._places for watch in scene.visible)
+        return not any(watch.rank in self._places for watch in job.visible)
 
-    def _close(self, text: str, recovered: int | None, scene: Scene | None) -> Finding:
+    def _close(self, text: str, recovered: int | None, job: JobSnapshot | None) -> Finding:
         finding = self.finding
         assert finding is not None
-        newest = max((watch.step for watch in scene.visible), default=-1) if scene is not None else -1
+        newest = max((watch.step for watch in job.visible), default=-1) if job is not None else -1
         now_step = max(finding.now_step, newest)
         self.finding, self._asked_at, self._answers, self._places = None, 0.0, -1, {}
         self._opened_at, self._gone_then, self._doubt, self._wanted = 0.0, frozenset(), None, []
@@ -224,7 +224,7 @@ def _reason(step: int) -> str:
 
 
 def _finding(
-    scene: Scene, verdict: Diagnosis, key: str, step: int, request: str, budget: Allowance, decided_after_s: float
+    job: JobSnapshot, verdict: Diagnosis, key: str, step: int, request: str, budget: Allowance, decided_after_s: float
 ) -> Finding:
     culprits = verdict.culprits
     one = culprits[0] if len(verdict.ranks) == 1 and culprits else None
@@ -234,27 +234,27 @@ def _finding(
         text += f" A step usually takes {usual:.3g} s."
     if verdict.ranks and verdict.why:
         text += f" Suspect: {name_ranks(verdict.ranks)} ({verdict.why})."
-    unseen = sorted({*(watch.rank for watch in scene.unseen), *scene.absent})
-    if unseen and not (_have_not_come(scene, verdict) and set(unseen) <= set(verdict.ranks)):
+    unseen = sorted({*(watch.rank for watch in job.unseen), *job.absent})
+    if unseen and not (_have_not_come(job, verdict) and set(unseen) <= set(verdict.ranks)):
         text += f" No data from {name_ranks(unseen)}: {'it' if len(unseen) == 1 else 'they'} may be the cause."
     blamed = set(culprits)
-    named = [*culprits, *(watch for watch in scene.visible if watch not in blamed)][:MAX_NAMED_RANKS]
+    named = [*culprits, *(watch for watch in job.visible if watch not in blamed)][:MAX_NAMED_RANKS]
     return Finding(
         detector="liveness",
         key=key,
         kind="hang",
         state="open",
         severity="critical",
-        title=_title(scene, verdict, step),
+        title=_title(job, verdict, step),
         text=text,
         onset_step=step,
         step=step,
-        now_step=max(watch.step for watch in scene.visible),
+        now_step=max(watch.step for watch in job.visible),
         rank=verdict.ranks[0] if len(verdict.ranks) == 1 else None,
         node=(one.node or None) if one is not None else None,
-        score=scene.stood_s,
+        score=job.stood_s,
         evidence={
-            "stood_s": scene.stood_s,
+            "stood_s": job.stood_s,
             "usual_step_s": usual,
             "suspects": verdict.ranks[:MAX_NAMED_RANKS],
             "why": verdict.why,
@@ -266,11 +266,11 @@ def _finding(
                 str(watch.rank): {
                     "step": watch.step,
                     "phase": watch.phase,
-                    "stood_s": scene.stood_of(watch),
+                    "stood_s": job.stood_of(watch),
                     "budget_s": budget.of(watch),
                     "python_silent_s": watch.python_silent_s,
                     "main_silent_s": watch.main_silent_s,
-                    "proc": {name: one for name, one in scene.proc(watch).items() if name in _PROC},
+                    "proc": {name: one for name, one in job.proc(watch).items() if name in _PROC},
                     "pid": watch.pid,
                     "node": watch.node,
                     "source": watch.source,
@@ -281,11 +281,11 @@ def _finding(
     )
 
 
-def _have_not_come(scene: Scene, verdict: Diagnosis) -> bool:
-    return bool(verdict.ranks) and set(verdict.ranks) <= set(scene.absent)
+def _have_not_come(job: JobSnapshot, verdict: Diagnosis) -> bool:
+    return bool(verdict.ranks) and set(verdict.ranks) <= set(job.absent)
 
 
-def _title(scene: Scene, verdict: Diagnosis, step: int) -> str:
+def _title(job: JobSnapshot, verdict: Diagnosis, step: int) -> str:
     """Return who and where, and not for how long: the title stays on screens and in messages while that grows."""
     title = f"The job hangs at step {step}" if step >= 0 else "The job hangs before its first step"
     if verdict.kind == "node_lost":
@@ -293,13 +293,13 @@ def _title(scene: Scene, verdict: Diagnosis, step: int) -> str:
         return f"{title}: {'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:MAX_NAMED_RANKS])} silent"
     if len(verdict.culprits) == 1:
         watch = verdict.culprits[0]
-        if watch in scene.visible:
+        if watch in job.visible:
             return f"{title}: {seat_of(watch)}" + (f" {place_of(watch)}" if watch.phase else "")
         gone = {"finished": "has finished", "running": "is not seen"}.get(watch.state, "has left")
         return f"{title}: {seat_of(watch)} {gone}"
-    if verdict.kind == "stopped" and len(verdict.ranks) == len(scene.visible):
+    if verdict.kind == "stopped" and len(verdict.ranks) == len(job.visible):
         return f"{title}: {name_ranks(verdict.ranks)} are stopped"
-    if _have_not_come(scene, verdict):
+    if _have_not_come(job, verdict):
         return f"{title}: {name_ranks(verdict.ranks)} {'has' if len(verdict.ranks) == 1 else 'have'} not come"
     if verdict.ranks:
         return f"{title}: the others wait for {name_ranks(verdict.ranks)}"

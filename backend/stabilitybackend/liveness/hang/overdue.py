@@ -20,7 +20,7 @@ PASSED_AFTER = 3
 #: Moves of a rank that does not tell each step below which its own pace is not known.
 FEW_MOVES = 8
 
-__all__ = ["Allowance", "Standing", "budget_of", "has_pace"]
+__all__ = ["Allowance", "StallDetection", "budget_of", "has_pace"]
 
 
 class Allowance:
@@ -62,7 +62,7 @@ def _declared(watch: RankWatch) -> str:
     return "" if watch.phase == AFTER_LOOP else watch.phase
 
 
-class Standing:
+class StallDetection:
     """Follows who moves, and who is passed by the others meanwhile."""
 
     def __init__(self) -> None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from stabilitybackend.liveness.budgets import AFTER_LOOP, LONG_FLOOR_S
 from stabilitybackend.liveness.hang.suspects import furthest_back
-from stabilitybackend.liveness.job_snapshot import Scene
+from stabilitybackend.liveness.job_snapshot import JobSnapshot
 from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, DumpBook, DumpRequest
 from stabilitybackend.liveness.stacks.parse import in_long_work
 
 #: A stand that is explained is looked at again after so long, seconds: who saved may have got stuck.
 AGAIN_S = 60.0
 
-__all__ = ["Peek"]
+__all__ = ["StackCheck"]
 
 
-class Peek:
+class StackCheck:
     """The looks at one standstill.
 
     Args:
@@ -35,7 +35,7 @@ class Peek:
         #: Who is stalled, and where: the dump says nothing of another stall.
         self._place: frozenset[tuple[str, int, str]] = frozenset()
         self._wanted: list[DumpRequest] = []
-        #: Ranks that ran Python before anybody was sent a signal (``Scene.busy``).
+        #: Ranks that ran Python before anybody was sent a signal (``JobSnapshot.busy``).
         self.busy: frozenset[int] | None = None
         #: Ranks whose main threads went on then (``RankWatch.lively``).
         self._lively: frozenset[int] = frozenset()
@@ -50,21 +50,21 @@ class Peek:
         request, self._request = self._request, ""
         return request, self._asked_at
 
-    def holds(self, scene: Scene, now: float) -> bool:
+    def holds(self, job: JobSnapshot, now: float) -> bool:
         """Say whether a standstill is not to be reported yet; asks for stacks where they would tell.
 
         Args:
-            scene: the job as it is seen.
+            job: the job as it is seen.
             now: unix seconds.
         """
-        behind = furthest_back(scene.visible) or scene.visible
+        behind = furthest_back(job.visible) or job.visible
         place = frozenset((watch.source, watch.step, watch.phase) for watch in behind)
         if place != self._place:
             self._request, self._place = "", place
-        if scene.stood_s >= LONG_FLOOR_S or any(watch.phase not in ("", AFTER_LOOP) for watch in behind):
+        if job.stood_s >= LONG_FLOOR_S or any(watch.phase not in ("", AFTER_LOOP) for watch in behind):
             return False
         # Whoever is stopped, or whose Python gives no sign, is in no work.
-        if any(scene.is_stopped(watch) or watch.python_silent_s for watch in behind):
+        if any(job.is_stopped(watch) or watch.python_silent_s for watch in behind):
             return False
         dump = self._dumps.dump(self._request) if self._request else None
         if self._request and dump is not None and (dump.complete or now - self._asked_at >= DUMP_WAIT_S):
@@ -80,13 +80,13 @@ class Peek:
                 return explained
         elif self._request:
             return now - self._asked_at < DUMP_WAIT_S
-        self._ask(scene, now)
+        self._ask(job, now)
         return True
 
-    def _ask(self, scene: Scene, now: float) -> None:
+    def _ask(self, job: JobSnapshot, now: float) -> None:
         self._request = self._dumps.request_id(self._run_id, "peek", now)
-        self._asked_at, self.busy = now, scene.all_busy()
-        self._lively = frozenset(watch.rank for watch in scene.visible if watch.lively)
+        self._asked_at, self.busy = now, job.all_busy()
+        self._lively = frozenset(watch.rank for watch in job.visible if watch.lively)
         want = DumpRequest(self._request, "a rank is stalled outside of any phase: is it in a save or a validation?")
         self._wanted.append(want)
-        self._dumps.ask(want, scene.running, now)
+        self._dumps.ask(want, job.running, now)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
 from stabilitybackend.liveness.format import name_ranks
-from stabilitybackend.liveness.job_snapshot import Scene, is_data
+from stabilitybackend.liveness.job_snapshot import JobSnapshot, is_data
 from stabilitybackend.liveness.rank_watch import PHASE_ORDER, RankWatch
 
 #: A silence that began this long after the standstill did not cause it, seconds.
@@ -30,17 +30,17 @@ class Suspicion(NamedTuple):
     why: str
 
 
-def suspicions(scene: Scene) -> Generator[None, None, list[Suspicion]]:
+def suspicions(job: JobSnapshot) -> Generator[None, None, list[Suspicion]]:
     """Return what points at a rank, the strongest evidence first. Empty when nothing tells the ranks apart.
 
     It yields where others may be served.
     """
-    if len(scene.visible) == 1 and not (scene.unseen or scene.over or scene.absent):
+    if len(job.visible) == 1 and not (job.unseen or job.over or job.absent):
         return []
     found = []
     for kind, judge in _KINDS:
         yield
-        answer = judge(scene)
+        answer = judge(job)
         if answer is not None and answer[0]:
             ranks = tuple(sorted(answer[0]))
             found.append(Suspicion(kind, ranks, answer[1] if len(ranks) == 1 else answer[-1]))
@@ -51,15 +51,15 @@ def suspicions(scene: Scene) -> Generator[None, None, list[Suspicion]]:
 _Answer = tuple[Iterable[int], str] | tuple[Iterable[int], str, str] | None
 
 
-def _recorder(scene: Scene) -> _Answer:
-    front = scene.front
+def _recorder(job: JobSnapshot) -> _Answer:
+    front = job.front
     if front.desync:
         return (
             front.odd,
             f"its collective is another one than that of the others: {front.desync}",
             f"their collectives are other ones than those of the others: {front.desync}",
         )
-    seen = {watch.rank for watch in (*scene.visible, *scene.over)}
+    seen = {watch.rank for watch in (*job.visible, *job.over)}
     gone = [rank for rank in front.culprits if rank in seen]
     if not gone or len(gone) > len(seen) / 2:
         return None
@@ -67,63 +67,63 @@ def _recorder(scene: Scene) -> _Answer:
     return gone, f"never joined {one.name}, in which {name_ranks(one.joined)} {_wait(one.joined)}"
 
 
-def _stopped(scene: Scene) -> _Answer:
-    ranks = [watch.rank for watch in scene.visible if scene.is_stopped(watch)]
+def _stopped(job: JobSnapshot) -> _Answer:
+    ranks = [watch.rank for watch in job.visible if job.is_stopped(watch)]
     how = "(state T): SIGSTOP, a debugger or a frozen control group"
     return ranks, f"its process is stopped {how}", f"their processes are stopped {how}"
 
 
-def _python_silent(scene: Scene) -> _Answer:
-    silent = [watch for watch in scene.visible if watch.python_silent_s and not scene.is_stopped(watch)]
+def _python_silent(job: JobSnapshot) -> _Answer:
+    silent = [watch for watch in job.visible if watch.python_silent_s and not job.is_stopped(watch)]
     how = "Python gives no sign either: a call in C that holds the interpreter lock, or a process that gets no CPU"
-    return _minority(scene, silent), f"its {how}", f"their {how}"
+    return _minority(job, silent), f"its {how}", f"their {how}"
 
 
-def _over(scene: Scene) -> _Answer:
-    words = " or ".join(sorted({watch.state for watch in scene.over}))
+def _over(job: JobSnapshot) -> _Answer:
+    words = " or ".join(sorted({watch.state for watch in job.over}))
     return (
-        [watch.rank for watch in scene.over],
+        [watch.rank for watch in job.over],
         f"it has {words}, while the others still wait for it",
         f"they have {words}, while the others still wait for them",
     )
 
 
-def _absent(scene: Scene) -> _Answer:
+def _absent(job: JobSnapshot) -> _Answer:
     # A job that is in its steps does not wait for them: its script calls init() on some ranks only. So it may be where
     # few ranks did, unless one is seen to wait for others.
-    if any(watch.step >= 0 for watch in scene.visible):
+    if any(watch.step >= 0 for watch in job.visible):
         return None
-    waits = any(scene.where(watch) == "collective" for watch in scene.visible)
-    if len(scene.never) > len(scene.visible) and not scene.not_back and not waits:
+    waits = any(job.where(watch) == "collective" for watch in job.visible)
+    if len(job.never) > len(job.visible) and not job.not_back and not waits:
         return None
     others = "not called init(), and the others have not begun their first step"
-    return scene.absent, f"it has {others}", f"they have {others}"
+    return job.absent, f"it has {others}", f"they have {others}"
 
 
-def _node(scene: Scene) -> _Answer:
-    stood = scene.seen_to_stand_s
-    ranks = [rank for rank, silent in scene.silent_s.items() if silent >= stood - SILENCE_LATER_S]
+def _node(job: JobSnapshot) -> _Answer:
+    stood = job.seen_to_stand_s
+    ranks = [rank for rank, silent in job.silent_s.items() if silent >= stood - SILENCE_LATER_S]
     silent = set(ranks)
-    where = {watch.node for watch in (*scene.unseen, *scene.visible) if watch.rank in silent}
+    where = {watch.node for watch in (*job.unseen, *job.visible) if watch.rank in silent}
     several = "their node has" if len(where) == 1 else "their nodes have"
     said = "sent nothing since the others stalled"
     return ranks, f"its node has {said}", f"{several} {said}"
 
 
-def _busy(scene: Scene) -> _Answer:
-    busy = [watch for watch in scene.visible if scene.runs_python(watch)]
+def _busy(job: JobSnapshot) -> _Answer:
+    busy = [watch for watch in job.visible if job.runs_python(watch)]
     return (
-        _minority(scene, busy),
+        _minority(job, busy),
         "its main thread runs Python and uses the processor, the others wait",
         "their main threads run Python and use the processor, the others wait",
     )
 
 
-def _stack(scene: Scene) -> _Answer:
-    if scene.dump is None:
+def _stack(job: JobSnapshot) -> _Answer:
+    if job.dump is None:
         return None
-    seen = {watch.rank for watch in scene.visible}
-    ranks = [rank for rank in scene.dump.odd() if rank in seen]
+    seen = {watch.rank for watch in job.visible}
+    ranks = [rank for rank in job.dump.odd() if rank in seen]
     return (
         ranks if len(ranks) < len(seen) else [],
         "its stack is another one than that of the ranks that wait",
@@ -131,8 +131,8 @@ def _stack(scene: Scene) -> _Answer:
     )
 
 
-def _step(scene: Scene) -> _Answer:
-    told = [watch for watch in scene.tellers if not watch.stepless]
+def _step(job: JobSnapshot) -> _Answer:
+    told = [watch for watch in job.tellers if not watch.stepless]
     last = min((watch.step for watch in told), default=-1)
     behind = [watch for watch in told if watch.step == last]
     return ([watch.rank for watch in behind] if len(behind) < len(told) else []), "behind the others by a step"
@@ -160,21 +160,21 @@ def _least_step(told: Sequence[RankWatch]) -> list[RankWatch]:
     return [watch for watch in told if watch.stepless or watch.step == step]
 
 
-def _phase(scene: Scene) -> _Answer:
-    there = _least_step(scene.tellers)
+def _phase(job: JobSnapshot) -> _Answer:
+    there = _least_step(job.tellers)
     phases = {watch.phase for watch in there}
     if len(phases) < 2:
         return None
-    last = furthest_back(scene.visible)
+    last = furthest_back(job.visible)
     if last:
         return [watch.rank for watch in last], f"still in {last[0].phase}, the others are further on"
     fewest = min(phases, key=lambda phase: (sum(watch.phase == phase for watch in there), phase))
     return [w.rank for w in there if w.phase == fewest], f"in {fewest or 'no phase'}, the others are elsewhere"
 
 
-def _minority(scene: Scene, ranks: list[RankWatch]) -> list[int]:
+def _minority(job: JobSnapshot, ranks: list[RankWatch]) -> list[int]:
     """Return the ranks that something is true of, nothing where it is true of more than half: it explains nothing."""
-    return [watch.rank for watch in ranks] if 2 * len(ranks) <= len(scene.visible) else []
+    return [watch.rank for watch in ranks] if 2 * len(ranks) <= len(job.visible) else []
 
 
 def _wait(ranks: list[int]) -> str:
@@ -182,7 +182,7 @@ def _wait(ranks: list[int]) -> str:
 
 
 #: Kind -> its judge, in the order of their weight.
-_KINDS: tuple[tuple[str, Callable[[Scene], _Answer]], ...] = (
+_KINDS: tuple[tuple[str, Callable[[JobSnapshot], _Answer]], ...] = (
     ("stopped", _stopped),
     ("recorder", _recorder),
     ("python_silent", _python_silent),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from stabilitybackend.liveness.format import capital, gpus_of, name_ranks, nodes_of, place_of, seat_of
 from stabilitybackend.liveness.hang.suspects import Suspicion, suspicions
-from stabilitybackend.liveness.job_snapshot import RUNS_PYTHON_S, Scene, is_data
+from stabilitybackend.liveness.job_snapshot import RUNS_PYTHON_S, JobSnapshot, is_data
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.stacks.parse import calls_of, collective_of, own_call
 from stabilitybackend.schema.verdicts import Confidence, Verdict
@@ -104,66 +104,66 @@ class Diagnosis:
         )
 
 
-def judging(scene: Scene) -> Generator[None, None, Diagnosis]:
+def judging(job: JobSnapshot) -> Generator[None, None, Diagnosis]:
     """Return the verdict on a standstill; yield where others may be served."""
-    yield from scene.reading()
-    found = yield from suspicions(scene)
+    yield from job.reading()
+    found = yield from suspicions(job)
     yield
-    every = {watch.rank: watch for watch in (*scene.over, *scene.unseen, *scene.visible)}
+    every = {watch.rank: watch for watch in (*job.over, *job.unseen, *job.visible)}
     top = found[0] if found else None
     if top is not None:
         culprits = [every[rank] for rank in top.ranks if rank in every and top.kind != "absent"]
         ranks = list(top.ranks)
     else:
-        culprits = list(scene.visible) if len(scene.visible) == 1 else []
+        culprits = list(job.visible) if len(job.visible) == 1 else []
         ranks = [watch.rank for watch in culprits]
-    kind = _class(scene, top, culprits)
+    kind = _class(job, top, culprits)
     yield
-    if not scene.front.desync and scene.front.circle:
+    if not job.front.desync and job.front.circle:
         kind = "desync"
-    verdict = Diagnosis(kind, _confidence(scene, found, kind), culprits, ranks, why="" if top is None else top.why)
+    verdict = Diagnosis(kind, _confidence(job, found, kind), culprits, ranks, why="" if top is None else top.why)
     yield
-    seen = set(scene.visible)
-    stood = max((scene.stood_of(watch) for watch in culprits if watch in seen), default=scene.stood_s)
-    verdict.seen_at = max(watch.seen_at for watch in scene.visible)
+    seen = set(job.visible)
+    stood = max((job.stood_of(watch) for watch in culprits if watch in seen), default=job.stood_s)
+    verdict.seen_at = max(watch.seen_at for watch in job.visible)
     verdict.since = verdict.seen_at - stood
-    verdict.because = _gpus(scene, ranks, verdict.since) + _because(scene, found, culprits, ranks)
+    verdict.because = _gpus(job, ranks, verdict.since) + _because(job, found, culprits, ranks)
     yield
-    verdict.blind = _blind(scene)
+    verdict.blind = _blind(job)
     yield
-    verdict.parts = _parts(scene, verdict)
+    verdict.parts = _parts(job, verdict)
     return verdict
 
 
 # --- class ---------------------------------------------------------------------------------------------------------
 
 
-def _class(scene: Scene, top: Suspicion | None, culprits: Sequence[RankWatch]) -> str:
+def _class(job: JobSnapshot, top: Suspicion | None, culprits: Sequence[RankWatch]) -> str:
     if top is not None:
-        if top.kind == "recorder" and scene.front.desync:
+        if top.kind == "recorder" and job.front.desync:
             return "desync"
         if top.kind == "node":
             return "node_lost"
-        gone = set(culprits) - set(scene.visible)
+        gone = set(culprits) - set(job.visible)
         if top.kind in ("over", "absent") or gone:
             return "peer_missing"
-        kinds = {_class_of(scene, watch) for watch in culprits}
-        kind = kinds.pop() if len(kinds) == 1 else _class_of(scene, culprits[0])
+        kinds = {_class_of(job, watch) for watch in culprits}
+        kind = kinds.pop() if len(kinds) == 1 else _class_of(job, culprits[0])
         return "peer_missing" if kind == "collective_stuck" else kind
-    if scene.front.desync:
+    if job.front.desync:
         return "desync"
-    kinds = {_class_of(scene, watch) for watch in scene.visible}
+    kinds = {_class_of(job, watch) for watch in job.visible}
     if len(kinds) == 1:
         kind = kinds.pop()
         # Many ranks at one place, and nothing that says what they do there: they wait for each other.
-        return "collective_stuck" if kind == "blocked" and len(scene.visible) > 1 else kind
-    return "collective_stuck" if len(scene.visible) > 1 else "blocked"
+        return "collective_stuck" if kind == "blocked" and len(job.visible) > 1 else kind
+    return "collective_stuck" if len(job.visible) > 1 else "blocked"
 
 
-def _class_of(scene: Scene, watch: RankWatch) -> str:
+def _class_of(job: JobSnapshot, watch: RankWatch) -> str:
     """Return what one rank's probes, phase and stack say (the truth table of docs/liveness.md)."""
-    where, disk = scene.where(watch), scene.waits_for_disk(watch)
-    if scene.is_stopped(watch) or scene.in_debugger(watch):
+    where, disk = job.where(watch), job.waits_for_disk(watch)
+    if job.is_stopped(watch) or job.in_debugger(watch):
         return "stopped"
     if watch.python_silent_s:
         return "io" if disk else "gil_held"
@@ -171,14 +171,14 @@ def _class_of(scene: Scene, watch: RankWatch) -> str:
         return "overdue"
     if disk:
         return "io"
-    if scene.runs_python(watch):
+    if job.runs_python(watch):
         return "livelock"
     if where == "data" or (is_data(watch.phase) and where != "collective"):
         return "data_loader"
-    return "collective_stuck" if where == "collective" or scene.front.waiting(watch.rank) is not None else "blocked"
+    return "collective_stuck" if where == "collective" or job.front.waiting(watch.rank) is not None else "blocked"
 
 
-def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> Confidence:
+def _confidence(job: JobSnapshot, found: Sequence[Suspicion], kind: str) -> Confidence:
     """Return ``high``, ``medium`` or ``low``.
 
     High: evidence that suffices alone, ranks that never came while most did, or two kinds that name the same ranks, one
@@ -187,19 +187,19 @@ def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> Confiden
     ranks are not seen, only evidence that suffices alone is high.
     """
     if not found:
-        if len(scene.visible) == 1:
-            return "high" if kind in _PLAIN or scene.where(scene.visible[0]) == "data" else "medium"
-        told = scene.front.all_joined or kind in _PLAIN or kind == "data_loader"
-        told = told or (kind == "collective_stuck" and all(scene.where(w) == "collective" for w in scene.visible))
+        if len(job.visible) == 1:
+            return "high" if kind in _PLAIN or job.where(job.visible[0]) == "data" else "medium"
+        told = job.front.all_joined or kind in _PLAIN or kind == "data_loader"
+        told = told or (kind == "collective_stuck" and all(job.where(w) == "collective" for w in job.visible))
         return "medium" if told else "low"
     if found[0].kind == "absent":
         # Where most ranks were never connected, the script may call init() on the others only.
-        told = bool(scene.not_back) or len(scene.never) < len(scene.visible)
-        return "high" if told and not scene.unseen else "medium"
+        told = bool(job.not_back) or len(job.never) < len(job.visible)
+        return "high" if told and not job.unseen else "medium"
     agree = {one.kind for one in found if one.ranks == found[0].ranks}
     if found[0].kind in _STRONG:
         return "medium" if _against(found) else "high"
-    blind = bool(scene.unseen or scene.absent)
+    blind = bool(job.unseen or job.absent)
     if len(agree) >= 2 and "stack" in agree and not blind:
         return "high"
     return "medium" if agree & _MEDIUM or len(agree) >= 2 else "low"
@@ -211,11 +211,11 @@ def _against(found: Sequence[Suspicion]) -> list[Suspicion]:
     return [one for one in found if one.kind in (*_STRONG, "stack") and named.isdisjoint(one.ranks)]
 
 
-def _beside(scene: Scene, found: Sequence[Suspicion]) -> list[Suspicion]:
+def _beside(job: JobSnapshot, found: Sequence[Suspicion]) -> list[Suspicion]:
     """Return who is seen to stand in its data while a silent node is suspected: no other node keeps it there."""
     if not found or found[0].kind != "node":
         return []
-    data = {watch.rank for watch in scene.visible if is_data(watch.phase)}
+    data = {watch.rank for watch in job.visible if is_data(watch.phase)}
     return [one for one in found if one.kind in ("step", "phase") and data.issuperset(one.ranks)]
 
 
@@ -223,23 +223,23 @@ def _beside(scene: Scene, found: Sequence[Suspicion]) -> list[Suspicion]:
 
 
 def _because(
-    scene: Scene, found: Sequence[Suspicion], culprits: Sequence[RankWatch], ranks: Sequence[int]
+    job: JobSnapshot, found: Sequence[Suspicion], culprits: Sequence[RankWatch], ranks: Sequence[int]
 ) -> list[str]:
     because = [f"{name_ranks(one.ranks)}: {one.why}" for one in found if set(one.ranks) & set(ranks)]
     because += [f"against it: {name_ranks(one.ranks)}: {one.why}" for one in _against(found)]
-    because += [f"beside it: {name_ranks(one.ranks)}: {one.why}" for one in _beside(scene, found)]
+    because += [f"beside it: {name_ranks(one.ranks)}: {one.why}" for one in _beside(job, found)]
     for watch in culprits[:MAX_SEATS]:
-        if watch not in scene.visible:
+        if watch not in job.visible:
             continue
-        because += _probes(scene, watch)
-        stack = None if scene.dump is None else scene.dump.stack_of(watch.rank)
+        because += _probes(job, watch)
+        stack = None if job.dump is None else job.dump.stack_of(watch.rank)
         if stack is not None:
             because.append(f"rank {watch.rank}: its main thread is in {calls_of(stack.frames)}")
-    if scene.front.desync:
-        because.append(scene.front.desync)
-    if scene.front.circle:
-        because.append(f"{name_ranks(scene.front.circle)} wait for each other in different process groups")
-    for one in scene.front.stuck[:MAX_GROUPS]:
+    if job.front.desync:
+        because.append(job.front.desync)
+    if job.front.circle:
+        because.append(f"{name_ranks(job.front.circle)} wait for each other in different process groups")
+    for one in job.front.stuck[:MAX_GROUPS]:
         told = one.group.ranks or len(one.joined) > 1
         nobody = "nobody is missing" if told else "the other ranks of its group are not known"
         lacking = f"missing: {name_ranks(one.missing)}" if one.missing else nobody
@@ -250,9 +250,9 @@ def _because(
     return because
 
 
-def _gpus(scene: Scene, ranks: Sequence[int], since: float) -> list[str]:
+def _gpus(job: JobSnapshot, ranks: Sequence[int], since: float) -> list[str]:
     """Return which ranks sit on a broken GPU, the suspects first."""
-    broken = sorted(scene.broken_gpus.items(), key=lambda one: (one[0] not in ranks, one[0]))
+    broken = sorted(job.broken_gpus.items(), key=lambda one: (one[0] not in ranks, one[0]))
     return [
         f"rank {rank}: {gpu.words}, seen {abs(gpu.since - since):.0f} s "
         f"{'before' if gpu.since < since else 'after'} the last progress"
@@ -260,13 +260,13 @@ def _gpus(scene: Scene, ranks: Sequence[int], since: float) -> list[str]:
     ]
 
 
-def _probes(scene: Scene, watch: RankWatch) -> list[str]:
+def _probes(job: JobSnapshot, watch: RankWatch) -> list[str]:
     """Return what the free probes say of a rank."""
-    said, proc, who = [], scene.proc(watch), f"rank {watch.rank}"
+    said, proc, who = [], job.proc(watch), f"rank {watch.rank}"
     if watch.python_silent_s:
         said.append(f"{who}: no heartbeat for {watch.python_silent_s:.0f} s")
     if watch.main_silent_s is not None and not watch.python_silent_s:
-        if scene.runs_python(watch):
+        if job.runs_python(watch):
             said.append(f"{who}: its main thread runs Python")
         elif watch.main_silent_s >= RUNS_PYTHON_S:
             said.append(f"{who}: its main thread has run no Python for {watch.main_silent_s:.0f} s")
@@ -281,53 +281,53 @@ def _probes(scene: Scene, watch: RankWatch) -> list[str]:
     return said
 
 
-def _blind(scene: Scene) -> list[str]:
-    blind = scene.blind[:MAX_GROUPS]
-    lost = [watch for watch in scene.unseen if not watch.trouble]
+def _blind(job: JobSnapshot) -> list[str]:
+    blind = job.blind[:MAX_GROUPS]
+    lost = [watch for watch in job.unseen if not watch.trouble]
     if lost:
         blind.append(f"{name_ranks([watch.rank for watch in lost])}: no agent there is connected")
-    blind += [f"rank {watch.rank}: {watch.trouble}" for watch in scene.unseen if watch.trouble][:4]
-    if scene.never:
-        blind.append(f"{name_ranks(scene.never)}: never connected")
-    if scene.not_back:
-        blind.append(f"{name_ranks(scene.not_back)}: not connected since the job was restarted")
-    if scene.dump is not None:
+    blind += [f"rank {watch.rank}: {watch.trouble}" for watch in job.unseen if watch.trouble][:4]
+    if job.never:
+        blind.append(f"{name_ranks(job.never)}: never connected")
+    if job.not_back:
+        blind.append(f"{name_ranks(job.not_back)}: not connected since the job was restarted")
+    if job.dump is not None:
         dumb: dict[str, list[int]] = {}
-        for watch in scene.visible:
-            look = scene.dump.looks.get(watch.rank)
+        for watch in job.visible:
+            look = job.dump.looks.get(watch.rank)
             if look is None or look.stack < 0:
                 dumb.setdefault(look.missing if look and look.missing else "no answer", []).append(watch.rank)
         blind += [f"stacks of {name_ranks(ranks)}: {why}" for why, ranks in list(dumb.items())[:4]]
-        if len(scene.visible) > 1 and not any(look.recorder for look in scene.dump.looks.values()):
+        if len(job.visible) > 1 and not any(look.recorder for look in job.dump.looks.values()):
             blind.append("collectives: no Flight Recorder was read")
     return blind
 
 
-def _parts(scene: Scene, verdict: Diagnosis) -> _Parts:
+def _parts(job: JobSnapshot, verdict: Diagnosis) -> _Parts:
     culprits, kind = verdict.culprits, verdict.kind
     named = set(culprits)
-    others = [watch for watch in scene.visible if watch not in named]
+    others = [watch for watch in job.visible if watch not in named]
     clauses: list[_Parts] = []
     if not culprits and verdict.ranks:
         clauses = [[f"{name_ranks(verdict.ranks)} {'has' if len(verdict.ranks) == 1 else 'have'} not come"]]
     elif culprits:
-        clauses = [_who(scene, verdict)]
-    clauses += _waiting(scene, others, bool(clauses), verdict.seen_at)
+        clauses = [_who(job, verdict)]
+    clauses += _waiting(job, others, bool(clauses), verdict.seen_at)
     end = "."
     if not verdict.ranks and kind in _ALL:
-        told = kind != "collective_stuck" or scene.front.all_joined
+        told = kind != "collective_stuck" or job.front.all_joined
         end += f" {_ALL[kind] if told else 'Nothing visible tells the ranks apart: no rank is a suspect yet.'}"
     parts: _Parts = [one for clause in clauses for one in ("; ", *clause)][1:]
     return [capital(str(parts[0])), *parts[1:], end] if parts else [end]
 
 
-def _who(scene: Scene, verdict: Diagnosis) -> _Parts:
+def _who(job: JobSnapshot, verdict: Diagnosis) -> _Parts:
     """Say what the culprits do: "rank 5 (node gpu-03, GPU 2) has been in data for 74 s"."""
     culprits, kind = verdict.culprits, verdict.kind
     first = culprits[0]
     many = len(culprits) > MAX_SEATS
     names = name_ranks(verdict.ranks) if many else " and ".join(seat_of(watch) for watch in culprits)
-    place = _place(scene, first)
+    place = _place(job, first)
     does = _DOES.get(kind, "has been {place}").format(place=place)
     if kind == "data_loader" and not is_data(first.phase):
         does = f"has waited for data, {place}"
@@ -341,17 +341,17 @@ def _who(scene: Scene, verdict: Diagnosis) -> _Parts:
         if kind == "node_lost" and len(nodes_of(culprits)) > 1:
             does = "has been on silent nodes"
         does = "have" + does.removeprefix("has")
-    if first in scene.visible:
-        return [f"{names} {does} for ", verdict.seen_at - max(scene.stood_of(watch) for watch in culprits)]
-    silent = scene.silent_s.get(first.rank)
+    if first in job.visible:
+        return [f"{names} {does} for ", verdict.seen_at - max(job.stood_of(watch) for watch in culprits)]
+    silent = job.silent_s.get(first.rank)
     return [f"{names} {does} for ", verdict.seen_at - silent] if silent and kind == "node_lost" else [f"{names} {does}"]
 
 
-def _waiting(scene: Scene, others: Sequence[RankWatch], after: bool, seen_at: float) -> list[_Parts]:
+def _waiting(job: JobSnapshot, others: Sequence[RankWatch], after: bool, seen_at: float) -> list[_Parts]:
     """Say where the other ranks wait: "the other 7 have waited in all_reduce #1841 of default_pg for 74 s"."""
     places: dict[str, list[RankWatch]] = {}
     for watch in others:
-        places.setdefault(_waits_in(scene, watch), []).append(watch)
+        places.setdefault(_waits_in(job, watch), []).append(watch)
     clauses: list[_Parts] = []
     order = sorted(places.items(), key=lambda place: (-len(place[1]), place[1][0].rank))
     for place, there in order[:MAX_GROUPS]:
@@ -360,25 +360,25 @@ def _waiting(scene: Scene, others: Sequence[RankWatch], after: bool, seen_at: fl
             who = f"the other {len(there)}"
         else:
             who = name_ranks([watch.rank for watch in there])
-        stood = max(scene.stood_of(watch) for watch in there)
+        stood = max(job.stood_of(watch) for watch in there)
         clauses.append([f"{who} {verb} {place} for ", seen_at - stood])
     if len(order) > MAX_GROUPS:
         clauses.append([f"{sum(len(there) for _, there in order[MAX_GROUPS:])} more wait elsewhere"])
     return clauses
 
 
-def _place(scene: Scene, watch: RankWatch) -> str:
+def _place(job: JobSnapshot, watch: RankWatch) -> str:
     """Say where a rank is; of one that tells neither step nor phase the job's own innermost call does."""
-    stack = None if scene.dump is None else scene.dump.stack_of(watch.rank)
+    stack = None if job.dump is None else job.dump.stack_of(watch.rank)
     if stack is None or watch.phase or not (watch.sparse or watch.stepless):
         return place_of(watch)
     return f"in {own_call(stack.frames)}"
 
 
-def _waits_in(scene: Scene, watch: RankWatch) -> str:
-    one = scene.front.waiting(watch.rank)
+def _waits_in(job: JobSnapshot, watch: RankWatch) -> str:
+    one = job.front.waiting(watch.rank)
     if one is not None:
         return f"in {one.name}"
-    stack = None if scene.dump is None else scene.dump.stack_of(watch.rank)
+    stack = None if job.dump is None else job.dump.stack_of(watch.rank)
     name = collective_of(stack.frames) if stack is not None and stack.where == "collective" else ""
     return f"in {name}" if name else place_of(watch)

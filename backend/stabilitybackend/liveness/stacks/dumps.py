@@ -20,7 +20,7 @@ from stabilitybackend.liveness.stacks.collectives import (
     read,
 )
 from stabilitybackend.liveness.stacks.events import ranks_of
-from stabilitybackend.liveness.stacks.parse import Frame, classify, collective_of, main_thread
+from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, collective_of, main_thread
 from stabilitybackend.schema.ranks import DumpedRank, RankStacks, StackFrame, StackGroup, Where
 from stabilitybackend.slices import at_once
 from stabilitybackend.stateful import Stateful, fresh
@@ -44,7 +44,7 @@ MAX_NAME_CHARS = 200
 #: Stacks that have not come after so long are not waited for, seconds: a node needs at most 3.
 DUMP_WAIT_S = 8.0
 
-__all__ = ["DUMP_WAIT_S", "Dump", "DumpBook", "DumpRequest", "Look", "Stack"]
+__all__ = ["DUMP_WAIT_S", "Dump", "DumpBook", "DumpRequest", "RankSample", "Stack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class DumpRequest:
 
 
 @dataclass(slots=True)
-class Look:
+class RankSample:
     """What was seen of one rank. ``proc`` and ``slot`` are JSON texts, which take a fifth of the memory."""
 
     node: str
@@ -77,7 +77,7 @@ class Look:
 class Stack:
     """One main thread's stack, and what it means; ranks with the same one share it."""
 
-    frames: tuple[Frame, ...]
+    frames: tuple[ParsedFrame, ...]
     where: Where
     text: str
 
@@ -90,13 +90,13 @@ class Dump:
     reason: str = ""
     time: float = 0.0
     expected: frozenset[int] = frozenset()
-    looks: dict[int, Look] = field(default_factory=dict)
+    looks: dict[int, RankSample] = field(default_factory=dict)
     stacks: list[Stack] = field(default_factory=list)
     bytes: int = 0
     not_kept: int = 0
     _text_chars: int = 0
     _groups: dict[Group, Group] = field(default_factory=dict)
-    _known: dict[tuple[tuple[Frame, ...], str], int] = field(default_factory=dict)
+    _known: dict[tuple[tuple[ParsedFrame, ...], str], int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -115,7 +115,7 @@ class Dump:
             stack = self._stack(text, str(slot.get("phase") or ""))
             missing = "" if stack >= 0 else missing or "the text shows no stack of the main thread"
         recorder = read(data.get("collectives"), self._groups)
-        look = Look(
+        look = RankSample(
             node=node,
             pid=int(number(data.get("pid"))),
             stack=stack,

@@ -78,10 +78,10 @@ _SAVES_OR_VALIDATES = frozenset({"eval", "evaluate", "evaluation", "save", "vali
 _LOOP = frozenset({"finetune", "fit", "pretrain", "train"})
 _IN_A_STEP = frozenset({"activation", "backward", "forward", "gradient", "recompute"})
 
-__all__ = ["Frame", "calls_of", "classify", "collective_of", "in_long_work", "main_thread", "own_call"]
+__all__ = ["ParsedFrame", "calls_of", "classify", "collective_of", "in_long_work", "main_thread", "own_call"]
 
 
-class Frame(NamedTuple):
+class ParsedFrame(NamedTuple):
     """One call of a stack; ``line`` is 0 where it is not known."""
 
     function: str
@@ -89,7 +89,7 @@ class Frame(NamedTuple):
     line: int
 
 
-def main_thread(text: str) -> tuple[Frame, ...]:
+def main_thread(text: str) -> tuple[ParsedFrame, ...]:
     """Return the frames of the main thread, innermost first; empty where the text shows none.
 
     faulthandler lists the newest thread first, so that the main thread comes last; what was started by ``threading``
@@ -98,7 +98,7 @@ def main_thread(text: str) -> tuple[Frame, ...]:
     """
     text = text[-MAX_CHARS:]
     heads = list(_THREAD.finditer(text))
-    signalled: tuple[Frame, ...] = ()
+    signalled: tuple[ParsedFrame, ...] = ()
     end = len(text)
     for head in reversed(heads):
         frames = _frames(text[head.end() : end])
@@ -110,10 +110,10 @@ def main_thread(text: str) -> tuple[Frame, ...]:
     return signalled
 
 
-def _frames(block: str) -> tuple[Frame, ...]:
+def _frames(block: str) -> tuple[ParsedFrame, ...]:
     """Return the frames of one thread; what is no frame is passed over."""
     return tuple(
-        Frame(
+        ParsedFrame(
             sys.intern(match[3][:MAX_FUNCTION_CHARS]),
             sys.intern(match[1][-MAX_FILE_CHARS:]),
             int(match[2]) if match[2].isascii() and match[2].isdigit() else 0,
@@ -122,7 +122,7 @@ def _frames(block: str) -> tuple[Frame, ...]:
     )
 
 
-def classify(frames: Sequence[Frame], phase: str = "") -> Where:
+def classify(frames: Sequence[ParsedFrame], phase: str = "") -> Where:
     """Say what a main thread with these frames does.
 
     Args:
@@ -145,7 +145,7 @@ def classify(frames: Sequence[Frame], phase: str = "") -> Where:
     return _by_phase("native", phase)
 
 
-def in_long_work(frames: Sequence[Frame], where: Where, *, outside: bool, lively: bool = False) -> bool:
+def in_long_work(frames: Sequence[ParsedFrame], where: Where, *, outside: bool, lively: bool = False) -> bool:
     """Say whether a main thread is in work that may take long, a save or a validation, and is not stuck in it.
 
     Args:
@@ -160,7 +160,7 @@ def in_long_work(frames: Sequence[Frame], where: Where, *, outside: bool, lively
     return outside and where not in ("collective", "data")
 
 
-def collective_of(frames: Sequence[Frame]) -> str:
+def collective_of(frames: Sequence[ParsedFrame]) -> str:
     """Return the name of the collective that a stack is in, e.g. ``all_reduce``; empty where it shows none."""
     for frame in frames[:DEPTH]:
         inside = "torch/distributed/" in frame.file.replace("\\", "/")
@@ -169,17 +169,17 @@ def collective_of(frames: Sequence[Frame]) -> str:
     return ""
 
 
-def calls_of(frames: Sequence[Frame]) -> str:
+def calls_of(frames: Sequence[ParsedFrame]) -> str:
     """Return the innermost call, and the job's own that led to it: "select (selectors.py:415), from main (a.py:3)"."""
     return ", from ".join(dict.fromkeys((_call(frames[0]), own_call(frames))))
 
 
-def own_call(frames: Sequence[Frame]) -> str:
+def own_call(frames: Sequence[ParsedFrame]) -> str:
     """Return the innermost call of the job's own code, of any code where a stack has none: "main (a.py:3)"."""
     return _call(next((frame for frame in frames if _is_own(frame.file)), frames[0]))
 
 
-def _call(frame: Frame) -> str:
+def _call(frame: ParsedFrame) -> str:
     return f"{frame.function} ({frame.file.split('/')[-1]}:{frame.line})"
 
 

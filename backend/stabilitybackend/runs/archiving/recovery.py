@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection
 from stabilitybackend.archive.part import PartReader
 from stabilitybackend.errors import ArchiveError, SnapshotError
 from stabilitybackend.points.store import RunStore, series_of
-from stabilitybackend.runs.apply_frame import take
+from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.archiver import RunArchive
 from stabilitybackend.runs.archiving.restart_files import Found
@@ -98,7 +98,7 @@ async def _restored(
     if state is None:
         state = RunState(run_id, clock, undone)
     if processes is not None:
-        state.retelling = True
+        state.reconciling = True
         state.incidents.load(processes)
     kept, stale = parts[:good], parts[good:]
     state.store = await asyncio.to_thread(_store, kept)
@@ -168,7 +168,7 @@ async def _again(state: RunState, archive: RunArchive, reader: PartReader, setti
         return reader
     for frame_id, raw in frames:
         state.store.begin(frame_id, len(raw))
-        take(state, frame_id, raw, settings, replayed=True)
+        apply_frame(state, frame_id, raw, settings, replayed=True)
         await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
     state.store.open.to_id = reader.part.to_id
     generation = state.store.cut(snapshot.freeze(state))

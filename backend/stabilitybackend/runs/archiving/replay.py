@@ -18,7 +18,7 @@ from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import BadMessage, Frame, PointsBlock, decode_message
 
-__all__ = ["PastFrames", "Stopped", "past_frames"]
+__all__ = ["Replay", "Stopped", "replay"]
 
 #: Stream entries read at once.
 READ_COUNT = 256
@@ -35,7 +35,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class PastFrames:
+class Replay:
     """The frames of one run up to a moment.
 
     Args:
@@ -110,7 +110,7 @@ def _from(frame: Frame, start: int | None) -> list[Any]:
     ]
 
 
-async def past_frames(redis: Redis, run_id: str, now: Callable[[], tuple[RunState, str]]) -> PastFrames:
+async def replay(redis: Redis, run_id: str, now: Callable[[], tuple[RunState, str]]) -> Replay:
     """Return the frames of a run as they are now, none missing and none twice.
 
     Args:
@@ -128,7 +128,7 @@ async def past_frames(redis: Redis, run_id: str, now: Callable[[], tuple[RunStat
         with redis_errors():
             newest = await _newest(redis, run_id, after, cursor)
         if len(newest) == expected:
-            return PastFrames(run_id, parts, newest, store.values, frozenset(state.fold.undone))
+            return Replay(run_id, parts, newest, store.values, frozenset(state.fold.undone))
         await asyncio.sleep(TRY_AGAIN_S)
     raise Unavailable(f"run {run_id} is being archived", hint="try again in a moment", code="archiving")
 

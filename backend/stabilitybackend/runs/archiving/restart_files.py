@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from stabilitybackend.errors import SnapshotError
-from stabilitybackend.points.memtable import Place, Stretch, TableRows
+from stabilitybackend.points.memtable import RowPlace, RowRange, TableRows
 from stabilitybackend.stream_id import stream_order
 
 __all__ = ["FoldHead", "Found", "RestartFiles", "RestartShare", "frame_checksum"]
@@ -121,7 +121,7 @@ class Found:
 
     head: FoldHead
     snapshot: bytes
-    stretches: list[Stretch]
+    stretches: list[RowRange]
     begins_at: str
     length: int
 
@@ -138,7 +138,7 @@ class RestartFiles:
         self.path = folder / run_id
         self._run_id = run_id
 
-    def write(self, stretches: Sequence[tuple[str, Stretch]], head: FoldHead, snapshot: bytes) -> int:
+    def write(self, stretches: Sequence[tuple[str, RowRange]], head: FoldHead, snapshot: bytes) -> int:
         """Append rows, each to the points' file that begins after the given stream id, then replace the fold.
 
         Returns:
@@ -180,7 +180,7 @@ class RestartFiles:
             return None
         at = begins_at = after
         length = 0
-        stretches: list[Stretch] = []
+        stretches: list[RowRange] = []
         while stream_order(at) < stream_order(fold.head.to_id):
             file, begins_at = f"{_POINTS}{at}", at
             for body, ends in _unpacked(self._read(file), file):
@@ -272,7 +272,7 @@ def _decoded(body: memoryview, kind: type[T]) -> T:
         raise _unusable(f"a record can't be read: {error}") from error
 
 
-def _record(stretch: Stretch) -> _Record:
+def _record(stretch: RowRange) -> _Record:
     tables = [
         _Rows(
             rows.segment, rows.rank, rows.node, rows.stray, rows.names,
@@ -287,11 +287,11 @@ def _view(values: np.ndarray) -> memoryview:
     return np.ascontiguousarray(values).data.cast("B") if values.size else memoryview(b"")
 
 
-def _place(place: Place) -> tuple[str, int, int, int]:
+def _place(place: RowPlace) -> tuple[str, int, int, int]:
     return place.to_id, place.frames, place.bytes, place.order
 
 
-def _stretch(record: _Record) -> Stretch:
+def _stretch(record: _Record) -> RowRange:
     try:
         tables = [
             TableRows(
@@ -305,7 +305,7 @@ def _stretch(record: _Record) -> Stretch:
         marks = np.frombuffer(record.marks, np.int64).reshape(-1, 3)
     except ValueError as error:
         raise _unusable(f"a record can't be read: {error}") from error
-    return Stretch(Place(*record.begin), Place(*record.end), marks, tables)
+    return RowRange(RowPlace(*record.begin), RowPlace(*record.end), marks, tables)
 
 
 def _unusable(what: str) -> SnapshotError:

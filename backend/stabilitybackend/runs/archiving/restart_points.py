@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from stabilitybackend.errors import SnapshotError
-from stabilitybackend.points.memtable import Generation, Place, Stretch
+from stabilitybackend.points.memtable import Generation, RowPlace, RowRange
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_files import FoldHead, Found, RestartFiles, RestartShare, frame_checksum
@@ -81,7 +81,7 @@ class RestartPoints:
 
     def _restarted(self) -> None:
         #: The newest generation of which something is written, its file's name, and up to where.
-        self._at: tuple[Generation, str, Place] | None = None
+        self._at: tuple[Generation, str, RowPlace] | None = None
         self._cut: tuple[Generation, FoldHead] | None = None
         self._head: FoldHead | None = None
         self._newest = ""
@@ -171,7 +171,7 @@ class RestartPoints:
         """Write the run down when it is due: call it also when no frame comes, others may have become expensive."""
         store, now, head = state.store, self._clock(), self._head
         waits = self._task is not None and not self._task.done()
-        if self._files is None or head is None or waits or state.retelling or head.to_id == self._newest:
+        if self._files is None or head is None or waits or state.reconciling or head.to_id == self._newest:
             return
         if self._again_at - AGAIN_AFTER_S <= now < self._again_at:  # else it is time, or the clock was put back
             return
@@ -200,12 +200,12 @@ class RestartPoints:
 
     def _since(
         self, store: RunStore, last: Generation
-    ) -> tuple[list[tuple[str, Stretch]], tuple[Generation, str, Place]]:
+    ) -> tuple[list[tuple[str, RowRange]], tuple[Generation, str, RowPlace]]:
         """Return the rows up to ``last`` that are not written yet, each with its file, and where they end."""
         generations = store.generations
         at = self._at if self._at is not None and self._at[0] in generations else None
         first = generations.index(at[0]) if at is not None else 0
-        found: list[tuple[str, Stretch]] = []
+        found: list[tuple[str, RowRange]] = []
         reached = at
         for generation in generations[first : generations.index(last) + 1]:
             known = at is not None and generation is at[0]
@@ -217,7 +217,7 @@ class RestartPoints:
         return found, reached
 
     async def _write(
-        self, stretches: list[tuple[str, Stretch]], head: FoldHead, frozen: bytes, archived_to: str, spent_s: float
+        self, stretches: list[tuple[str, RowRange]], head: FoldHead, frozen: bytes, archived_to: str, spent_s: float
     ) -> None:
         files = self._files
         assert files is not None

@@ -19,7 +19,7 @@ from stabilitybackend.schema.server import ColdPoints, HotPoints, Storage
 from stabilitybackend.stream_id import stream_order
 from stabilitybackend.tasks import end
 
-__all__ = ["FRAME_OVERHEAD_BYTES", "WindowKeeper"]
+__all__ = ["FRAME_OVERHEAD_BYTES", "RunWindow"]
 
 #: What Redis needs for a stream entry beside the message itself, bytes (sequence numbers, source, its share of a node).
 FRAME_OVERHEAD_BYTES = 96
@@ -42,7 +42,7 @@ STOP_TIMEOUT_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-class WindowKeeper:
+class RunWindow:
     """Bounds what Redis and memory hold of a run.
 
     Args:

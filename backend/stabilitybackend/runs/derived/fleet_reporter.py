@@ -13,7 +13,7 @@ from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kinds_where
 
-__all__ = ["Chronicle"]
+__all__ = ["FleetReporter"]
 
 #: How long a job ran is stored at most this often while nothing else changes, seconds.
 STORE_EVERY_S = 60.0
@@ -21,7 +21,7 @@ STORE_EVERY_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Chronicle:
+class FleetReporter:
     """What the fleet knows of one run.
 
     Args:
@@ -37,7 +37,7 @@ class Chronicle:
 
     def begin(self, state: RunState) -> None:
         """Let findings about GPUs say what is remembered of them; call it for each new state of the run."""
-        state.remember = lambda finding: self._fleet.offenders.told(finding, self._run_id)
+        state.remember = lambda finding: self._fleet.gpu_history.told(finding, self._run_id)
 
     async def incidents(self, run: RunNames, incidents: Iterable[Incident]) -> None:
         """Take incidents that were stored just now, or at an earlier start of the server.

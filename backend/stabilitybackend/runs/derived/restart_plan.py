@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stabilitybackend.commands.restart_plan import MAX_FRUITLESS, JobFacts, make_plan
+from stabilitybackend.commands.restart_plan import MAX_FRUITLESS, RestartFacts, make_plan
 from stabilitybackend.commands.rollback_offer import way_back
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.plan import Plan
@@ -30,15 +30,15 @@ def plan_of(state: RunState, now: float, request: CommandRequest | None = None) 
     """
     ordered = state.commands.restart_under_way()
     if request is None and ordered is not None:
-        tries = sum(launch.started > ordered.issued for launch in state.world.launches())
+        tries = sum(launch.started > ordered.issued for launch in state.launch_sizes.launches())
         if tries < MAX_FRUITLESS:
             return ordered.plan
     status, note = state.liveness.status(now)
     checkpoints = state.checkpoints()
     nodes = {agent.node for agent in state.agents.values() if agent.ranks}
     incidents = state.incidents.all()
-    fruitless, settled = state.world.fruitless(checkpoints), state.liveness.is_settled(now)
+    fruitless, settled = state.launch_sizes.fruitless(checkpoints), state.liveness.is_settled(now)
     # What a rollback's handler can't change is none of a new process's business: it has none yet.
     offer = way_back(incidents[::-1], checkpoints, state.view().last_step)
-    job = JobFacts(status, note, incidents, checkpoints, nodes, fruitless, settled, offer)
+    job = RestartFacts(status, note, incidents, checkpoints, nodes, fruitless, settled, offer)
     return make_plan(state.run_id, job, now, request)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from stabilitybackend.archive.series import SeriesKey
-from stabilitybackend.fleet.rollback_cost import JobFacts, ledger
+from stabilitybackend.fleet.rollback_cost import CostFacts, rollback_costs
 from stabilitybackend.lineage.tree import Segment
 from stabilitybackend.points.store import StoreView
 from stabilitybackend.points.timestamps import TimesFound
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.rollback_cost import RollbackCosts
 
-__all__ = ["ledger_of"]
+__all__ = ["rollback_costs_of"]
 
 #: States of a run in which its time goes on.
 _UNDER_WAY = frozenset({"running", "stalled"})
@@ -43,7 +43,7 @@ class _Times:
         return None if key is None or not facts.points else self._found.time(self._view, key, facts, step)
 
 
-def ledger_of(state: RunState, now: float) -> Callable[[], RollbackCosts]:
+def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts]:
     """Return what makes the ledger of a run as it is now. Call this on the event loop, and the answer in a thread.
 
     Args:
@@ -57,8 +57,8 @@ def ledger_of(state: RunState, now: float) -> Callable[[], RollbackCosts]:
     # A server that has just started calls a run "running" until it has waited for agents: that is not the job's time.
     seen = any(agent.connected for agent in state.agents.values())
     starts = [time for time in state.fold.starts.values() if time > 0]
-    job = JobFacts(
-        world_size=state.world.size,
+    job = CostFacts(
+        world_size=state.launch_sizes.size,
         gpus=_gpus(state),
         started=min(starts, default=None),
         until=now if seen and state.liveness.status(now)[0] in _UNDER_WAY else None,
@@ -66,7 +66,7 @@ def ledger_of(state: RunState, now: float) -> Callable[[], RollbackCosts]:
     heads = [segment for _, segment in state.fold.heads]
     incidents = state.incidents.all()
     times = _Times(segments, keys, view, found)
-    return lambda: RollbackCosts(*ledger(segments, heads, times, incidents, job), view.problems)
+    return lambda: RollbackCosts(*rollback_costs(segments, heads, times, incidents, job), view.problems)
 
 
 def _gpus(state: RunState) -> int | None:
@@ -77,4 +77,4 @@ def _gpus(state: RunState) -> int | None:
         if (match := _GPU.match(metric))
         for key in state.store.keys(metric)
     }
-    return min(len(seen), state.world.size) if seen else None
+    return min(len(seen), state.launch_sizes.size) if seen else None

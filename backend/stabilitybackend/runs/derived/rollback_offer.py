@@ -46,7 +46,7 @@ def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *
     head = state.fold.tree[state.fold.tree.head]
     return JobView(
         *pace,
-        world_size=state.world.size,
+        world_size=state.launch_sizes.size,
         head=head.id,
         head_key=head.key,
         checkpoints=state.checkpoints() if for_command else [],

@@ -24,7 +24,7 @@ __all__ = ["COLUMNS", "HealthFeed"]
 #: Every agent is reported whole at least once in so many looks: what a browser has wrong for any reason is right then.
 WHOLE_EVERY = 60
 #: A beat that has not moved for so long is missing, seconds: it moves once a second and is looked at once a second.
-BEAT_STANDS_S = 3.0
+HEARTBEAT_STALLED_S = 3.0
 #: In a phase for so long the kernel's word for where the process waits is reported, seconds; before it only flickers.
 WCHAN_AFTER_S = 3.0
 #: Agents whose columns are made in one go: a node has 8 ranks or so.
@@ -167,7 +167,7 @@ class HealthFeed:
             columns["cpu"].append(None if cpu is None else 5 * round(20 * min(max(cpu, 0.0), 99.0)))
             columns["proc"].append((proc.state or " ")[:1])
             columns["wchan"].append(_word(proc.wchan) if stands else "")
-            columns["beat"].append(beat_at if time - beat_at >= BEAT_STANDS_S else None)
+            columns["beat"].append(beat_at if time - beat_at >= HEARTBEAT_STALLED_S else None)
             columns["budget"].append(_budget(rank.budget_s))
         return columns
 

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import orjson
 
-__all__ = ["Channel", "Subscriber", "stream_order"]
+from stabilitybackend.stream_id import stream_order
+
+__all__ = ["Channel", "Subscriber"]
 
 #: Messages a browser may lag behind before it has to fetch again; at 20 a second about 25 s.
 MAX_QUEUED = 512
@@ -91,12 +93,3 @@ class Channel:
         if self._dropped_any and stream_order(self._recent[0][0]) > after:
             return None
         return [data for at, data in self._recent if stream_order(at) > after]
-
-
-def stream_order(cursor: str) -> tuple[int, int]:
-    """Return a stream id ``ms-n`` as something that sorts; anything else sorts first."""
-    left, _, right = cursor.partition("-")
-    try:
-        return int(left), int(right or 0)
-    except ValueError:
-        return -1, 0

@@ -18,7 +18,7 @@ import msgspec
 
 from stabilityclient.rollback.decision import ENDED_STATES
 
-__all__ = ["AGENT_KINDS", "MAX_REMEMBERED", "AgentCommand", "Fence", "Handler", "Orders"]
+__all__ = ["AGENT_KINDS", "MAX_REMEMBERED", "AgentCommand", "AgentCommands", "Fence", "Handler"]
 
 #: Kinds of commands for agents; all others are for the ranks.
 AGENT_KINDS = frozenset({"dump_stacks", "restart"})
@@ -29,7 +29,7 @@ MAX_WAITING = 8
 #: Agents that may begin one order: what ended two in a row may be the order itself.
 MAX_BEGINS = 2
 #: Of these the handler says what is known when it is too late to go on.
-_LOOKED_AFTER = frozenset({"restart"})
+_SUPERVISED = frozenset({"restart"})
 
 
 class Fence(msgspec.Struct):
@@ -71,7 +71,7 @@ class _State(msgspec.Struct):
     open: list[_Open] = []
 
 
-class Orders:
+class AgentCommands:
     """Takes the commands that are for the agent.
 
     Args:
@@ -163,7 +163,7 @@ class Orders:
         if over and not before:
             return "failed", "it expired before an agent could begin it here: nothing was done"
         told = f"the agent that began it ended in the middle{', and so did the next one' if before > 1 else ''}"
-        if over and kind not in _LOOKED_AFTER:
+        if over and kind not in _SUPERVISED:
             return "failed", f"{told}; it is not begun again"
         order.begun += 1
         self._remember()

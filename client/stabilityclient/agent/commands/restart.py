@@ -22,11 +22,11 @@ from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.watch.exits import has_ended, open_process, send_signal, signal_name
 from stabilityclient.agent.watch.health import living_ranks
 from stabilityclient.agent.watch.probes import read_stat, wchan_of
-from stabilityclient.agent.watch.visibility_gaps import twins
+from stabilityclient.agent.watch.visibility_gaps import duplicate_ranks
 from stabilityclient.plan import PLAN_VERSION, mark_used, write_plan
 from stabilityclient.sidecar import read_json
 
-__all__ = ["GRACE_S", "Restart", "refusal", "started_ns"]
+__all__ = ["GRACE_S", "Restarter", "refusal", "started_ns"]
 
 #: Seconds from SIGTERM to SIGKILL where the order names none.
 GRACE_S = 10.0
@@ -93,7 +93,7 @@ def _named(ranks: list[Source]) -> str:
     )
 
 
-class Restart:
+class Restarter:
     """Ends the ranks of this node on order.
 
     Args:
@@ -134,7 +134,7 @@ class Restart:
             return known
         if over and not planned:
             return "failed", "its plan is not on this node, so no rank was ended here; it is not begun again"
-        two = twins(ranks, self._now())
+        two = duplicate_ranks(ranks, self._now())
         why = f"{two[0]['why']}: which of them is meant is not known" if two else refusal(command, self._node, ranks)
         if why:
             return "failed", f"refused: {why}"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from stabilityclient.agent.gpu.budget import Budget
 from stabilityclient.agent.gpu.calls import Hanging
 from stabilityclient.agent.gpu.conditions import CONDITIONS
-from stabilityclient.agent.gpu.samples import GpuFacts, GpuLook
+from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample
 
 __all__ = ["Change", "GpuChanges"]
 
@@ -115,7 +115,7 @@ class GpuChanges:
         """Return how many changes were not reported because there were too many."""
         return self._budget.suppressed
 
-    def look(self, gpu: GpuFacts, look: GpuLook) -> list[Change]:
+    def look(self, gpu: GpuInfo, look: GpuSample) -> list[Change]:
         """Return what changed with a look."""
         self._begin(look.time)
         fault = look.fault
@@ -161,7 +161,7 @@ class GpuChanges:
 
     # --- rules -----------------------------------------------------------------------------------------------------
 
-    def _throttle(self, look: GpuLook) -> None:
+    def _throttle(self, look: GpuSample) -> None:
         bits = look.values.get("throttle_reasons")
         for reason, bit in _BITS.items():
             counted = look.values.get(f"{reason}_ns")
@@ -188,7 +188,7 @@ class GpuChanges:
         text = f"{_REASONS[reason]}{part}"
         self._latch("throttle", on or stays, facts, text, f"no longer: {_REASONS[reason]},", name=name)
 
-    def _temperatures(self, gpu: GpuFacts, look: GpuLook) -> None:
+    def _temperatures(self, gpu: GpuInfo, look: GpuSample) -> None:
         for sensor, field, limit in (("gpu", "temp_c", gpu.limit_c), ("memory", "mem_temp_c", gpu.memory_limit_c)):
             value, name = look.values.get(field), f"temperature:{sensor}"
             if value is None or limit is None:
@@ -221,7 +221,7 @@ class GpuChanges:
         text = f"the driver asks: {words}"
         self._latch("recovery_action", action != 0, {"action": action}, text, "asks for nothing any more", action)
 
-    def _links_of(self, look: GpuLook) -> None:
+    def _links_of(self, look: GpuSample) -> None:
         values = look.values
         if look.links_up is not None:
             self._links |= look.links_up
@@ -239,7 +239,7 @@ class GpuChanges:
             self._latch("nvlink", on, facts, text, "no NVLink errors any more", name="nvlink:errors")
         self._pcie(look)
 
-    def _pcie(self, look: GpuLook) -> None:
+    def _pcie(self, look: GpuSample) -> None:
         values = look.values
         if "pcie_replays" in values:
             counter = self._counters.setdefault("pcie_replay", _Counter(values["pcie_replays"], look.time))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stabilityclient.agent.gpu.listener import XID
 from stabilityclient.agent.gpu.reader import GpuReader, Load
-from stabilityclient.agent.gpu.samples import NodeLook
+from stabilityclient.agent.gpu.samples import NodeSample
 
 __all__ = ["GpuCheckup", "check_gpus"]
 
@@ -26,7 +26,7 @@ class GpuCheckup(NamedTuple):
 def check_gpus(timeout_s: float = TIMEOUT_S, load: Load | None = None) -> GpuCheckup:
     """Return what can be seen of the GPUs of this machine. A call that hangs is a finding like any other."""
     reader = GpuReader(load)
-    looks: list[NodeLook] = []
+    looks: list[NodeSample] = []
     deaf: list[int] = []
 
     def look() -> None:
@@ -53,7 +53,7 @@ def check_gpus(timeout_s: float = TIMEOUT_S, load: Load | None = None) -> GpuChe
     return _judged(looks[0], deaf)
 
 
-def _judged(look: NodeLook, deaf: list[int]) -> GpuCheckup:
+def _judged(look: NodeSample, deaf: list[int]) -> GpuCheckup:
     if not look.visible:
         advice = (
             "nothing to do unless this machine has an NVIDIA GPU: then check its driver (nvidia-smi), and in a "

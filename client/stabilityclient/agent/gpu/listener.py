@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from stabilityclient.agent.gpu.calls import CallWatch
-from stabilityclient.agent.gpu.nvml_queries import Device, DriverGone, error_code, error_text
+from stabilityclient.agent.gpu.nvml_queries import DriverGone, NvmlDevice, error_code, error_text
 
 __all__ = ["WAIT_S", "EventListener", "GpuEvent"]
 
@@ -53,7 +53,7 @@ class EventListener(threading.Thread):
     def __init__(
         self,
         module: Any,
-        devices: Iterable[Device],
+        devices: Iterable[NvmlDevice],
         events: deque[GpuEvent],
         wake: Callable[[], None],
         now: Callable[[], float] = time.monotonic,

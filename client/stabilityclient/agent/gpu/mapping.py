@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stabilityclient.agent.gpu.samples import GpuFacts
+from stabilityclient.agent.gpu.samples import GpuInfo
 
 __all__ = ["VISIBLE", "device_for", "environment_of"]
 
@@ -17,8 +17,8 @@ _OLD_MIG = "MIG-GPU-"
 
 
 def device_for(
-    gpus: Sequence[GpuFacts], pids: Mapping[str, float], local_rank: int | None, visible: str | None
-) -> GpuFacts | None:
+    gpus: Sequence[GpuInfo], pids: Mapping[str, float], local_rank: int | None, visible: str | None
+) -> GpuInfo | None:
     """Return the GPU of one rank, None where nothing says which.
 
     Args:
@@ -33,12 +33,12 @@ def device_for(
     return max(found, key=lambda gpu: pids[gpu.key])
 
 
-def _expected(gpus: Sequence[GpuFacts], local_rank: int | None, visible: str | None) -> GpuFacts | None:
+def _expected(gpus: Sequence[GpuInfo], local_rank: int | None, visible: str | None) -> GpuInfo | None:
     in_order = sorted(gpus, key=lambda gpu: gpu.index)
     if visible is None:
         return in_order[local_rank] if local_rank is not None and 0 <= local_rank < len(in_order) else None
     names = [name.strip() for name in visible.split(",")] if visible.strip() else []
-    seen: list[GpuFacts] = []
+    seen: list[GpuInfo] = []
     for name in names:
         gpu = _named(in_order, name)
         if gpu is None:
@@ -49,7 +49,7 @@ def _expected(gpus: Sequence[GpuFacts], local_rank: int | None, visible: str | N
     return seen[local_rank] if local_rank is not None and 0 <= local_rank < len(seen) else None
 
 
-def _named(gpus: Sequence[GpuFacts], name: str) -> GpuFacts | None:
+def _named(gpus: Sequence[GpuInfo], name: str) -> GpuInfo | None:
     if name.isdigit():
         return next((gpu for gpu in gpus if gpu.index == int(name)), None)
     if name.startswith(_OLD_MIG):

@@ -15,9 +15,9 @@ from stabilityclient.agent.gpu.mapping import VISIBLE, device_for, environment_o
 from stabilityclient.agent.gpu.poller import POLL_S, GpuPoller
 from stabilityclient.agent.gpu.reader import Load
 from stabilityclient.agent.gpu.rows import row_of
-from stabilityclient.agent.gpu.samples import GpuFacts, NodeLook, index_of_mute
+from stabilityclient.agent.gpu.samples import GpuInfo, NodeSample, index_of_mute
 from stabilityclient.agent.gpu.xids import XidFold
-from stabilityclient.agent.watch.kernel_lines import KernelLine
+from stabilityclient.agent.watch.kernel_lines import KernelMessage
 
 __all__ = ["GpuMonitor", "RankProcess"]
 
@@ -86,7 +86,7 @@ class GpuMonitor:
         self._poller = GpuPoller(poll_s, load, now)
         hang_s = min(HANG_S, max(MIN_HANG_S, poll_s))
         self._poll_guard, self._event_guard = HangGuard(hang_s), HangGuard(hang_s)
-        self._look = NodeLook(False, "not read yet")
+        self._look = NodeSample(False, "not read yet")
         self._looked_at: float | None = None
         self._changes: dict[str, GpuChanges] = {}
         self._unplaced = GpuChanges()
@@ -152,7 +152,7 @@ class GpuMonitor:
         gpu = self._device(pid, local_rank, environ)
         return None if gpu is None else {"index": gpu.index, "uuid": gpu.uuid}
 
-    def kernel(self, lines: Iterable[KernelLine]) -> None:
+    def kernel(self, lines: Iterable[KernelMessage]) -> None:
         """Take new lines of the kernel's log: an Xid of a known GPU is that GPU's, all else is reported as it is."""
         now = self._now()
         for line in lines:
@@ -193,7 +193,7 @@ class GpuMonitor:
 
     # --- looks -----------------------------------------------------------------------------------------------------
 
-    def _take(self, look: NodeLook, now: float) -> None:
+    def _take(self, look: NodeSample, now: float) -> None:
         self._look, self._looked_at = look, self._wall()
         fresh = {what: why for what, why in self._blind.items() if what == "gpu_ecc" and look.visible}
         if any(gpu.dear for gpu in look.looks.values()):
@@ -243,7 +243,7 @@ class GpuMonitor:
 
     # --- who is where ----------------------------------------------------------------------------------------------
 
-    def _device(self, pid: int, local_rank: int | None, environ: Mapping[str, str] | None = None) -> GpuFacts | None:
+    def _device(self, pid: int, local_rank: int | None, environ: Mapping[str, str] | None = None) -> GpuInfo | None:
         gpus = list(self._look.gpus.values())
         if not gpus:
             return None
@@ -266,7 +266,7 @@ class GpuMonitor:
                 found.setdefault(gpu.key, []).append(rank.rank)
         return {key: sorted(ranks) for key, ranks in found.items()}
 
-    def _on_bus(self, bus_id: str | None) -> GpuFacts | None:
+    def _on_bus(self, bus_id: str | None) -> GpuInfo | None:
         return next((gpu for gpu in self._look.gpus.values() if bus_id and gpu.bus_id == bus_id), None)
 
     def _tell_note(self) -> None:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from stabilityclient.agent.gpu.calls import CallWatch
 from stabilityclient.agent.gpu.conditions import CONDITIONS
 from stabilityclient.agent.gpu.fields import CHEAP_FIELDS, DEAR_FIELDS, NVLINK_ERRORS, PORT_FIELDS, read_fields
-from stabilityclient.agent.gpu.samples import Fault, GpuFacts, GpuLook
+from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample, NvmlFault
 
-__all__ = ["Device", "DriverGone", "error_code", "error_text"]
+__all__ = ["DriverGone", "NvmlDevice", "error_code", "error_text"]
 
 _MIB = 1024 * 1024
 #: NVLinks of one GPU (NVML_NVLINK_MAX_LINKS of nvidia-ml-py 13.615).
@@ -41,7 +41,7 @@ class _Lost(Exception):
     """This GPU answers nothing any more: the rest of the look is not asked."""
 
 
-class Device:
+class NvmlDevice:
     """One GPU that NVML counts.
 
     Args:
@@ -53,8 +53,8 @@ class Device:
         self,
         watch: CallWatch,
         handle: Any,
-        facts: GpuFacts,
-        no_handle: Fault | None,
+        facts: GpuInfo,
+        no_handle: NvmlFault | None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.handle = handle
@@ -63,16 +63,16 @@ class Device:
         self._watch = watch
         self._now = now
         self._never: set[str] = set()
-        self._look = GpuLook(0.0)
+        self._look = GpuSample(0.0)
         self._answers = 0
 
-    def look(self, dear: bool, processes: bool) -> GpuLook:
+    def look(self, dear: bool, processes: bool) -> GpuSample:
         """Ask; return the answers. A look in which nothing is answered is that of a lost GPU.
 
         Args:
             dear: also what takes long. processes: also who computes on it.
         """
-        look = self._look = GpuLook(self._now(), dear, fault=self.no_handle)
+        look = self._look = GpuSample(self._now(), dear, fault=self.no_handle)
         if self.no_handle is not None:
             return look
         self._answers = 0
@@ -86,12 +86,12 @@ class Device:
             pass
         if look.fault is None and not self._answers and look.troubles:
             call, text = next(iter(look.troubles.items()))
-            look.fault = Fault("lost", call, text)
+            look.fault = NvmlFault("lost", call, text)
         return look
 
     # --- questions -------------------------------------------------------------------------------------------------
 
-    def _cheap(self, look: GpuLook) -> None:
+    def _cheap(self, look: GpuSample) -> None:
         values = look.values
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         if rates is not None:
@@ -111,7 +111,7 @@ class Device:
             if not 0.0 < values.get(sensor, 1.0) < MAX_TEMP_C:
                 del values[sensor]  # 0 and 255 are what a sensor says that can't be read
 
-    def _dear(self, look: GpuLook) -> None:
+    def _dear(self, look: GpuSample) -> None:
         values = look.values
         self._number("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", scale=0.001)
         fields = {**DEAR_FIELDS, **{name: condition.field for name, condition in CONDITIONS.items()}}
@@ -129,7 +129,7 @@ class Device:
         ):
             self._number(name, call)
 
-    def _processes(self, look: GpuLook) -> None:
+    def _processes(self, look: GpuSample) -> None:
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
         if processes is not None:
             pids: dict[int, float] = {}
@@ -137,7 +137,7 @@ class Device:
                 pids[int(process.pid)] = pids.get(int(process.pid), 0.0) + (process.usedGpuMemory or 0) / _MIB
             look.pids = pids
 
-    def _nvlink(self, look: GpuLook) -> None:
+    def _nvlink(self, look: GpuSample) -> None:
         links = min(int(look.values.pop("nvlink_links", 0.0)), MAX_LINKS)
         if links:
             states = {link: self._ask("nvmlDeviceGetNvLinkState", link) for link in range(links)}
@@ -149,7 +149,7 @@ class Device:
         if counted:
             look.values["nvlink_errors"] = sum(look.values.pop(name) for name in counted)
 
-    def _sram(self, look: GpuLook) -> None:
+    def _sram(self, look: GpuSample) -> None:
         name = "nvmlDeviceGetSramEccErrorStatus"
         if name in self._never:
             return
@@ -169,7 +169,7 @@ class Device:
             self._look.values[field] = float(value) * scale
         return value is not None
 
-    def _fields(self, look: GpuLook, asked: dict[str, tuple[int, int]]) -> None:
+    def _fields(self, look: GpuSample, asked: dict[str, tuple[int, int]]) -> None:
         """Ask many fields in one call; those that this GPU does not have are left out from the next time on."""
         names = [name for name in asked if name not in self._never]
         answers = self._ask("nvmlDeviceGetFieldValues", [asked[name] for name in names]) if names else None
@@ -201,10 +201,10 @@ class Device:
         if code in _NEVER:
             self._never.add(key)
         elif code in (_GPU_IS_LOST, _GPU_NOT_FOUND):
-            self._look.fault = Fault("lost", call, text)
+            self._look.fault = NvmlFault("lost", call, text)
             raise _Lost
         elif code == _RESET_REQUIRED:
-            self._look.fault = self._look.fault or Fault("reset_required", call, text)
+            self._look.fault = self._look.fault or NvmlFault("reset_required", call, text)
         else:
             self._look.troubles[key] = text
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from stabilityclient.agent.gpu.calls import Call
 from stabilityclient.agent.gpu.listener import WAIT_S, EventListener, GpuEvent
 from stabilityclient.agent.gpu.reader import GpuReader, Load
-from stabilityclient.agent.gpu.samples import NodeLook
+from stabilityclient.agent.gpu.samples import NodeSample
 
 __all__ = ["POLL_S", "GpuPoller"]
 
@@ -38,7 +38,7 @@ class GpuPoller:
     def __init__(
         self, poll_s: float = POLL_S, load: Load | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self.looks: deque[NodeLook] = deque(maxlen=MAX_LOOKS)
+        self.looks: deque[NodeSample] = deque(maxlen=MAX_LOOKS)
         self.events: deque[GpuEvent] = deque()
         self.wants_pids = True
         self._poll_s = poll_s
@@ -95,13 +95,13 @@ class GpuPoller:
                 self._listen(look, dear)
             except Exception as error:  # a defect of ours: the thread must go on, and it must be seen
                 why = f"a defect of this agent: {type(error).__name__}: {error}"[:300]
-                look = NodeLook(False, f"no GPU visible here: {why}", blind={"gpu": why})
+                look = NodeSample(False, f"no GPU visible here: {why}", blind={"gpu": why})
             self.looks.append(look)
             if self._asked.wait(max(0.0, self._poll_s - (self._now() - started))) and not self._ending:
                 time.sleep(max(0.0, min(MIN_PAUSE_S, self._poll_s / 2) - (self._now() - started)))
         self._reader.close()
 
-    def _listen(self, look: NodeLook, dear: bool) -> None:
+    def _listen(self, look: NodeSample, dear: bool) -> None:
         """Have a listener where events can come: at first, after NVML was opened again, after it ended in trouble."""
         if not look.visible or self._reader.watch is None:
             return

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from stabilityclient.agent.gpu.calls import CallWatch
-from stabilityclient.agent.gpu.nvml_queries import Device, DriverGone, error_code, error_text
-from stabilityclient.agent.gpu.samples import Fault, GpuFacts, GpuLook, NodeLook, mute_key
+from stabilityclient.agent.gpu.nvml_queries import DriverGone, NvmlDevice, error_code, error_text
+from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample, NodeSample, NvmlFault, mute_key
 from stabilityclient.agent.watch.kernel_lines import bus_key
 
 __all__ = ["GpuReader", "Load", "load_pynvml"]
@@ -55,14 +55,14 @@ class GpuReader:
         self._open = False
         self._count = 0
         self._driver = ""
-        self._devices: dict[str, Device] = {}  # those that NVML counts now
-        self._known: dict[str, GpuFacts] = {}  # every one that was ever seen
+        self._devices: dict[str, NvmlDevice] = {}  # those that NVML counts now
+        self._known: dict[str, GpuInfo] = {}  # every one that was ever seen
 
-    def devices(self) -> list[Device]:
+    def devices(self) -> list[NvmlDevice]:
         """Return the GPUs that NVML counts, with their handles."""
         return list(self._devices.values())
 
-    def look(self, dear: bool, processes: bool = False) -> NodeLook:
+    def look(self, dear: bool, processes: bool = False) -> NodeSample:
         """Return what the GPUs say now. Blocks for as long as the driver takes; a sick GPU can take without end.
 
         Args:
@@ -80,7 +80,7 @@ class GpuReader:
         if not looks:
             return self._nothing("no GPU visible here: NVML sees 0 devices", "NVML sees 0 GPUs")
         missing = frozenset(self._known) - frozenset(self._devices)
-        return NodeLook(
+        return NodeSample(
             True, self._text(looks, missing), self._driver, dict(self._known), looks, missing, self._blind(dear, looks)
         )
 
@@ -113,7 +113,7 @@ class GpuReader:
 
     def _enumerate(self, watch: CallWatch, count: int) -> None:
         """Ask each GPU who it is. One that does not even say that is known by its index."""
-        devices: dict[str, Device] = {}
+        devices: dict[str, NvmlDevice] = {}
         mute: list[tuple[int, str]] = []
         for index in range(min(count, MAX_GPUS)):
             before = next((facts.key for facts in self._known.values() if facts.index == index), mute_key(index))
@@ -126,24 +126,24 @@ class GpuReader:
                 mute.append((index, error_text(error)))
                 continue
             self._known[facts.key] = facts
-            device = self._devices.get(facts.key) or Device(watch, handle, facts, None, self._now)
+            device = self._devices.get(facts.key) or NvmlDevice(watch, handle, facts, None, self._now)
             device.handle, device.no_handle = handle, None
             devices[facts.key] = device
         for index, text in mute:
             # Most likely one that is known and that no other index is: NVML's order stays, it only leaves gaps out.
             left = [facts for key, facts in self._known.items() if key not in devices]
             same = [facts for facts in left if facts.index == index] or (left if len(mute) == 1 else [])
-            facts = same[0] if len(same) == 1 else GpuFacts(index, "")
+            facts = same[0] if len(same) == 1 else GpuInfo(index, "")
             self._known[facts.key] = facts
-            fault = Fault("lost", "nvmlDeviceGetHandleByIndex", text)
-            devices[facts.key] = Device(watch, None, facts, fault, self._now)
+            fault = NvmlFault("lost", "nvmlDeviceGetHandleByIndex", text)
+            devices[facts.key] = NvmlDevice(watch, None, facts, fault, self._now)
         named = {facts.index for facts in self._known.values() if facts.uuid}
         for key in [key for key, facts in self._known.items() if not facts.uuid and facts.index in named]:
             del self._known[key]  # its identity is known since
             devices.pop(key, None)
         self._devices, self._count = devices, count
 
-    def _identify(self, watch: CallWatch, handle: Any, index: int, uuid: str) -> GpuFacts:
+    def _identify(self, watch: CallWatch, handle: Any, index: int, uuid: str) -> GpuInfo:
         known = self._known.get(uuid)
         if known is not None:
             return known
@@ -160,7 +160,7 @@ class GpuReader:
         limits = {kind: ask("nvmlDeviceGetTemperatureThreshold", kind) for kind in (_SLOWDOWN, _MEMORY_MAX, _GPU_MAX)}
         taken = {gpu.index for gpu in self._known.values() if gpu.uuid}
         free = next((at for at in (index, *range(MAX_GPUS)) if at not in taken), index)
-        return GpuFacts(
+        return GpuInfo(
             index=free,
             uuid=uuid,
             name=_words(ask("nvmlDeviceGetName")),
@@ -185,17 +185,17 @@ class GpuReader:
                         raise
         return found
 
-    def _look_at(self, device: Device, dear: bool, processes: bool) -> GpuLook:
+    def _look_at(self, device: NvmlDevice, dear: bool, processes: bool) -> GpuSample:
         started = self._now()
         look = device.look(dear, processes)
         look.time = self._now()
         look.took_ms = (look.time - started) * 1000.0
         return look
 
-    def _nothing(self, text: str, why: str) -> NodeLook:
-        return NodeLook(False, text, self._driver, dict(self._known), {}, frozenset(), {"gpu": why})
+    def _nothing(self, text: str, why: str) -> NodeSample:
+        return NodeSample(False, text, self._driver, dict(self._known), {}, frozenset(), {"gpu": why})
 
-    def _text(self, looks: dict[str, GpuLook], missing: frozenset[str]) -> str:
+    def _text(self, looks: dict[str, GpuSample], missing: frozenset[str]) -> str:
         troubles = [f"GPU {self._known[key].index} is gone" for key in sorted(missing)]
         for key, look in looks.items():
             index = self._known[key].index
@@ -205,7 +205,7 @@ class GpuReader:
         names = sorted({facts.name for facts in self._known.values() if facts.name})
         return "; ".join(troubles)[:500] or f"{len(looks)} x {', '.join(names)}"
 
-    def _blind(self, dear: bool, looks: dict[str, GpuLook]) -> dict[str, str]:
+    def _blind(self, dear: bool, looks: dict[str, GpuSample]) -> dict[str, str]:
         if not dear:
             return {}
         without = [self._known[key].index for key, look in looks.items() if look.fault is None and _no_ecc(look)]
@@ -221,7 +221,7 @@ def load_pynvml() -> Any:
     return pynvml
 
 
-def _no_ecc(look: GpuLook) -> bool:
+def _no_ecc(look: GpuSample) -> bool:
     return "ecc_uncorrected" not in look.values and bool(look.values)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stabilityclient.agent.gpu.conditions import CONDITIONS
-from stabilityclient.agent.gpu.samples import GpuFacts, GpuLook
+from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample
 
 __all__ = ["row_of"]
 
@@ -21,7 +21,7 @@ _TIMES = {
 }
 
 
-def row_of(gpu: GpuFacts, look: GpuLook, times: dict[str, tuple[float, float]]) -> dict[str, float]:
+def row_of(gpu: GpuInfo, look: GpuSample, times: dict[str, tuple[float, float]]) -> dict[str, float]:
     """Return the points of one look, empty for a GPU that answered nothing.
 
     Args:

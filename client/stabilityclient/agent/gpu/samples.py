@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Fault", "GpuFacts", "GpuLook", "NodeLook", "index_of_mute", "mute_key"]
+__all__ = ["GpuInfo", "GpuSample", "NodeSample", "NvmlFault", "index_of_mute", "mute_key"]
 
 _MUTE = "index "
 
@@ -21,7 +21,7 @@ def index_of_mute(key: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuFacts:
+class GpuInfo:
     """Who a GPU is.
 
     Args:
@@ -49,7 +49,7 @@ class GpuFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class NvmlFault:
     """Why a GPU does not answer.
 
     Args:
@@ -62,7 +62,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class GpuLook:
+class GpuSample:
     """What one GPU answered in one look.
 
     Args:
@@ -80,13 +80,13 @@ class GpuLook:
     values: dict[str, float] = field(default_factory=dict)
     links_up: frozenset[int] | None = None
     pids: dict[int, float] | None = None
-    fault: Fault | None = None
+    fault: NvmlFault | None = None
     troubles: dict[str, str] = field(default_factory=dict)
     took_ms: float = 0.0
 
 
 @dataclass(slots=True)
-class NodeLook:
+class NodeSample:
     """One look at all GPUs.
 
     Args:
@@ -100,7 +100,7 @@ class NodeLook:
     visible: bool
     text: str
     driver: str = ""
-    gpus: dict[str, GpuFacts] = field(default_factory=dict)
-    looks: dict[str, GpuLook] = field(default_factory=dict)
+    gpus: dict[str, GpuInfo] = field(default_factory=dict)
+    looks: dict[str, GpuSample] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
     blind: dict[str, str] = field(default_factory=dict)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from stabilityclient.agent.watch.kernel_lines import KernelLine
+from stabilityclient.agent.watch.kernel_lines import KernelMessage
 
-__all__ = ["ToldXid", "XidFold"]
+__all__ = ["ReportedXid", "XidFold"]
 
 #: The same Xid of the same GPU within so long is one, whichever source it comes from; repeats are counted, seconds.
 SAME_S = 5.0
@@ -19,7 +19,7 @@ MAX_REMEMBERED = 512
 _PROCESS = re.compile(r"\bpid=(\d+)(?:, name=([^,]{1,64}))?")
 
 
-class ToldXid(NamedTuple):
+class ReportedXid(NamedTuple):
     """An Xid to tell. ``gpu``: key of the GPU; ``facts``: ``xid``, ``source``, what the line says; ``line``: it."""
 
     gpu: str
@@ -43,16 +43,16 @@ class XidFold:
     def __init__(self, with_lines: bool = True) -> None:
         self.with_lines = with_lines
         self._seen: dict[tuple[str, int], _Seen] = {}
-        self._waiting: dict[tuple[str, int], tuple[float, ToldXid]] = {}
+        self._waiting: dict[tuple[str, int], tuple[float, ReportedXid]] = {}
 
     def nvml(self, gpu: str, xid: int, now: float) -> None:
         """Take an event of NVML's."""
         repeats = self._new(gpu, xid, now)
         if repeats is not None:
             facts: dict[str, Any] = {"xid": xid, "source": "nvml"} | ({"repeats": repeats} if repeats else {})
-            self._waiting[gpu, xid] = (now + (LINE_WAIT_S if self.with_lines else 0.0), ToldXid(gpu, facts, ""))
+            self._waiting[gpu, xid] = (now + (LINE_WAIT_S if self.with_lines else 0.0), ReportedXid(gpu, facts, ""))
 
-    def kernel(self, gpu: str, line: KernelLine, now: float) -> None:
+    def kernel(self, gpu: str, line: KernelMessage, now: float) -> None:
         """Take a line about a GPU that is known."""
         xid = line.xid
         if xid is None:
@@ -63,14 +63,14 @@ class XidFold:
             process["process"] = found[2]
         waiting = self._waiting.get((gpu, xid))
         if waiting is not None:  # the same one, and NVML was first
-            self._waiting[gpu, xid] = (now, ToldXid(gpu, waiting[1].facts | process, line.text))
+            self._waiting[gpu, xid] = (now, ReportedXid(gpu, waiting[1].facts | process, line.text))
             return
         repeats = self._new(gpu, xid, now)
         if repeats is not None:
             facts = {"xid": xid, "source": "kernel"} | process | ({"repeats": repeats} if repeats else {})
-            self._waiting[gpu, xid] = (now, ToldXid(gpu, facts, line.text))
+            self._waiting[gpu, xid] = (now, ReportedXid(gpu, facts, line.text))
 
-    def due(self, now: float) -> list[ToldXid]:
+    def due(self, now: float) -> list[ReportedXid]:
         """Return those that are to be reported now, in the order in which they came."""
         ready = [key for key, (at, _) in self._waiting.items() if at <= now]
         return [self._waiting.pop(key)[1] for key in ready]

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from typing import cast
 
-from stabilityclient.agent.upload.records import STEP_TIME, Event, Lost, Record, Row
+from stabilityclient.agent.upload.records import STEP_TIME, Lost, Record, SpooledEvent, SpooledRow
 from stabilityclient.wire import (
     FRAME_TARGET_BYTES,
     MAX_SETS_IN_TURN,
@@ -30,7 +30,7 @@ MAX_FRAME_RECORDS = 512
 READ_BYTES = FRAME_TARGET_BYTES
 
 #: Rows by the names of their set, sets in the order in which they appeared.
-Sets = dict[tuple[str, ...], list[Row]]
+Sets = dict[tuple[str, ...], list[SpooledRow]]
 
 #: What MessagePack says to half a surrogate pair or to an integer beyond 64 bits (a foreign or older client wrote it).
 _UNSENDABLE = (ValueError, TypeError, OverflowError)
@@ -44,14 +44,14 @@ def frame_of(info: SourceInfo, records: list[Record]) -> Frame:
     blocks: list[PointsBlock | EventBlock] = []
     when = 0.0
     at = 0
-    for stop in [*(i for i, record in enumerate(records) if type(record) is not Row), len(records)]:
+    for stop in [*(i for i, record in enumerate(records) if type(record) is not SpooledRow), len(records)]:
         if at < stop:
-            for sets in _stretches(cast("list[Row]", records[at:stop])):
+            for sets in _stretches(cast("list[SpooledRow]", records[at:stop])):
                 blocks += [_points(names, rows) for names, rows in sets.items()]
                 when = max(rows[-1].time for rows in sets.values())
         at = stop + 1
         record = records[stop] if stop < len(records) else None
-        if isinstance(record, Event):
+        if isinstance(record, SpooledEvent):
             when = record.time
             blocks.append(EventBlock(record.type, record.time, record.step, record.data))
         elif isinstance(record, Lost):
@@ -79,7 +79,7 @@ def _sendable(info: SourceInfo, record: Record) -> Record:
     return record
 
 
-def _stretches(rows: list[Row]) -> Iterator[Sets]:
+def _stretches(rows: list[SpooledRow]) -> Iterator[Sets]:
     """Yield rows gathered by their set of metrics, as long as the order between the sets tells nothing."""
     # One chunk's rows of a set share their tuple of names: its identity is looked at before its texts.
     if len(rows) == 1 or rows[0].names == rows[1].names:  # else there are several
@@ -88,7 +88,7 @@ def _stretches(rows: list[Row]) -> Iterator[Sets]:
             yield {rows[0].names: rows}
             return
     sets: Sets = {}
-    by_id: dict[int, list[Row]] = {}
+    by_id: dict[int, list[SpooledRow]] = {}
     taken: set[str] = set()
     step, when, look = 0, 0.0, STEP_TIME.unpack_from
     for row in rows:
@@ -111,7 +111,7 @@ def _stretches(rows: list[Row]) -> Iterator[Sets]:
     yield sets
 
 
-def _points(names: tuple[str, ...], rows: list[Row]) -> PointsBlock:
+def _points(names: tuple[str, ...], rows: list[SpooledRow]) -> PointsBlock:
     """Turn rows into columns. The slices copy bit patterns, so NaN payloads and 64-bit steps stay what they are."""
     cells = array("q")
     cells.frombytes(b"".join([row.data for row in rows]))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from zlib import adler32
 
 from stabilityclient.agent.upload.chunks import chunk_numbers
-from stabilityclient.agent.upload.records import Event, Lost, Record, Row
+from stabilityclient.agent.upload.records import Lost, Record, SpooledEvent, SpooledRow
 from stabilityclient.spool import (
     CHUNK_BYTES,
     CHUNK_HEADER,
@@ -184,7 +184,7 @@ class SpoolReader:
             data = chunk[pos + _ROW_HEAD.size : pos + 8 + length]
             if adler32(data, prefix) != check:
                 break
-            found.append(row(Row, (number, names, data)))
+            found.append(row(SpooledRow, (number, names, data)))
             pos += record_bytes
             seq = number + 1
         self._pos, self.next_seq = pos, seq
@@ -250,14 +250,14 @@ class SpoolReader:
         known = self._sets.get(_U32.unpack_from(payload, 4)[0]) if len(payload) >= _ROW_AT else None
         if known is None or len(payload) != known[1]:
             return Lost(seq, seq, "its metric names could not be read")
-        return Row(seq, known[0], payload[_ROW_AT:])
+        return SpooledRow(seq, known[0], payload[_ROW_AT:])
 
     def _event(self, payload: bytes) -> Record:
         seq = self._take()
         try:
             said = json.loads(payload[4:])
             step = said.get("step")
-            return Event(
+            return SpooledEvent(
                 seq, str(said["type"]), float(said["time"]), None if step is None else int(step), dict(said["data"])
             )
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError, AttributeError) as error:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-__all__ = ["STEP_TIME", "Event", "Lost", "Record", "Row"]
+__all__ = ["STEP_TIME", "Lost", "Record", "SpooledEvent", "SpooledRow"]
 
 #: How the data of a row begins.
 STEP_TIME = struct.Struct("<qd")
 
 
-class Row(NamedTuple):
+class SpooledRow(NamedTuple):
     """One call of log(). ``data`` is step i64, time f64 and one f64 a name, as they lie in the spool."""
 
     seq: int
@@ -31,7 +31,7 @@ class Row(NamedTuple):
         return when
 
 
-class Event(NamedTuple):
+class SpooledEvent(NamedTuple):
     """One event as the rank logged it."""
 
     seq: int
@@ -49,4 +49,4 @@ class Lost(NamedTuple):
     reason: str
 
 
-Record = Row | Event | Lost
+Record = SpooledRow | SpooledEvent | Lost

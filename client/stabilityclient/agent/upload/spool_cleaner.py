@@ -10,7 +10,7 @@ from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.upload.chunks import chunk_numbers
 from stabilityclient.spool import CHUNK_BYTES, CHUNK_HEADER, chunk_name
 
-__all__ = ["RETAIN_BYTES", "Janitor"]
+__all__ = ["RETAIN_BYTES", "SpoolCleaner"]
 
 #: Confirmed chunks kept per source while the job runs, bytes: about half a million rows of 12 metrics.
 RETAIN_BYTES = 64 * 1024 * 1024
@@ -18,7 +18,7 @@ RETAIN_BYTES = 64 * 1024 * 1024
 SWEEP_S = 5.0
 
 
-class Janitor:
+class SpoolCleaner:
     """Tidies the sources of one run.
 
     Args:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from stabilityclient.agent.upload.records import Event
+from stabilityclient.agent.upload.records import SpooledEvent
 
 __all__ = ["MAX_WATCHED", "CheckpointWatch"]
 
@@ -32,7 +32,7 @@ class CheckpointWatch:
             except (LookupError, TypeError, ValueError, OverflowError):
                 continue  # a file that was damaged must not keep the agent from its work
 
-    def take(self, event: Event) -> bool:
+    def take(self, event: SpooledEvent) -> bool:
         """Watch the path of a ``checkpoint`` event; True when that is news."""
         path = event.data.get("path")
         if event.type != "checkpoint" or not isinstance(path, str) or event.step is None or "://" in path:

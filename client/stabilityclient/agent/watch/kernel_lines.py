@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["KernelLine", "LineReader", "bus_key"]
+__all__ = ["KernelMessage", "LineReader", "bus_key"]
 
 #: Characters kept of a line.
 MAX_TEXT_CHARS = 500
@@ -15,7 +15,7 @@ MAX_ANNOUNCED = 64
 _NAMED_FOR_RECORDS = 4
 
 
-class KernelLine(NamedTuple):
+class KernelMessage(NamedTuple):
     """One line that matters.
 
     Args:
@@ -90,7 +90,7 @@ class LineReader:
         self._announced: dict[int, tuple[str, str]] = {}
         self._named: tuple[str, int] | None = None
 
-    def take(self, record: str) -> KernelLine | None:
+    def take(self, record: str) -> KernelMessage | None:
         """Return what a record says, None when it is of no interest or no record.
 
         Args:
@@ -104,7 +104,7 @@ class LineReader:
         line = self._meaning(text)
         return None if line is None else line._replace(text=_one_line(text), time=int(found[3]) / 1e6)
 
-    def _meaning(self, text: str) -> KernelLine | None:
+    def _meaning(self, text: str) -> KernelMessage | None:
         if "NVRM" in text or "SXid" in text:
             return self._gpu(text)
         if "process" in text or "oom-kill" in text:
@@ -113,14 +113,14 @@ class LineReader:
                 return line
         hung = _HUNG.search(text) or _LOCKUP.search(text)
         if hung is not None:
-            return KernelLine("hung_task", "", 0.0, pid=int(hung[2]), comm=hung[1])
+            return KernelMessage("hung_task", "", 0.0, pid=int(hung[2]), comm=hung[1])
         for what, pattern in _PLAIN:
             if pattern.search(text):
                 device = re.search(r"\b" + _PCI + r"(?=[\s:])", text) if what == "link" else None
-                return KernelLine(what, "", 0.0, bus_id=None if device is None else bus_key(device[1]))
+                return KernelMessage(what, "", 0.0, bus_id=None if device is None else bus_key(device[1]))
         return None
 
-    def _oom(self, text: str) -> KernelLine | None:
+    def _oom(self, text: str) -> KernelMessage | None:
         announced = _OOM_ANNOUNCED.search(text)
         if announced is not None:
             while len(self._announced) >= MAX_ANNOUNCED:
@@ -134,18 +134,18 @@ class LineReader:
         constraint, cgroup = self._announced.pop(pid, ("", ""))
         in_group = killed[1].startswith("Memory cgroup") or constraint == "CONSTRAINT_MEMCG"
         scope = "cgroup" if in_group else "global"
-        return KernelLine("oom", "", 0.0, pid=pid, comm=killed[3], scope=scope, cgroup=cgroup or None)
+        return KernelMessage("oom", "", 0.0, pid=pid, comm=killed[3], scope=scope, cgroup=cgroup or None)
 
-    def _gpu(self, text: str) -> KernelLine | None:
+    def _gpu(self, text: str) -> KernelMessage | None:
         named, self._named = self._named, None
         if named is not None and named[1] > 1:
             self._named = (named[0], named[1] - 1)
         xid = _XID.search(text)
         if xid is not None:
-            return KernelLine("xid", "", 0.0, bus_id=bus_key(xid[1]), xid=int(xid[2]))
+            return KernelMessage("xid", "", 0.0, bus_id=bus_key(xid[1]), xid=int(xid[2]))
         switch = _SWITCH.search(text)
         if switch is not None:
-            return KernelLine("link", "", 0.0, bus_id=bus_key(switch[1]))
+            return KernelMessage("link", "", 0.0, bus_id=bus_key(switch[1]))
         whose = _GPU_NAMED.search(text)
         if whose is not None:
             self._named = (whose[1], _NAMED_FOR_RECORDS)
@@ -154,7 +154,7 @@ class LineReader:
             own = _OFF_BUS_GPU.search(text)
             bus_id = own[1] if own is not None else named[0] if named is not None else None
             self._named = None
-            return KernelLine("xid", "", 0.0, bus_id=None if bus_id is None else bus_key(bus_id), xid=79)
+            return KernelMessage("xid", "", 0.0, bus_id=None if bus_id is None else bus_key(bus_id), xid=79)
         return None
 
 

@@ -12,9 +12,9 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 
-from stabilityclient.agent.watch.kernel_lines import KernelLine, LineReader
+from stabilityclient.agent.watch.kernel_lines import KernelMessage, LineReader
 
-__all__ = ["KMSG", "KernelLine", "KernelLog", "names_our_pids"]
+__all__ = ["KMSG", "KernelLog", "KernelMessage", "names_our_pids"]
 
 #: Where the kernel gives its log away record by record.
 KMSG = "/dev/kmsg"
@@ -72,7 +72,7 @@ class KernelLog:
         self._seen = now()
         self._open()
 
-    def read(self) -> list[KernelLine]:
+    def read(self) -> list[KernelMessage]:
         """Return the lines that came since the last call, oldest first; empty where the log can't be read."""
         if self._fd is None and self._uptime() >= self._retry_at:
             self._open()
@@ -80,7 +80,7 @@ class KernelLog:
             return []
         before, self._seen = self._seen, self._now()
         behind = self._seen - self._uptime()  # unix time of boot, by the clocks of now
-        lines: list[KernelLine] = []
+        lines: list[KernelMessage] = []
         said: set[tuple[object, ...]] = set()
         for record in self._records():
             line = self._reader.take(record)

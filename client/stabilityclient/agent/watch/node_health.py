@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stabilityclient import __version__
-from stabilityclient.agent.agent_events import OwnSource
+from stabilityclient.agent.agent_events import AgentEvents
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.watch.deaths import DeathWatch
 from stabilityclient.agent.watch.dump_signal import SignalCheck
@@ -16,15 +16,15 @@ from stabilityclient.agent.watch.health import ClockWatch, living_ranks, newest_
 from stabilityclient.agent.watch.kernel_log import KernelLog
 from stabilityclient.agent.watch.probes import Prober
 from stabilityclient.agent.watch.visibility_gaps import (
-    BlindSpot,
     SpoolDisk,
-    blind_ends,
-    blind_numbers,
-    blind_signals,
-    blind_slots,
-    blind_sources,
-    blind_spool,
-    twins,
+    VisibilityGap,
+    duplicate_ranks,
+    exit_gaps,
+    number_gaps,
+    signal_gaps,
+    slot_gaps,
+    source_gaps,
+    spool_gaps,
 )
 from stabilityclient.wire import Health
 
@@ -45,14 +45,14 @@ class NodeHealth:
 
     Attributes:
         gpu_of: returns the GPU of a rank, None where that is not known.
-        more_blind: each returns further blind spots, e.g. those of the GPUs.
+        more_gaps: each returns further blind spots, e.g. those of the GPUs.
     """
 
     def __init__(
         self,
         folder: Path,
         sources: Sources,
-        own: OwnSource,
+        own: AgentEvents,
         deaths: DeathWatch,
         kernel: KernelLog,
         node: str,
@@ -74,7 +74,7 @@ class NodeHealth:
         self._clock = ClockWatch(now)
         self._jumped_s, self._jumped_at = 0.0, float("-inf")
         self.gpu_of: Callable[[Source], dict[str, Any] | None] = lambda source: None
-        self.more_blind: list[Callable[[], list[BlindSpot]]] = []
+        self.more_gaps: list[Callable[[], list[VisibilityGap]]] = []
 
     def message(self, state: dict[str, Any], file_error: str) -> Health:
         """Return the message of now. Observe all sources before.
@@ -101,11 +101,11 @@ class NodeHealth:
         }
         return Health(self._own.name, self._node, now, entries, state)
 
-    def _blind(self, ranks: list[Source], spool: dict[str, Any], now: float) -> list[BlindSpot]:
-        found = blind_slots(ranks) + blind_signals(ranks, self._signals.trouble) + blind_spool(spool)
-        found += blind_ends(ranks) + blind_numbers(self._sources)
-        found += blind_sources(self._sources.broken)
-        found += twins(living_ranks(self._sources), now)
+    def _blind(self, ranks: list[Source], spool: dict[str, Any], now: float) -> list[VisibilityGap]:
+        found = slot_gaps(ranks) + signal_gaps(ranks, self._signals.trouble) + spool_gaps(spool)
+        found += exit_gaps(ranks) + number_gaps(self._sources)
+        found += source_gaps(self._sources.broken)
+        found += duplicate_ranks(living_ranks(self._sources), now)
         if self._kernel.blind:
             found.append({"what": "kernel_log", "why": self._kernel.blind, "do": self._kernel.do})
         if self._deaths.trouble:
@@ -115,6 +115,6 @@ class NodeHealth:
         if self._monotonic() - self._jumped_at < CLOCK_NAMED_S:
             why = f"the clock of this node jumped by {self._jumped_s:+.1f} s: times around it are not to be compared"
             found.append({"what": "clock", "why": why, "do": "let chrony or ntpd slew the clock while jobs run"})
-        for further in self.more_blind:
+        for further in self.more_gaps:
             found += further()
         return found

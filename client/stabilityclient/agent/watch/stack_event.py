@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from stabilityclient.agent.json_limits import storable
+from stabilityclient.agent.json_limits import within_limits
 
 __all__ = ["MAX_PART_CHARS", "runs", "stack_events", "threads"]
 
@@ -38,7 +38,7 @@ def stack_events(request: str, ranks: Iterable[Mapping[str, Any]]) -> list[dict[
     events: list[_Part] = []
     for each in ranks:
         # First of all: what the job's side wrote is of any depth.
-        rank = storable(each)
+        rank = within_limits(each)
         chars = events[-1].chars if events else FULL_CHARS
         if chars >= FULL_CHARS or chars + len(json.dumps(rank)) > MAX_PART_CHARS:
             events.append(_Part())

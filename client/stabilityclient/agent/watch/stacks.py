@@ -24,7 +24,7 @@ from stabilityclient.agent.watch.health import living_ranks, main_thread_pending
 from stabilityclient.agent.watch.probes import Prober, children_of, tree_cpu_s
 from stabilityclient.agent.watch.safe_files import read_object, read_part
 from stabilityclient.agent.watch.stack_event import stack_events
-from stabilityclient.agent.watch.visibility_gaps import BlindSpot, grouped
+from stabilityclient.agent.watch.visibility_gaps import VisibilityGap, grouped
 from stabilityclient.rank_state.slot import SlotView
 from stabilityclient.rollback.boundary import add_to_mailbox
 
@@ -40,7 +40,7 @@ STACK_S = 1.0
 QUIET_S = 0.1
 #: A heartbeat thread that has not beaten for so long will not answer either, seconds: something holds the interpreter's
 #: lock.
-HEART_STANDS_S = 2.5
+HEARTBEAT_STALLED_S = 2.5
 #: Longest text of stacks, characters. The main thread comes last, so the beginning goes.
 MAX_STACK_CHARS = 60_000
 #: Bytes read of what a dump appended: 100 threads (faulthandler's own limit) of 100 frames.
@@ -112,7 +112,7 @@ class StackTaker:
         missing = sorted({look.stack_missing for look in looks if look.stack_missing})
         return "acted", f"stacks of {seen} of {len(looks)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
 
-    def blind(self) -> list[BlindSpot]:
+    def blind(self) -> list[VisibilityGap]:
         """Return which living ranks had no Flight Recorder at the newest look: what they wait in is not known."""
         living = [(source, why) for source, why in self._no_recorder if source.alive]
         do = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 before init_process_group"
@@ -148,7 +148,7 @@ class StackTaker:
             trouble = f"ranks can't be asked: {error.strerror or error}"
         waiting, standing = [], []
         for look in looks:
-            why = _heart_trouble(look) or trouble
+            why = _heartbeat_trouble(look) or trouble
             if why is not None:
                 look.answer, look.stack_missing = {"why": why}, why
             else:
@@ -159,7 +159,7 @@ class StackTaker:
                 look.source.observe()
                 if look.source.slot is not None and look.source.slot.probe >= wanted:
                     self._take(look, wanted, "its answer can't be read")
-                elif look.stands_s > HEART_STANDS_S:
+                elif look.stands_s > HEARTBEAT_STALLED_S:
                     look.answer = {
                         "why": f"its heartbeat thread has been stuck for {look.stands_s:.0f} s: "
                         "something holds the interpreter's lock"
@@ -213,7 +213,7 @@ class StackTaker:
     def _send(self, look: _Look) -> str | None:
         source = look.source
         source.observe()
-        if look.stands_s <= HEART_STANDS_S:
+        if look.stands_s <= HEARTBEAT_STALLED_S:
             return "its interpreter began to run again in the middle of the look"
         look.begin = look.size = _size(source)
         trouble = send_dump_signal(source, self._descriptor(source))
@@ -222,7 +222,7 @@ class StackTaker:
         return trouble or None
 
 
-def _heart_trouble(look: _Look) -> str | None:
+def _heartbeat_trouble(look: _Look) -> str | None:
     """Return why neither a heartbeat thread nor a signal can bring anything; None when it is worth to ask."""
     source = look.source
     if not source.alive:

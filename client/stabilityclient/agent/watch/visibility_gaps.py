@@ -13,30 +13,30 @@ from stabilityclient.rank_state.slot import STATE_RUNNING
 from stabilityclient.spool import CHUNK_BYTES
 
 __all__ = [
-    "BlindSpot",
     "SpoolDisk",
-    "blind_ends",
-    "blind_numbers",
-    "blind_signals",
-    "blind_slots",
-    "blind_sources",
-    "blind_spool",
+    "VisibilityGap",
+    "duplicate_ranks",
+    "exit_gaps",
     "grouped",
-    "twins",
+    "number_gaps",
+    "signal_gaps",
+    "slot_gaps",
+    "source_gaps",
+    "spool_gaps",
 ]
 
 #: Ranks named in one sentence; more are counted.
 MAX_NAMED = 8
 #: Two processes of one rank that both live for so long are two jobs, no restart, seconds.
-TWIN_S = 10.0
+DUPLICATE_S = 10.0
 #: For so long dropped records are called a present trouble, seconds.
 DROPPED_S = 60.0
 
 #: ``{"what","why","do"}``: a word (docs/wire.md), and two sentences for people.
-BlindSpot = dict[str, str]
+VisibilityGap = dict[str, str]
 
 
-def grouped(what: str, troubles: Iterable[tuple[Source, str]], do: str) -> list[BlindSpot]:
+def grouped(what: str, troubles: Iterable[tuple[Source, str]], do: str) -> list[VisibilityGap]:
     """Return one entry for each different reason, with the ranks that have it."""
     ranks: dict[str, list[int]] = {}
     for source, why in troubles:
@@ -44,13 +44,13 @@ def grouped(what: str, troubles: Iterable[tuple[Source, str]], do: str) -> list[
     return [{"what": what, "why": f"{_named(found)}: {why}", "do": do} for why, found in ranks.items()]
 
 
-def blind_slots(sources: list[Source]) -> list[BlindSpot]:
+def slot_gaps(sources: list[Source]) -> list[VisibilityGap]:
     """Return what is wrong with the slots of ranks that live."""
     troubles = [(source, source.trouble) for source in sources if source.alive and source.trouble]
     return grouped("slot", troubles, "install one version of stabilityclient for the whole job and restart it")
 
 
-def blind_sources(broken: Mapping[str, str]) -> list[BlindSpot]:
+def source_gaps(broken: Mapping[str, str]) -> list[VisibilityGap]:
     """Return the folders that no source can be made of: nothing of theirs is sent."""
     do = "remove the folder if nobody needs what lies there"
     more = "" if len(broken) <= MAX_NAMED else f" (and {len(broken) - MAX_NAMED} more)"
@@ -60,7 +60,7 @@ def blind_sources(broken: Mapping[str, str]) -> list[BlindSpot]:
     ]
 
 
-def blind_numbers(sources: Iterable[Source]) -> list[BlindSpot]:
+def number_gaps(sources: Iterable[Source]) -> list[VisibilityGap]:
     """Return the processes of which nothing is sent, as the server's numbers about them can't be."""
     do = (
         "start the process again (a new start has numbers of its own); what is kept goes to a server that does not "
@@ -70,14 +70,14 @@ def blind_numbers(sources: Iterable[Source]) -> list[BlindSpot]:
     return grouped("numbers", troubles, do)
 
 
-def blind_ends(sources: list[Source]) -> list[BlindSpot]:
+def exit_gaps(sources: list[Source]) -> list[VisibilityGap]:
     """Return which living ranks end unseen."""
     why = "runs in another container (PID namespace): how it ends, its state and its children can't be seen"
     do = "run the ranks of a node in one container, or let the containers share their PID namespace"
     return grouped("exit_status", [(source, why) for source in sources if source.alive and source.elsewhere], do)
 
 
-def blind_signals(sources: list[Source], trouble: Callable[[Source], str]) -> list[BlindSpot]:
+def signal_gaps(sources: list[Source], trouble: Callable[[Source], str]) -> list[VisibilityGap]:
     """Return which running ranks can't be made to write stacks; those without a readable slot are reported as that."""
     readable = [(source, source.slot) for source in sources if source.alive and source.slot and not source.trouble]
     running = [source for source, slot in readable if slot.state == STATE_RUNNING]  # who leaves takes the handler along
@@ -85,7 +85,7 @@ def blind_signals(sources: list[Source], trouble: Callable[[Source], str]) -> li
     return grouped("signals", troubles, "leave STABILITY_DUMP_SIGNAL at its default, and run job and agent as one user")
 
 
-def twins(sources: list[Source], now: float) -> list[BlindSpot]:
+def duplicate_ranks(sources: list[Source], now: float) -> list[VisibilityGap]:
     """Return ranks of which two processes live: two jobs with one run id.
 
     Args:
@@ -95,7 +95,7 @@ def twins(sources: list[Source], now: float) -> list[BlindSpot]:
     for source in sources:
         same = by_rank.setdefault(source.info.rank or 0, [])
         # A process may open the run twice: that is one job.
-        if now - source.info.started > TWIN_S and all(source.info.pid != other.info.pid for other in same):
+        if now - source.info.started > DUPLICATE_S and all(source.info.pid != other.info.pid for other in same):
             same.append(source)
     return [
         {
@@ -156,7 +156,7 @@ class SpoolDisk:
         }
 
 
-def blind_spool(facts: dict[str, Any]) -> list[BlindSpot]:
+def spool_gaps(facts: dict[str, Any]) -> list[VisibilityGap]:
     """Return what the disk hides: new records, while there is no room for them."""
     if not facts["error"]:
         return []

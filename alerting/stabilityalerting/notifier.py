@@ -13,14 +13,14 @@ from redis.exceptions import RedisError
 
 from .alert import Notice, incident_url, plan_url
 from .errors import SendError
-from .ledger import Ledger, Record
+from .notification_log import NotificationLog, Record
 from .sink import Sink
 from .stages import Job, run_stages
 
 #: The same trouble with a receiver is logged at most once in so many seconds.
 LOG_EVERY_S = 60.0
 
-__all__ = ["Courier", "Interrupted", "Patience"]
+__all__ = ["Interrupted", "Notifier", "RetryPolicy"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -31,7 +31,7 @@ class Interrupted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How often and how long is tried, and how many messages may leave.
 
     Args:
@@ -49,7 +49,7 @@ class Patience:
     burst: int = 10
 
 
-class Courier:
+class Notifier:
     """Brings events to one receiver, in order, each change once.
 
     The promise over a crash at any moment: together with a message the mark leaves that it is on its way; after the
@@ -63,7 +63,7 @@ class Courier:
         sink: the receiver.
         ledger: what it knows.
         base_url: address of the pages, for links.
-        patience: pauses and bounds.
+        retry_policy: pauses and bounds.
         may_send: asked before each attempt; False breaks the delivery off.
         stop: set when the service ends.
         monotonic: seconds that never go back.
@@ -72,9 +72,9 @@ class Courier:
     def __init__(
         self,
         sink: Sink,
-        ledger: Ledger,
+        ledger: NotificationLog,
         base_url: str,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         may_send: Callable[[], bool],
         stop: asyncio.Event,
         monotonic: Callable[[], float],
@@ -85,11 +85,11 @@ class Courier:
         self.counts: Counter[str] = Counter()
         self._ledger = ledger
         self._base_url = base_url
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._may_send = may_send
         self._stop = stop
         self._monotonic = monotonic
-        self._tokens = float(patience.burst)
+        self._tokens = float(retry_policy.burst)
         self._tokens_at = monotonic()
         self._logged_at = float("-inf")
 
@@ -125,7 +125,7 @@ class Courier:
         notice = Notice(job.alert, job.change, url, plan_url(self._base_url, job.alert.run_id))
         incident_id, known = job.alert.incident_id, job.record.without_sending()
         on_its_way = known.with_sending(notice)
-        began, pause_s = self._monotonic(), self._patience.first_s
+        began, pause_s = self._monotonic(), self._retry_policy.first_s
         while True:
             await self._wait_for_turn()
             if not self._may_send():
@@ -139,16 +139,16 @@ class Courier:
                 if not error.recoverable:
                     _log.error("alert refused, not tried again: %s (incident %s)", error, incident_id)
                     return "refused"
-                if waited_s >= self._patience.give_up_s:
+                if waited_s >= self._retry_policy.give_up_s:
                     _log.error("alert given up after %.0f s: %s (incident %s)", waited_s, error, incident_id)
                     return "given_up"
                 self._log_trouble(error)
                 self.counts["retries"] += 1
-                await self._sleep(min(max(pause_s, error.retry_after_s or 0.0), self._patience.longest_s))
-                pause_s = min(2 * pause_s, self._patience.longest_s)
+                await self._sleep(min(max(pause_s, error.retry_after_s or 0.0), self._retry_policy.longest_s))
+                pause_s = min(2 * pause_s, self._retry_policy.longest_s)
             except (RedisError, OSError) as error:
                 self._log_trouble(error)  # the mark could not be written: nothing has left yet
-                await self._sleep(self._patience.first_s)
+                await self._sleep(self._retry_policy.first_s)
             else:
                 await self._patiently(lambda: self._ledger.write(stream, incident_id, on_its_way.after_sending()))
                 return "sent"
@@ -157,14 +157,14 @@ class Courier:
         """Wait until the rate bound allows one more message."""
         while True:
             now = self._monotonic()
-            refill = (now - self._tokens_at) * self._patience.per_second
-            self._tokens = min(float(self._patience.burst), self._tokens + refill)
+            refill = (now - self._tokens_at) * self._retry_policy.per_second
+            self._tokens = min(float(self._retry_policy.burst), self._tokens + refill)
             self._tokens_at = now
             if self._tokens >= 1.0:
                 self._tokens -= 1.0
                 return
             self.counts["rate_waits"] += 1
-            await self._sleep((1.0 - self._tokens) / self._patience.per_second)
+            await self._sleep((1.0 - self._tokens) / self._retry_policy.per_second)
 
     async def _patiently(self, work: Callable[[], Awaitable[_T]]) -> _T:
         """Do something with Redis until it works or the service stops."""
@@ -173,7 +173,7 @@ class Courier:
                 return await work()
             except (RedisError, OSError) as error:
                 self._log_trouble(error)
-                await self._sleep(self._patience.first_s)
+                await self._sleep(self._retry_policy.first_s)
 
     async def _sleep(self, seconds: float) -> None:
         try:

@@ -17,7 +17,7 @@ from .sink import BeforeWrite
 #: How long the memory of an incident is kept after its last message, seconds: 30 days. A later change starts again.
 KEEP_S = 30 * 86_400
 
-__all__ = ["Ledger", "Record"]
+__all__ = ["NotificationLog", "Record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Record:
         return replace(self, sending=None, sending_version=0, sending_severity="")
 
 
-class Ledger:
+class NotificationLog:
     """The records of one receiver.
 
     The keys lie beside the stream they belong to, and so in its hash slot: ``<stream>:told:<sink>:<incident id>``.
