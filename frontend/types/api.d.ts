@@ -106,7 +106,7 @@ export interface ColdPoints {
 
 /** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.commands.request``. */
 export interface CommandRequest {
-  kind: "rollback" | "restart" | "dump_stacks";
+  kind: "rollback" | "restart" | "dump_stacks" | "task";
   /** step of a checkpoint: training goes on from the step after it */
   to_step?: number | null;
   /** factor on the learning rate, (0, 10] */
@@ -121,11 +121,13 @@ export interface CommandRequest {
   keep_nodes?: string[] | null;
   /** restart: seconds from SIGTERM to SIGKILL, 10 if left out */
   grace_s?: number | null;
+  /** task: its name, as a plug-in of the agents registered it */
+  task?: string | null;
   /** rollback, restart: also go to a checkpoint that was saved inside an open incident */
   accept_inside_incident?: boolean;
   /** why, for the record */
   reason?: string;
-  /** seconds after which nobody may begin with it; rollback 600, restart 60, dump_stacks 15 if left out */
+  /** seconds after which nobody may begin with it; rollback 600, restart 60, dump_stacks 15, task 60 if left out */
   expires_s?: number | null;
   /** the same key gives the same command again */
   idempotency_key?: string | null;
@@ -133,7 +135,7 @@ export interface CommandRequest {
 
 /** Newest first. */
 export interface Commands {
-  commands: (Rollback | Restart | StackDump)[];
+  commands: (Rollback | Restart | StackDump | Task)[];
 }
 
 /**
@@ -1304,6 +1306,39 @@ export interface SuspectGpu {
 }
 
 /**
+ * Run a function that a plug-in of the agents registered (docs/extending.md).
+ *
+ * Attributes:
+ *     task: its name.
+ */
+export interface Task {
+  kind: "task";
+  command_id: string;
+  run_id: string;
+  to_step: number | null;
+  lr_scale: number | null;
+  seed: number | null;
+  skip_batches: number | null;
+  reason: string;
+  issuer: string;
+  issued: number;
+  expires: number;
+  fence: Fence;
+  state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
+  attempt: number;
+  apply_at_step: number | null;
+  world_size: number;
+  ranks: Record<string, RankState>;
+  history: HistoryEntry[];
+  checkpoint: string | null;
+  segment: number | null;
+  first_step: number | null;
+  idempotency_key: string | null;
+  nodes: Record<string, NodeState>;
+  task: string;
+}
+
+/**
  * What the detectors would have found in a run with other settings.
  *
  * Attributes:
@@ -1424,9 +1459,9 @@ export interface Answers {
   "DELETE /api/v1/runs/{run_id}": Deleted;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/checkpoints": Checkpoints;
-  "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | StackDump;
+  "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | StackDump | Task;
   "GET /api/v1/runs/{run_id}/commands": Commands;
-  "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | StackDump;
+  "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | StackDump | Task;
   "POST /api/v1/runs/{run_id}/compact": Storage;
   "GET /api/v1/runs/{run_id}/detectors": RunDetectors;
   "PUT /api/v1/runs/{run_id}/detectors": RunDetectors;

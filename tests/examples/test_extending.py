@@ -102,13 +102,7 @@ def test_the_importer_of_a_file_is_found_by_content_and_its_rows_are_there(serve
     lines = [f"iter {step}: loss {3.0 - step / 100:.4f}, time 12.50ms, mfu 38.02%" for step in range(50)]
     (log_file := tmp_path / "train.log").write_text("\n".join(["tokens per iteration: 491,520", *lines]))
 
-    done = subprocess.run(
-        [sys.executable, "-m", "stabilitybackend.cli", "import", str(log_file), "--run-id", "old", "--url", server.url],
-        env=os.environ | {"STABILITY_PLUGINS": str(FOLDER)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = cli(server, "import", str(log_file), "--run-id", "old")
 
     assert (done.returncode, "50 rows (100 points) of nanoGPT log sent" in done.stdout) == (0, True), done
     server.wait_for("/runs/old", lambda r: r["last_step"] == 49, "all of it is read")
@@ -146,3 +140,26 @@ def test_the_gpu_condition_of_two_files_is_reported_by_the_node_and_judged_by_th
     [incident] = found["incidents"]
     assert (incident["kind"], incident["severity"]) == ("gpu_fault", "warning")
     assert "2 memory rows replaced" in incident["text"] + incident["title"]
+
+
+def test_the_task_of_a_file_runs_on_each_node_and_an_unknown_one_on_none(server: Server, tmp_path: Path) -> None:
+    plan = json.dumps({"stop": 100_000, "period_s": 0.05})
+    where = {"url": server.url, "folder": tmp_path / "spool", "run_id": "task", "world_size": 1}
+    with Ranks("job.py", [plan], **where, STABILITY_AGENT_PLUGINS=str(FOLDER / "node" / "disk_space.py")):
+        server.wait_for("/runs/task", lambda r: r["agents"] == 1 and r["last_step"], "the job trains")
+        done = cli(server, "task", "task", "disk_space")
+        unknown = cli(server, "task", "task", "rm_rf")
+
+    assert (done.returncode, "acted: spool " in done.stdout) == (0, True), done
+    assert unknown.returncode == 1
+    assert "there is no task 'rm_rf' on this node, expected one of: disk_space" in unknown.stdout
+
+
+def cli(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stabilitybackend.cli", *arguments, "--url", server.url],
+        env=os.environ | {"STABILITY_PLUGINS": str(FOLDER)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

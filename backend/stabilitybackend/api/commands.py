@@ -25,7 +25,7 @@ class Commands(msgspec.Struct):
 
 @router.post("", status_code=201, responses=answers(AnyCommand, 201))
 async def issue(body: CommandRequest, commander: Commander, worker: Worker) -> Response:
-    """Issue a rollback, a restart, or a dump of every rank's stacks."""
+    """Issue a rollback, a restart, a dump of every rank's stacks, or a task of your own."""
     return answer(await worker.issue(body, command_id=f"c-{secrets.token_hex(8)}", issuer=commander.name), 201)
 
 

@@ -1,4 +1,4 @@
-"""``stabilityboard plan``, ``restart`` and ``dump``: what launchers ask, and what people order at a hung job."""
+"""``stabilityboard plan``, ``restart``, ``dump``, ``task``: what launchers ask, and what people order at a hung job."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.errors import StabilityBoardError, Unavailable
-from stabilitybackend.schema.commands import CommandRequest, Restart
+from stabilitybackend.schema.commands import AgentCommand, CommandRequest, Restart
 
 __all__ = ["register"]
 
 #: Seconds between two questions while ``plan --wait`` waits.
 _ASK_S = 1.0
-#: Seconds to wait for stacks.
+#: Seconds to wait for stacks, and for what a task answers.
 _DUMP_WITHIN_S = 60.0
+_TASK_WITHIN_S = 90.0
 #: Nothing is wrong, or nothing is decided yet: the two actions that ``--wait`` waits past.
 _UNDECIDED = ("none", "wait")
 
@@ -36,6 +37,7 @@ def register(app: typer.Typer) -> None:
     app.command("plan")(plan)
     app.command("restart")(restart)
     app.command("dump")(dump)
+    app.command("task")(task)
 
 
 def plan(
@@ -171,4 +173,28 @@ def dump(
         typer.echo(f"stacks: {client.url}/api/v1/runs/{run_id}/stacks/{command.command_id}")
     elif wait:
         typer.echo(f"no stacks: {command.state}", err=True)
+        raise typer.Exit(1)
+
+
+def task(
+    run_id: RunId,
+    name: Annotated[str, typer.Argument(help="The task, as a plug-in of the agents registered it.")],
+    reason: Reason = "",
+    wait: Wait = True,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run a task of your own on every node of a job (docs/extending.md)."""
+    request = CommandRequest("task", task=name, reason=reason, idempotency_key=uuid.uuid4().hex)
+    deadline = time.monotonic() + _TASK_WITHIN_S
+    with ApiClient.of(url, api_key, data_dir) as client:
+        command = issue(client, run_id, request)
+        if wait:
+            command = follow(client, command, deadline)
+    assert isinstance(command, AgentCommand)
+    for node, answer in sorted(command.nodes.items()):
+        typer.echo(f"{node}: {answer.state}: {answer.detail}")
+    if wait and command.state != "done":
+        typer.echo(f"not done: {command.state}", err=True)
         raise typer.Exit(1)

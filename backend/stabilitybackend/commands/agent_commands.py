@@ -25,6 +25,7 @@ from stabilitybackend.schema.commands import (
     Restart,
     StackDump,
     State,
+    Task,
 )
 from stabilitybackend.schema.plan import Plan
 
@@ -38,6 +39,7 @@ __all__ = [
     "is_under_way",
     "new_dump",
     "new_restart",
+    "new_task",
     "verdict",
 ]
 
@@ -63,6 +65,22 @@ def new_dump(
     return StackDump(
         command_id=command_id,
         run_id=run_id,
+        reason=request.reason,
+        issuer=issuer,
+        issued=now,
+        expires=request.expires(now),
+        fence=Fence(job.head, job.head_key),
+        world_size=job.agents,
+        idempotency_key=request.idempotency_key,
+    )
+
+
+def new_task(request: CommandRequest, command_id: str, run_id: str, job: JobView, *, issuer: str, now: float) -> Task:
+    """Return the command, pending and with no history; ``world_size`` is the number of agents that should answer."""
+    return Task(
+        command_id=command_id,
+        run_id=run_id,
+        task=request.task or "",
         reason=request.reason,
         issuer=issuer,
         issued=now,
@@ -104,6 +122,13 @@ def new_restart(
 
 def check_free(kind: Kind, job: JobView, commands: Iterable[Command], now: float) -> None:
     """Raise Conflict where a command for agents has to wait, or nobody could carry it out."""
+    if kind == "task":
+        busy = next((c for c in commands if c.kind == "task" and c.state in OPEN_STATES), None)
+        if busy is not None:
+            raise Conflict(
+                f"task {busy.command_id} is under way (state {busy.state})", hint="wait until all agents answered"
+            )
+        return
     if kind == "dump_stacks":
         dumps = [c for c in commands if c.kind == "dump_stacks"]
         recent = [c for c in dumps if c.issuer != OURSELVES and 0 <= now - c.issued < DUMPS_WITHIN_S]

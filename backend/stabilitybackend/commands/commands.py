@@ -17,6 +17,7 @@ from stabilitybackend.commands.agent_commands import (
     is_under_way,
     new_dump,
     new_restart,
+    new_task,
     verdict,
 )
 from stabilitybackend.commands.request import JobView, check_fields
@@ -147,6 +148,8 @@ class CommandBook:
             self._check_free(now)
         if request.kind == "dump_stacks":
             return self._begin(new_dump(request, command_id, self._run_id, job, issuer=issuer, now=now))
+        if request.kind == "task":
+            return self._begin(new_task(request, command_id, self._run_id, job, issuer=issuer, now=now))
         if request.kind == "rollback":
             rollback = new_rollback(request, command_id, self._run_id, job, issuer=issuer, now=now)
             return self._begin(rollback, ", ".join(rollback.unpromised or ()))
@@ -174,7 +177,7 @@ class CommandBook:
     def _check_free(self, now: float) -> None:
         """Raise Conflict while a rollback or a restart is under way."""
         for busy in self._commands.values():
-            if busy.kind == "dump_stacks" or busy.state in END_STATES:
+            if KINDS[busy.kind].beside or busy.state in END_STATES:
                 continue
             if busy.state == "acted" and now >= busy.expires:
                 continue

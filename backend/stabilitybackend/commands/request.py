@@ -73,6 +73,8 @@ def check_fields(request: CommandRequest) -> None:
         )
     if request.kind == "rollback" and request.to_step is None:
         raise BadRequest("to_step is missing, expected the step of a checkpoint", hint="give a to_step")
+    if request.kind == "task" and not request.task:
+        raise BadRequest("task is missing, expected the name of one that the agents know", hint="give a task")
     if request.lr_scale is not None and not (math.isfinite(request.lr_scale) and 0 < request.lr_scale <= 10):
         raise BadRequest(
             f"lr_scale is {request.lr_scale}, expected a factor in (0, 10]", hint="0.5 halves the learning rate"

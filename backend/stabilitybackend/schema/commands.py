@@ -34,10 +34,11 @@ __all__ = [
     "Rollback",
     "StackDump",
     "State",
+    "Task",
     "read_command",
 ]
 
-Kind = Literal["rollback", "restart", "dump_stacks"]
+Kind = Literal["rollback", "restart", "dump_stacks", "task"]
 State = Literal["pending", "delivered", "ready", "acted", "done", "rejected", "failed", "expired"]
 
 #: States in which a command may still be acted on.
@@ -66,6 +67,7 @@ class CommandKind:
         max_expires_s: the most that a request may name, seconds.
         answered: of agents, the state once all of them have answered and one has done it.
         unanswered: of agents, what is not known where one ended before it answered.
+        beside: it leaves the ranks as they are, so that a rollback or restart need not wait for it.
     """
 
     by: Literal["ranks", "agents"]
@@ -74,6 +76,7 @@ class CommandKind:
     max_expires_s: float = MAX_EXPIRES_S
     answered: State = "acted"
     unanswered: str = ""
+    beside: bool = False
 
 
 #: The one table of kinds. A further kind is a line here, a Struct below, and what carries it out in the client.
@@ -95,6 +98,16 @@ KINDS: Mapping[Kind, CommandKind] = {
         max_expires_s=MAX_DUMP_EXPIRES_S,
         answered="done",
         unanswered="its stacks are missing",
+        beside=True,
+    ),
+    # As long as the agent waits for its function.
+    "task": CommandKind(
+        "agents",
+        frozenset({"task"}),
+        expires_s=60.0,
+        answered="done",
+        unanswered="whether it was done is not known",
+        beside=True,
     ),
 }
 
@@ -129,6 +142,9 @@ class CommandRequest:
     )
     grace_s: float | None = field(
         default=None, metadata=_said("restart: seconds from SIGTERM to SIGKILL, 10 if left out")
+    )
+    task: str | None = field(
+        default=None, metadata=_said("task: its name, as a plug-in of the agents registered it", max_length=100)
     )
     accept_inside_incident: bool = field(
         default=False,
@@ -279,6 +295,17 @@ class StackDump(AgentCommand, kw_only=True, tag="dump_stacks"):
     kind: ClassVar[Kind] = "dump_stacks"
 
 
+class Task(AgentCommand, kw_only=True, tag="task"):
+    """Run a function that a plug-in of the agents registered (docs/extending.md).
+
+    Attributes:
+        task: its name.
+    """
+
+    kind: ClassVar[Kind] = "task"
+    task: str
+
+
 class Restart(AgentCommand, kw_only=True, tag="restart"):
     """Write the plan (docs/restart.md), then end the ranks of the node.
 
@@ -297,7 +324,7 @@ class Restart(AgentCommand, kw_only=True, tag="restart"):
 
 
 #: What ``kind`` tells apart in JSON.
-AnyCommand = Rollback | Restart | StackDump
+AnyCommand = Rollback | Restart | StackDump | Task
 
 
 def read_command(data: object) -> Command:

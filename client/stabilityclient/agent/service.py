@@ -7,12 +7,14 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stabilityclient.agent import plugins
 from stabilityclient.agent.agent_events import AgentEvents
-from stabilityclient.agent.commands.agent_commands import AgentCommand, AgentCommands
+from stabilityclient.agent.commands import tasks
+from stabilityclient.agent.commands.agent_commands import AgentCommand, AgentCommands, Handler
 from stabilityclient.agent.commands.downlink import Downlink
 from stabilityclient.agent.commands.restart import Restarter
 from stabilityclient.agent.folder import lock_folder, make_hello
@@ -82,7 +84,8 @@ class AgentService:
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
         stacks = StackTaker(folder, self._sources, self._deaths.descriptor, self._own.event)
         self._restart = Restarter(folder, self._node, self._sources)
-        handlers = {"dump_stacks": stacks.carry_out, "restart": self._restart.carry_out}
+        task: Handler = partial(tasks.carry_out, folder=str(folder), node=self._node)
+        handlers = {"dump_stacks": stacks.carry_out, "restart": self._restart.carry_out, "task": task}
         self._agent_commands = AgentCommands(handlers, self._answer, before.get("orders"), self._remember)
         self._health = NodeHealth(folder, self._sources, self._own, self._deaths, self._kernel, self._node, limit)
         self._gpus = GpuMonitor(

@@ -78,6 +78,19 @@ def test_people_may_order_few_dumps_a_minute_whatever_the_server_asked_for_itsel
         _issued(replace(DUMP, expires_s=3600), CommandBook("run"))
 
 
+def test_one_task_at_a_time_which_a_rollback_does_not_wait_for() -> None:
+    book = CommandBook("run")
+    task = _issued(CommandRequest("task", task="disk_space"), book)
+    with pytest.raises(Conflict, match="task c-1 is under way"):
+        _issued(CommandRequest("task", task="disk_space"), book, command_id="c-2")
+    assert _issued(CommandRequest("rollback", to_step=150), book, command_id="c-3").state == "pending"
+    for node in STARTS:
+        _say(book, node, "acted", "90 GiB free")
+    assert (task.task, task.state) == ("disk_space", "done")
+    with pytest.raises(BadRequest, match="task is missing"):
+        _issued(CommandRequest("task"), book, command_id="c-4")
+
+
 def test_a_restart_is_done_with_the_first_row_of_a_process_that_started_after_it() -> None:
     book = CommandBook("run")
     command = _issued(RESTART, book)

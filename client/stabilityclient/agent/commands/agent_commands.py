@@ -21,7 +21,7 @@ from stabilityclient.rollback.decision import ENDED_STATES
 __all__ = ["AGENT_KINDS", "MAX_REMEMBERED", "AgentCommand", "AgentCommands", "Fence", "Handler"]
 
 #: Kinds of commands for agents; all others are for the ranks.
-AGENT_KINDS = frozenset({"dump_stacks", "restart"})
+AGENT_KINDS = frozenset({"dump_stacks", "restart", "task"})
 #: Orders that are remembered as taken, newest ones: the server repeats those that are open when an agent connects.
 MAX_REMEMBERED = 64
 #: Orders that wait behind the one that is carried out; more are answered with ``failed``.
@@ -30,6 +30,8 @@ MAX_WAITING = 8
 MAX_BEGINS = 2
 #: Of these the handler says what is known when it is too late to go on.
 _SUPERVISED = frozenset({"restart"})
+#: What another agent does not begin again: who wrote it may not have thought of that.
+_ONCE = frozenset({"task"})
 
 
 class Fence(msgspec.Struct):
@@ -49,6 +51,9 @@ class AgentCommand(msgspec.Struct, omit_defaults=True):
     plan: dict[str, Any] | None = None
     fence: Fence | None = None
     grace_s: float | None = None
+    run_id: str = ""
+    task: str = ""
+    reason: str = ""
 
 
 #: Carries out one command; returns the state ``acted`` or ``failed`` and a sentence for people. Beside the command is
@@ -163,7 +168,7 @@ class AgentCommands:
         if over and not before:
             return "failed", "it expired before an agent could begin it here: nothing was done"
         told = f"the agent that began it ended in the middle{', and so did the next one' if before > 1 else ''}"
-        if over and kind not in _SUPERVISED:
+        if (over and kind not in _SUPERVISED) or (before and kind in _ONCE):
             return "failed", f"{told}; it is not begun again"
         order.begun += 1
         self._remember()

@@ -138,9 +138,10 @@ export function nodeList(command) {
   );
 }
 
-/** One line about an order that agents carry out. */
+/** One line about a command that agents carry out. */
 function agentLine(command) {
   const restart = command.kind === "restart";
+  const task = command.kind === "task" ? asText(command.task) : "";
   const nodes = Object.entries(asRecord(command.nodes)).map(([node, word]) => [node, asRecord(word)]);
   const acted = nodes.filter(([, word]) => word.state === "acted").length;
   const refused = nodes
@@ -151,8 +152,9 @@ function agentLine(command) {
   const answered = `${acted} of ${plural(command.world_size || nodes.length || 1, "node")}`;
   if (BAD.has(command.state)) {
     const last = [...asList(command.history)].reverse().find((entry) => asRecord(entry).detail);
-    return `${restart ? "Restart" : "Stacks"}: ${refused.trim() || sentence(last ? asText(last.detail) : "nobody answered in time")}`;
+    return `${restart ? "Restart" : task ? `Task ${task}` : "Stacks"}: ${refused.trim() || sentence(last ? asText(last.detail) : "nobody answered in time")}`;
   }
+  if (task) return `Task ${task}: ${command.state === "done" ? "done" : "under way"} on ${answered}.${refused}`;
   if (!restart)
     return command.state === "done"
       ? `Stacks collected on ${answered}.${refused}`
@@ -166,7 +168,7 @@ function agentLine(command) {
 
 /** One line about a command, for the strip under the header. */
 export function commandLine(command) {
-  if (command.kind === "dump_stacks" || command.kind === "restart") return agentLine(command);
+  if (command.kind !== "rollback") return agentLine(command);
   const what = `Rollback to step ${formatCount(command.to_step)}`;
   if (command.state === "done") {
     const end = timeOf(command, "done");

@@ -36,7 +36,7 @@ export const HOWS = {
   none: "nothing but its absence",
 };
 
-const COMMANDS = { dump_stacks: "Stacks", restart: "Restart", rollback: "Rollback" };
+const COMMANDS = { dump_stacks: "Stacks", restart: "Restart", rollback: "Rollback", task: "Task" };
 
 /** A list of facts; entries without a value are left out. */
 export function factList(entries) {

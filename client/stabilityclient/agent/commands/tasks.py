@@ -1,0 +1,66 @@
+"""Carries out ``task``: a kind of command that the owner of the nodes adds, a Python function by name.
+
+An agent knows no task of its own. People can order by name what a file of ``STABILITY_AGENT_PLUGINS`` registered on the
+node, and nothing else: no text of theirs becomes a command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stabilityclient.agent.commands.agent_commands import AgentCommand
+
+__all__ = ["TASKS", "Call", "carry_out", "register"]
+
+#: Seconds that a task may take; its thread goes on, but its answer is no longer waited for.
+TIMEOUT_S = 60.0
+MAX_DETAIL_CHARS = 500
+
+
+class Call(NamedTuple):
+    """What a task is given.
+
+    Args:
+        run_id: of the run. folder: its spool on this node. node: its name. reason: what the person wrote.
+    """
+
+    run_id: str
+    folder: str
+    node: str
+    reason: str
+
+
+#: Name of each task -> what does it. It returns a sentence for people; what it raises is reported as failed.
+TASKS: dict[str, Callable[[Call], str]] = {}
+
+
+def register(name: str) -> Callable[[Callable[[Call], str]], Callable[[Call], str]]:
+    """Add a task, as a decorator above its function, which runs in a thread of the agent.
+
+    Raises:
+        ValueError: there is one of this name.
+    """
+
+    def add(task: Callable[[Call], str]) -> Callable[[Call], str]:
+        if name in TASKS:
+            raise ValueError(f"there is a task {name!r} already, give this one another name")
+        TASKS[name] = task
+        return task
+
+    return add
+
+
+async def carry_out(command: AgentCommand, over: bool, folder: str, node: str) -> tuple[str, str]:
+    """Run a task; return the state ``acted`` or ``failed``, and a sentence for people."""
+    task = TASKS.get(command.task)
+    if task is None:
+        known = ", ".join(TASKS) or "none"
+        return "failed", f"there is no task {command.task!r} on this node, expected one of: {known}"
+    call = Call(command.run_id, folder, node, command.reason)
+    try:
+        said = await asyncio.wait_for(asyncio.to_thread(task, call), TIMEOUT_S)
+    except TimeoutError:
+        return "failed", f"no answer after {TIMEOUT_S:.0f} s"
+    return "acted", " ".join(str(said).split())[:MAX_DETAIL_CHARS]
