@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -25,6 +26,8 @@ FRAME_TARGET_BYTES = 256 * 1024
 MAX_NAME_CHARS = 200
 #: Largest step: what a browser's double still holds exactly.
 MAX_STEP = 2**53 - 1
+#: Source ids whose start is remembered: each rank is asked for its own several times a second.
+MAX_STARTS = 65_536
 
 _HEADER = struct.Struct("<2sBBI")
 _MAGIC = b"SB"
@@ -52,6 +55,8 @@ __all__ = [
     "WrongVersion",
     "decode_message",
     "encode_message",
+    "pid_of",
+    "started_ns",
 ]
 
 
@@ -96,6 +101,22 @@ class SourceInfo(msgspec.Struct, omit_defaults=True):
     pid: int = 0
     started: float = 0.0
     generation: int = 0
+
+
+@lru_cache(MAX_STARTS)
+def started_ns(source: str) -> int:
+    """Return the start in a source id (``r<rank>-<start in hex ns>-<pid>``), 0 where there is none."""
+    parts = source.split("-")
+    try:
+        return int(parts[1], 16) if len(parts) > 1 else 0
+    except ValueError:
+        return 0
+
+
+def pid_of(source: str) -> int:
+    """Return the pid in a source id, 0 where there is none."""
+    last = source.rpartition("-")[2]
+    return int(last) if last.isdecimal() and source.count("-") >= 2 else 0
 
 
 class PointsBlock(msgspec.Struct, tag_field="k", tag="p"):

@@ -28,6 +28,7 @@ from stabilitybackend.schema.fleet import (
     What,
 )
 from stabilitybackend.schema.incidents import Incident
+from stabilityclient.wire import pid_of
 
 __all__ = ["OPEN_COUNTS_S", "JobStory", "TrainingInterval", "interruptions_of", "shown", "summed"]
 
@@ -261,10 +262,10 @@ def _processes(gap: _Gap) -> set[tuple[str, int | None]]:
     No pid stands for all of a node: a rank was killed for memory there, and only its group's counter says so, so that
     its container counts pids otherwise than the kernel's log does.
     """
-    found: set[tuple[str, int | None]] = {("", _pid_of(gap.before.source))} if gap.before is not None else set()
+    found: set[tuple[str, int | None]] = {("", pid_of(gap.before.source))} if gap.before is not None else set()
     for death in gap.stop.deaths:
         for one in facts(death.evidence, DeathFacts).deaths:
-            found.add((one.node, _pid_of(one.source) if one.pid is None else one.pid))
+            found.add((one.node, pid_of(one.source) if one.pid is None else one.pid))
             if one.oom is not None and one.oom.get("source") == "cgroup":
                 found.add((one.node, None))
             named = _NAMED_PIDS.findall("" if one.exception is None else one.exception.message)
@@ -278,12 +279,6 @@ def _of_others(line: Mapping[str, Any], own: set[tuple[str, int | None]]) -> boo
     """Say whether a line tells of a kill for memory of a process that is not the job's: nothing that stopped it."""
     node, pid = line["node"], line.get("pid")
     return line["what"] == "oom" and pid is not None and own.isdisjoint({(node, pid), (node, None), ("", pid)})
-
-
-def _pid_of(source: str) -> int:
-    """Return the pid in a source id (``r<rank>-<start in hex ns>-<pid>``), 0 where there is none."""
-    last = source.rpartition("-")[2]
-    return int(last) if last.isdecimal() and source.count("-") >= 2 else 0
 
 
 def _told(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stabilityclient.wire import pid_of
+
 #: Ranks remembered.
 MAX_RANKS = 64
 #: A restart overlaps for a moment; two that both live for longer than this are two jobs, seconds.
@@ -41,10 +43,6 @@ class DuplicateRanks:
         rank, one, other = min(both)
         more = f" So do {len(both) - 1} more." if len(both) > 1 else ""
         return (
-            f"Two living processes say that they are rank {rank} of this run "
-            f"(pid {_pid(one)} and pid {_pid(other)}).{more} Do two jobs use the run id {run_id}? Give each its own."
+            f"Two living processes say that they are rank {rank} of this run (pid {pid_of(one)} and pid "
+            f"{pid_of(other)}).{more} Do two jobs use the run id {run_id}? Give each its own."
         )
-
-
-def _pid(source: str) -> str:
-    return source.rpartition("-")[2]

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from msgspec import to_builtins
 
 from stabilitybackend.liveness.gpu_facts import BrokenGpu
-from stabilitybackend.liveness.rank_watch import RankWatch, number, start_of
+from stabilitybackend.liveness.rank_watch import RankWatch, number
 from stabilitybackend.liveness.stacks.collectives import Wavefront
 from stabilitybackend.liveness.stacks.dumps import Dump
 from stabilitybackend.schema.ranks import Where
+from stabilityclient.wire import started_ns
 
 #: The pending calls are asked for once a beat; a main thread that ran one so lately runs Python, seconds. A busy
 #: machine makes beats late.
@@ -45,7 +46,7 @@ class JobStart(NamedTuple):
 
     def left_out(self, rank: int, source: str) -> bool:
         """Say whether a process is of an earlier start, and of a rank that this one does not have."""
-        return rank >= self.ranks and start_of(source) / 1e9 < self.started
+        return rank >= self.ranks and started_ns(source) / 1e9 < self.started
 
 
 def is_data(phase: str) -> bool:
@@ -65,9 +66,9 @@ def of_earlier_start(ranks: Iterable[RankWatch], visible: Sequence[RankWatch]) -
     """
     if not visible or any(watch.step >= 0 for watch in visible):
         return set()
-    oldest = min(start_of(watch.source) for watch in visible) - STARTS_APART_NS
+    oldest = min(started_ns(watch.source) for watch in visible) - STARTS_APART_NS
     over = [watch for watch in ranks if not watch.running]
-    return {watch.rank for watch in over if watch.first_step_done or start_of(watch.source) < oldest}
+    return {watch.rank for watch in over if watch.first_step_done or started_ns(watch.source) < oldest}
 
 
 def of_larger_start(ranks: Iterable[RankWatch], visible: Iterable[RankWatch], newest: JobStart) -> list[int]:

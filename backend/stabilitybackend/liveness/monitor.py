@@ -26,7 +26,7 @@ from stabilitybackend.liveness.hang.overdue import Allowance, StallDetection, bu
 from stabilitybackend.liveness.job_end import how_it_ended
 from stabilitybackend.liveness.job_snapshot import JobSnapshot, JobStart, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.rank_status import Overdue, RankStatuses, judge_ranks
-from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, start_of
+from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch
 from stabilitybackend.liveness.running import how_it_runs
 from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.liveness.slow_ranks import SlowRanks
@@ -37,6 +37,7 @@ from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.runs import RunStatus
 from stabilitybackend.slices import at_once
 from stabilitybackend.stateful import Stateful, fresh
+from stabilityclient.wire import started_ns
 
 #: Ranks followed per run; more are counted, not followed.
 MAX_RANKS = 20_000
@@ -345,7 +346,7 @@ class LivenessMonitor(Stateful):
         watch = self._ranks.get(rank)
         if watch is not None and watch.source == source:
             return watch
-        if watch is not None and start_of(source) < start_of(watch.source):
+        if watch is not None and started_ns(source) < started_ns(watch.source):
             return None
         if watch is None and len(self._ranks) >= MAX_RANKS:
             self.ranks_not_followed += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -39,22 +38,10 @@ MAX_NAME_CHARS = 64
 
 #: Order of the usual phases within a step: the rank that is furthest back is the one that the others wait for.
 PHASE_ORDER = ("data", "forward", "backward", "optimizer")
-#: Source ids whose start is remembered: each rank is asked for its own several times a second.
-MAX_REMEMBERED = 65_536
 _NO_PROC = Proc()
 _STATES = ("running", "finished", "left", "exception")
 
-__all__ = ["BEAT_STOPPED_AFTER_S", "PHASE_ORDER", "RankPlace", "RankWatch", "number", "start_of"]
-
-
-@lru_cache(MAX_REMEMBERED)
-def start_of(source: str) -> int:
-    """Return the start time in a source id (``r<rank>-<start in hex ns>-<pid>``), 0 where there is none."""
-    parts = source.split("-")
-    try:
-        return int(parts[1], 16) if len(parts) > 1 else 0
-    except ValueError:
-        return 0
+__all__ = ["BEAT_STOPPED_AFTER_S", "PHASE_ORDER", "RankPlace", "RankWatch", "number"]
 
 
 def number(value: object, default: float = 0.0) -> float:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from stabilitybackend.liveness.job_snapshot import JobStart
-from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.runs import WorldSize
 from stabilitybackend.stateful import Stateful, fresh
-from stabilityclient.wire import SourceInfo
+from stabilityclient.wire import SourceInfo, started_ns
 
 __all__ = ["MAX_LAUNCHES", "LaunchSize", "LaunchSizes", "left_nodes", "newest_starts"]
 
@@ -134,7 +133,7 @@ def newest_starts(agents: Iterable[AgentHealth]) -> dict[str, int]:
     for agent in agents:
         if agent.connected:
             for rank in agent.ranks:
-                starts[agent.node] = max(start_of(rank.source), starts.get(agent.node, 0))
+                starts[agent.node] = max(started_ns(rank.source), starts.get(agent.node, 0))
     return starts
 
 

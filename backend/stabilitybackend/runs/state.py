@@ -27,7 +27,6 @@ from stabilitybackend.lineage.checkpoints import UsableCheckpoints
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.liveness.rank_status import RankStatuses
-from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.liveness.world_size import LaunchSizes
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.points.summary import RunSummary
@@ -47,7 +46,7 @@ from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.runs import RunView
 from stabilitybackend.slices import at_once
 from stabilitybackend.stateful import Stateful, fresh
-from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo
+from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, started_ns
 
 __all__ = ["RunState"]
 
@@ -167,7 +166,7 @@ class RunState:
         self.stretches.rows(placed, self.launch_sizes.size)
         if not replayed:
             # Not only for the first rows by the segment's count: that is ahead of us while a frame holds more of them.
-            segment, time, started = self.fold.tree[placed.segment], float(placed.times[0]), start_of(placed.source)
+            segment, time, started = self.fold.tree[placed.segment], float(placed.times[0]), started_ns(placed.source)
             changes.add_commands(self.commands.on_points(segment.id, segment.key, first, time))
             changes.add_commands(self.commands.on_row(placed.node, started, segment.id, first, time))
         self.launch_sizes.row(placed.source, first, int(placed.steps[-1]))
@@ -252,7 +251,7 @@ class RunState:
         if event.type in ("process_death", "exception") and not replayed:
             source = event.data.get("source") or event.source.source
             # Also the peers of those that an agent ended: they fail in their collectives before their own agent acts.
-            restart = self.commands.restart_that_ends(event.source.node, start_of(source))
+            restart = self.commands.restart_that_ends(event.source.node, started_ns(source))
             event = replace(event, data={**event.data, "ordered": event.data.get("ordered") or restart})
         if event.type in GPU_EVENTS:
             for finding in self.gpus.event(event, self._step_clock.newest):

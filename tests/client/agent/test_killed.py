@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from stabilityclient.agent.commands.agent_commands import MAX_BEGINS, AgentCommand, AgentCommands
-from stabilityclient.agent.commands.restart import started_ns
 from stabilityclient.plan import PLAN_VERSION
+from stabilityclient.wire import started_ns
 from support.agent.gateway import Gateway
 from support.agent.small_job import SmallJob
 from support.waiting import until, wait_until

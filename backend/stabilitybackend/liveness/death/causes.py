@@ -7,8 +7,9 @@ from typing import Any
 
 from stabilitybackend.liveness.format import MAX_NAMED_RANKS
 from stabilitybackend.liveness.job_snapshot import STARTS_APART_NS
-from stabilitybackend.liveness.rank_watch import RankWatch, start_of
+from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.schema.evidence import Death, DeathGpu
+from stabilityclient.wire import started_ns
 
 #: Exceptions by which people stop a job on purpose.
 STOPPED_BY_HAND = frozenset({"KeyboardInterrupt"})
@@ -96,8 +97,8 @@ def known_beside(dead: RankWatch, ranks: Iterable[RankWatch]) -> dict[str, Any]:
     Returns:
         ``gpu``, ``over_before`` and ``job_step`` of its ``Death``, as far as they are known.
     """
-    since = start_of(dead.source) - STARTS_APART_NS
-    started = [one for one in ranks if start_of(one.source) >= since]
+    since = started_ns(dead.source) - STARTS_APART_NS
+    started = [one for one in ranks if started_ns(one.source) >= since]
     over = sorted(one.rank for one in started if one.state in ("finished", "left") and one is not dead)
     newest = max((one.step for one in started), default=-1)
     found: dict[str, Any] = {"over_before": over[:MAX_NAMED_RANKS]} if over else {}

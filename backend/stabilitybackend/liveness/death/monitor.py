@@ -34,12 +34,12 @@ from stabilitybackend.liveness.death.messages import (
     where_it_was,
 )
 from stabilitybackend.liveness.format import capital, name_ranks
-from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.schema.evidence import Death, DeathFacts, HangFacts, Hung, Raised, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.verdicts import Verdict
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.arguments import cut_inside, gist
+from stabilityclient.wire import started_ns
 
 #: Deaths described one by one in the evidence of one incident; all are counted.
 MAX_DESCRIBED = 16
@@ -171,7 +171,7 @@ class DeathMonitor(Stateful):
 
         Clocks of nodes differ, so what started with the new process or after it is none of them, whatever its time.
         """
-        if start_of(death.source) >= self._newest_start:
+        if started_ns(death.source) >= self._newest_start:
             return False
         if death.time < self._over_at:
             return True
@@ -208,9 +208,9 @@ class DeathMonitor(Stateful):
         death = self._deaths.get(rank)
         if death is None or self.knows(source):
             return
-        if newer or start_of(source) >= start_of(death.source):
+        if newer or started_ns(source) >= started_ns(death.source):
             self._over_at = max(self._over_at, time)
-            self._newest_start = max(self._newest_start, start_of(source))
+            self._newest_start = max(self._newest_start, started_ns(source))
             how = f"has a new process, at step {max(step, 0)}" if source else "is none of its ranks any more"
             self._runs_again = f"The job runs again: rank {rank} {how}."
 

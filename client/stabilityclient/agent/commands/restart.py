@@ -25,8 +25,9 @@ from stabilityclient.agent.watch.probes import read_stat, wchan_of
 from stabilityclient.agent.watch.visibility_gaps import duplicate_ranks
 from stabilityclient.plan import PLAN_VERSION, mark_used, write_plan
 from stabilityclient.sidecar import read_json
+from stabilityclient.wire import started_ns
 
-__all__ = ["GRACE_S", "Restarter", "refusal", "started_ns"]
+__all__ = ["GRACE_S", "Restarter", "refusal"]
 
 #: Seconds from SIGTERM to SIGKILL where the order names none.
 GRACE_S = 10.0
@@ -37,15 +38,6 @@ GONE_S = 10.0
 _POLL_S = 0.05
 #: Prefix of the keys of segments that the server inferred: the ranks do not know them.
 _INFERRED = "u-"
-
-
-def started_ns(source: str) -> int:
-    """Return the start in a source id (``r<rank>-<start in hex ns>-<pid>``), 0 where there is none."""
-    parts = source.split("-")
-    try:
-        return int(parts[1], 16) if len(parts) > 1 else 0
-    except ValueError:
-        return 0
 
 
 def refusal(command: AgentCommand, node: str, ranks: Iterable[Source]) -> str:
