@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from stabilitybackend.detectors.engine.base import Detector, Finding, Point, Row
+from stabilitybackend.detectors.engine.base import Detector, Finding, Point, Row, State
 from stabilitybackend.detectors.engine.synthetic import rows
 from stabilitybackend.detectors.registry import register
 
@@ -40,23 +40,12 @@ class SlowDataDetector(Detector):
         if self.in_a_row < POINTS:
             return []
         self.is_open, self.in_a_row = slow, 0
-        return [self._finding(point)]
-
-    def _finding(self, point: Point) -> Finding:
-        return Finding(
-            detector=self.name,
-            key=f"{self.name}:{self.onset}",
-            kind="throughput",
-            state="open" if self.is_open else "recovered",
-            severity="warning",
-            title=f"Steps wait for data since step {self.onset}",
-            text=f"Steps waited longer than {WAIT_S:g} s for data. Look at the loader's workers and its storage.",
-            onset_step=self.onset,
-            step=self.onset + POINTS - 1,
-            now_step=point.step,
-            metric=point.metric,
-            recovered_step=None if self.is_open else point.step - POINTS + 1,
-        )
+        state: State = "open" if slow else "recovered"
+        seen, title = self.onset + POINTS - 1, f"Steps wait for data since step {self.onset}"
+        text = f"Steps waited longer than {WAIT_S:g} s for data. Look at the loader's workers and its storage."
+        back = None if slow else point.step - POINTS + 1
+        metric, onset, now = point.metric, self.onset, point.step
+        return [self.finding(metric, onset, seen, now, state, "warning", title=title, text=text, recovered_step=back)]
 
     @classmethod
     def story(cls) -> Sequence[Row]:

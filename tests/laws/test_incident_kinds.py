@@ -13,6 +13,7 @@ import pytest
 import stabilityalerting
 import stabilitybackend
 import stabilityfrontend
+from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.incidents.suggest import has_advice
 from stabilitybackend.schema.incidents import as_json
 from stabilitybackend.schema.kinds import KINDS, IncidentKind, kind_of, kinds_where, register, served
@@ -20,7 +21,8 @@ from support.stored_incident import stored
 
 
 def _emitted() -> Iterator[tuple[str, str]]:
-    """Yield (file, kind) of every finding that is made with a kind's name."""
+    """Yield (file or detector, kind) of every finding that is made with a kind's name, and of every detector."""
+    yield from ((name, kind) for name, make in DETECTORS.items() for kind in make().kinds)
     for path in Path(stabilitybackend.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":

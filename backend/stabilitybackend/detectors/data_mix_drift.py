@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
-from .engine.context import Claim
 from .engine.metric_roles import LOSS, role_of
 from .stats.levels import LARGEST, Level, level_of, percent
 from .stats.robust import median
@@ -308,10 +307,9 @@ class DataMixDriftDetector(Detector):
         return [self._finding(event, "open", step, None)]
 
     def _claim(self, event: _Event, ended: int | None) -> None:
-        claim = Claim(self.name, f"{self.name}:{event.metric}:{event.onset}", "data_mix_drift", event.onset, ended)
-        self.context.claim(event.metric, claim)
+        self.claim(event.metric, event.onset, ended)
         if self._hold_loss is not None:
-            self.context.claim(self._hold_loss, claim)
+            self.claim(self._hold_loss, event.onset, ended, of=event.metric)
             self._hold_loss = self._hold_loss if ended is None else None
 
     def _free_loss(self) -> str | None:
@@ -370,18 +368,15 @@ class DataMixDriftDetector(Detector):
         }
         if event.ramp:
             evidence["explained_by"].append("a steady ramp, as a planned change of the mixture is")
-        return Finding(
-            detector=self.name,
-            key=f"{self.name}:{event.metric}:{event.onset}",
-            kind="data_mix_drift",
-            state=state,
-            severity=event.severity,
+        return self.finding(
+            event.metric,
+            event.onset,
+            event.seen,
+            now_step,
+            state,
+            event.severity,
             title=f"Data mixture drift at step {event.onset} ({event.metric.removeprefix(RATIO)})",
             text=text,
-            onset_step=event.onset,
-            step=event.seen,
-            now_step=now_step,
-            metric=event.metric,
             recovered_step=back,
             score=min(abs(event.after - event.before) / event.sigma, 1e9),
             evidence=evidence,

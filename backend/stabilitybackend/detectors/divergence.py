@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State, fresh
-from .engine.context import Claim
 from .engine.metric_roles import LOSS, role_of
 from .engine.synthetic import noisy
 from .stats.blocks import BLOCK_POINTS, LARGEST_VALUE
@@ -231,7 +230,7 @@ class DivergenceDetector(Detector):
         self._event = event
         self._climbs.forget_after(climb.onset)
         self._grade(event)
-        self._claim(event, None)
+        self.claim(self._metric, event.onset)
         return [self._finding(event, step)]
 
     def _explanations(self, climb: Climb, step: int) -> tuple[str, ...]:
@@ -284,7 +283,7 @@ class DivergenceDetector(Detector):
                 event.new_level = newer
                 return self._end(event, step, "resolved", "none")
         if event.points - BLOCK_POINTS < LONGEST_CLAIM_POINTS <= event.points:
-            self._claim(event, step)
+            self.claim(self._metric, event.onset, step)
         rise = event.peak - event.level
         if self._grade(event) or rise > NEWS_FACTOR * event.told_rise:
             event.told_rise = rise
@@ -311,16 +310,10 @@ class DivergenceDetector(Detector):
         event.ended_points = 0
         self._wander.told(event.level, event.peak)
         event.recent.clear()
-        self._claim(event, step)
+        self.claim(self._metric, event.onset, step)
         if state == "resolved":
             self._forget()
         return [self._finding(event, step)]
-
-    def _claim(self, event: _Event, ended_step: int | None) -> None:
-        self.context.claim(self._metric, Claim(self.name, self._key(event), "divergence", event.onset, ended_step))
-
-    def _key(self, event: _Event) -> str:
-        return f"divergence:{self._metric}:{event.onset}"
 
     def _finding(self, event: _Event, now_step: int) -> Finding:
         rise = event.peak - event.level
@@ -352,18 +345,15 @@ class DivergenceDetector(Detector):
             "explained_by": list(event.explained_by),
             "recovered_at": event.recovered_step,
         }
-        return Finding(
-            detector=self.name,
-            key=self._key(event),
-            kind="divergence",
-            state=event.state,
-            severity=event.severity,
+        return self.finding(
+            self._metric,
+            event.onset,
+            event.seen,
+            now_step,
+            event.state,
+            event.severity,
             title=f"Loss climbs since step {event.onset}",
             text=text,
-            onset_step=event.onset,
-            step=event.seen,
-            now_step=now_step,
-            metric=self._metric,
             peak_step=event.peak_step,
             recovered_step=event.recovered_step,
             recovery=event.recovery,

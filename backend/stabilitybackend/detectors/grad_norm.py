@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, State, fresh
-from .engine.context import Claim
 from .engine.metric_roles import GRAD_NORM, LOSS, role_of
 from .nonfinite import OVERFLOW
 from .stats.baseline import RobustBaseline
@@ -99,7 +98,7 @@ class GradNormDetector(Detector):
     title: ClassVar[str] = "Gradient norm"
     parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
 
-    _metric: str | None = None
+    _metric: str = ""
     _baseline: RobustBaseline = fresh(RobustBaseline)
     _tail: OutlierTail = fresh(OutlierTail)
     _block: list[float] = fresh(list)
@@ -123,7 +122,7 @@ class GradNormDetector(Detector):
 
     def update(self, point: Point) -> list[Finding]:
         if point.metric != self._metric:
-            if self._metric is not None or not self.wants(point.metric):
+            if self._metric or not self.wants(point.metric):
                 return []
             self._metric = point.metric
         value = point.value
@@ -210,7 +209,7 @@ class GradNormDetector(Detector):
         if known or again:
             event.seen = -1  # followed to its end without a report
             return []
-        self.context.claim(self._metric or GRAD_NORM, Claim(self.name, self._key(event), "grad_norm", onset))
+        self.claim(self._metric, onset)
         return [self._finding(event, step)]
 
     def _follow(self, event: _Event, step: int, value: float) -> list[Finding]:
@@ -237,12 +236,8 @@ class GradNormDetector(Detector):
         self._learn(step)
         if event.seen < 0:
             return []
-        claim = Claim(self.name, self._key(event), "grad_norm", event.onset, step)
-        self.context.claim(self._metric or GRAD_NORM, claim)
+        self.claim(self._metric, event.onset, step)
         return [self._finding(event, step)]
-
-    def _key(self, event: _Event) -> str:
-        return f"grad_norm:{self._metric}:{event.onset}"
 
     def _finding(self, event: _Event, now_step: int) -> Finding:
         state: State = "recovered" if event.recovered_step is not None else "resolved" if event.resolved else "open"
@@ -271,18 +266,15 @@ class GradNormDetector(Detector):
             "recovered_at": event.recovered_step,
             "explained_by": [],
         }
-        return Finding(
-            detector=self.name,
-            key=self._key(event),
-            kind="grad_norm",
-            state=state,
-            severity="info",
+        return self.finding(
+            self._metric,
+            event.onset,
+            event.seen,
+            now_step,
+            state,
+            "info",
             title=f"Gradient norm {'grows' if event.pattern == 'growth' else 'jumped'} at step {event.onset}",
             text=text,
-            onset_step=event.onset,
-            step=event.seen,
-            now_step=now_step,
-            metric=self._metric,
             peak_step=event.peak_step,
             recovered_step=event.recovered_step,
             score=event.score(),

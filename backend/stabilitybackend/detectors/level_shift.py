@@ -9,10 +9,9 @@ from itertools import pairwise
 from typing import ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, fresh
-from .engine.context import Claim
 from .engine.metric_roles import LOSS, role_of
 from .engine.synthetic import noisy
-from .level_shift_report import Jump, ShiftEvent, finding_of, key_of
+from .level_shift_report import Jump, ShiftEvent, finding_of
 from .stats.blocks import BLOCK_POINTS, LARGEST_VALUE, rise_points
 from .stats.levels import quantum
 from .stats.robust import median, robust_sigma
@@ -276,7 +275,7 @@ class LevelShiftDetector(Detector):
             return []
         self._wander.told(jump.before, jump.after)
         event = self._event = ShiftEvent(jump, step)
-        self.context.claim(self._metric, Claim(self.name, key_of(self._metric, jump), "level_shift", jump.onset))
+        self.claim(self._metric, jump.onset)
         return [self._tell(event, step)]
 
     def _rebase(self, blocks: list[float]) -> None:
@@ -315,8 +314,8 @@ class LevelShiftDetector(Detector):
 
     def _known(self, jump: Jump, step: int, explained: tuple[str, ...]) -> list[Finding]:
         """Tell a shift that is no alarm, and let all others start from its level."""
-        self.context.claim(self._metric, Claim(self.name, key_of(self._metric, jump), "level_shift", jump.onset, step))
-        return [finding_of(self._metric, jump, step, step, None, explained)]
+        self.claim(self._metric, jump.onset, step)
+        return [finding_of(self, self._metric, jump, step, step, None, explained)]
 
     def _follow(self, event: ShiftEvent, step: int, middle: float, points: int = BLOCK_POINTS) -> list[Finding]:
         """Advance an alarm: it is over when the loss is back, or when the level is the usual one."""
@@ -330,7 +329,7 @@ class LevelShiftDetector(Detector):
         else:
             return []
         self._event = None
-        self.context.claim(self._metric, Claim(self.name, key_of(self._metric, jump), "level_shift", jump.onset, step))
+        self.claim(self._metric, jump.onset, step)
         return [self._tell(event, step)]
 
     def _tell(self, event: ShiftEvent, step: int) -> Finding:
@@ -338,4 +337,4 @@ class LevelShiftDetector(Detector):
         jump = event.jump
         if jump.after - jump.before > CRITICAL_RISE * max(abs(jump.before), LEARNT_PART * self._first_level):
             event.severity = "critical"
-        return finding_of(self._metric, jump, event.seen, step, event, ())
+        return finding_of(self, self._metric, jump, event.seen, step, event, ())

@@ -1,17 +1,14 @@
-"""What is reported of a level shift: the words, the evidence, the key."""
+"""What is reported of a level shift: the words and the evidence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .engine.base import Finding, Severity, State
+from .engine.base import Detector, Finding, Severity, State
 from .stats.levels import change
 
-#: The detector whose findings these are, and their kind.
-DETECTOR = "level_shift"
-
-__all__ = ["DETECTOR", "Jump", "ShiftEvent", "finding_of", "key_of"]
+__all__ = ["Jump", "ShiftEvent", "finding_of"]
 
 
 class Jump(NamedTuple):
@@ -38,15 +35,16 @@ class ShiftEvent:
     recovered_step: int | None = None
 
 
-def key_of(metric: str, jump: Jump) -> str:
-    """Return the key of all findings about a jump."""
-    return f"{DETECTOR}:{metric}:{jump.onset}"
-
-
 def finding_of(
-    metric: str, jump: Jump, seen: int, now_step: int, event: ShiftEvent | None, explained: tuple[str, ...]
+    shift: Detector,
+    metric: str,
+    jump: Jump,
+    seen: int,
+    now_step: int,
+    event: ShiftEvent | None,
+    explained: tuple[str, ...],
 ) -> Finding:
-    """Return what is to be reported of a jump at step ``now_step``.
+    """Return what ``shift`` reports of a jump at step ``now_step``.
 
     Args:
         event: the alarm; None for a jump that is known or harmless.
@@ -86,18 +84,15 @@ def finding_of(
         "explained_by": list(explained),
         "recovered_at": None if event is None else event.recovered_step,
     }
-    return Finding(
-        detector=DETECTOR,
-        key=key_of(metric, jump),
-        kind=DETECTOR,
-        state=state,
-        severity="info" if event is None else event.severity,
+    return shift.finding(
+        metric,
+        jump.onset,
+        seen,
+        now_step,
+        state,
+        "info" if event is None else event.severity,
         title=f"Loss {'drops' if down else 'jumps up'} to another level at step {jump.onset}",
         text=text,
-        onset_step=jump.onset,
-        step=seen,
-        now_step=now_step,
-        metric=metric,
         recovered_step=None if event is None else event.recovered_step,
         score=min(abs(way) / jump.sigma, 1e9),
         evidence=evidence,

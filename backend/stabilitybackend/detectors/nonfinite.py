@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, SEVERITIES, Detector, Finding, Parameter, Point, Severity, fresh
-from .engine.context import Claim
+from .engine.base import SENSITIVITY, SEVERITIES, Detector, Finding, Parameter, Point, Severity, State, fresh
 from .engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
 
 #: A value beyond this is an overflow whatever the logger made of it: the largest number of float32 and bfloat16 is
@@ -195,7 +194,7 @@ class NonfiniteDetector(Detector):
         if not news:
             return found
         for metric in event.counts:
-            self.context.claim(metric, Claim(self.name, _key(event), "nonfinite", event.onset))
+            self.claim(metric, event.onset, of=event.metric)
         return [*found, self._finding(event, point.step)]
 
     def _replace(self, step: int) -> list[Finding]:
@@ -205,7 +204,7 @@ class NonfiniteDetector(Detector):
             return []
         self._event, news = None, not event.closed
         for metric in event.counts:
-            self.context.claim(metric, Claim(self.name, _key(event), "nonfinite", event.onset, step))
+            self.claim(metric, event.onset, step, of=event.metric)
         event.replaced_at = step
         return [self._finding(event, step)] if news else []
 
@@ -220,7 +219,7 @@ class NonfiniteDetector(Detector):
         if not event.closed and self._clean >= RECOVERED_AFTER_STEPS:
             event.closed = True
             for metric in event.counts:
-                self.context.claim(metric, Claim(self.name, _key(event), "nonfinite", event.onset, self._step))
+                self.claim(metric, event.onset, self._step, of=event.metric)
             return [self._finding(event, step)]
         if event.closed and self._clean >= RECOVERED_AFTER_STEPS + REOPEN_WITHIN_STEPS:
             self._event, self._clean, self._quiet = None, 0, True
@@ -249,6 +248,7 @@ class NonfiniteDetector(Detector):
             text += (
                 ". The loss itself is still finite: with fp16 loss scaling or an absent data set this can be routine."
             )
+        state: State = "recovered" if event.closed else "open" if event.replaced_at is None else "resolved"
         evidence: dict[str, Any] = {
             "values": {name: dict(counts) for name, counts in event.counts.items()},
             "last_nonfinite_step": event.last_bad,
@@ -257,28 +257,22 @@ class NonfiniteDetector(Detector):
             "recovered_at": event.clean_from if event.closed else None,
             "explained_by": [],
         }
-        return Finding(
-            detector=self.name,
-            key=_key(event),
-            kind="nonfinite",
-            state="recovered" if event.closed else "open" if event.replaced_at is None else "resolved",
-            severity=event.severity,
+        return self.finding(
+            event.metric,
+            event.onset,
+            event.seen,
+            now_step,
+            state,
+            event.severity,
+            metric=metric,
             title=f"{what[0].upper()}{what[1:]} not finite since step {event.onset}",
             text=text,
-            onset_step=event.onset,
-            step=event.seen,
-            now_step=now_step,
-            metric=metric,
             dataset=dataset,
             peak_step=event.onset,
             recovered_step=event.clean_from if event.closed else None,
             score=float(event.total),
             evidence=evidence,
         )
-
-
-def _key(event: _Event) -> str:
-    return f"nonfinite:{event.metric}:{event.onset}"
 
 
 def _words(metric: str) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
-from .engine.context import Claim
 from .engine.metric_roles import LOSS, role_of
 from .stats.before_fork import BEFORE_POINTS, BeforeFork, before_fork
 from .stats.epoch_drops import ADD_POINTS, Drop, EpochDrops
@@ -113,7 +112,7 @@ class RepeatDataDetector(Detector):
         ),
     }
 
-    _metric: str | None = None
+    _metric: str = ""
     _losses: list[float] = fresh(list)
     _block: list[tuple[int, float]] = fresh(list)
     _blocks: int = 0
@@ -160,7 +159,7 @@ class RepeatDataDetector(Detector):
     def update(self, point: Point) -> list[Finding]:
         step, metric, value, _, _ = point
         if metric != self._metric:
-            if self._metric is not None or role_of(metric) != LOSS:
+            if self._metric or role_of(metric) != LOSS:
                 return []
             self._metric = metric  # a second spelling of the loss is ignored
         if not -LARGEST < value < LARGEST:
@@ -185,7 +184,6 @@ class RepeatDataDetector(Detector):
 
     def _look(self, before: BeforeFork, step: int, value: float) -> list[Finding]:
         """Look whether the first losses after a fork are too low to be true."""
-        assert self._metric is not None
         after = self._after
         after.append((step, value))
         count = len(after)
@@ -208,7 +206,7 @@ class RepeatDataDetector(Detector):
         severity: Severity = "info" if known else "warning"
         event = _Low(after[0][0], step, before, low.level, low.low, severity, evidence, points=count)
         self._low, self._low_onset = event, event.onset
-        self._claim(event.onset, None)
+        self.claim(self._metric, event.onset)
         return [self._low_finding(event, "open", step)]
 
     def _follow_low(self, event: _Low, step: int, value: float) -> list[Finding]:
@@ -222,7 +220,7 @@ class RepeatDataDetector(Detector):
             event.back = event.back or next(at for at, loss in event.recent if loss >= enough)
         if high >= 2:  # far above the true level: others tell of that
             self._low, event.rest = None, -1
-            self.context.release(self._metric or "", self.name)
+            self.context.release(self._metric, self.name)
         elif was_back:
             event.rest -= 1
             return [] if event.rest > 0 else self._close(event, step, "recovered")
@@ -232,7 +230,7 @@ class RepeatDataDetector(Detector):
 
     def _close(self, event: _Low, step: int, state: State) -> list[Finding]:
         self._low = None
-        self._claim(event.onset, step)
+        self.claim(self._metric, event.onset, step)
         return [] if event.back is not None else [self._low_finding(event, state, max(step, event.seen))]
 
     # --- the order of the data, and epochs -----------------------------------------------------------------------
@@ -277,7 +275,7 @@ class RepeatDataDetector(Detector):
             self._drop = (last, finding, points + ADD_POINTS)
             if points >= DROP_POINTS or drop is not None:
                 self._drop = None
-                self._claim(last.step, step)
+                self.claim(self._metric, last.step, step)
                 found = [replace(finding, state="resolved", now_step=step)]
         if drop is None:
             return found
@@ -290,21 +288,15 @@ class RepeatDataDetector(Detector):
             return found
         finding = self._drop_finding(drop, distance, step)
         self._drop = (drop, finding, 0)
-        self._claim(drop.step, None)
+        self.claim(self._metric, drop.step)
         return [*found, finding]
 
     # --- words ---------------------------------------------------------------------------------------------------
 
     def _others(self, points: int) -> bool:
         """Return whether another detector has an event of the loss; a level that shifted is this one's own."""
-        assert self._metric is not None
         claim = self.context.claimed(self._metric, self.name, within_steps=points * self.context.interval)
         return claim is not None and claim.kind != "level_shift"
-
-    def _claim(self, onset: int, ended: int | None) -> None:
-        assert self._metric is not None
-        claim = Claim(self.name, f"{self.name}:{self._metric}:{onset}", "repeat_data", onset, ended)
-        self.context.claim(self._metric, claim)
 
     def _low_finding(self, event: _Low, state: State, now_step: int) -> Finding:
         change = percent(event.low, event.level)
@@ -332,9 +324,10 @@ class RepeatDataDetector(Detector):
         }
         score = (event.level - event.low) / event.before.sigma
         title = f"Loss falsely low after the resume at step {event.before.step}"
-        return self._finding(
-            event.onset, event.seen, now_step, state, event.severity, title, text, score, evidence, event.back
-        )
+        return self.finding(
+            self._metric, event.onset, event.seen, now_step, state, event.severity, title=title, text=text,
+            recovered_step=event.back, score=min(score, 1e9), evidence=evidence,
+        )  # fmt: skip
 
     def _again_finding(self, event: _Again, state: State, now_step: int, back: int | None) -> Finding:
         text = f"The batches since step {event.onset} are those that came {event.lag} logged points earlier, since step"
@@ -351,7 +344,10 @@ class RepeatDataDetector(Detector):
             "recovered_at": back,
         }
         title = f"Known data is fed again since step {event.onset}"
-        return self._finding(event.onset, event.seen, now_step, state, "warning", title, text, event.r, evidence, back)
+        return self.finding(
+            self._metric, event.onset, event.seen, now_step, state, "warning", title=title, text=text,
+            recovered_step=back, score=event.r, evidence=evidence,
+        )  # fmt: skip
 
     def _drop_finding(self, drop: Drop, distance: float, step: int) -> Finding:
         level, sigma = drop.before
@@ -373,26 +369,7 @@ class RepeatDataDetector(Detector):
         title = f"Loss drops with each epoch, at step {drop.step}"
         self._told_drops += 1
         severity: Severity = "warning" if self._told_drops <= MOST_DROPS else "info"
-        return self._finding(drop.step, step, step, "open", severity, title, text, drop.size / sigma, evidence, None)
-
-    def _finding(
-        self, onset: int, seen: int, now_step: int, state: State, severity: Severity, title: str, text: str,
-        score: float, evidence: dict[str, Any], back: int | None,
-    ) -> Finding:  # fmt: skip
-        metric = self._metric or "loss"
-        return Finding(
-            detector=self.name,
-            key=f"{self.name}:{metric}:{onset}",
-            kind="repeat_data",
-            state=state,
-            severity=severity,
-            title=title,
-            text=text,
-            onset_step=onset,
-            step=seen,
-            now_step=now_step,
-            metric=metric,
-            recovered_step=back,
-            score=min(score, 1e9),
-            evidence=evidence,
-        )
+        return self.finding(
+            self._metric, drop.step, step, step, "open", severity, title=title, text=text,
+            score=min(drop.size / sigma, 1e9), evidence=evidence,
+        )  # fmt: skip

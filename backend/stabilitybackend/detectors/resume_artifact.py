@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State, fresh
-from .engine.context import Claim
 from .engine.metric_roles import LOSS, role_of
 from .stats.before_fork import (
     BEFORE_POINTS,
@@ -136,7 +135,7 @@ class ResumeArtifactDetector(Detector):
         ),
     }
 
-    _metric: str | None = None
+    _metric: str = ""
     #: (step, loss, time) of usual points, newest last.
     _ring: deque[tuple[int, float, float]] = fresh(deque, maxlen=BEFORE_POINTS)
     _ratios: dict[str, deque[float]] = fresh(dict)
@@ -190,7 +189,7 @@ class ResumeArtifactDetector(Detector):
                 ring = self._ratios[point.metric] = deque(maxlen=RATIO_POINTS)
             if ring is not None and -LARGEST < point.value < LARGEST:
                 ring.append(point.value)
-        elif self._metric is None and role_of(point.metric) == LOSS:
+        elif not self._metric and role_of(point.metric) == LOSS:
             self._metric = point.metric
             return self.update(point)
         return []
@@ -260,7 +259,6 @@ class ResumeArtifactDetector(Detector):
 
     def _open(self, watch: _Watch, out: list[tuple[int, float]], step: int) -> list[Finding]:
         """Open an event, or turn the note about the learning rate into one, unless the rise is not the resume's."""
-        assert self._metric is not None
         same = [loss - watch.before.left[at] for at, loss in out if at in watch.before.left]
         rise = median([loss for _, loss in out]) - watch.expected()
         known = len(same) >= 2 and median(same) < (1 - SAME_RISE) * rise
@@ -318,9 +316,8 @@ class ResumeArtifactDetector(Detector):
     # --- words ---------------------------------------------------------------------------------------------------
 
     def _claim(self, event: _Event, ended: int | None) -> None:
-        if event.loss and self._metric is not None:
-            key = f"{self.name}:{self._metric}:{event.onset}"
-            self.context.claim(self._metric, Claim(self.name, key, "resume_artifact", event.onset, ended))
+        if event.loss:
+            self.claim(self._metric, event.onset, ended)
 
     def _close(self, step: int, state: State, back: int | None) -> list[Finding]:
         event, self._event = self._event, None
@@ -365,20 +362,16 @@ class ResumeArtifactDetector(Detector):
             "lr_before": before.lr if math.isfinite(before.lr) else None,
             "recovered_at": event.recovered_step,
         }
-        metric = self._metric or "loss"
         subject = "Loss bump" if event.loss else "Other learning rate"
-        return Finding(
-            detector=self.name,
-            key=f"{self.name}:{metric}:{event.onset}",
-            kind="resume_artifact",
-            state=state,
-            severity=event.severity,
+        return self.finding(
+            self._metric,
+            event.onset,
+            event.seen,
+            max(now_step, event.seen),
+            state,
+            event.severity,
             title=f"{subject} after the resume at step {before.step}",
             text=text,
-            onset_step=event.onset,
-            step=event.seen,
-            now_step=max(now_step, event.seen),
-            metric=metric,
             peak_step=event.peak_step,
             recovered_step=event.recovered_step,
             recovery=event.recovery,

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
-from .engine.context import Claim
 from .stats.levels import LARGEST, level_of, percent
 from .stats.rank_table import RankTable, RankWindow, SlowRankTable
 from .stats.robust import median
@@ -280,7 +279,7 @@ class StragglerDetector(Detector):
         else:
             onset = min(table.ranks[number].onset for number in fresh)
             table.event = SlowRankTable(onset, step, dict(fresh), level, sigma, [metric])
-        self._claim(table.event, None)
+        self.claim(table.event.metrics[0], table.event.onset)
         return [self._finding(table.event, "open", step, None)]
 
     def _follow(
@@ -292,18 +291,14 @@ class StragglerDetector(Detector):
         if still and event.windows < ACCEPT_WINDOWS:
             return []
         table.event = None
-        self._claim(event, step)
+        self.claim(event.metrics[0], event.onset, step)
         if still or not any(n in medians for n in event.ranks):
             return [self._finding(event, "resolved", step, None)]
         table.last = (event, window)
         back = (window - CONFIRM_WINDOWS + 1) * table.width
         return [self._finding(event, "recovered", step, max(back, event.onset))]
 
-    def _claim(self, event: SlowRankTable, ended: int | None) -> None:
-        key = f"{self.name}:{event.metrics[0]}:{event.onset}"
-        self.context.claim(event.metrics[0], Claim(self.name, key, "straggler", event.onset, ended))
-
-    def _finding(self, event: SlowRankTable, state: State, now_step: int, back: int | None) -> Finding:
+    def _finding(self, event: SlowRanks, state: State, now_step: int, back: int | None) -> Finding:
         worst = max(event.ranks, key=lambda number: event.ranks[number])
         value, metric = event.ranks[worst], event.metrics[0]
         above = percent(value, event.level)
@@ -333,18 +328,15 @@ class StragglerDetector(Detector):
             "also": event.metrics[1:],
             "recovered_at": back,
         }
-        return Finding(
-            detector=self.name,
-            key=f"{self.name}:{metric}:{event.onset}",
-            kind="straggler",
-            state=state,
-            severity="warning",
+        return self.finding(
+            metric,
+            event.onset,
+            event.seen,
+            now_step,
+            state,
+            "warning",
             title=f"Rank {worst} is slow since step {event.onset}{shown}",
             text=text,
-            onset_step=event.onset,
-            step=event.seen,
-            now_step=now_step,
-            metric=metric,
             rank=worst,
             recovered_step=back,
             score=min((value - event.level) / event.sigma, 1e9),

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
-from .engine.context import Claim
 from .engine.metric_roles import SPEED, STEP_TIME, role_of
 from .slow_stretch import LEAST_LOST_S, LEAST_S, SlowStretch, duration
 from .stats.levels import level_of, percent
@@ -230,7 +229,7 @@ class ThroughputDetector(Detector):
                 return []
             event.told, event.seen = True, step
             event.sudden &= event.cost >= event.level * _of(self._slow, event.metric)
-            self._claim(event, None)
+            self.claim(event.metric, event.onset)
         return [self._finding(event, "open", step, None)]
 
     def _follow(self, metric: str, track: _Track, cost: float, level: float, step: int, time: float) -> list[Finding]:
@@ -276,10 +275,6 @@ class ThroughputDetector(Detector):
         else:
             event.lost_s += max(0.0, cost - event.level) * BLOCK_POINTS * self.context.interval
 
-    def _claim(self, event: SlowStretch, ended: int | None) -> None:
-        key = f"{self.name}:{event.metric}:{event.onset}"
-        self.context.claim(event.metric, Claim(self.name, key, "throughput", event.onset, ended))
-
     def _close(self, metric: str, step: int, time: float, state: State, recovered_step: int | None) -> list[Finding]:
         event = self._event
         if event is None or event.metric != metric:
@@ -289,7 +284,7 @@ class ThroughputDetector(Detector):
             self._went_time = time
         if not event.told:
             return []
-        self._claim(event, step)
+        self.claim(event.metric, event.onset, step)
         found = self._finding(event, state, step, recovered_step)
         if state == "recovered":
             self._went.append((event.onset, event.blocks, event.rise))
@@ -340,20 +335,17 @@ class ThroughputDetector(Detector):
         }
         if recovered_step is not None:
             evidence["recovered_at"] = recovered_step
-        return Finding(
-            detector=self.name,
-            key=f"{self.name}:{event.metric}:{event.onset}",
-            kind="throughput",
-            state=state,
-            severity=event.severity,
+        return self.finding(
+            event.metric,
+            event.onset,
+            event.seen,
+            now_step,
+            state,
+            event.severity,
             title=f"Slower since step {event.onset} ({change:+.0f} %)"
             if state == "open"
             else f"Slower from step {event.onset} ({change:+.0f} %)",
             text=text,
-            onset_step=event.onset,
-            step=event.seen,
-            now_step=now_step,
-            metric=event.metric,
             recovered_step=recovered_step,
             score=percent(event.cost, event.level) or 0.0,
             evidence=evidence,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SENSITIVITY",
     "SEVERITIES",
+    "Claim",
     "Detector",
     "DetectorSettingError",
     "Finding",
@@ -189,6 +190,22 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One detector's word that it follows an event of a metric: others stay silent about the same one.
+
+    Args:
+        detector, key, kind, onset_step: as in its findings.
+        ended_step: the step at which the event ended; None while it is open.
+    """
+
+    detector: str
+    key: str
+    kind: str
+    onset_step: int
+    ended_step: int | None = None
+
+
 class Detector(Stateful, ABC):
     """Base of all detectors: scores a point before it learns from it, and never learns from the anomaly.
 
@@ -292,6 +309,34 @@ class Detector(Stateful, ABC):
         ``curves.eventful`` are events for this detector.
         """
         return ()
+
+    # --- the life of an event -----------------------------------------------------------------------------------
+
+    def key(self, metric: str, onset: int) -> str:
+        """Return what identifies the event of ``metric`` that began at ``onset``."""
+        return f"{self.name}:{metric}:{onset}"
+
+    def claim(self, metric: str, onset: int, ended: int | None = None, of: str = "") -> None:
+        """Follow an event of ``metric``: other detectors stay silent about it until it is over.
+
+        Args:
+            onset, ended: its first step, and the step at which it was over.
+            of: the metric that the event is named after, where that is another one.
+        """
+        key = self.key(of or metric, onset)
+        self.context.claim(metric, Claim(self.name, key, self.kinds[0], onset, ended))
+
+    def finding(
+        self, of: str, onset: int, seen: int, now_step: int, state: State, severity: Severity, **facts: Any
+    ) -> Finding:
+        """Return what is known now of the event of the metric ``of`` that began at ``onset``.
+
+        Args:
+            seen: step at which it was first seen.
+            facts: further fields of ``Finding``; ``metric`` where it is another one than the event is named after.
+        """
+        every: dict[str, Any] = {"metric": of, "onset_step": onset, "step": seen, "now_step": now_step, **facts}
+        return Finding(self.name, self.key(of, onset), self.kinds[0], state, severity, **every)
 
     def note(self, mark: Mark) -> list[Finding]:
         """Take note of something that happened to the run, after the points before it and before those after it."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from .base import Mark
+from .base import Claim, Mark
 from .metric_roles import BATCH_SIZE, GRAD_NORM, LOSS, LR, dataset_of, role_of
 
 #: Values of a companion metric that are remembered.
@@ -52,22 +52,6 @@ class Excuse(NamedTuple):
     text: str
     before: float = math.nan
     after: float = math.nan
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One detector's word that it follows an event of a metric: others stay silent about the same one.
-
-    Args:
-        detector, key, kind, onset_step: as in its findings.
-        ended_step: the step at which the event ended; None while it is open.
-    """
-
-    detector: str
-    key: str
-    kind: str
-    onset_step: int
-    ended_step: int | None = None
 
 
 @dataclass(slots=True)

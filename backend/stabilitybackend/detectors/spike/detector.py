@@ -6,13 +6,12 @@ import math
 from typing import Any, ClassVar
 
 from stabilitybackend.detectors.engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, fresh
-from stabilitybackend.detectors.engine.context import Claim
 from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
 from stabilitybackend.detectors.nonfinite import OVERFLOW
 from stabilitybackend.detectors.stats.robust import median
 
 from .event import RECOVERY_RING, SpikeEvent
-from .report import finding_of, key_of
+from .report import finding_of
 from .tracker import Proof, Tracker
 
 #: Data sets that are watched, first ones seen. Each takes about 3 KB.
@@ -234,8 +233,8 @@ class SpikeDetector(Detector):
     def _tell(self, tracker: Tracker, event: SpikeEvent, step: int) -> list[Finding]:
         """Open the incident of an event, with the data sets that moved in it."""
         self._movers(tracker, event)
-        self.context.claim(event.metric, Claim(self.name, key_of(event), "spike", event.onset))
-        return [finding_of(event, step)]
+        self.claim(event.metric, event.onset)
+        return [finding_of(self, event, step)]
 
     def _place(self, tracker: Tracker, event: SpikeEvent) -> None:
         """Say whether a new event is reported at once, later, or as a part of one that is reported already."""
@@ -314,8 +313,8 @@ class SpikeDetector(Detector):
             tracker.tail.passed(1)
             tracker.set_band()
             if event.told:
-                self.context.claim(event.metric, Claim(self.name, key_of(event), "spike", event.onset, step))
-        return [finding_of(event, step)] if news and event.told else []
+                self.claim(event.metric, event.onset, step)
+        return [finding_of(self, event, step)] if news and event.told else []
 
     def _learn_again(self, tracker: Tracker, event: SpikeEvent) -> None:
         """Learn the first points after an event; where they stand a little higher than before, that is the level."""
@@ -337,4 +336,4 @@ class SpikeDetector(Detector):
             return []
         tracker.left_behind = None
         tracker.set_band()
-        return [finding_of(event, step)] if event.told else []
+        return [finding_of(self, event, step)] if event.told else []

@@ -1,28 +1,21 @@
-"""What is reported of a spike: the words, the evidence, the key."""
+"""What is reported of a spike: the words and the evidence."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from stabilitybackend.detectors.engine.base import Finding, State
+from stabilitybackend.detectors.engine.base import Detector, Finding, State
 from stabilitybackend.detectors.engine.metric_roles import dataset_of
 from stabilitybackend.detectors.stats.levels import change
 
 from .event import SpikeEvent
 
-#: The detector whose findings these are, and their kind.
-DETECTOR = "spike"
 #: A rest above the level by this fraction is not the level.
 HIGHER = 0.02
 #: Largest percentage, so that it reads as a number.
 LARGEST_PERCENT = 1e12
 
-__all__ = ["DETECTOR", "finding_of", "key_of"]
-
-
-def key_of(event: SpikeEvent) -> str:
-    """Return the key of all findings about an event."""
-    return f"{DETECTOR}:{event.metric}:{event.onset}"
+__all__ = ["finding_of"]
 
 
 def _ending(event: SpikeEvent) -> str:
@@ -38,8 +31,8 @@ def _ending(event: SpikeEvent) -> str:
     }[event.recovery]
 
 
-def finding_of(event: SpikeEvent, now_step: int) -> Finding:
-    """Return what is to be reported of an event at step ``now_step``."""
+def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
+    """Return what ``spike`` reports of an event at step ``now_step``."""
     settled = event.new_level is not None
     resolved = event.resolved or (settled and event.severity == "info")
     state: State = "recovered" if event.is_over else "resolved" if resolved else "open"
@@ -75,18 +68,15 @@ def finding_of(event: SpikeEvent, now_step: int) -> Finding:
             for metric, (onset, rise) in sorted(event.moved.items(), key=lambda item: item[1])
         ],
     }
-    return Finding(
-        detector=DETECTOR,
-        key=key_of(event),
-        kind="spike",
-        state=state,
-        severity=event.severity,
+    return spike.finding(
+        event.metric,
+        event.onset,
+        event.seen,
+        now_step,
+        state,
+        event.severity,
         title=f"{what[0].upper()}{what[1:]} spike at step {event.onset}",
         text=text,
-        onset_step=event.onset,
-        step=event.seen,
-        now_step=now_step,
-        metric=event.metric,
         dataset=event.dataset,
         peak_step=event.peak_step,
         recovered_step=event.recovered_step,
