@@ -298,7 +298,7 @@ class StragglerDetector(Detector):
         back = (window - CONFIRM_WINDOWS + 1) * table.width
         return [self._finding(event, "recovered", step, max(back, event.onset))]
 
-    def _finding(self, event: SlowRanks, state: State, now_step: int, back: int | None) -> Finding:
+    def _finding(self, event: SlowRankTable, state: State, now_step: int, back: int | None) -> Finding:
         worst = max(event.ranks, key=lambda number: event.ranks[number])
         value, metric = event.ranks[worst], event.metrics[0]
         above = percent(value, event.level)
