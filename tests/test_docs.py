@@ -47,6 +47,9 @@ _PEOPLE = (
     "alerting/stabilityalerting",
     "frontend/stabilityfrontend",
 )
+#: A string of JavaScript in any of its three quotes, and what is computed within one.
+_SCRIPT_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`|\'((?:[^\'\\\n]|\\.)*)\'')
+_COMPUTED = re.compile(r"\$\{(?:[^{}]|\{[^{}]*\})*\}")
 _GLOSSARY = "docs/glossary.md"
 _LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
@@ -127,6 +130,22 @@ def sentences(file: Path) -> list[str]:
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     strings = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in alone]
     return [text for text in strings if isinstance(text, str) and " " in text.strip()]
+
+
+def scripts_sentences(file: Path) -> list[str]:
+    """Return the same of a browser's module; what is computed within one is a blank."""
+    code = re.sub(r"^\s*(?://|/?\*).*$", "", file.read_text(), flags=re.MULTILINE)
+    strings = [next(filter(None, found), "") for found in _SCRIPT_STRING.findall(code)]
+    return [text for text in (_COMPUTED.sub(" ", one) for one in strings) if " " in text.strip()]
+
+
+def test_sentences_of_the_browser_use_the_words_of_the_field() -> None:
+    files = sorted((REPOSITORY / "frontend/stabilityfrontend/assets").rglob("*.js"))
+
+    found = {f"{file.name}: {text}": private(text) for file in files for text in scripts_sentences(file)}
+
+    assert len(found) > 300
+    assert {text: words for text, words in found.items() if words} == {}
 
 
 @pytest.mark.parametrize("package", _PEOPLE)

@@ -507,6 +507,13 @@ export interface Interruptions {
   published: Published;
 }
 
+/** What is set for a run, beside all that can be set. */
+export interface ListedRunDetectors {
+  settings: Record<string, Record<string, number>>;
+  changes: DetectorChange[];
+  detectors: DetectorInfo[];
+}
+
 /** Nothing to say. */
 export interface LoggedOut {
 }
@@ -1021,10 +1028,16 @@ export interface Segment {
   undone: boolean;
 }
 
-/** All segments of a run by id, and the id of the newest of its effective timeline. */
+/**
+ * All segments of a run by id, and the id of the newest of its effective timeline.
+ *
+ * Attributes:
+ *     cursor: the stream id up to which it is so; the live feed goes on from there.
+ */
 export interface Segments {
   head: number;
   segments: Segment[];
+  cursor: string | null;
 }
 
 /**
@@ -1463,7 +1476,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/commands": Commands;
   "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | StackDump | Task;
   "POST /api/v1/runs/{run_id}/compact": Storage;
-  "GET /api/v1/runs/{run_id}/detectors": RunDetectors;
+  "GET /api/v1/runs/{run_id}/detectors": ListedRunDetectors;
   "PUT /api/v1/runs/{run_id}/detectors": RunDetectors;
   "GET /api/v1/runs/{run_id}/export": Blob;
   "GET /api/v1/runs/{run_id}/export/{export_id}": ExportProgress;

@@ -31,7 +31,7 @@ for (const [name, order, facts, sentence] of [
 ]) {
   test(`the sentence says what will happen: ${name}`, () => {
     const said = rollbackSentence({ ...ORDER, ...order }, facts);
-    assert.equal(said, `${sentence}. Discarded points stay visible as a ghost.`);
+    assert.equal(said, `${sentence}. Discarded points stay visible, dashed.`);
   });
 }
 

@@ -6,16 +6,15 @@ import inspect
 from functools import cache
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.api.access import Commander, Reader, Worker
-from stabilitybackend.api.answers import JSON, answer, answers
+from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.backtest.settings import detector_list
 from stabilitybackend.detectors.engine.base import Detector
 from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.schema.detectors import Detectors, RunDetectors
+from stabilitybackend.schema.detectors import Detectors, ListedRunDetectors, RunDetectors
 from stabilitybackend.schema.kinds import IncidentKinds, served
 
 __all__ = ["SettingsBody", "router"]
@@ -37,7 +36,7 @@ class SettingsBody(BaseModel):
 @router.get("/detectors", responses=answers(Detectors))
 async def detectors(reader: Reader) -> Response:
     """All detectors, in the order of their right to an event, and their parameters."""
-    return Response(_detectors(), media_type=JSON)
+    return answer({"detectors": _detectors()})
 
 
 @router.get("/incident_kinds", responses=answers(IncidentKinds))
@@ -46,11 +45,12 @@ async def incident_kinds(reader: Reader) -> Response:
     return answer({"kinds": [kind for name, kind in served().items() if name]})
 
 
-@router.get("/runs/{run_id}/detectors", responses=answers(RunDetectors))
+@router.get("/runs/{run_id}/detectors", responses=answers(ListedRunDetectors))
 async def settings(reader: Reader, worker: Worker) -> Response:
-    """What is set for a run, and who changed it when."""
+    """What is set for a run, who changed it when, and what can be set."""
     await worker.detectors.refresh()
-    return answer(worker.detectors.shown())
+    set_now = worker.detectors.shown()
+    return answer({"settings": set_now.settings, "changes": set_now.changes, "detectors": _detectors()})
 
 
 @router.put("/runs/{run_id}/detectors", responses=answers(RunDetectors))
@@ -60,8 +60,8 @@ async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker
 
 
 @cache
-def _detectors() -> bytes:
-    return orjson.dumps({"detectors": [{**one, **_idea(DETECTORS[one["name"]]())} for one in detector_list()]})
+def _detectors() -> list[dict[str, Any]]:
+    return [{**one, **_idea(DETECTORS[one["name"]]())} for one in detector_list()]
 
 
 def _idea(detector: Detector) -> dict[str, Any]:

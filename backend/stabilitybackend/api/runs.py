@@ -52,7 +52,9 @@ async def run(reader: Reader, manager: Manager, worker: Worker) -> Response:
 @router.get("/{run_id}/segments", responses=answers(Segments))
 async def segments(reader: Reader, worker: Worker) -> Response:
     """The tree of segments and its head."""
-    return answer(worker.segments())
+    found = worker.segments()
+    found.cursor = worker.cursor
+    return answer(found)
 
 
 @router.post("/{run_id}/segments/{segment}/undo", responses=answers(Segments))

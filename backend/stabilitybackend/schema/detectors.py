@@ -11,6 +11,7 @@ __all__ = [
     "DetectorInfo",
     "DetectorParameter",
     "Detectors",
+    "ListedRunDetectors",
     "RunDetectors",
     "SeverityCounts",
     "Trial",
@@ -79,6 +80,12 @@ class RunDetectors(msgspec.Struct):
 
     settings: _Overrides
     changes: list[DetectorChange]
+
+
+class ListedRunDetectors(RunDetectors):
+    """What is set for a run, beside all that can be set."""
+
+    detectors: list[DetectorInfo]
 
 
 class SeverityCounts(msgspec.Struct):

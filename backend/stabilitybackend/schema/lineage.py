@@ -52,10 +52,15 @@ class Segment(msgspec.Struct):
 
 
 class Segments(msgspec.Struct):
-    """All segments of a run by id, and the id of the newest of its effective timeline."""
+    """All segments of a run by id, and the id of the newest of its effective timeline.
+
+    Attributes:
+        cursor: the stream id up to which it is so; the live feed goes on from there.
+    """
 
     head: int
     segments: list[Segment]
+    cursor: str | None = None
 
 
 class SpoiledBy(msgspec.Struct, frozen=True):

@@ -183,17 +183,18 @@ async def _sent(server: RunningServer, *frames: Frame, last_step: int) -> None:
 
 async def test_settings_are_listed_set_and_refused_over_http(server: RunningServer) -> None:
     await _sent(server, *spiky(Job(), 1, 60), last_step=60)
-    listed = {one["name"]: one for one in server.get("/detectors")["detectors"]}
+    every = server.get("/detectors")
+    listed = {one["name"]: one for one in every["detectors"]}
     sensitivity = listed["spike"]["parameters"][0]
     assert (sensitivity["name"], sensitivity["default"], sensitivity["low"], sensitivity["high"]) == (
         "sensitivity", 1.0, 0.0, 4.0
     )  # fmt: skip
     assert all(one["text"] and one["title"] and one["kinds"] for one in listed.values())
-    assert server.get("/runs/run-1/detectors") == {"settings": {}, "changes": []}
+    assert server.get("/runs/run-1/detectors") == {"settings": {}, "changes": [], **every}
     path = "/api/v1/runs/run-1/detectors"
     put = server.client.put(path, json={"settings": {"spike": {"sensitivity": 0.5}, "nonfinite": {"sensitivity": 1}}})
     assert put.status_code == 200
-    assert put.json() == server.get("/runs/run-1/detectors")
+    assert put.json() | every == server.get("/runs/run-1/detectors")
     assert put.json()["settings"] == {"spike": {"sensitivity": 0.5}}  # what is the default is no override
     for settings, words in (
         ({"spike": {"sensitivity": 9}}, "spike.sensitivity is 9, expected a number from 0 to 4"),

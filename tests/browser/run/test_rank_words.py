@@ -72,7 +72,7 @@ def test_who_waits_and_for_whom_is_said_and_whom_a_verdict_names_is_red(scripts:
 
     assert said["tones"] == ["warning", "critical"]
     assert said["words"][0] == "waits for rank 1, in backward for 1 min 14 s"
-    assert said["said"] == "0 of 2 ranks run; 1 waits; rank 1 on gpu-001 stands in data for 1 min 14 s"
+    assert said["said"] == "0 of 2 ranks run; 1 waits; rank 1 on gpu-001 has been stalled in data for 1 min 14 s"
 
 
 def test_a_silent_node_that_a_verdict_names_is_red(scripts: Page) -> None:
@@ -106,7 +106,7 @@ def test_each_state_of_a_rank_has_its_word(scripts: Page, slot: dict[str, Any], 
 def test_ranks_of_a_silent_node_are_not_heard_and_their_ages_stop_there(scripts: Page) -> None:
     said = rows(scripts, {rank: {"status": "unheard"} for rank in range(8, 16)}, silent=("gpu-002",))
 
-    assert said["words"][8] == "is not heard for 1 min 00 s"
+    assert said["words"][8] == "has not reported for 1 min 00 s"
 
 
 def test_garbage_in_any_field_breaks_nothing(scripts: Page) -> None:

@@ -241,5 +241,5 @@ export function changed(segment) {
   const told = segment.applied ? changes(segment.applied) : "";
   if (!ordered || (told && told === changes(segment.changes)))
     return told || (segment.applied ? "" : changes(segment.changes));
-  return `ordered: ${ordered}; done: ${told || (segment.applied ? "none of it" : "not reported")}`;
+  return `requested: ${ordered}; applied: ${told || (segment.applied ? "nothing" : "not reported")}`;
 }

@@ -140,7 +140,6 @@ export const api = {
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/ledger"]>} */
   ledger: (id) => optional(`${runPath(id)}/ledger`),
   /** @returns {Promise<Answers["GET /api/v1/detectors"]>} */
-  detectors: () => optional("/detectors"),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */
   detectorsOf: (id) => optional(`${runPath(id)}/detectors`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */

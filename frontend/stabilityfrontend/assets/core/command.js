@@ -36,7 +36,7 @@ export function commandStages(command) {
   const done = Math.max(ranksAt(command, "acted"), reached >= 4 ? size : 0);
   const boundary = acted && acted.step !== null && acted.step !== undefined ? acted.step : command.apply_at_step;
   const stages = [
-    { key: "pending", label: "Ordered", done: true },
+    { key: "pending", label: "Requested", done: true },
     { key: "delivered", label: "Delivered to the node", done: reached >= 1 || ready > 0 },
     { key: "ready", label: `Ranks ready: ${ready} of ${size}`, done: ready >= size || reached >= 3 },
     {
@@ -104,7 +104,7 @@ export function commandList(command) {
 }
 
 const NODE_STATES = {
-  pending: "ordered",
+  pending: "requested",
   delivered: "delivered",
   acted: "done",
   done: "done",
@@ -119,7 +119,7 @@ export function nodeList(command) {
   return h(
     "ol",
     { class: "stages" },
-    h("li", { class: "done" }, h("i", {}), h("span", {}, "Ordered")),
+    h("li", { class: "done" }, h("i", {}), h("span", {}, "Requested")),
     nodes.map(([node, word]) => {
       const { state, time, detail } = asRecord(word);
       return h(

@@ -118,7 +118,7 @@ export class RollbackDialog extends CommandDialog {
     this.away = h(
       "p",
       { class: "away", hidden: true },
-      "No agent of this run is connected at the moment, so an order would not reach the job.",
+      "No agent of this run is connected at the moment, so no command can reach the job.",
     );
     this.confirm = h("button", { type: "submit", class: "button danger", id: "rollback-confirm" }, "Roll back");
     // The number grows with the run until someone sets it.
@@ -149,7 +149,7 @@ export class RollbackDialog extends CommandDialog {
               placeholder: "unchanged",
               inputmode: "numeric",
             }),
-            this.field("rollback-skip", "Batches to skip", this.followsSkip ? "past what went wrong" : "blank: none", {
+            this.field("rollback-skip", "Batches to skip", this.followsSkip ? "past the incident" : "blank: none", {
               type: "number",
               min: "0",
               max: "1000000000",
@@ -279,7 +279,7 @@ export class RollbackDialog extends CommandDialog {
     setShown(this.away, Boolean(this.page.run) && this.page.run.agents === 0 && this.problem.hidden);
     setText(
       this.confirm,
-      this.sending ? "Ordering …" : order.to_step === null ? "Roll back" : `Roll back to ${formatCount(order.to_step)}`,
+      this.sending ? "Sending …" : order.to_step === null ? "Roll back" : `Roll back to ${formatCount(order.to_step)}`,
     );
     this.confirm.disabled =
       this.sending ||

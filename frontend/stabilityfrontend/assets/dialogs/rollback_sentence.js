@@ -38,5 +38,5 @@ export function rollbackSentence(order, facts) {
     parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${formatCount(order.skip_batches)} batches`}`);
   if (order.lr_scale !== null && order.lr_scale !== 1) parts.push(`${go} on with the LR × ${order.lr_scale}`);
   const joined = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0];
-  return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible as a ghost.`;
+  return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible, dashed.`;
 }

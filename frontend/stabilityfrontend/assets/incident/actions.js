@@ -40,7 +40,7 @@ export class IncidentActions {
     const why = over
       ? "This run has ended: there is no job any more."
       : unheard
-        ? "No agent of this run is connected, so an order would not reach the job."
+        ? "No agent of this run is connected, so no command can reach the job."
         : "";
     setShown(this.ack, incident.state === "open" && !incident.acknowledged_by);
     setText(this.ack, said ? "Acknowledge and close" : "Acknowledge");

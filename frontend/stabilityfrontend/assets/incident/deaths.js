@@ -73,7 +73,7 @@ function deathPart(found, several, told) {
       ? h(
           "details",
           { class: "fatal", open: fatal.length < 4000 },
-          h("summary", {}, "What it left behind when it died"),
+          h("summary", {}, "Output of the crash"),
           h(
             "pre",
             { class: "stack-text", tabindex: "0", "aria-label": "Trace of the fatal error" },

@@ -32,7 +32,7 @@ export const HOWS = {
   pidfd: "the kernel's notice of its end (pidfd)",
   zombie: "the exit status that its zombie keeps",
   "kernel log": "the kernel log",
-  slot: "its slot, which says no goodbye",
+  slot: "its slot: there was no clean exit",
   none: "nothing but its absence",
 };
 
@@ -89,12 +89,12 @@ export function timelineOf(incident, dump, commands) {
       continue;
     add(
       command.issued,
-      `${COMMANDS[command.kind] || readable(command.kind)} ordered${who ? ` by ${who}` : ""}`,
+      `${COMMANDS[command.kind] || readable(command.kind)} requested${who ? ` by ${who}` : ""}`,
       commandFailed(command) ? "critical" : "",
     );
   }
   if (incident.acknowledged_by) add(incident.acknowledged, `Acknowledged by ${asText(incident.acknowledged_by)}`);
-  if (incident.resolved) add(incident.resolved, incident.state === "recovered" ? "Recovered" : "Over", "good");
+  if (incident.resolved) add(incident.resolved, incident.state === "recovered" ? "Recovered" : "Resolved", "good");
   return entries.sort((a, b) => (a.time === null ? Infinity : a.time) - (b.time === null ? Infinity : b.time));
 }
 

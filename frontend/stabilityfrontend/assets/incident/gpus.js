@@ -11,7 +11,7 @@ import { verdictOf } from "./verdict.js";
 const CLASSES = {
   application: "the program's own error: the GPU should be healthy",
   reset: "the GPU has to be reset",
-  reboot: "the node has to be started anew",
+  reboot: "the node has to be rebooted",
   drain: "take the node out of service",
   watch: "watch it",
   symptom: "a symptom of something else",

@@ -2,13 +2,13 @@
 
 import { asFinite, asList, asRecord, asText, asTexts, toldStep } from "../core/as_type.js";
 import { byId, h, setClass, setText } from "../core/dom.js";
-import { clock, duration, formatCount, moment, readable, sentence } from "../core/format.js";
+import { clock, formatCount, moment, readable, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { rankWords } from "../ranks/rank_words.js";
 import { factList } from "./facts.js";
 import { severityOf } from "./severity.js";
-import { lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
+import { ageWords, lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
 
 /** A table that may be wider than its place: a shade at the edge shows that there is more. */
 export const wide = (table) => (table ? h("div", { class: "wide-table" }, table) : null);
@@ -238,7 +238,7 @@ function verdictParts(page) {
       : h(
           "p",
           { class: "over" },
-          `Over since ${moment(incident.resolved)}${since ? `, after ${duration(incident.resolved - since)}` : ""}.${more ? ` ${more}` : ""}`,
+          `Resolved ${moment(incident.resolved)}${since ? `, after ${ageWords(incident)}` : ""}.${more ? ` ${more}` : ""}`,
         ),
   ];
 }
@@ -257,13 +257,7 @@ export function drawIncidentTop(page) {
     () => verdictParts(page),
   );
   setClass(byId("incident-verdict"), `verdict panel ${incident.state === "open" ? severityOf(incident) : "closed"}`);
-  const since = sinceOf(incident);
-  const age =
-    since === null
-      ? ""
-      : duration(
-          Math.max(0, Math.floor((incident.state === "open" ? page.now() : incident.resolved || page.now()) - since)),
-        );
+  const age = ageWords(incident, page.now());
   tickLasting(byId("incident-verdict"), page.now());
   setText(page.root.querySelector(".since-age"), incident.state === "open" ? `, ${age} ago` : "");
   setText(page.root.querySelector(".incident-age"), incident.state === "open" ? `for ${age}` : `lasted ${age}`);

@@ -24,7 +24,7 @@ const CLASSES = {
   exit_code: "ended with an error code",
   exception: "an exception ended it",
   agent_dead: "the agent died",
-  partition: "the node does not reach us",
+  partition: "the node can't reach the server",
   unknown: "cause unknown",
 };
 const CONFIDENCES = {
@@ -78,6 +78,13 @@ export const sinceOf = (incident) => {
   const verdict = verdictOf(incident);
   return (verdict && verdict.since) || asFinite(asRecord(incident.evidence).since) || asFinite(incident.opened);
 };
+
+/** How long it has lasted, in words: of an open one in whole seconds, since they are counted; "" where that is not known. */
+export function ageWords(incident, now) {
+  const since = sinceOf(incident);
+  if (since === null) return "";
+  return incident.state === "open" ? lasted(now - since) : duration(Math.max(0, (incident.resolved || now) - since));
+}
 
 const lasted = (seconds) => duration(Math.max(0, Math.floor(seconds)));
 

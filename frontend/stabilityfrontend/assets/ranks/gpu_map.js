@@ -12,7 +12,7 @@ import { fillLegend } from "./rank_grid.js";
 /** What the server knows of faults is asked for again so often, and soon after an incident of a GPU. */
 const ASK_MS = 60_000;
 const SOON_MS = 800;
-/** A node that is not heard for so long has no readings of now, seconds. */
+/** A node that does not report for so long has no current readings, seconds. */
 const STALE_S = 30;
 /** Names of nodes that are listed in one line. */
 const NAMED = 6;
@@ -32,8 +32,8 @@ function story(gpu) {
         ? ""
         : gpu.state === "none"
           ? gpu.stale
-            ? "its node is not heard"
-            : "nothing was read of it yet"
+            ? "its node is not reporting"
+            : "no reading yet"
           : WORDS[gpu.state],
     ],
     ["rank", gpu.ranks.join(", ")],

@@ -76,11 +76,14 @@ export class Health {
     /** Ranks of open verdicts for which the others wait. */
     this.waitsFor = [];
     this.order = [];
+    /** Whether the server has told all that there is. */
+    this.known = false;
   }
 
   /** Everything anew: what `GET /runs/{id}/health` says. */
   fill(answer) {
     this.agents = new Map();
+    this.known = true;
     this.waitsFor = ranksOf(answer.waits_for);
     for (const agent of list(answer.agents).map(object)) {
       this.whole(agent);

@@ -228,7 +228,7 @@ export class RankGrid {
         h(
           "div",
           { class: "nothing" },
-          page.ready ? "No agent has connected. Ranks and GPUs are shown while one is." : "",
+          page.ready && page.health.known ? "No agent has connected. Ranks and GPUs are shown while one is." : "",
         ),
       );
     } else if (large) this.drawWall(place, rows);

@@ -6,8 +6,8 @@ import { rankWords } from "./rank_words.js";
 /** `[state, words of the legend, mark]`, worst first; colours are `rank-<state>` of theme.py. */
 export const RANK_STATES = [
   ["dead", "gone", "cross"],
-  ["over", "stands past its budget", "bang"],
-  ["unheard", "not heard", "hatch"],
+  ["over", "stalled: over its time budget", "bang"],
+  ["unheard", "not reporting", "hatch"],
   ["unread", "unreadable", "question"],
   ["behind", "behind", "down"],
   ["waits", "waits", "dash"],
@@ -77,7 +77,7 @@ export function rankRows(page) {
 
 const since = (seconds) => (seconds === null ? "" : ` for ${duration(seconds)}`);
 
-/** What a rank does, as it stands behind its name. */
+/** What a rank does, to be read after its name. */
 function wordsOf(row) {
   const { slot } = row;
   switch (row.state) {
@@ -88,11 +88,11 @@ function wordsOf(row) {
           ? "left without finish"
           : "is gone";
     case "over":
-      return `stands in ${slot.phase || "this step"}${since(row.stoodS)}`;
+      return `has been stalled in ${slot.phase || "this step"}${since(row.stoodS)}`;
     case "unheard":
       return row.agent.connected
-        ? `is not heard for ${duration(row.heardS)}`
-        : `is not seen: its agent is away, heard ${ago(row.heardS)}`;
+        ? `has not reported for ${duration(row.heardS)}`
+        : `is not visible: its agent is disconnected, last report ${ago(row.heardS)}`;
     case "unread":
       return "has a slot that can't be read";
     case "behind":
@@ -100,7 +100,7 @@ function wordsOf(row) {
     case "waits":
       return `waits ${row.waitsFor.length ? `for ${rankWords(row.waitsFor, 3)}, ` : ""}in ${slot.phase || "this step"}${since(row.stoodS)}`;
     case "long":
-      return `is in ${slot.phase || "a long phase"}${since(row.phaseS)}`;
+      return `has been in ${slot.phase || "a long phase"}${since(row.phaseS)}`;
     default:
       return row.state === "finished" ? "finished" : "runs";
   }
@@ -113,7 +113,7 @@ export const worstFirst = (a, b) =>
   (b.stoodS || 0) - (a.stoodS || 0) ||
   a.rank - b.rank;
 
-/** `"2,047 of 2,048 ranks run; rank 517 on gpu-064 stands in data for 74 s"`. */
+/** `"2,047 of 2,048 ranks run; rank 517 on gpu-064 has been stalled in data for 74 s"`. */
 export function rankSummary(rows, worldSize) {
   if (!rows.length) return "";
   const total = Math.max(rows.length, worldSize || 0);

@@ -41,10 +41,10 @@ export class Detectors {
 
   async fetch() {
     try {
-      const [listed, set] = await Promise.all([api.detectors(), api.detectorsOf(this.page.id)]);
-      if (this.page.gone || listed === null || set === null) return; // an older server
+      const set = await api.detectorsOf(this.page.id);
+      if (this.page.gone) return;
       const known = JSON.stringify(this.list);
-      this.list = listed.detectors;
+      this.list = set.detectors;
       if (JSON.stringify(this.list) !== known) this.rows.make();
       this.set(set);
       setShown(byId("detectors-panel"), true);

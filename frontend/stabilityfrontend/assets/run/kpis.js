@@ -175,7 +175,7 @@ function rollbacksCell(page) {
   if (!parts) return;
   const { forks } = page.view();
   const restarts = forks.filter((fork) => fork.segment.cause === "restart").length;
-  const gone = page.ledger.stepsLost();
+  const gone = forks.length ? page.ledger.stepsLost() : page.ready ? 0 : null;
   setText(parts.value, page.ready || forks.length ? formatCount(forks.length) : "–");
   const words = gone
     ? `${gone < 1000 ? plural(gone, "step") : formatCount(gone)} discarded`

@@ -70,7 +70,6 @@ export class Ledger {
   }
 
   soon() {
-    if (this.answer === null) return;
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.fetch(), SOON_MS);
   }

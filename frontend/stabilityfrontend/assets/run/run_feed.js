@@ -109,7 +109,7 @@ export class Feed {
     const known = since ? identity(store.segments) : "";
     const asked = api.segments(page.id);
     if (since) {
-      const { head, segments } = await asked;
+      const { head, segments, cursor } = await asked;
       page.setSegments(head, segments);
       // A restart that was taken back moves points from one segment to another: then what is here is wrong.
       if (!identity(store.segments).startsWith(known.slice(0, -1))) return this.fetchWhole(asked);
@@ -120,7 +120,7 @@ export class Feed {
         cursor: since,
       });
       if (page.gone) return null;
-      if (answers.length) this.cursor = null;
+      if (answers.length) this.cursor = cursor;
       this.take(answers, firstRequests.points.panel);
       return this.show();
     }
@@ -141,9 +141,9 @@ export class Feed {
       [named, others].map((names) => api.series(page.id, names, { view: "all", points: points.panel })),
     );
     rest.catch(() => {}); // awaited below, unless the first answer is bad news already
-    const [{ head, segments }, first] = await Promise.all([asked, fine]);
+    const [{ head, segments, cursor }, first] = await Promise.all([asked, fine]);
     if (page.gone) return;
-    this.cursor = null;
+    this.cursor = cursor;
     page.setSegments(head, segments);
     store.pin(usual.filter((name) => page.names.includes(name)));
     store.pin(named);
@@ -157,7 +157,7 @@ export class Feed {
     if (!page.gone) this.show();
   }
 
-  /** Merge answers; the oldest of their cursors is how far all points are here. */
+  /** Merge answers; the oldest of their cursors and the segments' is how far all is here. */
   take(answers, points) {
     const { page } = this;
     for (const answer of answers) {
@@ -194,20 +194,33 @@ export class Feed {
   async fetchLists() {
     const { page } = this;
     const tail = this.fetchTail();
-    const [segments, incidents, checkpoints, health, commands] = await Promise.all([
-      api.segments(page.id),
+    const [incidents, checkpoints, commands] = await Promise.all([
       api.incidents(page.id),
       api.checkpoints(page.id),
-      api.health(page.id),
       api.commands(page.id),
       tail,
     ]);
     if (page.gone) return;
-    page.setSegments(segments.head, segments.segments);
     page.incidentMap = new Map(incidents.incidents.slice(0, KEPT).map((one) => [one.incident_id, one]));
     page.checkpoints = checkpoints.checkpoints.slice(0, KEPT);
-    page.health.fill(health);
     page.commands = new Map(commands.commands.slice(0, KEPT).map((one) => [one.command_id, one]));
+  }
+
+  /** All agents as they are; what the feed says of them meanwhile holds over that. */
+  async fetchHealth() {
+    const { page } = this;
+    const held = (this.heldHealth ||= []);
+    try {
+      const answer = await api.health(page.id);
+      if (page.gone) return;
+      page.health.fill(answer);
+      for (const message of held) page.health.take(message);
+      page.dirty("ranks", "gpus");
+    } catch {
+      // Asked again when the page is in touch again.
+    } finally {
+      if (this.heldHealth === held) this.heldHealth = null;
+    }
   }
 
   /** Fetch metrics that came into sight and have no history here yet. */
@@ -294,7 +307,8 @@ export class Feed {
     else if (message.type === "command") page.setCommand(message.command);
     else if (message.type === "checkpoint") page.setCheckpoint(message.checkpoint);
     else if (message.type === "health") {
-      page.health.take(message);
+      if (this.heldHealth) this.heldHealth.push(message);
+      else page.health.take(message);
       page.dirty("ranks");
     } else if (message.type === "run") page.setRun(message.run);
   }

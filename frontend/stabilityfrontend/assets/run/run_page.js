@@ -11,6 +11,7 @@ import { byId, setShown } from "../core/dom.js";
 import { firstMetrics, firstRequests } from "../core/first_requests.js";
 import { pressed } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
+import { WhenNear } from "../core/when_near.js";
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
 import { GpuMap } from "../ranks/gpu_map.js";
 import { Health, withReadings } from "../ranks/health.js";
@@ -72,6 +73,12 @@ export class RunPage {
     this.ledger = new Ledger(this);
     this.storage = new StorageLine(this);
     this.detectors = new Detectors(this);
+    this.belowCharts = new WhenNear(byId("walls"), () => {
+      this.feed.fetchHealth();
+      this.gpus.fetch();
+      this.ledger.fetch();
+    });
+    this.foot = new WhenNear(byId("storage").parentElement, () => this.storage.fetch());
     this.listen();
     this.feed = new Feed(this);
     this.live = this.feed.live;
@@ -131,9 +138,10 @@ export class RunPage {
     }
     if (!this.zoom.range && this.look.segment() !== null) this.look.showSegment();
     else if (this.zoom.range) this.fetchDetail(this.zoom.range);
-    this.ledger.fetch();
-    this.gpus.fetch();
-    this.storage.fetch();
+    this.belowCharts.ask();
+    // What forks discarded stands above the charts, too.
+    if (this.forkList.length && !this.belowCharts.near) this.ledger.fetch();
+    this.foot.ask();
     this.detectors.fetch();
   }
 
@@ -373,6 +381,8 @@ export class RunPage {
     this.grid.close();
     this.gpus.close();
     this.derived.clear();
+    this.belowCharts.close();
+    this.foot.close();
     this.ledger.close();
     this.storage.close();
     this.detectors.close();

@@ -28,6 +28,8 @@ export class StorageLine {
   constructor(page) {
     this.page = page;
     this.problems = [];
+    // Nobody may have scrolled to the foot by then: an archive that failed is told at the top.
+    this.timer = setTimeout(() => this.fetch(), AGAIN_MS);
   }
 
   async fetch() {
