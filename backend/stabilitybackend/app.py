@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
+import msgspec
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -61,6 +62,7 @@ from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema import kinds
+from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing
@@ -203,8 +205,9 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
     app.include_router(agent_router(gateway))
     app.include_router(server.fallback)
     _add_error_handlers(app)
+    tables = {"kinds": kinds.served(), "statuses": msgspec.to_builtins(STATUSES)}
     try:
-        headers = security_headers(attach(app, kinds=kinds.served(), pages=settings.pages))
+        headers = security_headers(attach(app, tables=tables, pages=settings.pages))
     except PagesError as error:
         raise SettingsError(str(error), hint="docs/extending.md: A page and a panel") from error
     app.guard = lambda inner: HttpGuard(inner, origins, authenticator, headers)

@@ -23,7 +23,7 @@ def attach(
     app: FastAPI,
     *,
     title: str = "Stabilityboard",
-    kinds: Mapping[str, object] = MappingProxyType({}),
+    tables: Mapping[str, object] = MappingProxyType({}),
     pages: Path | None = None,
 ) -> list[str]:
     """Serve the pages from ``app``: the last thing to do to it, since Dash ends its routes with a catch-all.
@@ -33,7 +33,8 @@ def attach(
     Args:
         app: the application that serves ``/api/v1``, on the same origin.
         title: what the browser's tab says before a run is open.
-        kinds: the table of incident kinds by name, JSON-able; without one each is called by its name.
+        tables: the server's tables that the scripts have at hand, JSON-able: ``kinds`` of incidents and ``statuses`` of
+            runs, by name; without them each is called by its name.
         pages: a file, or a folder of files, that declare more pages and panels (``stabilityfrontend.extend``).
 
     Raises:
@@ -42,4 +43,4 @@ def attach(
     # Dash costs half a second of import: only who serves pages pays it.
     from stabilityfrontend.app import attach as attach_pages
 
-    return attach_pages(app, title=title, kinds=kinds, pages=pages)
+    return attach_pages(app, title=title, tables=tables, pages=pages)

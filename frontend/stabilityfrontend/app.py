@@ -85,7 +85,7 @@ class _Pages(Dash):
         return re.sub(_LATER, "", super()._generate_scripts_html())
 
 
-def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object], pages: Path | None = None) -> list[str]:
+def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], pages: Path | None = None) -> list[str]:
     """Serve the pages from ``app``. Call it once, after every other route: Dash adds a catch-all at the start.
 
     Returns the hashes of the scripts that stand in the page, as a Content-Security-Policy names them.
@@ -93,14 +93,14 @@ def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object], pages: Path
     Args:
         app: the application that serves ``/api/v1``.
         title: what the browser's tab says before a run is open.
-        kinds: the table of incident kinds by name.
+        tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses``).
         pages: a file, or a folder of files, that declare more pages and panels.
 
     Raises:
         PagesError: one of those can't be used.
     """
     declared = collect([*OUR_PAGES, *from_packages(), *([] if pages is None else from_path(pages))])
-    index = _index(modules=serve_modules(app), styles=serve_styles(app), kinds=kinds)
+    index = _index(modules=serve_modules(app), styles=serve_styles(app), tables=tables)
     dash = _Pages(
         __name__,
         server=app,
@@ -189,16 +189,16 @@ def _script_hashes(page: str) -> list[str]:
     return [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts]
 
 
-def _index(*, modules: str, styles: str, kinds: Mapping[str, object]) -> str:
+def _index(*, modules: str, styles: str, tables: Mapping[str, object]) -> str:
     """Return the page around Dash's own: icon, colours, theme, and the script that loads the modules.
 
     Args:
         modules: address of the browser's modules.
         styles: address of the style sheets.
-        kinds: the table of incident kinds by name.
+        tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses``).
     """
     # Names come from our own tables; still no text of theirs may end the script.
-    given = json.dumps({"first": run_page.first_requests(), "kinds": dict(kinds)}).replace("<", "\\u003c")
+    given = json.dumps({"first": run_page.first_requests(), **tables}).replace("<", "\\u003c")
     code = bundle(ASSETS, "preload.js").text
     preload = f'(() => {{\n"use strict";\n{code}preload.begin({given}, "{modules}");\n}})();'
     parts = {

@@ -32,7 +32,6 @@ class Kpi:
         label: words above the number.
         metric: the metric whose newest value and sparkline it shows, or "" for a cell that is computed.
         unit: word behind the number.
-        good: which way is better: ``down``, ``up`` or "" for neither.
         median: the number is the median of the newest nine values: each one of them differs much from the next.
     """
 
@@ -40,7 +39,6 @@ class Kpi:
     label: str
     metric: str = ""
     unit: str = ""
-    good: str = ""
     median: bool = False
 
 
@@ -66,10 +64,10 @@ class Panel:
 
 
 KPIS = (
-    Kpi("loss", "Loss", "loss", good="down"),
-    Kpi("grad", "Gradient norm", "grad_norm", good="down"),
-    Kpi("tokens", "Throughput", "tokens_per_s", "tokens/s", "up", median=True),
-    Kpi("step-time", "Step time", "step_time_s", "s", "down", median=True),
+    Kpi("loss", "Loss", "loss"),
+    Kpi("grad", "Gradient norm", "grad_norm"),
+    Kpi("tokens", "Throughput", "tokens_per_s", "tokens/s", median=True),
+    Kpi("step-time", "Step time", "step_time_s", "s", median=True),
     Kpi("ratio", "Image : text", "ratio/image_text"),
     Kpi("checkpoint", "Last checkpoint"),
     Kpi("incidents", "Open incidents"),
@@ -179,7 +177,7 @@ def _kpi(kpi: Kpi) -> html.Div:
         ],
         id=f"kpi-{kpi.id}",
         className="kpi",
-        **{"data-metric": kpi.metric, "data-good": kpi.good, "data-median": "yes" if kpi.median else ""},
+        **{"data-metric": kpi.metric, "data-median": "yes" if kpi.median else ""},
     )
 
 

@@ -646,6 +646,23 @@ export interface Proc {
   cpu?: number | null;
 }
 
+/**
+ * How far a command is, for people.
+ *
+ * Attributes:
+ *     ended: it stays as it is. failed: it was not carried out, or by some only.
+ *     acted: ranks, or nodes, that have done it.
+ *     line: about all of it. trouble: why it failed, "" where it did not.
+ */
+export interface Progress {
+  ended: boolean;
+  failed: boolean;
+  acted: number;
+  stages: Stage[];
+  line: string;
+  trouble: string;
+}
+
 /** Where the published numbers are from. */
 export interface Published {
   source: string;
@@ -762,6 +779,7 @@ export interface Restart {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  progress?: Progress;
   nodes: Record<string, NodeState>;
   plan: Plan;
   grace_s: number;
@@ -814,6 +832,7 @@ export interface Rollback {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  progress?: Progress;
   unpromised?: string[];
 }
 
@@ -1141,6 +1160,8 @@ export interface SeverityCounts {
  * Attributes:
  *     label, about: of its kind.
  *     alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
+ *     until_step: where what it is about ended; null: it goes on, as far as its branch does.
+ *     actions: what people can do about it while the job is there.
  */
 export interface ShownIncident {
   incident_id: string;
@@ -1173,6 +1194,8 @@ export interface ShownIncident {
   label: string;
   about: "data" | "gpu" | "model" | "process" | "user";
   alarm: boolean;
+  until_step: number | null;
+  actions: ("acknowledge" | "dump_stacks" | "restart" | "roll_back")[];
 }
 
 /** The open incident at or after whose onset a checkpoint was saved: it may hold the damage already. */
@@ -1215,6 +1238,7 @@ export interface StackDump {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  progress?: Progress;
   nodes: Record<string, NodeState>;
 }
 
@@ -1247,6 +1271,20 @@ export interface StackGroup {
   frames: StackFrame[];
   text: string;
   odd: boolean;
+}
+
+/**
+ * A stage of a command: of ranks one a state, of agents one a node.
+ *
+ * Attributes:
+ *     active: it is what is waited for. failed: it ended the command.
+ *     after_s: how long after the request it was done.
+ */
+export interface Stage {
+  key: string;
+  label: string;
+  state: "active" | "done" | "failed" | "waiting";
+  after_s: number | null;
 }
 
 /**

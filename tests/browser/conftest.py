@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import to_builtins
 
 from stabilitybackend.schema.kinds import served
+from stabilitybackend.schema.runs import STATUSES
 from stabilityfrontend.bundle import bundle
 from stabilityfrontend.served import ASSETS
 
@@ -157,6 +159,7 @@ def load_scripts(page: Page) -> None:
     """Put all our modules into an empty page, with the table of kinds that the head of a served page hands over."""
     board = bundle(ASSETS, "page_lifecycle.js").text
     at_hand = f"Object.assign(core_kinds.kindTable, {json.dumps(served())});"
+    at_hand += f"Object.assign(core_kinds.statusTable, {json.dumps(to_builtins(STATUSES))});"
     handle = "window.stability = Object.assign({}, ...Object.values(modules));"
     page.set_content(f'<body><script type="module">{board}{at_hand}{handle}</script>')
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import stabilityfrontend
+from stabilitybackend.schema.ranks import RankStatus
+from stabilityfrontend.theme import THEMES
 
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
 FILES = sorted(path for path in ASSETS.rglob("*") if path.is_file())
@@ -51,3 +54,9 @@ def test_a_style_sheet_takes_its_colours_from_the_theme(path: Path) -> None:
     text = re.sub(r'url\("data:[^"]*"\)', "", path.read_text())
     # White and a very dark red are the ink of the red button in either theme.
     assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b(?=[;\s}])", text)) <= {"#fff", "#1d0509"}
+
+
+def test_every_status_of_a_rank_has_its_words_and_its_colour() -> None:
+    listed = (ASSETS / "ranks" / "rank_state.js").read_text()
+    assert [status for status in get_args(RankStatus) if f'["{status}", ' not in listed] == []
+    assert [status for status in get_args(RankStatus) if f"rank-{status}" not in THEMES["dark"]] == []

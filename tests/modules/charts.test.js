@@ -43,11 +43,11 @@ test("a discarded spike does not set the scale and one on the line does", () => 
 /** The steps, bands and forks of a view with resolved incidents `[severity, onset, end]`. */
 function drawn(bands, forks = []) {
   kindTable[""] = { band: true };
-  const incidents = bands.map(([severity, onset_step, recovered_step]) => ({
+  const incidents = bands.map(([severity, onset_step, until_step]) => ({
     severity,
     alarm: severity !== "info",
     onset_step,
-    recovered_step,
+    until_step,
     step: onset_step,
     state: "resolved",
     segment: 0,

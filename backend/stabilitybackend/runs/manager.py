@@ -25,7 +25,7 @@ from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.wakeups import TICK_S
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command
-from stabilitybackend.schema.runs import Run, RunPage, StoringProblem
+from stabilitybackend.schema.runs import STATUSES, Run, RunPage, StoringProblem
 from stabilitybackend.schema.server import Storage
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
@@ -43,7 +43,7 @@ LEFTOVER_S = 30.0
 #: Ticks of all runs together: a fifth of a core; with more runs than this each is judged less often than once a second.
 MAX_TICKS_A_SECOND = 500.0
 #: Runs whose stored state says that they are under way are watched again after a restart of the server.
-LIVE_STATES = frozenset({"running", "stalled", "unreachable"})
+LIVE_STATES = frozenset(status for status, facts in STATUSES.items() if facts.under_way)
 #: ... and those that the server failed at, ...
 FOLLOWED_STATES = LIVE_STATES | {FAILED}
 #: ... if they reported within this time, seconds.

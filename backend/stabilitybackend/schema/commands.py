@@ -29,10 +29,13 @@ __all__ = [
     "HistoryEntry",
     "Kind",
     "NodeState",
+    "Progress",
     "RankState",
     "Restart",
     "Rollback",
     "StackDump",
+    "Stage",
+    "StageState",
     "State",
     "Task",
     "read_command",
@@ -219,6 +222,40 @@ class HistoryEntry(Struct):
     step: int | None = None
 
 
+StageState = Literal["done", "active", "failed", "waiting"]
+
+
+class Stage(Struct, frozen=True):
+    """A stage of a command: of ranks one a state, of agents one a node.
+
+    Attributes:
+        active: it is what is waited for. failed: it ended the command.
+        after_s: how long after the request it was done.
+    """
+
+    key: str
+    label: str
+    state: StageState
+    after_s: float | None
+
+
+class Progress(Struct, frozen=True):
+    """How far a command is, for people.
+
+    Attributes:
+        ended: it stays as it is. failed: it was not carried out, or by some only.
+        acted: ranks, or nodes, that have done it.
+        line: about all of it. trouble: why it failed, "" where it did not.
+    """
+
+    ended: bool
+    failed: bool
+    acted: int
+    stages: list[Stage]
+    line: str
+    trouble: str
+
+
 class Command(Struct, kw_only=True, tag_field="kind"):
     """What was asked, what it was decided on, and how far it is. Which kind it is says the class.
 
@@ -228,6 +265,7 @@ class Command(Struct, kw_only=True, tag_field="kind"):
         world_size: ranks, or agents, that have to answer.
         ranks: rank -> how far it is there.
         segment, first_step: of a command that is done, the new segment and its first step.
+        progress: in answers and in the live feed (``commands/progress.py``); never stored.
     """
 
     kind: ClassVar[Kind]
@@ -253,6 +291,7 @@ class Command(Struct, kw_only=True, tag_field="kind"):
     segment: int | None = None
     first_step: int | None = None
     idempotency_key: str | None = None
+    progress: Progress | UnsetType = UNSET
 
     def note(self, state: State, time: float, detail: str) -> None:
         """Enter ``state``, with a line in the history."""

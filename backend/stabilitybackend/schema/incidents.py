@@ -13,18 +13,19 @@ import msgspec
 import orjson
 
 from stabilitybackend.schema.evidence import JudgedFacts, facts
-from stabilitybackend.schema.kinds import About, kind_of
+from stabilitybackend.schema.kinds import About, IncidentKind, kind_of
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = [
-    "Action", "Incident", "RolledBack", "Severity", "ShownIncident", "State", "Suggestion", "as_json", "decoded",
-    "encoded", "shown",
+    "Action", "Incident", "IncidentAction", "RolledBack", "Severity", "ShownIncident", "State", "Suggestion",
+    "as_json", "decoded", "encoded", "shown",
 ]  # fmt: skip
 
 Severity = Literal["info", "warning", "critical"]
 State = Literal["open", "recovered", "resolved"]
 Action = Literal["roll_back", "wait", "none", "restart", "inspect"]
+IncidentAction = Literal["acknowledge", "roll_back", "restart", "dump_stacks"]
 #: Characters shown of what is no incident.
 SHOWN_BYTES = 60
 #: Name in the evidence -> field of ``RolledBack``.
@@ -109,11 +110,15 @@ class ShownIncident(_Reported, frozen=True, kw_only=True):
     Attributes:
         label, about: of its kind.
         alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
+        until_step: where what it is about ended; null: it goes on, as far as its branch does.
+        actions: what people can do about it while the job is there.
     """
 
     label: str
     about: About
     alarm: bool
+    until_step: int | None
+    actions: list[IncidentAction]
 
 
 class Incident(_Reported, frozen=True, kw_only=True):
@@ -153,7 +158,36 @@ def shown(incident: Incident) -> ShownIncident:
         own |= {name: getattr(incident.rolled_back, field) for name, field in _ROLLED_BACK.items()}
     told = {name: getattr(incident, name) for name in _Reported.__struct_fields__}
     told["evidence"] = {**incident.evidence, **own}
-    return ShownIncident(**told, label=kind.label, about=kind.about, alarm=incident.alarm)
+    return ShownIncident(
+        **told,
+        label=kind.label,
+        about=kind.about,
+        alarm=incident.alarm,
+        until_step=_until(incident, kind),
+        actions=_actions(incident, kind),
+    )
+
+
+def _until(incident: Incident, kind: IncidentKind) -> int | None:
+    # What a job says with run.alert is about a step, however late somebody closes it.
+    if kind.about == "user":
+        return incident.onset_step
+    if incident.recovered_step is None and incident.state == "resolved" and not incident.dead:
+        return max(incident.step, incident.peak_step or 0)
+    return incident.recovered_step
+
+
+def _actions(incident: Incident, kind: IncidentKind) -> list[IncidentAction]:
+    opened = incident.state == "open"
+    live = opened and not incident.dead
+    advised = incident.suggestion is not None and incident.suggestion.action == "roll_back"
+    offered: dict[IncidentAction, bool] = {
+        "acknowledge": opened and not incident.acknowledged_by,
+        "roll_back": live and (advised or not kind.of_machine),
+        "restart": live and kind.of_machine,
+        "dump_stacks": kind.of_machine,
+    }
+    return [action for action, there in offered.items() if there]
 
 
 def as_json(incident: Incident) -> dict[str, Any]:

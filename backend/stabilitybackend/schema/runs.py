@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -9,11 +10,13 @@ import msgspec
 from stabilitybackend.schema.numbers import Number
 
 __all__ = [
+    "STATUSES",
     "Run",
     "RunPage",
     "RunStatus",
     "RunView",
     "RunWithStoring",
+    "StatusFacts",
     "StoringProblem",
     "UnreadableCounts",
     "UnreadableReason",
@@ -25,6 +28,33 @@ Severity = Literal["info", "warning", "critical"]
 #: unreachable: its agent is lost and the cause is unknown. offline: imported. failed: the server itself can't work it
 #: out; the note says at what, and all else is what was known before.
 RunStatus = Literal["running", "stalled", "finished", "crashed", "offline", "unreachable", "failed"]
+
+
+class StatusFacts(msgspec.Struct, frozen=True):
+    """What follows from a run's status.
+
+    Attributes:
+        under_way: its job is at work, or should be.
+        ended: no further point is expected.
+        over: there is no job that a command could reach.
+    """
+
+    tone: Literal["good", "calm", "warning", "critical"]
+    under_way: bool = False
+    ended: bool = False
+    over: bool = False
+
+
+#: The one table of statuses; pages get it with their head.
+STATUSES: Mapping[RunStatus, StatusFacts] = {
+    "running": StatusFacts("good", under_way=True),
+    "stalled": StatusFacts("warning", under_way=True),
+    "unreachable": StatusFacts("warning", under_way=True),
+    "finished": StatusFacts("calm", ended=True, over=True),
+    "offline": StatusFacts("calm", ended=True, over=True),
+    "crashed": StatusFacts("critical", ended=True),
+    "failed": StatusFacts("critical"),
+}
 
 
 class WorldSize(msgspec.Struct):

@@ -2,6 +2,7 @@
 
 import { ComparePage } from "./compare/compare_page.js";
 import { viewer } from "./core/parts.js";
+import { watchPresses } from "./core/patch.js";
 import { go, route } from "./core/route.js";
 import { colorTheme } from "./core/theme.js";
 import { FleetPage } from "./fleet/fleet_page.js";
@@ -26,9 +27,12 @@ const PAGES = {
 const FRAMES = 120;
 
 /** What is open now: the page, and the element that it fills. */
-export const opened = { page: null, root: null };
+export const opened = { page: /** @type {any} */ (null), root: /** @type {any} */ (null) };
 let waiting = 0;
-let shown = null;
+
+colorTheme.followSystem();
+watchPresses();
+let shown = /** @type {any} */ (null);
 
 document.addEventListener("click", (event) => {
   const target = /** @type {Element} */ (event.target);

@@ -19,16 +19,17 @@ const WALL_PX = 1600;
 /**
  * Load the modules and tell Dash what to call when it has an address.
  *
- * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`: the table of incident kinds;
+ * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds` and `statuses`: tables of `kinds.js`;
  * `url`: where the modules are.
  */
-export function begin({ first, kinds }, url) {
+export function begin({ first, kinds, statuses }, url) {
   Object.assign(firstRequests, first);
   // A wall shows twice as much of a line as a desk.
   if (window.innerWidth > WALL_PX) firstRequests.points.fine *= 2;
   const loaded = import(url).then(({ modules }) => {
     modules["core/first_requests.js"].takeOver(handOver());
     Object.assign(modules["core/kinds.js"].kindTable, kinds);
+    Object.assign(modules["core/kinds.js"].statusTable, statuses);
     return modules;
   });
   window.dash_clientside = window.dash_clientside || {};

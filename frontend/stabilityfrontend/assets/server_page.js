@@ -12,6 +12,8 @@ export class ServerPage {
     this.root = root;
     this.state = "connecting";
     this.seen = new Map();
+    /** @type {any} */
+    this.soon = null;
     this.live = new Live(
       null,
       (message) => this.onMessage(message),

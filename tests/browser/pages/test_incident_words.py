@@ -40,7 +40,7 @@ def incident(**changes: Any) -> dict[str, Any]:
         "text": "It stands.", "segment": 0, "metric": None, "dataset": None, "rank": 5, "node": "gpu-03",
         "onset_step": 1841, "step": 1841, "peak_step": None, "recovered_step": None, "recovery": None, "opened": 1950.0,
         "updated": 1960.0, "resolved": None, "acknowledged_by": None, "dead": False, "version": 1, "evidence": {},
-        "suggestion": None,
+        "suggestion": None, "actions": ["acknowledge", "restart", "dump_stacks"],
     } | changes  # fmt: skip
 
 
@@ -143,7 +143,8 @@ def test_ranks_without_a_stack_say_why(pages: Page) -> None:
 @pytest.mark.parametrize(("state", "spins"), [("delivered", 1), ("failed", 0), ("expired", 0)])
 def test_nobody_waits_for_stacks_of_an_order_that_is_over(pages: Page, state: str, spins: int) -> None:
     word = {"state": "failed", "detail": "its agent ended before it answered", "gone": True}
-    order = {"command_id": "d", "kind": "dump_stacks", "state": state, "nodes": {"gpu-03": word}, "history": []}
+    over = {"ended": not spins, "failed": not spins}
+    order = {"command_id": "d", "kind": "dump_stacks", "state": state, "nodes": {"gpu-03": word}, "progress": over}
     words = pages.evaluate(
         f"""([incident, order]) => {{ {STAGE}
           const page = {{ ...pageOf(incident, null), request: () => ({{ request: "d", issued: 1990 }}) }};
@@ -269,22 +270,6 @@ def test_a_node_that_the_plan_leaves_out_is_ticked_and_used_again_once_somebody_
     assert after[:2] == [[], ["n1"]]
     assert "Without n1" in before[2]
     assert after[2].endswith("Against the plan this is used again: n1.")
-
-
-def test_orders_that_agents_carry_out_are_told_in_their_own_words(pages: Page) -> None:
-    nodes = {"a": {"state": "acted"}, "b": {"state": "failed", "detail": "the ranks are newer than the order"}}
-    order = {"command_id": "c", "kind": "restart", "issued": 1.0, "world_size": 2, "nodes": nodes, "history": []}
-    lines = pages.evaluate(
-        """(order) => ["acted", "done", "failed"].map((state) =>
-          stability.commandLine({ ...order, state, first_step: 61 }))""",
-        order,
-    )
-    assert lines == [
-        "The job's processes are ended on 1 of 2 nodes. Waiting for its launcher to start it again."
-        " b: The ranks are newer than the order.",
-        "The job runs again, from step 61. b: The ranks are newer than the order.",
-        "Restart: b: The ranks are newer than the order.",
-    ]
 
 
 FLEET = """

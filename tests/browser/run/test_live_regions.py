@@ -17,7 +17,7 @@ LIVE_CARD = """() => {
   const spike = { incident_id: "i-1", kind: "spike", severity: "critical", state: "open", title: "Loss spike", text: "",
     segment: 0, metric: "loss", onset_step: 200, step: 201, opened: 1000, version: 1, evidence: {
       window: { metric: "loss", steps: [199, 200, 201], values: [2, 2, 4], level: 2, band: [1.9, 2.1] } },
-    suggestion: { action: "roll_back", to_step: 150, text: "Roll back." } };
+    actions: ["acknowledge", "roll_back"], suggestion: { action: "roll_back", to_step: 150, text: "Roll back." } };
   window.listed = [spike];
   const run = { ready: true, evidenceFolds: new Map(), detectors: { list: [], of: () => null }, now: () => 2000,
     incidents: () => [...window.listed], dirty: () => {}, zoomTo: () => {}, openRollback: () => (window.acted += 1) };

@@ -116,20 +116,20 @@ def test_who_has_not_told_whether_it_came_is_not_said_to_have_come(
 
 
 @pytest.mark.parametrize(
-    ("order", "asked"),
+    ("progress", "asked"),
     [
-        ({"state": "delivered", "nodes": {"a": {"state": "failed"}}}, []),
-        ({"state": "failed", "nodes": {"a": {"state": "failed"}}}, ["/stacks"]),
-        ({"state": "done", "nodes": {"a": {"state": "acted"}}}, ["/stacks/d"]),
+        ({"acted": 0, "ended": False}, []),
+        ({"acted": 0, "ended": True}, ["/stacks"]),
+        ({"acted": 1, "ended": True}, ["/stacks/d"]),
         (None, ["/stacks"]),
     ],
 )
 def test_a_dump_that_may_not_be_there_is_looked_for_among_those_that_are(
-    pages: Page, order: dict[str, Any] | None, asked: list[str]
+    pages: Page, progress: dict[str, Any] | None, asked: list[str]
 ) -> None:
     """When no node is known to have looked, the list of dumps is asked, which has no answer that is an error."""
     paths = pages.evaluate(
-        f"""async ([incident, order]) => {{ {STAGE}
+        f"""async ([incident, progress]) => {{ {STAGE}
           const paths = [];
           const fetched = window.fetch;
           window.fetch = async (path) => {{
@@ -139,40 +139,15 @@ def test_a_dump_that_may_not_be_there_is_looked_for_among_those_that_are(
           const page = Object.assign(Object.create(S.IncidentPage.prototype), {{
             id: "r", incident, commands: new Map(), dumps: new Map(), chosen: null, now: () => 2000, draw() {{}},
           }});
-          if (order) page.commands.set("d", {{ command_id: "d", kind: "dump_stacks", issued: 1950, ...order }});
+          if (progress) page.commands.set("d", {{ command_id: "d", kind: "dump_stacks", issued: 1950, progress }});
           await page.fetchDump();
           page.gone = true;
           clearTimeout(page.dumpAgain);
           window.fetch = fetched;
           return paths; }}""",
-        [incident(evidence={"verdict": VERDICT}), order],
+        [incident(evidence={"verdict": VERDICT}), progress],
     )
     assert paths == asked
-
-
-NOTE = """(run) => stability.noteOf({ ...run, run_id: "r 1" })"""
-TWINS = "Two processes say that they are rank 0."
-
-
-@pytest.mark.parametrize(
-    ("run", "tone"),
-    [
-        ({"status": "stalled", "note": "Rank 1 has not come.", "note_incident": "i-7"}, "warning"),
-        ({"status": "crashed", "note": "Rank 1 is gone.", "note_incident": "i-7"}, "critical"),
-        ({"status": "stalled", "note": "Rank 1 has not come.", "note_incident": None}, "warning"),
-        ({"status": "running", "note": TWINS, "twins": True}, "warning"),
-        ({"status": "finished", "note": TWINS, "twins": True}, "warning"),
-        ({"status": "crashed", "note": TWINS, "twins": True}, "critical"),
-    ],
-)
-def test_the_note_leads_to_the_incident_that_it_is_about(pages: Page, run: dict[str, Any], tone: str) -> None:
-    href = "/runs/r%201/incidents/i-7" if run.get("note_incident") else None
-    assert pages.evaluate(NOTE, run) == {"words": run["note"], "tone": tone, "href": href}
-
-
-@pytest.mark.parametrize("note", ["", "In eval.", "Two living processes say that they are rank 0 of this run."])
-def test_of_a_run_that_is_well_a_note_stays_under_the_pointer_whatever_it_says(pages: Page, note: str) -> None:
-    assert pages.evaluate(NOTE, {"status": "running", "note": note, "twins": False}) is None
 
 
 #: As the server tells a hang: its text, and the text in pieces with since when for each "for how long".

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from stabilitybackend.commands.progress import shown as shown_command
 from stabilitybackend.gpus.readings import gpu_parts
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.query.query import json_numbers
@@ -40,7 +41,7 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
     for incident in changes.incidents.values():
         channel.publish({"type": "incident", "incident": shown(incident)}, cursor)
     for command in changes.commands.values():
-        channel.publish({"type": "command", "command": command}, cursor)
+        channel.publish({"type": "command", "command": shown_command(command)}, cursor)
 
 
 def _points(placed: list[Placed], cursor: str) -> dict[str, Any]:

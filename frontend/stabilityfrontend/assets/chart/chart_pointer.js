@@ -140,7 +140,7 @@ export class ChartPointer {
       .flatMap((row) => row.lines)
       .filter((line) => line.hover !== false)
       .map((line) => ({ line, point: nearestPoint(line, at) }));
-    let exact = null;
+    let exact = /** @type {number | null} */ (null);
     for (const { line, point } of all)
       if (point && !line.near && (exact === null || Math.abs(point.step - at) < Math.abs(exact - at)))
         exact = point.step;

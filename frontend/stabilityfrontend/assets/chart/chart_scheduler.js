@@ -7,7 +7,7 @@ const REST = 10;
 const SOON_MS = 20;
 
 /** What was drawn and when, for benchmarks and tests: the newest records, `drawnAt` in unix seconds. */
-export const drawLog = { lastDrawn: null, drawn: [], frames: 0, first: {} };
+export const drawLog = { lastDrawn: null, drawn: /** @type {any[]} */ ([]), frames: 0, first: {} };
 
 /** The x range that all charts share. `range` null follows the data. */
 export class Zoom {

@@ -128,7 +128,7 @@ function grown(line) {
 
 /** Put marks on lines so that none lies over another; where no line is free, two become one. */
 function stacked(marks, width) {
-  const lines = Array.from({ length: LINES }, () => []);
+  const lines = Array.from({ length: LINES }, () => /** @type {any[]} */ ([]));
   for (const mark of marks) {
     // A mark at the right edge grows to the left.
     mark.left = Math.max(0, Math.min(mark.from, width - widthOf(mark)));

@@ -74,7 +74,7 @@ const [LETTER_PX, AROUND_PX] = [7, 8];
 export function focusChart(element, config, page) {
   const memory = new Map();
   /** The effective line that was drawn last: where on the x axis which step is. */
-  let drawn = null;
+  let drawn = /** @type {{x: number[], y: (number | null)[], steps?: number[]} | null} */ (null);
   const plot = new Plot(element, {
     label: "Large chart",
     onZoom,
@@ -84,6 +84,7 @@ export function focusChart(element, config, page) {
       if (drawn && drawn.steps) plot.pointer.place(x);
     },
   });
+  /** @param {number[]} range */
   function onZoom([from, to]) {
     if (!drawn || !drawn.steps) {
       if (to - from >= 1) page.zoom.set([from, to]);
@@ -106,7 +107,7 @@ export function focusChart(element, config, page) {
     plot,
     first: true,
     // Where the x axis does not rise with the steps, a zoom is of this chart alone.
-    localRange: null,
+    localRange: /** @type {number[] | null} */ (null),
     interval: config.limits.focus_interval_ms,
     metrics: () => [page.metric(), GRAD],
     forget: () => memory.clear(),
@@ -157,6 +158,7 @@ export function focusChart(element, config, page) {
 const indexAt = (list, value) => Math.min(list.length - 1, lowerBound(list, value));
 
 /** A row of the chart: a metric's lines and their y axis. `main`: the first effective line as it is drawn. */
+/** @returns {import("./line_chart.js").Row & {main: any, effective: any[], discarded: any[]}} */
 function metricRow({ page, config, colors, window, memory, inner }, metric, color, top) {
   const { log, ghosts, view } = page.settings;
   const smooth = page.derived.ready() && page.settings.smooth > 0;
@@ -167,7 +169,7 @@ function metricRow({ page, config, colors, window, memory, inner }, metric, colo
   const dead = alone === null ? source.dead(metric, window) : [];
   const discarded = view === "all" || ghosts ? dead : [];
   const budget = firstRequests.points.fine;
-  const lines = [];
+  const lines = /** @type {import("./line_chart.js").Line[]} */ ([]);
   if (view === "all") lines.push(...everySegment(dead, page, colors, { metric, top, window, budget, column }));
   else if (discarded.length) lines.push(ghost(ghostXY(discarded, window, budget / 2, column), colors, top));
   for (const line of effective.slice(1, config.limits.lines))

@@ -36,7 +36,7 @@ export function panelChart(element, legend, panel, config, page) {
     metrics: () => matching(panel.metrics, page.metrics()),
     forget: () => memory.clear(),
     plot,
-    hasLine: () => Boolean(plot.spec && plot.spec.lines.length),
+    hasLine: () => Boolean(plot.spec?.lines?.length),
     pointAt: (step) => plot.pointer.place(step),
     paint(width, height) {
       const { colors } = config.themes[colorTheme.name()];

@@ -222,7 +222,7 @@ export class SeriesStore {
   findLatest(name) {
     const lines = this.effective(name);
     const by = new Map();
-    let first = null;
+    let first = /** @type {any} */ (null);
     for (const line of lines) {
       const piece = line.pieces[line.pieces.length - 1];
       const point = { value: piece.values[piece.to - 1], step: piece.steps[piece.to - 1], time: null };

@@ -21,6 +21,15 @@ export class Derived {
     this.page = page;
     this.onTrouble = onTrouble;
     this.asks = 0;
+    /** @type {any} */
+    this.timer = null;
+    /** @type {any} */
+    this.rest = null;
+    /** What the server made of all that is shown, and of a zoom. @type {any} */
+    this.whole = null;
+    /** @type {any} */
+    this.detail = null;
+    this.more = 0;
     this.clear();
   }
 
@@ -150,6 +159,7 @@ export class Derived {
     this.page.board.mark(this.page.focus);
   }
 
+  /** @param {number[] | null} [window] */
   entries(name, window) {
     const inside = this.detail && window && window[0] >= this.detail.start && window[1] <= this.detail.stop;
     const entries = (inside ? this.detail.metrics : this.whole || new Map()).get(name);
@@ -179,7 +189,7 @@ export class Derived {
 
   /** Where a step of a segment is on the x axis, between its neighbours; null where that is not known. */
   place(name, step, segment) {
-    let best = null;
+    let best = /** @type {{distance: number, entry: any} | null} */ (null);
     for (const entry of this.whole ? this.entries(name) : []) {
       if (!entry.xs || !entry.steps.length || entry.stray) continue;
       const last = entry.steps.length - 1;

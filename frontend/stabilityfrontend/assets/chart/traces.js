@@ -110,21 +110,12 @@ export function nonFiniteMarks(lines, stretches, window) {
 /** Whether an incident is about a stretch of steps: a sick GPU or a lost agent is a mark of the health lane alone. */
 export const hasBand = (incident) => incidentKind(incident.kind).band && toldStep(incident.onset_step) !== null;
 
-/** Where an incident's band ends: where it recovered, where its branch was cut off, or at the newest step. */
+/** Where an incident's band ends: where the server says, else where its branch ends, or at the newest step. */
 export function bandEnd(incident, segments, lastStep) {
-  // What a job says with run.alert is about a step, however late somebody closes it.
-  if (incidentKind(incident.kind).about === "user") return incident.onset_step;
-  if (incident.recovered_step !== null && incident.recovered_step !== undefined) return incident.recovered_step;
+  if (typeof incident.until_step === "number") return incident.until_step;
   const segment = segments.get(incident.segment);
-  if (
-    segment &&
-    (incident.dead ||
-      (segment.dead_after !== null && segment.dead_after !== undefined && incident.onset_step > segment.dead_after))
-  ) {
-    return segment.last_step === null ? incident.step : segment.last_step;
-  }
-  if (incident.state === "resolved") return Math.max(incident.step, incident.peak_step || 0);
-  return Math.max(lastStep === null ? -Infinity : lastStep, incident.step, incident.onset_step);
+  if (incident.dead && segment) return segment.last_step ?? incident.step;
+  return Math.max(lastStep ?? -Infinity, incident.step, incident.onset_step);
 }
 
 /** Where a step is drawn when the x axis is the steps themselves. */

@@ -31,7 +31,7 @@ export class ComparePage {
     const smooth = Number(query.get("smooth"));
     this.settings = {
       metric: query.get("metric") || "",
-      align: query.get("align") in ALIGNS ? query.get("align") : "step",
+      align: Object.keys(ALIGNS).find((one) => one === query.get("align")) || "step",
       smooth: smooth > 0 && smooth < 1 ? smooth : 0,
       log: query.get("scale") === "log",
     };
@@ -270,14 +270,14 @@ export class ComparePage {
     }
     const names = this.metrics().slice(0, METRICS);
     if (settings.metric && !names.includes(settings.metric)) names.unshift(settings.metric);
-    this.metricList.options(
+    this.metricList?.options(
       names.map((name) => ({ value: name, text: name })),
       settings.metric,
     );
     const others = this.all
       .filter((run) => !this.ids.includes(run.run_id))
       .map((run) => ({ value: run.run_id, text: run.name || run.run_id }));
-    this.addList.options(
+    this.addList?.options(
       [
         { value: "", text: this.ids.length >= RUNS ? `${RUNS} at most` : others.length ? "Choose …" : "No other run" },
         ...(this.ids.length < RUNS ? others : []),

@@ -3,7 +3,7 @@
 import { nearestPoint } from "../chart/chart_pointer.js";
 import { byId, fill, h, setText } from "../core/dom.js";
 import { formatCount, formatValue, moment } from "../core/format.js";
-import { statusTone } from "../run/header.js";
+import { statusFacts } from "../core/kinds.js";
 
 /** The runs as rows: what each says under the pointer, and now. */
 export function drawCompared(page) {
@@ -68,7 +68,7 @@ export function drawCompared(page) {
           " ",
           h("a", { class: "run-link", href: `/runs/${encodeURIComponent(id)}` }, name),
         ),
-        h("td", {}, status ? h("span", { class: `pill ${statusTone(status)}` }, status) : ""),
+        h("td", {}, status ? h("span", { class: `pill ${statusFacts(status).tone}` }, status) : ""),
         words.map((_, index) => h("td", { class: `num${index === 0 ? " strong" : ""}` })),
         h(
           "td",

@@ -17,6 +17,7 @@ export class ApiError extends Error {
   }
 }
 
+/** @returns {Promise<any>} */
 async function call(method, path, body, signal) {
   // What the page's head asked for is on its way already.
   let response = method === "GET" ? await takeAnswer(path) : null;
@@ -33,7 +34,7 @@ async function call(method, path, body, signal) {
   } catch {
     throw new ApiError(0, "away", "No answer from the server.", "Its data is kept; this page tries again by itself.");
   }
-  let answer = null;
+  let answer = /** @type {any} */ (null);
   try {
     answer = await response.json();
   } catch {
@@ -65,7 +66,7 @@ function series(id, metrics, options) {
 /** Whether a server that does not know an address answered: an older one than this page. */
 const absent = (error) => error.status === 404 || error.status === 405;
 
-/** What an address answers; null where the server has no such address. */
+/** What an address answers; null where the server has no such address. @returns {Promise<any>} */
 async function optional(path) {
   try {
     return await call("GET", path);
@@ -139,7 +140,6 @@ export const api = {
   undo: (id, segment) => call("POST", `${runPath(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/ledger"]>} */
   ledger: (id) => optional(`${runPath(id)}/ledger`),
-  /** @returns {Promise<Answers["GET /api/v1/detectors"]>} */
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */
   detectorsOf: (id) => optional(`${runPath(id)}/detectors`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */

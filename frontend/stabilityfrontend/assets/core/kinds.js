@@ -1,4 +1,5 @@
-// The kinds of incidents: the server's one table (schema/kinds.py, docs/api.md), which the page's head hands over.
+// The kinds of incidents and the statuses of runs: the server's one table of each (schema/kinds.py, schema/runs.py), which
+// the page's head hands over.
 
 import { readable } from "./format.js";
 
@@ -11,3 +12,10 @@ export function incidentKind(name) {
   const short = readable(name);
   return { ...kindTable[""], name, short, label: short.charAt(0).toUpperCase() + short.slice(1) };
 }
+
+/** Status of a run -> what follows from it (StatusFacts). */
+export const statusTable = {};
+
+/** What follows from a run's status. @returns {{tone: string, under_way: boolean, ended: boolean, over: boolean}} */
+export const statusFacts = (status) =>
+  statusTable[status] || { tone: "calm", under_way: false, ended: false, over: false };

@@ -5,13 +5,17 @@ import { handlersOf, listen } from "./dom.js";
 
 /** A press holds a page still for this long at most: one whose end is never reported must not stop it. */
 const HELD_MS = 3000;
-let pressedAt = null;
+let pressedAt = /** @type {number | null} */ (null);
 
 const release = () => (pressedAt = null);
-window.addEventListener("pointerdown", () => (pressedAt = performance.now()), true);
-// The click follows the release at once; its own handlers may draw again.
-window.addEventListener("click", release, true);
-for (const type of ["pointerup", "pointercancel"]) window.addEventListener(type, () => setTimeout(release), true);
+
+/** Look out for presses from now on. */
+export function watchPresses() {
+  window.addEventListener("pointerdown", () => (pressedAt = performance.now()), true);
+  // The click follows the release at once; its own handlers may draw again.
+  window.addEventListener("click", release, true);
+  for (const type of ["pointerup", "pointercancel"]) window.addEventListener(type, () => setTimeout(release), true);
+}
 
 /** Whether somebody is in the middle of a click: nothing may move under the pointer until it ends. */
 export const pressed = () => pressedAt !== null && performance.now() - pressedAt < HELD_MS;

@@ -19,7 +19,7 @@ export const incidentHref = (run, incident) =>
 export function route(pathname, pages) {
   const path = (pathname || "/").replace(/\/+$/, "") || "/";
   const page = pages.find((one) => new RegExp(one.pattern).test(path));
-  const found = new RegExp(page.pattern).exec(path);
+  const found = /** @type {RegExpExecArray} */ (new RegExp(page.pattern).exec(path));
   const ids = Object.fromEntries(page.ids.map((name, index) => [`data-${name}`, decoded(found[index + 1])]));
   return { ...page, skeleton: { ...page.skeleton, props: { ...page.skeleton.props, ...ids } } };
 }

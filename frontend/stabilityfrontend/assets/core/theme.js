@@ -17,7 +17,7 @@ function set(name) {
 }
 
 export const colorTheme = {
-  name: () => document.documentElement.dataset.theme,
+  name: () => document.documentElement.dataset.theme || "dark",
   /** Call `listener` at each change; returns what ends that. */
   watch(listener) {
     listeners.add(listener);
@@ -32,8 +32,10 @@ export const colorTheme = {
     }
     set(next);
   },
+  /** From now on, follow the system where nobody has chosen. */
+  followSystem() {
+    window.matchMedia("(prefers-color-scheme: light)").addEventListener("change", (event) => {
+      if (!kept()) set(event.matches ? "light" : "dark");
+    });
+  },
 };
-
-window.matchMedia("(prefers-color-scheme: light)").addEventListener("change", (event) => {
-  if (!kept()) set(event.matches ? "light" : "dark");
-});

@@ -2,7 +2,7 @@
 
 import { api } from "../core/api.js";
 import { asFinite, asList, asRecord, asText, asTexts } from "../core/as_type.js";
-import { commandEnded, commandFailed, commandLine, nodeList } from "../core/command.js";
+import { stageList } from "../core/command.js";
 import { fill, h, setText, toast } from "../core/dom.js";
 import { ago, errorText, formatCount, plural } from "../core/format.js";
 import { patch } from "../core/patch.js";
@@ -173,7 +173,7 @@ export class RestartDialog extends CommandDialog {
   }
 
   order() {
-    const names = (wanted) => this.boxes.filter(wanted).map((box) => box.value);
+    const names = (wanted) => (this.boxes || []).filter(wanted).map((box) => box.value);
     const order = {
       kind: "restart",
       reason: this.reason.value.trim(),
@@ -222,7 +222,7 @@ export class RestartDialog extends CommandDialog {
   progress() {
     const command = this.page.commands.get(this.commandId);
     if (!command) return;
-    const bad = commandFailed(command);
+    const { failed: bad, ended, stages, line } = command.progress;
     const title =
       command.state === "done"
         ? "The job runs again"
@@ -237,13 +237,13 @@ export class RestartDialog extends CommandDialog {
       h(
         "div",
         { class: "dialog-body", id: "restart-progress", data: { state: command.state } },
-        nodeList(command),
-        h("p", { class: bad ? "problem" : `sentence${command.state === "done" ? " good" : ""}` }, commandLine(command)),
+        stageList(stages),
+        h("p", { class: bad ? "problem" : `sentence${command.state === "done" ? " good" : ""}` }, line),
       ),
       h(
         "div",
         { class: "dialog-foot" },
-        h("span", { class: "sub grow" }, commandEnded(command) ? "" : "This goes on if you close the dialog."),
+        h("span", { class: "sub grow" }, ended ? "" : "This goes on if you close the dialog."),
         h(
           "button",
           { type: "button", class: "button primary", id: "restart-close", on: { click: () => this.dialog.close() } },

@@ -3,7 +3,7 @@
 import { changes } from "../chart/traces.js";
 import { api } from "../core/api.js";
 import { asRecord, toldStep } from "../core/as_type.js";
-import { commandEnded, commandFailed, commandLine, commandList, commandTrouble } from "../core/command.js";
+import { stageList } from "../core/command.js";
 import { fill, h, setShown, setText } from "../core/dom.js";
 import { ago, errorText, formatCount, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
@@ -302,7 +302,7 @@ export class RollbackDialog extends CommandDialog {
     const key = JSON.stringify(command);
     if (key === this.shown && this.dialog.querySelector(".stages")) return;
     this.shown = key;
-    const bad = commandFailed(command);
+    const { failed: bad, ended, stages, line, trouble } = command.progress;
     const title = command.state === "done" ? "Rolled back" : bad ? "Not rolled back" : "Rolling back";
     const words = [
       `to step ${formatCount(command.to_step)}`,
@@ -316,21 +316,21 @@ export class RollbackDialog extends CommandDialog {
       h(
         "div",
         { class: "dialog-body", id: "rollback-progress", data: { state: command.state } },
-        commandList(command),
-        command.attempt > 1 && !commandEnded(command)
+        stageList(stages),
+        command.attempt > 1 && !ended
           ? h(
               "p",
               { class: "sub" },
               `Attempt ${command.attempt} of 3: not every rank reached the boundary in time, so none acted.`,
             )
           : null,
-        bad ? h("div", { class: "problem" }, commandTrouble(command)) : null,
-        command.state === "done" ? h("p", { class: "sentence good" }, commandLine(command)) : null,
+        bad ? h("div", { class: "problem" }, trouble) : null,
+        command.state === "done" ? h("p", { class: "sentence good" }, line) : null,
       ),
       h(
         "div",
         { class: "dialog-foot" },
-        h("span", { class: "sub grow" }, commandEnded(command) ? "" : "This goes on if you close it."),
+        h("span", { class: "sub grow" }, ended ? "" : "This goes on if you close it."),
         bad ? h("button", { type: "button", class: "button", on: { click: () => this.again() } }, "Try again …") : null,
         h(
           "button",

@@ -26,8 +26,10 @@ export class FleetPage {
     this.opened = new Set();
     this.seen = new Map();
     this.more = 1;
+    /** @type {any} */
+    this.soon = null;
     const asked = new URLSearchParams(location.search);
-    this.days = PERIODS.includes(asked.get("days")) ? asked.get("days") : USUAL;
+    this.days = PERIODS.find((one) => one === asked.get("days")) || USUAL;
     this.project = asked.get("project") || "";
     segmented(byId("fleet-days"), (value) => this.choose({ days: value }))(this.days, true);
     this.projects = h("select", {

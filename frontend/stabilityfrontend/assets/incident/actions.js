@@ -3,16 +3,14 @@
 
 import { api } from "../core/api.js";
 import { asList, asRecord, asText } from "../core/as_type.js";
-import { commandLine } from "../core/command.js";
 import { byId, fill, h, setClass, setShown, setText, toast } from "../core/dom.js";
 import { errorText } from "../core/format.js";
-import { incidentKind } from "../core/kinds.js";
+import { incidentKind, statusFacts } from "../core/kinds.js";
+import { offers } from "./severity.js";
 import { sinceOf, verdictOf } from "./verdict.js";
 
 /** What became of an order is told this long after its last word, seconds. */
 const SHOWN_S = 300;
-/** Nobody is there any more who could obey. */
-const ENDED = new Set(["finished", "offline"]);
 
 export class IncidentActions {
   constructor(page) {
@@ -32,27 +30,25 @@ export class IncidentActions {
 
   draw() {
     const { incident, run } = this.page;
-    const open = incident.state === "open" && !incident.dead;
-    const { of_machine: process, about } = incidentKind(incident.kind);
-    const said = about === "user";
-    const over = Boolean(run) && ENDED.has(run.status);
+    const said = incidentKind(incident.kind).about === "user";
+    const over = Boolean(run) && statusFacts(run.status).over;
     const unheard = Boolean(run) && run.agents === 0;
     const why = over
       ? "This run has ended: there is no job any more."
       : unheard
         ? "No agent of this run is connected, so no command can reach the job."
         : "";
-    setShown(this.ack, incident.state === "open" && !incident.acknowledged_by);
+    setShown(this.ack, offers(incident, "acknowledge"));
     setText(this.ack, said ? "Acknowledge and close" : "Acknowledge");
     this.ack.title = said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open";
-    setShown(this.dump, process && !over);
+    setShown(this.dump, offers(incident, "dump_stacks") && !over);
     this.dump.disabled = Boolean(why) || Boolean(this.asking);
     this.dump.title = why || "Every agent samples its ranks and asks them for their stacks; takes about 3 s";
-    setShown(this.restart, process && open && !over);
+    setShown(this.restart, offers(incident, "restart") && !over);
     this.restart.disabled = Boolean(why);
     this.restart.title = why || "Shows what would be ended and from where it goes on, then asks";
     const suggestion = asRecord(incident.suggestion);
-    setShown(this.back, open && !over && (!process || suggestion.action === "roll_back"));
+    setShown(this.back, offers(incident, "roll_back") && !over);
     setClass(this.back, `button${suggestion.action === "roll_back" ? " danger" : ""}`);
     this.back.disabled = Boolean(why);
     setText(this.words, this.told(why));
@@ -73,10 +69,10 @@ export class IncidentActions {
     const last = command && asList(command.history)[asList(command.history).length - 1];
     if (
       command &&
-      command.issued >= sinceOf(page.incident) - 60 &&
+      command.issued >= (sinceOf(page.incident) || 0) - 60 &&
       page.now() - ((last && last.time) || command.issued) < SHOWN_S
     )
-      return commandLine(command);
+      return command.progress.line;
     return page.incident.state === "open" ? why : "";
   }
 

@@ -2,7 +2,6 @@
 // rank stood when it was looked at.
 
 import { asFinite, asRecord, asText, toldStep } from "../core/as_type.js";
-import { commandFailed } from "../core/command.js";
 import { h } from "../core/dom.js";
 import { clock, duration, formatCount, moment, plural, readable } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
@@ -66,19 +65,15 @@ export function timelineOf(incident, dump, commands) {
     add(verdict.since, `${kind.since}${step === null ? "" : `, step ${formatCount(step)}`}`);
   else if (since !== null && since < incident.opened) add(since, kind.since);
   // Nobody judges before anything is seen: the verdict's time is made of two clocks, to a tenth.
-  const judged =
-    verdict && verdict.since && verdict.decidedAfter !== null
-      ? Math.max(verdict.since + verdict.decidedAfter, asFinite(incident.opened) || 0)
-      : null;
   add(incident.opened, verdict && kind.blames === "suspect" ? "Suspected" : "Detected", severityOf(incident));
   if (dump && dump.time) add(dump.time, `Stacks of ${plural(stackedRanks(dump), "rank")} taken`);
-  if (judged !== null)
+  if (verdict && verdict.since && verdict.decidedAfter !== null)
     add(
-      judged,
+      Math.max(verdict.since + verdict.decidedAfter, asFinite(incident.opened) || 0),
       `Verdict: ${verdict.label || "known"}${verdict.confidence ? `, ${verdict.confidence} confidence` : ""}`,
     );
   for (const command of commands) {
-    if (!(command.issued >= since - 60)) continue;
+    if (!(command.issued >= (since || 0) - 60)) continue;
     const who = asText(command.issuer);
     // The server's own order is told by what it brought.
     if (
@@ -90,7 +85,7 @@ export function timelineOf(incident, dump, commands) {
     add(
       command.issued,
       `${COMMANDS[command.kind] || readable(command.kind)} requested${who ? ` by ${who}` : ""}`,
-      commandFailed(command) ? "critical" : "",
+      command.progress.failed ? "critical" : "",
     );
   }
   if (incident.acknowledged_by) add(incident.acknowledged, `Acknowledged by ${asText(incident.acknowledged_by)}`);

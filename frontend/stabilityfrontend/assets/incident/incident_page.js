@@ -3,7 +3,6 @@
 
 import { api } from "../core/api.js";
 import { asFinite, asList, asRecord, asText } from "../core/as_type.js";
-import { commandEnded, commandLooked } from "../core/command.js";
 import { byId, fill, h, setShown, setText } from "../core/dom.js";
 import { toNumber } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
@@ -156,7 +155,7 @@ export class IncidentPage {
   /** The dumps that this page may show, the newest order first: `[{request, issued, words}]`. */
   requests() {
     const verdict = verdictOf(this.incident);
-    const since = sinceOf(this.incident) - 60;
+    const since = (sinceOf(this.incident) || 0) - 60;
     const until = this.incident.resolved ? this.incident.resolved + 60 : Infinity;
     const ordered = [...this.commands.values()]
       .filter((command) => command.kind === "dump_stacks" && command.issued >= since && command.issued <= until)
@@ -195,8 +194,8 @@ export class IncidentPage {
     if (known === null && !this.awaited(asked)) return;
     // Before a node has looked there is nothing to ask for; its word comes by the live feed. A browser writes down every 404.
     const command = this.commands.get(asked.request);
-    const looked = Boolean(command) && commandLooked(command);
-    if (command && !looked && !commandEnded(command)) return;
+    const looked = Boolean(command) && command.progress.acted > 0;
+    if (command && !looked && !command.progress.ended) return;
     this.fetchingDump = true;
     let wait = DUMP_AGAIN_MS;
     try {

@@ -1,7 +1,6 @@
 // The panels of an incident's page below its verdict: each is drawn anew only where what it shows has changed.
 
 import { asList, asRecord, asText } from "../core/as_type.js";
-import { commandEnded, commandFailed } from "../core/command.js";
 import { byId, h, setShown, setText } from "../core/dom.js";
 import { clock, formatCount, plural, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
@@ -18,7 +17,7 @@ function panel(id, key, build) {
   const place = byId(id);
   if (!place) return;
   keyed(place, key, () => {
-    let parts = null;
+    let parts = /** @type {any} */ (null);
     try {
       parts = build();
     } catch (error) {
@@ -40,7 +39,7 @@ function stacks(page) {
       : null;
   const command = page.commands.get(asked.request);
   // An order that is over brings nothing more: an agent that was killed in its middle must not keep people waiting.
-  const over = Boolean(command) && (dump ? commandEnded(command) : commandFailed(command));
+  const over = Boolean(command) && command.progress[dump ? "ended" : "failed"];
   const waiting = page.awaited(asked) && !over && (!dump || dump.complete === false);
   const failed = command
     ? Object.entries(asRecord(command.nodes)).filter(([, word]) => asRecord(word).state === "failed")

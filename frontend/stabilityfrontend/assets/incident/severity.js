@@ -7,3 +7,6 @@ export const severityOf = (incident) => (SEVERITIES.includes(incident.severity) 
 
 /** Whether an incident is only worth knowing: shown quietly, never an alarm. */
 export const onlyKnown = (incident) => incident.alarm === false;
+
+/** Whether the server offers to do something about an incident: acknowledge, roll_back, restart, dump_stacks. */
+export const offers = (incident, action) => (incident.actions || []).includes(action);

@@ -95,7 +95,7 @@ const lasted = (seconds) => duration(Math.max(0, Math.floor(seconds)));
 export function lastingWords(words, incident, now) {
   const verdict = incident && incident.state === "open" ? verdictOf(incident) : null;
   const at = verdict && verdict.text && verdict.parts.length ? words.indexOf(verdict.text) : -1;
-  if (at < 0) return [words];
+  if (!verdict || at < 0) return [words];
   const parts = verdict.parts.map((part) =>
     typeof part === "string"
       ? part

@@ -4,8 +4,8 @@ import { api } from "../core/api.js";
 import { byId, fill, h, setTitle, toast } from "../core/dom.js";
 
 /** What the server said; null until then. */
-let known = null;
-let asked = null;
+let known = /** @type {import("../../../types/api").Me | null} */ (null);
+let asked = /** @type {Promise<void> | null} */ (null);
 
 /** Whether whoever looks may do what needs a scope. Until the server has said so, yes: it refuses what may not be. */
 export const may = (scope) => known === null || known.scopes.includes(scope);

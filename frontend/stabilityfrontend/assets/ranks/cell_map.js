@@ -102,6 +102,8 @@ export class CellMap {
    * link}` for the tip; `name(cell)`: one line for a screen reader.
    */
   constructor(element, { label, describe, name }) {
+    /** @type {string[]} */
+    this.tones = [];
     this.element = element;
     this.describe = describe;
     this.name = name;
@@ -160,7 +162,7 @@ export class CellMap {
     const longest = names ? Math.min(13, Math.max(...groups.map((group) => group.label.length))) : 0;
     // Whole pixels: on halves of them every edge is blurred.
     const space = names ? Math.ceil(6.2 * longest + 8) : 0;
-    let best = null;
+    let best = /** @type {any} */ (null);
     for (const [w, h] of SIZES) {
       const box = space + across * (w + GAP) - GAP;
       const columns = Math.max(1, Math.min(groups.length, Math.floor((width - 2 * PAD + GROUP_X) / (box + GROUP_X))));
@@ -202,9 +204,9 @@ export class CellMap {
       context.clearRect(0, 0, width, this.fitted.height);
       this.tones = [];
     }
-    const fit = this.fitted;
+    const fit = /** @type {any} */ (this.fitted);
     const before = this.cells;
-    this.cells = [];
+    this.cells = /** @type {any[]} */ ([]);
     const changed = [];
     const ringed = [];
     // Node after node downwards, as people read a list.

@@ -186,6 +186,7 @@ export class GpuMap {
     const readings = this.page.health.gpus.get(node) || new Map();
     const indices = new Set([...(this.indices.get(node) || []), ...[...readings.keys()].map(Number)]);
     // Where none is known its place stays free: nodes stand where they stand among the ranks.
+    /** @type {{label: string, tone: string, cells: any[], bad: any[], known: boolean}} */
     const group = { label: node, tone: "", cells: [], bad: [], known: indices.size > 0 };
     if (!group.known) return group;
     const ranks = new Map();

@@ -38,7 +38,7 @@ const warmth = (celsius) =>
 /** What can be shown: `share(fields, gpu)` 0 to 1 on the ramp, `words(fields)` in a cell, `legend` of shares. */
 export const READING_FIELDS = {
   util: {
-    share: (f) => readingOf(f.util_pct) / 100,
+    share: (f) => (readingOf(f.util_pct) || 0) / 100,
     has: (f) => readingOf(f.util_pct) !== null,
     words: (f) => percentOf(f.util_pct),
     legend: [

@@ -8,8 +8,8 @@ const STATES = ["running", "finished", "left", "exception"];
 const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 const step = (value) => (Number.isSafeInteger(value) && value >= -1 ? value : null);
 /** Unix seconds; later than the year 5138 is no time of a job. */
-const moment = (value) => (number(value) > 0 && value < 1e11 ? value : null);
-const positive = (value) => (number(value) > 0 ? value : null);
+const moment = (value) => ((number(value) ?? 0) > 0 && value < 1e11 ? value : null);
+const positive = (value) => ((number(value) ?? 0) > 0 ? value : null);
 const text = (value) => (typeof value === "string" ? value : "");
 const object = (value) => (value && typeof value === "object" && !Array.isArray(value) ? value : {});
 const list = (value) => (Array.isArray(value) ? value : []);

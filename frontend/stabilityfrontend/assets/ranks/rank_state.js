@@ -108,7 +108,7 @@ function wordsOf(row) {
 
 /** Worst first, then furthest behind, then longest in its phase. */
 export const worstFirst = (a, b) =>
-  RANKING.get(a.state) - RANKING.get(b.state) ||
+  (RANKING.get(a.state) ?? 0) - (RANKING.get(b.state) ?? 0) ||
   (b.lag || 0) - (a.lag || 0) ||
   (b.stoodS || 0) - (a.stoodS || 0) ||
   a.rank - b.rank;

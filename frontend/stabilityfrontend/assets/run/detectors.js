@@ -4,7 +4,7 @@
 import { api } from "../core/api.js";
 import { byId, h, setClass, setShown, setText, setTitle, toast } from "../core/dom.js";
 import { ago, errorText, moment, plural } from "../core/format.js";
-import { incidentKind } from "../core/kinds.js";
+import { incidentKind, statusFacts } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { DetectorRows, settingWords } from "./detector_rows.js";
 import { DetectorTrial } from "./detector_trial.js";
@@ -12,8 +12,6 @@ import { offer } from "./sensitivity_menu.js";
 
 /** Changes in the history. */
 const CHANGES = 6;
-/** No point comes any more that a detector could judge. */
-const ENDED = new Set(["finished", "crashed", "offline"]);
 
 const same = (one, other) => JSON.stringify(sorted(one)) === JSON.stringify(sorted(other));
 const sorted = (settings) =>
@@ -193,9 +191,10 @@ export class Detectors {
           ? "Not saved yet"
           : "";
     setText(byId("detectors-draft"), words);
-    byId("detectors-save").title = ENDED.has(this.page.run && this.page.run.status)
-      ? "This run has ended: it would hold only if the run goes on"
-      : "For what comes from now on; what was found stays";
+    byId("detectors-save").title =
+      this.page.run && statusFacts(this.page.run.status).ended
+        ? "This run has ended: it would hold only if the run goes on"
+        : "For what comes from now on; what was found stays";
     byId("detectors-save").disabled = !edited;
     byId("detectors-reset").disabled = !Object.keys(this.draft).length && !Object.keys(this.saved).length;
   }

@@ -1,38 +1,23 @@
 // The run page's header: name, status in words, step, how live the picture is; and the strips and banners beneath it.
 
-import { commandEnded, commandFailed, commandLine } from "../core/command.js";
 import { byId, fill, h, setClass, setShown, setText, setTitle } from "../core/dom.js";
 import { clock, duration, formatAge, formatCount, plural } from "../core/format.js";
+import { statusFacts } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
 import { lastingWords, tickLasting } from "../incident/verdict.js";
 
-const TONES = {
-  running: "good",
-  finished: "calm",
-  offline: "calm",
-  stalled: "warning",
-  unreachable: "warning",
-  crashed: "critical",
-  failed: "critical",
-};
-/** Nobody is there any more who could go back. */
-const ENDED = new Set(["finished", "offline"]);
 /** A finished command stays in the strip this long. */
 const STRIP_S = 20;
 /** The banner waits this long: a reconnect within it is nobody's business. */
 const AWAY_S = 2;
 
-export const statusTone = (status) => TONES[status] || "calm";
-
-const UNDER_WAY = ["running", "stalled", "unreachable"];
-
 /** When a run was heard of last: of one that is over, its newest point, by the clock of its log. */
-export const lastWord = (run) => (UNDER_WAY.includes(run.status) || !(run.logged > 0) ? run.updated : run.logged);
+export const lastWord = (run) => (statusFacts(run.status).under_way || !(run.logged > 0) ? run.updated : run.logged);
 
 /** How long a run has been under way, seconds: from its first point, to now or to its last one; null where its log has no times. */
 export function elapsed(run, now) {
-  const end = UNDER_WAY.includes(run.status) ? now : lastWord(run);
+  const end = statusFacts(run.status).under_way ? now : lastWord(run);
   const begin = run.began > 0 ? run.began : run.created;
   return end > begin ? end - begin : null;
 }
@@ -93,7 +78,7 @@ export function noteOf(run) {
   const doubles = run.twins === true; // two jobs share the run id: wrong however well it runs
   const well = run.status === "running" || run.status === "finished";
   if (well && !doubles) return null;
-  const tone = statusTone(run.status);
+  const tone = statusFacts(run.status).tone;
   return {
     words: run.note,
     tone: doubles && tone !== "critical" ? "warning" : tone,
@@ -148,12 +133,12 @@ export function drawHeader(page) {
   const status = byId("run-status");
   setText(status, run.status);
   // What was so when the server was last heard is no news.
-  setClass(status, `pill ${page.live.lost === null ? statusTone(run.status) : "calm"}`);
+  setClass(status, `pill ${page.live.lost === null ? statusFacts(run.status).tone : "calm"}`);
   setTitle(status, run.note || "");
   drawNote(page, run);
   setText(byId("run-step"), formatCount(page.lastStep()));
   setText(byId("run-elapsed"), duration(elapsed(run, page.now())));
-  const over = ENDED.has(run.status);
+  const over = statusFacts(run.status).over;
   const back = byId("rollback-open");
   const closed = !page.ready || page.lost === true || over;
   if (back.disabled !== closed) back.disabled = closed;
@@ -207,13 +192,13 @@ export function drawCommandStrip(page) {
   if (!strip) return;
   const command = [...page.commands.values()].sort((a, b) => b.issued - a.issued)[0];
   const entry = command && (command.history || [])[command.history.length - 1];
-  const ended = command && commandEnded(command);
+  const ended = command && command.progress.ended;
   const fresh = command && (!ended || (entry && page.now() - entry.time < STRIP_S));
   if (!fresh || page.dialog.open) {
     setShown(strip, false);
   } else {
-    setText(strip, commandLine(command));
-    setClass(strip, `note ${command.state === "done" ? "good" : commandFailed(command) ? "critical" : "working"}`);
+    setText(strip, command.progress.line);
+    setClass(strip, `note ${command.state === "done" ? "good" : command.progress.failed ? "critical" : "working"}`);
     setShown(strip, true);
   }
   if (fresh) page.dirty("command");

@@ -1,12 +1,12 @@
 // The strip of numbers: what the run does now, with the last hundred points behind each number.
 
-import { lowerBound } from "../chart/downsample.js";
 import { lossMetric } from "../chart/main_chart.js";
 import { sparkline } from "../chart/sparkline.js";
+import { asRecord } from "../core/as_type.js";
 import { byId, fill, h, setClass, setShown, setText, setTitle } from "../core/dom.js";
 import { ago, formatCount, plural, steady } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
-import { onlyKnown, severityOf } from "../incident/severity.js";
+import { onlyKnown, SEVERITIES, severityOf } from "../incident/severity.js";
 
 /** Points behind a sparkline, and steps back for the comparison under the number. */
 const SPARK = 120;
@@ -44,15 +44,24 @@ function picture(parts, key, make) {
   fill(parts.spark, make ? make() : null);
 }
 
-/** Median value of a metric on the effective line in the 40 points before a step; null where there are none. */
-function levelBefore(page, name, step) {
-  const { steps, values } = page.store.tail(name, page.config.limits.entry_points);
-  const to = lowerBound(steps, step);
-  return median(values.slice(Math.max(0, to - 40), to));
+/** The gravest open alarm about a metric; of a loss also one about a data set's. */
+function alarmOf(page, metric, loss) {
+  return page
+    .incidents()
+    .filter((one) => one.state === "open" && !onlyKnown(one) && incidentKind(one.kind).compared)
+    .filter((one) => one.metric === metric || (loss && one.dataset))
+    .sort((a, b) => SEVERITIES.indexOf(severityOf(a)) - SEVERITIES.indexOf(severityOf(b)))[0];
+}
+
+/** Since when, and how many times the level before it, where the server says that. */
+function alarmWords(incident, metric, now) {
+  const { metric: judged, level } = asRecord(asRecord(incident.evidence).window);
+  const times = judged === metric && level > 0 && Number.isFinite(now) ? `× ${(now / level).toPrecision(2)} ` : "";
+  return `${times}since ${formatCount(incident.onset_step)}`;
 }
 
 /** Redraw a cell that shows a metric; its `data-` attributes are of the table of cells in run_page.py. */
-function metricCell(page, id, metric, fallsIsGood) {
+function metricCell(page, id, metric) {
   const parts = cell(id);
   if (!parts) return;
   const { steps, values } = page.store.tail(metric, SPARK);
@@ -68,22 +77,12 @@ function metricCell(page, id, metric, fallsIsGood) {
   const smooth = parts.element.dataset.median ? median(values.slice(-9)) : now;
   setText(parts.value, steady(Number.isFinite(now) ? smooth : now));
   const before = median(values.slice(-BACK - 10, -10));
-  const incident = page
-    .incidents()
-    .find(
-      (one) =>
-        one.state === "open" &&
-        !onlyKnown(one) &&
-        incidentKind(one.kind).compared &&
-        (one.metric === metric || id === "grad" || id === "loss") &&
-        one.onset_step !== null,
-    );
-  const level = incident && fallsIsGood ? levelBefore(page, metric, incident.onset_step) : null;
+  const incident = alarmOf(page, metric, id === "loss");
   let note = "";
   let state = "";
-  if (level && Number.isFinite(now) && now > 1.1 * level) {
-    note = `× ${(now / level).toPrecision(2)} since ${formatCount(incident.onset_step)}`;
-    state = incident.severity === "critical" ? "critical" : "warning";
+  if (incident && Number.isFinite(now)) {
+    note = alarmWords(incident, metric, now);
+    state = severityOf(incident);
   } else if (!Number.isFinite(now)) {
     note = `at step ${formatCount(steps[steps.length - 1])}`;
     state = "critical";
@@ -108,7 +107,7 @@ function lossCell(page) {
   const label = byId("kpi-loss")?.querySelector(".kpi-label");
   setText(label, loss ? "Loss" : metric);
   setTitle(label, loss ? "" : metric);
-  metricCell(page, "loss", metric, loss);
+  metricCell(page, "loss", metric);
 }
 
 const percent = (share) =>
@@ -209,7 +208,7 @@ export function drawKpis(page) {
   lossCell(page);
   const cells = "#kpis > [data-metric]:not([data-metric='']):not(#kpi-loss)";
   for (const { id, dataset } of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(cells)))
-    metricCell(page, id.slice("kpi-".length), dataset.metric, dataset.good === "down");
+    metricCell(page, id.slice("kpi-".length), dataset.metric);
   checkpointCell(page);
   incidentsCell(page);
   rollbacksCell(page);

@@ -98,7 +98,7 @@ export class RunPage {
   }
 
   resetZoom() {
-    this.focus.localRange = null;
+    if (this.focus) this.focus.localRange = null;
     this.zoom.set(null);
   }
 
@@ -375,7 +375,7 @@ export class RunPage {
     this.gone = true;
     clearInterval(this.tick);
     clearTimeout(this.detailTimer);
-    this.unwatch();
+    this.unwatch?.();
     this.feed.close();
     this.cards.close();
     this.grid.close();

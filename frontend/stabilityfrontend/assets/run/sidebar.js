@@ -7,7 +7,7 @@ import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
 import { dataSets, evidence, knownList } from "../incident/evidence.js";
-import { onlyKnown, SEVERITIES, severityOf } from "../incident/severity.js";
+import { offers, onlyKnown, SEVERITIES, severityOf } from "../incident/severity.js";
 import { lastingWords, tickLasting, verdictOf } from "../incident/verdict.js";
 import { lessButton } from "./sensitivity_menu.js";
 
@@ -109,7 +109,7 @@ function incidentCard(page, incident, first) {
       lessButton(page, incident),
       incident.acknowledged_by
         ? h("span", { class: "sub" }, `acknowledged by ${incident.acknowledged_by}`)
-        : open
+        : offers(incident, "acknowledge")
           ? h(
               "button",
               {
@@ -122,7 +122,7 @@ function incidentCard(page, incident, first) {
               said ? "Acknowledge and close" : "Acknowledge",
             )
           : null,
-      open && !incident.dead && !kind.of_machine
+      offers(incident, "roll_back")
         ? h(
             "button",
             {

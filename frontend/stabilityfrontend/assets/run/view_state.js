@@ -92,7 +92,7 @@ export class View {
   giveUp(words) {
     toast(`The chart stays as it was: ${words}`, "warning");
     Object.assign(this.settings, { x: "step", smooth: 0 });
-    this.setSmooth(0);
+    this.setSmooth?.(0);
     this.page.derived.clear();
     this.remember();
     this.page.redraw();
@@ -158,7 +158,7 @@ export class View {
     }
     if (!parts.some((one) => one.value === settings.view))
       parts.push({ value: settings.view, text: settings.view.replace(":", " ") });
-    this.part.options(parts, settings.view);
+    this.part?.options(parts, settings.view);
     const tokens = page.names.find((one) => TOKENS.test(one));
     const axes = [
       { value: "step", text: "Step" },
@@ -168,7 +168,7 @@ export class View {
     for (const one of page.names.filter((metric) => metric !== tokens).slice(0, METRICS))
       axes.push({ value: one, text: one, group: "Any logged metric" });
     if (!axes.some((one) => one.value === settings.x)) axes.push({ value: settings.x, text: settings.x });
-    this.axis.options(axes, settings.x);
+    this.axis?.options(axes, settings.x);
     const alone = this.segment();
     setText(byId("focus-title"), alone === null ? KINDS[settings.view] : `Segment ${name(alone)}`);
   }

@@ -5,13 +5,13 @@ import { sparkline } from "../chart/sparkline.js";
 import { api } from "../core/api.js";
 import { byId, fill, h, setClass, setShown, setText, toast } from "../core/dom.js";
 import { ago, formatAge, formatCount, plural, steady, toNumber } from "../core/format.js";
-import { incidentKind } from "../core/kinds.js";
+import { incidentKind, statusFacts } from "../core/kinds.js";
 import { Live } from "../core/live.js";
 import { patch, pressed } from "../core/patch.js";
 import { go, incidentHref } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
 import { severityOf } from "../incident/severity.js";
-import { drawBanner, drawPill, lastWord, statusTone } from "../run/header.js";
+import { drawBanner, drawPill, lastWord } from "../run/header.js";
 
 /** Rows drawn at first, and with each press of the button under them; the search goes through all. */
 const ROWS = 100;
@@ -38,7 +38,8 @@ const SNIPPET = [
 /** How soon somebody should look at a run, 0 at once. */
 function urgency(run) {
   if (run.open_incidents)
-    return statusTone(run.status) === "critical" || (run.worst_incident && run.worst_incident.severity === "critical")
+    return statusFacts(run.status).tone === "critical" ||
+      (run.worst_incident && run.worst_incident.severity === "critical")
       ? 0
       : 1;
   return run.status === "running" ? 2 : 3;
@@ -47,7 +48,7 @@ function urgency(run) {
 /** What is to be known of a run first: its worst open incident, and below it its status; else the status alone. */
 function state(run) {
   const worst = run.worst_incident;
-  if (!worst) return h("span", { class: `pill ${statusTone(run.status)}`, title: run.note || "" }, run.status);
+  if (!worst) return h("span", { class: `pill ${statusFacts(run.status).tone}`, title: run.note || "" }, run.status);
   return [
     h(
       "a",

@@ -1,0 +1,203 @@
+"""How far a command is, for people: its stages, one line about it, and why it came to nothing. Pure.
+
+Pages, the live feed and programs show this and decide nothing of it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from stabilitybackend.schema.commands import (
+    END_STATES,
+    NOT_CARRIED_OUT,
+    AgentCommand,
+    Command,
+    NodeState,
+    Progress,
+    Restart,
+    Stage,
+    StageState,
+    Task,
+)
+
+__all__ = ["progress_of", "shown"]
+
+#: A rank goes through these, and the command with the last of them.
+_ORDER = ("pending", "delivered", "ready", "acted", "done")
+#: Nodes that are listed one by one, and those whose refusal is in the line about a command.
+_NODES, _NAMED = 64, 4
+#: State of a node -> how its stage looks.
+_NODE_STAGES: dict[str, StageState] = {"acted": "done", "done": "done", "failed": "failed", "rejected": "failed"}
+#: State of a node -> what it says where the agent said nothing.
+_NODE_WORDS = {"pending": "requested", "acted": "done", "rejected": "refused"}
+_KINDS = {"restart": "Restart", "dump_stacks": "Stacks"}
+#: From here on durations are in whole seconds, and from here on in minutes.
+_WHOLE_S, _MINUTES_S = 10.0, 60.0
+
+
+def shown(command: Command) -> Command:
+    """Return a command as the API has it: with its progress, which is stored nowhere."""
+    return msgspec.structs.replace(command, progress=progress_of(command))
+
+
+def progress_of(command: Command) -> Progress:
+    """Return how far a command is."""
+    trouble = _trouble(command) if command.state in NOT_CARRIED_OUT else ""
+    if isinstance(command, AgentCommand):
+        acted, stages, line = _nodes_at(command, "acted"), list(_node_stages(command)), _agent_line(command)
+    else:
+        stages = _rank_stages(command)
+        acted, line = _ranks_at(command, "acted"), _rank_line(command, stages, trouble)
+    return Progress(
+        ended=command.state in END_STATES,
+        failed=command.state in NOT_CARRIED_OUT,
+        acted=acted,
+        stages=stages,
+        line=line,
+        trouble=trouble,
+    )
+
+
+# --- carried out by ranks ------------------------------------------------------------------------------------------
+
+
+def _ranks_at(command: Command, state: str) -> int:
+    least = _ORDER.index(state)
+    return sum(rank.state in _ORDER[least:] for rank in command.ranks.values())
+
+
+def _rank_stages(command: Command) -> list[Stage]:
+    size = command.world_size or len(command.ranks) or 1
+    reached = _ORDER.index(command.state) if command.state in _ORDER else -1
+    ready = max(_ranks_at(command, "ready"), size if reached >= 3 else 0)
+    acted = max(_ranks_at(command, "acted"), size if reached >= 4 else 0)
+    ended = command.state in END_STATES
+    steps = [rank.step for rank in command.ranks.values() if rank.state in ("acted", "done") and rank.step is not None]
+    boundary = steps[0] if steps else command.apply_at_step
+    at = "" if boundary is None or (ended and not acted) else f", at the boundary before step {boundary:,}"
+    first = "" if command.first_step is None else f": step {command.first_step:,}"
+    rows = (
+        ("pending", "Requested", True),
+        ("delivered", "Delivered to the node", reached >= 1 or ready > 0),
+        ("ready", f"Ranks ready: {ready} of {size}", ready >= size or reached >= 3),
+        ("acted", f"Ranks acted: {acted} of {size}{at}", acted >= size or reached >= 4),
+        ("done", f"First new point{first}", command.state == "done"),
+    )
+    # The first stage that is not done is where the command is, or was when it ended.
+    here: StageState = "failed" if command.state in NOT_CARRIED_OUT else "active"
+    stages = []
+    for key, label, done in rows:
+        after_s = _after_s(command, key) if done and key != "pending" else None
+        stages.append(Stage(key, label, "done" if done else here, after_s))
+        if not done:
+            here = "waiting"
+    return stages
+
+
+def _after_s(command: Command, state: str) -> float | None:
+    """Return how long after the request the newest line of a state was written."""
+    times = [entry.time for entry in command.history if entry.state == state]
+    return max(0.0, times[-1] - command.issued) if times else None
+
+
+def _trouble(command: Command) -> str:
+    details = [
+        f"Rank {rank}: {_sentence(said.detail)}"
+        for rank, said in command.ranks.items()
+        if said.detail and said.state in NOT_CARRIED_OUT
+    ]
+    last = [_sentence(one.detail) for one in command.history if one.state in NOT_CARRIED_OUT and one.detail][-1:]
+    why = " ".join(details or last)
+    acted = _ranks_at(command, "acted")
+    if command.state == "rejected":
+        words = ["The job refused.", why]
+    elif command.state == "expired":
+        words = ["No rank took it up in time, so it will not happen any more.", why]
+    elif acted:
+        # Ranks that went back while others did not are no longer one job.
+        went = f"{_plural(acted, 'rank')} of {command.world_size or '?'} went back, the others did not."
+        words = [went, why, "Look at the job: its ranks may be at different steps."]
+    else:
+        words = ["Not carried out.", why, "Training goes on as before."]
+    return " ".join(filter(None, words))
+
+
+def _rank_line(command: Command, stages: list[Stage], trouble: str) -> str:
+    what = f"Rollback to step {command.to_step:,}" if command.to_step is not None else "Rollback"
+    if command.state == "done":
+        after_s = stages[-1].after_s
+        took = "" if after_s is None else f" in {_duration(after_s)}"
+        return f"{what} done{took}: training goes on{_from(command)}."
+    if trouble:
+        return f"{what}: {trouble}"
+    here = next((stage.label for stage in stages if stage.state == "active"), "The end")
+    again = f" (attempt {command.attempt} of 3)" if command.attempt > 1 else ""
+    return f"{what} under way{again}. Waiting for: {here[0].lower()}{here[1:]}."
+
+
+# --- carried out by agents -----------------------------------------------------------------------------------------
+
+
+def _nodes_at(command: AgentCommand, state: str) -> int:
+    return sum(node.state == state for node in command.nodes.values())
+
+
+def _node_stages(command: AgentCommand) -> Iterator[Stage]:
+    yield Stage("pending", "Requested", "done", None)
+    for node, said in list(command.nodes.items())[:_NODES]:
+        label = f"{node}: {said.detail or _NODE_WORDS.get(said.state, said.state)}"
+        yield Stage(node, label, _NODE_STAGES.get(said.state, "active"), max(0.0, said.time - command.issued))
+
+
+def _agent_line(command: AgentCommand) -> str:
+    refused = " ".join(_refusals(command))
+    answered = f"{_nodes_at(command, 'acted')} of {_plural(command.world_size or len(command.nodes) or 1, 'node')}"
+    if command.state in NOT_CARRIED_OUT:
+        what = f"Task {command.task}" if isinstance(command, Task) else _KINDS[command.kind]
+        last = next((entry.detail for entry in reversed(command.history) if entry.detail), "nobody answered in time")
+        return f"{what}: {refused or _sentence(last)}"
+    done = command.state == "done"
+    if isinstance(command, Task):
+        line = f"Task {command.task}: {'done' if done else 'under way'} on {answered}."
+    elif not isinstance(command, Restart):
+        line = f"Stacks collected on {answered}." if done else f"Collecting stacks: {answered}."
+    elif done:
+        line = f"The job runs again{'' if command.first_step is None else ','}{_from(command)}."
+    elif command.state == "acted":
+        line = f"The job's processes are ended on {answered}. Waiting for its launcher to start it again."
+    else:
+        line = f"The job is being ended: {answered}."
+    return f"{line} {refused}".rstrip()
+
+
+def _refusals(command: AgentCommand) -> list[str]:
+    refused: list[tuple[str, NodeState]] = [one for one in command.nodes.items() if one[1].state == "failed"]
+    return [f"{node}: {_sentence(said.detail or 'it did not work')}" for node, said in refused[:_NAMED]]
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+def _from(command: Command) -> str:
+    return "" if command.first_step is None else f" from step {command.first_step:,}"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < _MINUTES_S:
+        return f"{seconds:.1f} s" if seconds < _WHOLE_S else f"{seconds:.0f} s"
+    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+
+
+def _sentence(text: str) -> str:
+    """Return what a rank or an agent said as a sentence: they begin small and end without a stop; names stay."""
+    words = text.strip()
+    if re.match(r"[a-z]+(?=[\s,;:]|$)", words):
+        words = words[0].upper() + words[1:]
+    return words if not words or words[-1] in ".!?…" else f"{words}."
