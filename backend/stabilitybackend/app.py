@@ -61,7 +61,7 @@ from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
-from stabilitybackend.schema import kinds
+from stabilitybackend.schema import kinds, verdicts
 from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
@@ -205,7 +205,7 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
     app.include_router(agent_router(gateway))
     app.include_router(server.fallback)
     _add_error_handlers(app)
-    tables = {"kinds": kinds.served(), "statuses": msgspec.to_builtins(STATUSES)}
+    tables = {"kinds": kinds.served(), "statuses": msgspec.to_builtins(STATUSES), "verdicts": verdicts.WORDS}
     try:
         headers = security_headers(attach(app, tables=tables, pages=settings.pages))
     except PagesError as error:

@@ -1155,7 +1155,7 @@ export interface SeverityCounts {
 }
 
 /**
- * One real event in the life of a run, as it is stored and shown.
+ * One real event in the life of a run, as it is shown.
  *
  * Attributes:
  *     label, about: of its kind.

@@ -22,6 +22,7 @@ from msgspec import to_builtins
 
 from stabilitybackend.schema.kinds import served
 from stabilitybackend.schema.runs import STATUSES
+from stabilitybackend.schema.verdicts import WORDS
 from stabilityfrontend.bundle import bundle
 from stabilityfrontend.served import ASSETS
 
@@ -160,6 +161,7 @@ def load_scripts(page: Page) -> None:
     board = bundle(ASSETS, "page_lifecycle.js").text
     at_hand = f"Object.assign(core_kinds.kindTable, {json.dumps(served())});"
     at_hand += f"Object.assign(core_kinds.statusTable, {json.dumps(to_builtins(STATUSES))});"
+    at_hand += f"Object.assign(core_kinds.verdictWords, {json.dumps(WORDS)});"
     handle = "window.stability = Object.assign({}, ...Object.values(modules));"
     page.set_content(f'<body><script type="module">{board}{at_hand}{handle}</script>')
 

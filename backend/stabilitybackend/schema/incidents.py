@@ -104,8 +104,16 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
     suggestion: Suggestion | None = None
 
 
-class ShownIncident(_Reported, frozen=True, kw_only=True):
-    """One real event in the life of a run, as it is stored and shown.
+class _Stored(_Reported, frozen=True, kw_only=True):
+    """As it is stored."""
+
+    label: str
+    about: About
+    alarm: bool
+
+
+class ShownIncident(_Stored, frozen=True, kw_only=True):
+    """One real event in the life of a run, as it is shown.
 
     Attributes:
         label, about: of its kind.
@@ -114,9 +122,6 @@ class ShownIncident(_Reported, frozen=True, kw_only=True):
         actions: what people can do about it while the job is there.
     """
 
-    label: str
-    about: About
-    alarm: bool
     until_step: int | None
     actions: list[IncidentAction]
 
@@ -151,21 +156,22 @@ class Incident(_Reported, frozen=True, kw_only=True):
 def shown(incident: Incident) -> ShownIncident:
     """Return an incident as the API has it, with what is said of its kind for those without the table."""
     kind = kind_of(incident.kind)
+    return ShownIncident(**_reported(incident, kind), until_step=_until(incident, kind), actions=_actions(incident, kind))
+
+
+def _stored(incident: Incident) -> _Stored:
+    return _Stored(**_reported(incident, kind_of(incident.kind)))
+
+
+def _reported(incident: Incident, kind: IncidentKind) -> dict[str, Any]:
     own = {"key": incident.key, "detector": incident.detector, "now_step": incident.now_step}
     if incident.closed_step is not None:
         own["closed_step"] = incident.closed_step
     if incident.rolled_back is not None:
         own |= {name: getattr(incident.rolled_back, field) for name, field in _ROLLED_BACK.items()}
-    told = {name: getattr(incident, name) for name in _Reported.__struct_fields__}
-    told["evidence"] = {**incident.evidence, **own}
-    return ShownIncident(
-        **told,
-        label=kind.label,
-        about=kind.about,
-        alarm=incident.alarm,
-        until_step=_until(incident, kind),
-        actions=_actions(incident, kind),
-    )
+    shared = {name: getattr(incident, name) for name in _Reported.__struct_fields__}
+    shared["evidence"] = {**incident.evidence, **own}
+    return shared | {"label": kind.label, "about": kind.about, "alarm": incident.alarm}
 
 
 def _until(incident: Incident, kind: IncidentKind) -> int | None:
@@ -191,14 +197,14 @@ def _actions(incident: Incident, kind: IncidentKind) -> list[IncidentAction]:
 
 
 def as_json(incident: Incident) -> dict[str, Any]:
-    """Return the same in builtins."""
-    found: dict[str, Any] = msgspec.to_builtins(shown(incident))
+    """Return an incident as a backtest prints it."""
+    found: dict[str, Any] = msgspec.to_builtins(_stored(incident))
     return found
 
 
 def encoded(incident: Incident) -> bytes:
     """Return an incident as it is stored."""
-    return msgspec.json.encode(shown(incident))
+    return msgspec.json.encode(_stored(incident))
 
 
 def decoded(data: bytes) -> Incident:

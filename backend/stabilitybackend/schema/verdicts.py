@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-__all__ = ["Confidence", "SuspectGpu", "Training", "Verdict"]
+__all__ = ["WORDS", "Confidence", "SuspectGpu", "Training", "Verdict"]
 
 Confidence = Literal["high", "medium", "low"]
 #: What the other ranks do while the agents of some are lost.
 Training = Literal["goes on", "stands", "unknown"]
+
+#: Class of a verdict -> its few words (docs/liveness.md).
+_CLASSES = {
+    "data_loader": "stuck in the data loader",
+    "peer_missing": "a peer is missing",
+    "livelock": "Python runs, no step is made",
+    "gil_held": "a C call holds Python's lock",
+    "stopped": "the process is stopped",
+    "blocked": "blocked outside Python",
+    "io": "waits for a disk or file system",
+    "collective_stuck": "a collective is stuck",
+    "desync": "ranks run different collectives",
+    "overdue": "a long phase is overdue",
+    "node_lost": "a node is silent",
+    "oom_kill": "killed for memory",
+    "signal": "killed from outside",
+    "crash": "crashed",
+    "exit_code": "ended with an error code",
+    "exception": "an exception ended it",
+    "agent_dead": "the agent died",
+    "partition": "the node can't reach the server",
+    "unknown": "cause unknown",
+}
+_CONFIDENCES: Mapping[Confidence, str] = {
+    "high": "the evidence leaves no other reading that we know of",
+    "medium": "the evidence fits, others are possible",
+    "low": "a suspicion: look before you act",
+}
+_TRAININGS: Mapping[Training, str] = {"goes on": "goes on", "stands": "stalled", "unknown": "not known"}
+#: What the pages call it all; they get this with their head.
+WORDS = {"classes": _CLASSES, "confidences": _CONFIDENCES, "trainings": _TRAININGS}
 
 
 class SuspectGpu(msgspec.Struct, frozen=True):

@@ -19,10 +19,10 @@ const WALL_PX = 1600;
 /**
  * Load the modules and tell Dash what to call when it has an address.
  *
- * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds` and `statuses`: tables of `kinds.js`;
+ * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses` and `verdicts`: tables of `kinds.js`;
  * `url`: where the modules are.
  */
-export function begin({ first, kinds, statuses }, url) {
+export function begin({ first, kinds, statuses, verdicts }, url) {
   Object.assign(firstRequests, first);
   // A wall shows twice as much of a line as a desk.
   if (window.innerWidth > WALL_PX) firstRequests.points.fine *= 2;
@@ -30,6 +30,7 @@ export function begin({ first, kinds, statuses }, url) {
     modules["core/first_requests.js"].takeOver(handOver());
     Object.assign(modules["core/kinds.js"].kindTable, kinds);
     Object.assign(modules["core/kinds.js"].statusTable, statuses);
+    Object.assign(modules["core/kinds.js"].verdictWords, verdicts);
     return modules;
   });
   window.dash_clientside = window.dash_clientside || {};

@@ -1,5 +1,5 @@
-// The kinds of incidents and the statuses of runs: the server's one table of each (schema/kinds.py, schema/runs.py), which
-// the page's head hands over.
+// The kinds of incidents, the statuses of runs and the words of verdicts: the server's one table of each (`kinds.py`,
+// `runs.py` and `verdicts.py` in its schema/), which the page's head hands over.
 
 import { readable } from "./format.js";
 
@@ -19,3 +19,6 @@ export const statusTable = {};
 /** What follows from a run's status. @returns {{tone: string, under_way: boolean, ended: boolean, over: boolean}} */
 export const statusFacts = (status) =>
   statusTable[status] || { tone: "calm", under_way: false, ended: false, over: false };
+
+/** Words of verdicts: of their classes, of how sure they are, of what the rest of the job does. */
+export const verdictWords = { classes: {}, confidences: {}, trainings: {} };

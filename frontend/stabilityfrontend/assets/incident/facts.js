@@ -5,7 +5,7 @@ import { asFinite, asRecord, asText, toldStep } from "../core/as_type.js";
 import { h } from "../core/dom.js";
 import { clock, duration, formatCount, moment, plural, readable } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
-import { rankRanges, ranksOf } from "../ranks/rank_words.js";
+import { processWords, rankRanges, ranksOf } from "../ranks/rank_words.js";
 import { median } from "../run/kpis.js";
 import { severityOf } from "./severity.js";
 import { stackedRanks, stackGroups } from "./stacks.js";
@@ -16,16 +16,6 @@ const OWN_ROWS = 16;
 /** Rows of a table that shows every rank. */
 const ALL_ROWS = 4096;
 
-const PROCESS_STATES = {
-  R: "runs",
-  S: "sleeps",
-  D: "waits for the kernel (D)",
-  T: "stopped (T)",
-  t: "traced (t)",
-  Z: "dead (zombie)",
-  X: "gone",
-  I: "idle",
-};
 /** How an agent knows of a death (docs/wire.md). */
 export const HOWS = {
   pidfd: "the kernel's notice of its end (pidfd)",
@@ -241,7 +231,7 @@ export function rankTable(rows, suspects, all) {
           h(
             "td",
             { title: line.missing || null },
-            PROCESS_STATES[line.state] || line.state || (line.missing ? "not seen" : "–"),
+            (line.state && processWords(line.state)) || (line.missing ? "not seen" : "–"),
           ),
           h(
             "td",

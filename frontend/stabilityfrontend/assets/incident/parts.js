@@ -2,10 +2,10 @@
 
 import { asFinite, asList, asRecord, asText, asTexts, toldStep } from "../core/as_type.js";
 import { byId, h, setClass, setText } from "../core/dom.js";
-import { clock, formatCount, moment, readable, sentence } from "../core/format.js";
+import { clock, formatCount, moment, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
-import { rankWords } from "../ranks/rank_words.js";
+import { blindSpot, rankWords } from "../ranks/rank_words.js";
 import { factList } from "./facts.js";
 import { severityOf } from "./severity.js";
 import { ageWords, lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
@@ -119,15 +119,7 @@ function blindNodes(page, verdict) {
     .filter((found) => found.blind.length);
 }
 
-const BLIND = {
-  gpu: "GPUs",
-  gpu_events: "GPU events",
-  kernel_log: "kernel log",
-  signals: "stacks by signal",
-  slot: "slots of ranks",
-  exit_status: "exit codes",
-};
-const blindWords = (spot) => BLIND[asText(spot.what)] || readable(asText(spot.what));
+const blindWords = (spot) => blindSpot(asText(spot.what));
 const blindLine = (spot) =>
   `${blindWords(spot)}: ${sentence(asText(spot.why)) || "not visible."}${asText(spot.do) ? ` To see it: ${asText(spot.do)}.` : ""}`;
 

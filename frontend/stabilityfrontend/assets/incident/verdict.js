@@ -3,36 +3,8 @@
 import { asFinite, asList, asRecord, asText, asTexts } from "../core/as_type.js";
 import { h, setText } from "../core/dom.js";
 import { duration, readable } from "../core/format.js";
+import { verdictWords } from "../core/kinds.js";
 import { ranksOf } from "../ranks/rank_words.js";
-
-/** Class of a verdict -> its few words (docs/liveness.md). */
-const CLASSES = {
-  data_loader: "stuck in the data loader",
-  peer_missing: "a peer is missing",
-  livelock: "Python runs, no step is made",
-  gil_held: "a C call holds Python's lock",
-  stopped: "the process is stopped",
-  blocked: "blocked outside Python",
-  io: "waits for a disk or file system",
-  collective_stuck: "a collective is stuck",
-  desync: "ranks run different collectives",
-  overdue: "a long phase is overdue",
-  node_lost: "a node is silent",
-  oom_kill: "killed for memory",
-  signal: "killed from outside",
-  crash: "crashed",
-  exit_code: "ended with an error code",
-  exception: "an exception ended it",
-  agent_dead: "the agent died",
-  partition: "the node can't reach the server",
-  unknown: "cause unknown",
-};
-const CONFIDENCES = {
-  high: "the evidence leaves no other reading that we know of",
-  medium: "the evidence fits, others are possible",
-  low: "a suspicion: look before you act",
-};
-const TRAININGS = { "goes on": "goes on", stands: "stalled", unknown: "not known" };
 
 /** An incident's verdict with every field in its shape; null where there is none. */
 export function verdictOf(incident) {
@@ -40,11 +12,11 @@ export function verdictOf(incident) {
   if (!asText(found.text) && !asText(found.class)) return null;
   return {
     class: asText(found.class),
-    label: CLASSES[found.class] || readable(asText(found.class)),
+    label: verdictWords.classes[found.class] || readable(asText(found.class)),
     text: asText(found.text),
     parts: asList(found.parts).filter((part) => typeof part === "string" || asFinite(part) !== null),
-    confidence: CONFIDENCES[found.confidence] ? found.confidence : "",
-    sure: CONFIDENCES[found.confidence] || "",
+    confidence: verdictWords.confidences[found.confidence] ? found.confidence : "",
+    sure: verdictWords.confidences[found.confidence] || "",
     culprits: ranksOf(found.culprits),
     nodes: asTexts(found.nodes),
     gpus: asList(found.gpus)
@@ -60,7 +32,7 @@ export function verdictOf(incident) {
     since: asFinite(found.since),
     decidedAfter: asFinite(found.decided_after_s),
     dump: asText(found.dump) || null,
-    training: TRAININGS[found.training] || "",
+    training: verdictWords.trainings[found.training] || "",
   };
 }
 

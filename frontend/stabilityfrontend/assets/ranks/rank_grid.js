@@ -8,6 +8,7 @@ import { incidentHref } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
 import { CellMap, inkOn } from "./cell_map.js";
 import { RANK_STATES, rankMark, rankRows, rankSummary, worstFirst } from "./rank_state.js";
+import { processWords } from "./rank_words.js";
 
 /** Up to so many ranks each has a card with words. */
 const CARDS = 16;
@@ -18,16 +19,6 @@ const PHASES = 8;
 /** Ages of a phase that get the next colour, seconds. */
 const AGES = [2, 5, 15, 60, 300];
 const SIGNS = { cross: "×", bang: "!", hatch: "", question: "?", down: "▾", dash: "–", dots: "…", tick: "✓", "": "" };
-const PROC = {
-  R: "runs",
-  S: "sleeps",
-  D: "waits for a disk or a device",
-  T: "stopped",
-  t: "traced",
-  Z: "zombie",
-  X: "dead",
-};
-
 /** Open incidents by the ranks that they blame. */
 export function blamed(page) {
   const found = new Map();
@@ -122,7 +113,7 @@ export function fillLegend(place, legend) {
 function story(row, blamed) {
   const { slot } = row;
   const proc = [
-    slot.proc ? `${slot.proc} (${PROC[slot.proc] || "unknown"})` : "",
+    slot.proc ? processWords(slot.proc) : "",
     slot.cpu === null ? "" : `${Math.round(100 * slot.cpu)} % of a core`,
     slot.wchan && slot.wchan !== "0" ? `in ${slot.wchan}` : "",
   ]

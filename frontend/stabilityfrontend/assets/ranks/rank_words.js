@@ -1,6 +1,6 @@
-// Ranks as people name them.
+// Ranks, their processes and what is not visible of them, as people name them.
 
-import { formatCount } from "../core/format.js";
+import { formatCount, readable } from "../core/format.js";
 
 /** Stretches of ranks that are named before it says how many more there are. */
 const STRETCHES = 8;
@@ -33,3 +33,36 @@ export function rankWords(value, most) {
   const ranks = ranksOf(value);
   return ranks.length ? `${ranks.length === 1 ? "rank" : "ranks"} ${rankRanges(ranks, most)}` : "";
 }
+
+const PROCESS_STATES = {
+  R: "runs",
+  S: "sleeps",
+  D: "waits for a disk or a device",
+  T: "stopped",
+  t: "traced",
+  Z: "zombie",
+  X: "gone",
+  I: "idle",
+};
+
+/** A process's state as `ps` has it, in words: `sleeps (S)`. */
+export const processWords = (letter) => `${PROCESS_STATES[letter] || "unknown"} (${letter})`;
+
+/** What an agent may not see. */
+const BLIND_SPOTS = {
+  kernel_log: "kernel log",
+  signals: "stacks by signal",
+  gpu: "GPUs",
+  gpu_events: "GPU events",
+  gpu_ecc: "GPU memory errors",
+  slot: "ranks' slots",
+  spool: "spool",
+  numbers: "held-back records",
+  exit_status: "exit codes",
+  agent: "silent agents",
+  dropped: "dropped records",
+  clock: "clocks",
+};
+
+/** What is not visible, in words. */
+export const blindSpot = (what) => BLIND_SPOTS[what] || readable(what);

@@ -1,26 +1,12 @@
 // What can't be seen on the nodes of a run, and why: one quiet line for each kind, the nodes and what to do behind it.
 
 import { byId, h, setShown } from "../core/dom.js";
-import { formatCount, formatValue, plural, readable, sentence } from "../core/format.js";
+import { formatCount, formatValue, plural, sentence } from "../core/format.js";
 import { patch } from "../core/patch.js";
+import { blindSpot } from "../ranks/rank_words.js";
 
 /** Names that are listed before the rest is a number. */
 const NAMED = 12;
-
-const WHAT = {
-  kernel_log: "kernel log",
-  signals: "stacks by signal",
-  gpu: "GPUs",
-  gpu_events: "GPU events",
-  gpu_ecc: "GPU memory errors",
-  slot: "ranks' slots",
-  spool: "spool",
-  numbers: "held-back records",
-  exit_status: "exit codes",
-  agent: "silent agents",
-  dropped: "dropped records",
-  clock: "clocks",
-};
 
 /** Everything that is not seen: `Map(what, Map(why, {do, where}))`. */
 function collect(page) {
@@ -102,7 +88,7 @@ export function drawBlind(page) {
     [...found].map(([what, reasons]) => {
       const where = [...reasons.values()].flatMap((one) => one.where);
       const ranks = what === "slot" || what === "dropped";
-      const head = `${WHAT[what] || readable(what)} · ${where.length === 1 ? where[0] : plural(where.length, ranks ? "rank" : "node")}`;
+      const head = `${blindSpot(what)} · ${where.length === 1 ? where[0] : plural(where.length, ranks ? "rank" : "node")}`;
       return h(
         "details",
         { data: { what } },

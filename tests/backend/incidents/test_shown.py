@@ -1,0 +1,61 @@
+"""What the API says of an incident beside what is stored: where it ended, and what people can do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stabilitybackend.schema.incidents import Incident, Suggestion, encoded, shown
+
+BACK = Suggestion(action="roll_back", to_step=150)
+WAIT = Suggestion(action="wait")
+
+
+def incident(kind: str = "spike", **more: Any) -> Incident:
+    """Return an open incident since step 200, seen at step 203, at its worst at step 210."""
+    facts: dict[str, Any] = {
+        "incident_id": "i-1", "run_id": "r", "segment": 0, "opened": 1.0, "updated": 2.0, "version": 1, "evidence": {},
+        "kind": kind, "severity": "critical", "state": "open", "title": "", "text": "", "onset_step": 200, "step": 203,
+        "peak_step": 210, "now_step": 230,
+    }  # fmt: skip
+    return Incident(**facts | more)
+
+
+@pytest.mark.parametrize(
+    ("one", "until_step"),
+    [
+        (incident(), None),
+        (incident(recovered_step=220, state="recovered"), 220),
+        (incident(state="resolved"), 210),
+        (incident(state="resolved", dead=True), None),
+        (incident("alert", state="resolved"), 200),
+    ],
+    ids=["open", "recovered", "resolved", "its branch was discarded", "raised by the job"],
+)
+def test_where_an_incident_ended_is_known_as_soon_as_it_can_not_grow(one: Incident, until_step: int | None) -> None:
+    assert shown(one).until_step == until_step
+
+
+@pytest.mark.parametrize(
+    ("one", "actions"),
+    [
+        (incident(), ["acknowledge", "roll_back"]),
+        (incident(acknowledged_by="ada"), ["roll_back"]),
+        (incident(dead=True), ["acknowledge"]),
+        (incident(state="resolved"), []),
+        (incident("hang", suggestion=WAIT), ["acknowledge", "restart", "dump_stacks"]),
+        (incident("hang", suggestion=BACK), ["acknowledge", "roll_back", "restart", "dump_stacks"]),
+        (incident("hang", state="resolved"), ["dump_stacks"]),
+    ],
+    ids=["open", "acknowledged", "discarded", "resolved", "a hang", "a hang to roll back for", "a hang that is over"],
+)
+def test_what_can_be_done_about_an_incident_follows_from_its_kind_and_state(one: Incident, actions: list[str]) -> None:
+    assert shown(one).actions == actions
+
+
+def test_neither_is_stored() -> None:
+    stored = msgspec.json.decode(encoded(incident()))
+
+    assert msgspec.to_builtins(shown(incident())).keys() - stored.keys() == {"until_step", "actions"}
