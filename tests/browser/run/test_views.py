@@ -134,14 +134,13 @@ def test_a_nan_is_a_mark_at_its_step_on_every_axis_and_smoothing_goes_on_over_it
     server: Server, open_page: OpenPage
 ) -> None:
     page = open_page(f"{server.url}/runs/r-long?x=time&smooth=0.9")
-    wait_in(page, "window.stability?.page?.derived?.ready()")
-    marks = "() => window.stability?.page?.focus?.plot.spec?.rows[0].marks.map((one) => [one.x, one.words])"
+    wait_in(page, "window.stability?.page?.focus?.plot.spec?.axis === window.stability?.CLOCK_AXIS")
+    marks = "() => stability.page.focus.plot.spec.rows[0].marks.map((one) => [one.x, one.words])"
     ((when, words),) = wait_until(lambda: page.evaluate(marks), 20, "the mark is drawn")
     assert words == "NaN at step 40, rank 0"
     line = effective(page)
     around = [y for x, y in zip(line["x"], line["y"], strict=True) if abs(x - when) < 1]
     assert len([y for y in around if y is not None]) >= 2
-    assert page.evaluate("stability.page.focus.plot.spec.axis === stability.CLOCK_AXIS")
 
 
 def test_the_ledger_says_what_each_rollback_cost_newest_first(server: Server, open_page: OpenPage) -> None:
