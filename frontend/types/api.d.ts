@@ -1385,6 +1385,7 @@ export interface Task {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  progress?: Progress;
   nodes: Record<string, NodeState>;
   task: string;
 }

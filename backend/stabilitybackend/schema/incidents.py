@@ -156,7 +156,9 @@ class Incident(_Reported, frozen=True, kw_only=True):
 def shown(incident: Incident) -> ShownIncident:
     """Return an incident as the API has it, with what is said of its kind for those without the table."""
     kind = kind_of(incident.kind)
-    return ShownIncident(**_reported(incident, kind), until_step=_until(incident, kind), actions=_actions(incident, kind))
+    return ShownIncident(
+        **_reported(incident, kind), until_step=_until(incident, kind), actions=_actions(incident, kind)
+    )
 
 
 def _stored(incident: Incident) -> _Stored:
