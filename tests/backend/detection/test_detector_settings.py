@@ -277,13 +277,13 @@ async def test_one_try_a_run_at_a_time_and_it_stops_when_nobody_waits_for_it(
     await _sent(server, *spiky(Job(), 1, 600), last_step=600)
     monkeypatch.setattr("stabilitybackend.runs.archiving.replay.YIELD_S", 0.2)  # 30 frames: 6 s for all of them
     path = "/api/v1/runs/run-1/backtest"
-    begun, original = threading.Event(), trial.past_frames
+    begun, original = threading.Event(), trial.replay
 
     async def noted(*given: Any) -> Any:
         begun.set()
         return await original(*given)
 
-    monkeypatch.setattr(trial, "past_frames", noted)
+    monkeypatch.setattr(trial, "replay", noted)
 
     def status() -> int:
         return server.client.post(path, json={"settings": {}}).status_code

@@ -36,13 +36,13 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def folded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stream ids that were folded, as they were."""
     found: list[str] = []
-    apply_frame = worker.take
+    apply_frame = worker.apply_frame
 
     def noted(state: Any, frame_id: str, *rest: Any, **more: Any) -> Any:
         found.append(frame_id)
         return apply_frame(state, frame_id, *rest, **more)
 
-    monkeypatch.setattr(worker, "take", noted)
+    monkeypatch.setattr(worker, "apply_frame", noted)
     return found
 
 
