@@ -64,8 +64,9 @@ bench: $(VENV)/.bench ## measure against peers and floors, about 25 minutes (BEN
 screenshots: $(VENV)/.test ## take the pictures of docs/screenshots again (needs Chromium)
 	@STABILITY_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/browser -k screenshot
 
-types: $(VENV)/.run ## write what the server answers: frontend/types/api.d.ts, the table in docs/api.md
+types: $(VENV)/.run ## write what is made from the code: frontend/types/api.d.ts, the table in docs/api.md, docs/constants.md
 	@$(BIN)/python frontend/types/generate.py
+	@$(BIN)/python docs/constants.py
 
 docs: $(VENV)/.test ## check that the documentation names what the code has, and that its links lead somewhere
 	@$(BIN)/python -m pytest tests/test_packaging.py tests/test_docs.py -q

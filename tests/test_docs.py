@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 from pathlib import Path
 
@@ -210,3 +211,12 @@ def test_the_example_of_the_readme_uses_the_client_as_it_is() -> None:
     assert all(callable(getattr(stabilityclient.Run, name)) for name in used)
     rollback = stabilityclient.Rollback(to_step=3)
     assert [name for name in re.findall(r"rollback\.(\w+)", code) if not hasattr(rollback, name)] == []
+
+
+def test_the_page_of_constants_has_the_numbers_of_the_code() -> None:
+    spec = importlib.util.spec_from_file_location("constants", REPOSITORY / "docs" / "constants.py")
+    assert spec is not None
+    assert spec.loader is not None
+    constants = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(constants)
+    assert constants.page() == constants.PAGE.read_text(), "run `make types`"

@@ -42,7 +42,7 @@ __all__ = ["MAX_ATTEMPTS", "CommandBook"]
 
 #: Tries to agree on one step boundary before the command fails.
 MAX_ATTEMPTS = 3
-#: A command is ignored when no rank has said a word so many steps after its boundary ...
+#: A command is ignored when no rank has answered so many steps after its boundary ...
 IGNORED_AFTER_STEPS = 5
 #: ... and so many seconds after it was ordered: an agent that was away for a moment still brings it in time.
 IGNORED_AFTER_S = 20.0

@@ -57,7 +57,7 @@ MAX_BATCHES = 256
 MAX_FINGERPRINT_CHARS = 64
 BATCHES_BEFORE = 4
 BATCHES_SINCE = 4
-#: Logits that grew by this over the window are worth a word, percent.
+#: Logits that grew by this over the window are worth a line, percent.
 GROWTH_PERCENT = 30.0
 MAX_GROWING = 4
 

@@ -19,7 +19,7 @@ from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Judgement", "Stop", "judge"]
 
-#: Lines of evidence told of one interruption.
+#: Lines of evidence of one interruption.
 MAX_EVIDENCE = 12
 _MAX_CHARS = 240
 #: What a GPU fault speaks of -> category.

@@ -33,13 +33,14 @@ from stabilityclient.wire import pid_of
 __all__ = ["OPEN_COUNTS_S", "JobStory", "TrainingInterval", "interruptions_of", "shown", "summed"]
 
 #: An interruption after which the job never came back counts for at most so long, seconds: a run that somebody gave up
-#: is not down for ever.
+#: is not down without limit.
 OPEN_COUNTS_S = 86_400.0
 #: A GPU fault or a line of a kernel's log belongs to a stop when it came at most so long before it, seconds.
 NEAR_BEFORE_S = 120.0
 #: ... or so long after its last sign: a watchdog may end the job long after a GPU went.
 NEAR_AFTER_S = 60.0
-#: A job that stood for so long before its first process died hung first, seconds: what died then was ended for it.
+#: A job that was stalled for so long before its first process died hung first, seconds: what died then was ended for
+#: it.
 HANG_FIRST_S = 10.0
 #: What torch says of workers of a data loader that were killed, which are the job's own processes too.
 _NAMED_PIDS = re.compile(r"\(pid(?:\(s\))? ([\d, ]+)\)")

@@ -23,7 +23,7 @@ __all__ = [
 
 #: A checkpoint so close before the onset may hold the first damage already.
 GUARD_STEPS = 2
-#: Runs longer than this are told to go further back, as PaLM did; in a shorter one that would cost too much of it.
+#: Runs longer than this are advised to go further back, as PaLM did; in a shorter one that would cost too much of it.
 LONG_RUN_STEPS = 2_000
 #: How far PaLM went back before a spike, and the least number of batches that it skipped then.
 PALM_BACK_STEPS = 100

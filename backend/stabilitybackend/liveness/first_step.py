@@ -20,8 +20,8 @@ from stabilitybackend.liveness.stacks.parse import DEPTH, ParsedFrame, in_long_w
 __all__ = ["FirstStep"]
 
 #: Stacks are looked at when nobody has moved for so long, and again so long after the first look was asked for: so many
-#: times what a rank may always stand, and at most so many seconds. With the time that an answer may take the hang is
-#: told within 120 s.
+#: times what a rank may always stall, and at most so many seconds. With the time that an answer may take the hang is
+#: reported within 120 s.
 LOOK_FLOORS = 4.0
 LOOK_S = 40.0
 #: Rounds of two looks at one standstill: each of them disturbs the job a little.

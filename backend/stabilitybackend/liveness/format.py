@@ -9,7 +9,7 @@ from stabilitybackend.liveness.budgets import AFTER_LOOP
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.schema.verdicts import SuspectGpu
 
-#: Ranks named one by one in a text; of the others only the number is told.
+#: Ranks named one by one in a text; of the others only the number is given.
 MAX_NAMED_RANKS = 8
 #: Nodes named one by one in a text.
 MAX_NAMED_NODES = 3

@@ -41,7 +41,7 @@ from stabilityclient.wire import started_ns
 
 #: Ranks followed per run; more are counted, not followed.
 MAX_RANKS = 20_000
-#: World sizes up to which ranks that were never heard of are looked for.
+#: World sizes up to which ranks that never reported are looked for.
 MAX_WORLD = 20_000
 
 __all__ = ["LivenessMonitor"]

@@ -26,7 +26,7 @@ EXCUSED_RISE = 0.5
 #: Other claims: an event of another detector that ended within so many points is still the same event.
 CLAIM_POINTS = 10
 
-#: One point is an event where it stands for so many steps, is so high, and the gradient norm jumped with it.
+#: One point is an event where only one in so many steps is logged, it is so high, and the gradient norm jumped with it.
 LONE_STEPS = 10
 LONE_SIGMAS = 7.0
 LONE_RISE = 0.1

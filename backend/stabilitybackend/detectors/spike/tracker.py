@@ -84,8 +84,8 @@ HEAD_RISE = 0.05
 BODY_SIGMAS = 2.5
 BODY_NEED = 3
 BODY_POINTS = 4
-#: Where a point stands for SPARSE_STEPS or more, less of a body does: one point so high, and one of the two after it
-#: above PAIR_SIGMAS. Only in a run that has hardly shown such a point alone.
+#: Where one step in SPARSE_STEPS or fewer is logged, less of a body does: one point so high, and one of the two after
+#: it above PAIR_SIGMAS. Only in a run that has hardly shown such a point alone.
 PAIR_HEAD_SIGMAS = 7.0
 PAIR_MOST = 2e-4
 PAIR_SIGMAS = 3.5

@@ -50,8 +50,8 @@ MAX_FACT_CHARS = 2_000
 MAX_FACT_ENTRIES = 16
 #: Word of a death may come so long after its process was seen to be gone, and the hang with it was over, seconds.
 REPORT_S = 5.0
-#: No plan is made from deaths before so long after the newest: the first rank that is told dead need not be the cause,
-#: and kernel, driver and the other ranks have their say within it.
+#: No plan is made from deaths before so long after the newest, seconds: the first rank that is reported dead need not
+#: be the cause, and kernel, driver and the other ranks have their say within it.
 LAST_MESSAGE_S = 3.0
 #: Facts of a ``process_death`` event that are kept (docs/wire.md).
 _FACTS = (

@@ -1,0 +1,70 @@
+"""Lists the numbers that rules are made of, from the comments above them: writes docs/constants.md.
+
+    make types
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["PAGE", "page"]
+
+PAGE = Path(__file__).with_name("constants.md")
+_BACKEND = Path(__file__).parents[1] / "backend" / "stabilitybackend"
+#: Packages whose numbers decide what is reported, suggested or done.
+_RULES = ("detectors", "liveness", "gpus", "lineage", "incidents", "detection", "commands", "fleet")
+_HEAD = """# Constants of rules
+
+Each number that decides what is reported, suggested or done, with its unit, its effect and its reason or source, as
+they stand in the code (`make types` writes this page). What people may set is on the page of
+[detectors](detectors.md) and in [operations](operations.md); these are fixed. A file's own documentation names the
+papers and the recorded runs that its rules come from.
+"""
+
+
+def page() -> str:
+    """Return the page as the code has it."""
+    parts = [_HEAD]
+    for path in (path for package in _RULES for path in sorted((_BACKEND / package).rglob("*.py"))):
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for name, value, text in _constants(path.read_text()):
+            rows.setdefault(text, []).append((name, value))
+        if rows:
+            parts.append(f"\n## {path.relative_to(_BACKEND)}\n\n| constant | value | what it is |\n|---|---|---|\n")
+        for text, several in rows.items():
+            names, values = (", ".join(column) for column in zip(*several, strict=True))
+            parts.append(f"| `{names}` | {values} | {text} |\n")
+    return "".join(parts)
+
+
+def _constants(source: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, value, comment) of each numeric constant of a module that has a comment, or follows one that has."""
+    lines, text, end = source.splitlines(), "", -1
+    for node in ast.parse(source).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        first = node.lineno - 1
+        above = first
+        while above and lines[above - 1].startswith("#:"):
+            above -= 1
+        if above < first:
+            text = " ".join(line.removeprefix("#:").strip() for line in lines[above:first])
+        elif end != first:
+            text = ""
+        end = node.end_lineno or first + 1
+        if target is not None and value is not None and text and _is_number(value):
+            yield ast.unparse(target).strip("()"), ast.unparse(value).strip("()"), text.replace("|", "\\|")
+
+
+def _is_number(value: ast.expr) -> bool:
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(map(_is_number, value.elts))
+    if isinstance(value, ast.BinOp):
+        return _is_number(value.left) or _is_number(value.right)
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
