@@ -1,7 +1,4 @@
-"""Lists the numbers that rules are made of, from the comments above them: writes docs/constants.md.
-
-    make types
-"""
+"""Lists the numbers that rules are made of, from the comments above them: ``make types`` writes docs/constants.md."""
 
 from __future__ import annotations
 
