@@ -151,7 +151,7 @@ def test_ranks_side_by_side_stay_apart_and_near_each_other(tmp_path: Path) -> No
         ahead = max(ahead, max(newest.values()) - min(newest.values()))
     assert ahead <= 256
     found = judged(log)
-    assert (found.state.fold.ranks, found.state.world.size) == ([0, 1, 2], 3)
+    assert (found.state.fold.ranks, found.state.launch_sizes.size) == ([0, 1, 2], 3)
     assert line(found, rank=2) == {s: 10.0 * s + 2 for s in range(1, 301)}
 
 
