@@ -18,16 +18,13 @@ from typing import Any, BinaryIO
 import msgspec
 
 from stabilitybackend.backtest.columns import FINGERPRINT, LogRows, columns_of
+from stabilitybackend.importers.jsonl import MAX_LINE_BYTES, STEP_KEYS
 from stabilitybackend.importers.troubles import Reading, shown
 
 __all__ = ["MAX_LINE_BYTES", "STEP_KEYS", "Lines", "read_rows"]
 
 #: Bytes read at once: some thousand rows, enough that a call costs nothing beside them, and small in memory.
 CHUNK_BYTES = 2 * 1024 * 1024
-#: Longest line, bytes: more is no row of metrics, and must not fill the memory.
-MAX_LINE_BYTES = 16 * 1024 * 1024
-#: Keys that hold the step, where the user names none: the first one of them that the file has in a row.
-STEP_KEYS = ("step", "_step", "global_step", "iteration")
 #: How Python's json writes the numbers that JSON does not have. Replaced as bytes, which is ten times as fast as a
 #: pattern; if such a text is in a string the piece is no JSON any more, and is read line by line.
 _BARE = tuple((colon + word, colon + b'"' + word + b'"') for colon in (b":", b": ")

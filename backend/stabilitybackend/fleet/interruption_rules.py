@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stabilitybackend.incidents.clean_exits import finished_first
 from stabilitybackend.schema.commands import Restart
 from stabilitybackend.schema.evidence import Death, DeathFacts, GpuFaultFacts, HangFacts, Raised, facts
 from stabilitybackend.schema.fleet import Confidence
+from stabilitybackend.schema.gpus import KernelLogLine
 from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Judgement", "Stop", "judge"]
@@ -65,7 +65,7 @@ class Stop:
 
     Args:
         deaths, hangs, lost, faults: incidents of kind process_death, hang, agent_lost and gpu_fault that belong to it.
-        kernel: lines of kernel logs near it, ``{"node", "what", "time", "text", "pid"}``.
+        kernel: lines of kernel logs near it.
         restarts: ordered while it stood.
         hang_first: the job had stood for a while before its first process died: what died then was ended for it.
     """
@@ -74,7 +74,7 @@ class Stop:
     hangs: list[Incident] = field(default_factory=list)
     lost: list[Incident] = field(default_factory=list)
     faults: list[Incident] = field(default_factory=list)
-    kernel: list[Mapping[str, Any]] = field(default_factory=list)
+    kernel: list[KernelLogLine] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
     hang_first: bool = False
 
@@ -116,7 +116,7 @@ def judge(stop: Stop) -> Judgement:
     """Return the category of a stop: the first rule that has evidence."""
     found = next((found for rule in _RULES if (found := rule(stop)) is not None), _NOTHING)
     told = [*found.evidence, *(_line(i) for i in (*stop.faults, *stop.hangs, *stop.deaths, *stop.lost))]
-    told += [f"kernel log of {line['node']}: {line['text']}" for line in stop.kernel]
+    told += [f"kernel log of {line.node}: {line.text}" for line in stop.kernel]
     told += [f"restart ordered by {restart.issuer or 'somebody'}: {restart.reason}" for restart in stop.restarts]
     lines = [line[:_MAX_CHARS].rstrip() for line in dict.fromkeys(told) if line]
     return Judgement(found.category, found.confidence, found.unsure, lines[:MAX_EVIDENCE])
@@ -171,11 +171,11 @@ def _oom(stop: Stop) -> Judgement | None:
 def _kernel(stop: Stop) -> Judgement | None:
     nodes = set(stop.nodes)
     for line in stop.kernel:
-        category = _OF_KERNEL.get(str(line.get("what")))
-        if line.get("what") == "link":
-            category = next((found for words, found in _OF_LINK if words.search(str(line.get("text")))), None)
+        category = _OF_KERNEL.get(line.what)
+        if line.what == "link":
+            category = next((found for words, found in _OF_LINK if words.search(line.text)), None)
         if category is not None:
-            near = line.get("node") in nodes
+            near = line.node in nodes
             return Judgement(
                 category, "medium" if near else "low",
                 "The kernel's log reports it at the same time; that it was the cause is likely, not certain.",

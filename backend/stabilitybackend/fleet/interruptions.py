@@ -7,10 +7,9 @@ however many incidents tell of it: a hang that ends in deaths, the ranks that it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
 
 from msgspec import structs
 
@@ -27,6 +26,7 @@ from stabilitybackend.schema.fleet import (
     SetBy,
     What,
 )
+from stabilitybackend.schema.gpus import KernelLogLine
 from stabilitybackend.schema.incidents import Incident
 from stabilityclient.wire import pid_of
 
@@ -81,15 +81,14 @@ class JobStory:
     Args:
         stretches: oldest first.
         incidents: of the kinds of ``Stop``.
-        kernel: lines of kernel logs, ``{"node", "what", "time", "text", "pid"}``; pid: of whom it speaks, None or
-            absent where that is not known.
+        kernel: lines of kernel logs.
         restarts: those that people or we ordered.
         watched: an agent was there. Of an imported run nobody can say why its process was replaced.
     """
 
     stretches: Sequence[TrainingInterval]
     incidents: Sequence[Incident]
-    kernel: Sequence[Mapping[str, Any]] = ()
+    kernel: Sequence[KernelLogLine] = ()
     restarts: Sequence[Restart] = ()
     watched: bool = True
 
@@ -236,7 +235,7 @@ def _interruption(gap: _Gap, story: JobStory) -> JudgedInterruption:
             end = max(begin, seen.last or begin)
             if begin <= last + NEAR_AFTER_S and end >= first - NEAR_BEFORE_S:
                 stop.faults.append(fault)
-    near = [line for line in story.kernel if first - NEAR_BEFORE_S <= line["time"] <= last + NEAR_AFTER_S]
+    near = [line for line in story.kernel if first - NEAR_BEFORE_S <= line.time <= last + NEAR_AFTER_S]
     own = _processes(gap)
     stop.kernel += [line for line in near if not _of_others(line, own)][:4]
     stood, died = [_at(hang) for hang in stop.hangs], [_at(death) for death in stop.deaths]
@@ -276,10 +275,10 @@ def _processes(gap: _Gap) -> set[tuple[str, int | None]]:
     return found
 
 
-def _of_others(line: Mapping[str, Any], own: set[tuple[str, int | None]]) -> bool:
+def _of_others(line: KernelLogLine, own: set[tuple[str, int | None]]) -> bool:
     """Say whether a line tells of a kill for memory of a process that is not the job's: nothing that stopped it."""
-    node, pid = line["node"], line.get("pid")
-    return line["what"] == "oom" and pid is not None and own.isdisjoint({(node, pid), (node, None), ("", pid)})
+    node, pid = line.node, line.pid
+    return line.what == "oom" and pid is not None and own.isdisjoint({(node, pid), (node, None), ("", pid)})
 
 
 def _told(

@@ -16,7 +16,7 @@ from stabilitybackend.gpus.faults import BURST_S, GROUP_S, NodeGpu, PhysicalFaul
 from stabilitybackend.gpus.inventory import MAX_GPUS_A_NODE, bus_key, devices_of, place
 from stabilitybackend.gpus.signs import MAX_TEXT_CHARS, Sign, sign_of
 from stabilitybackend.lineage.changes import LineageEvent
-from stabilitybackend.schema.gpus import CriticalFault
+from stabilitybackend.schema.gpus import CriticalFault, KernelLogLine
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.stateful import Stateful, fresh
 
@@ -51,7 +51,7 @@ class GpuWatch(Stateful):
     _application: dict[str, tuple[int, float]] = fresh(dict)
     #: GPU that is there again -> since when, and until when its agent may tell what is wrong with it.
     _returned: dict[str, tuple[float, float | None]] = fresh(dict)
-    kernel_lines: list[dict[str, Any]] = fresh(list)
+    kernel_lines: list[KernelLogLine] = fresh(list)
     #: GPUs not followed because there were more than MAX_GPUS.
     not_followed: int = 0
     _newest_step: int = -1
@@ -124,8 +124,7 @@ class GpuWatch(Stateful):
     def _kernel(self, node: str, data: Mapping[str, Any], time: float) -> list[Finding]:
         what, said = data["what"], (data.get("text") or "")[:MAX_TEXT_CHARS]
         if what != "xid":
-            line = {"node": node, "what": what, "time": time, "text": said, "pid": data.get("pid")}
-            self.kernel_lines.append(line)
+            self.kernel_lines.append(KernelLogLine(node, what, time, said, data.get("pid")))
             del self.kernel_lines[:-MAX_KERNEL_LINES]
             return []
         device = self._device(place(node, data), nameless=True)

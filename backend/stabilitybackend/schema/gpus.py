@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ __all__ = [
     "GpuFault",
     "GpuState",
     "Gpus",
+    "KernelLogLine",
     "Offences",
     "RememberedFault",
 ]
@@ -95,6 +96,16 @@ class CriticalFault(msgspec.Struct, frozen=True):
     ranks: list[int]
     text: str
     since: float
+
+
+class KernelLogLine(NamedTuple):
+    """A line of a node's kernel log that is about no GPU. ``pid``: of whom it speaks, None where that is not known."""
+
+    node: str
+    what: str
+    time: float
+    text: str
+    pid: int | None = None
 
 
 class FleetFault(msgspec.Struct, frozen=True, kw_only=True):

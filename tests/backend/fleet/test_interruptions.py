@@ -21,6 +21,7 @@ from stabilitybackend.fleet.interruptions import (
 )
 from stabilitybackend.schema.commands import Fence, Restart
 from stabilitybackend.schema.fleet import Correction, Interruption, RunNames
+from stabilitybackend.schema.gpus import KernelLogLine
 from stabilitybackend.schema.incidents import Incident
 from support.stored_incident import stored
 
@@ -205,15 +206,15 @@ def test_a_death_is_sorted_by_what_the_first_process_left(facts: dict[str, Any],
     ],
 )
 def test_the_kernels_log_names_what_the_job_can_not(what: str, text: str, category: str) -> None:
-    line = {"node": "n1", "what": what, "time": 1_098.0, "text": text}
+    line = KernelLogLine("n1", what, 1_098.0, text)
     one = _only(_story(_death(1_101.0, cause="signal", signal_name="SIGKILL"), kernel=[line]))
     assert (one.category, one.confidence) == (category, "medium")
     assert f"kernel log of n1: {text}" in one.evidence
 
 
-def _killed(pid: int | None, node: str = "n1") -> dict[str, Any]:
+def _killed(pid: int | None, node: str = "n1") -> KernelLogLine:
     text = f"Out of memory: Killed process {pid} (python)"
-    return {"node": node, "what": "oom", "time": 1_098.0, "text": text, "pid": pid}
+    return KernelLogLine(node, "oom", 1_098.0, text, pid)
 
 
 @pytest.mark.parametrize(
@@ -221,37 +222,34 @@ def _killed(pid: int | None, node: str = "n1") -> dict[str, Any]:
     [
         (_killed(4_711), True),
         (_killed(None), True),
-        ({name: fact for name, fact in _killed(9).items() if name != "pid"}, True),
         (_killed(9), False),
         (_killed(4_711, "n2"), False),
     ],
 )
-def test_of_kills_for_memory_only_those_of_the_jobs_own_processes_are_listed(
-    line: dict[str, Any], listed: bool
-) -> None:
+def test_of_kills_for_memory_only_those_of_the_jobs_own_processes_are_listed(line: KernelLogLine, listed: bool) -> None:
     story = _story(_death(1_101.0, cause="signal", signal_name="SIGKILL", pid=4_711), kernel=[line])
-    assert (f"kernel log of {line['node']}: {line['text']}" in _only(story).evidence) is listed
+    assert (f"kernel log of {line.node}: {line.text}" in _only(story).evidence) is listed
 
 
 def test_in_a_container_that_counts_pids_its_own_way_the_lines_of_its_node_are_listed() -> None:
     counted = {"source": "cgroup", "counter": "memory.events.local", "kills": 1, "seconds_ago": 0.1}
     story = _story(_death(1_101.0, cause="oom_kill", pid=7, oom=counted), kernel=[_killed(9), _killed(9, "n2")])
     told = [line for line in _only(story).evidence if line.startswith("kernel log")]
-    assert told == [f"kernel log of n1: {_killed(9)['text']}"]
+    assert told == [f"kernel log of n1: {_killed(9).text}"]
 
 
 def test_a_worker_of_a_data_loader_that_is_named_by_its_rank_is_of_the_job() -> None:
     said = {"type": "RuntimeError", "message": "DataLoader worker (pid(s) 41, 42) exited unexpectedly"}
     story = _story(_death(1_101.0, exception=said), kernel=[_killed(42), _killed(43)])
     told = [line for line in _only(story).evidence if line.startswith("kernel log")]
-    assert told == [f"kernel log of n1: {_killed(42)['text']}"]
+    assert told == [f"kernel log of n1: {_killed(42).text}"]
 
 
 def test_kills_of_other_peoples_processes_do_not_push_the_jobs_own_line_out() -> None:
     lines = [_killed(pid) for pid in range(10, 30)] + [_killed(4_711)]
     one = _only(_story(_death(1_101.0, source="r3-1-4711"), kernel=lines))
     assert [line for line in one.evidence if line.startswith("kernel log")] == [
-        f"kernel log of n1: {_killed(4_711)['text']}"
+        f"kernel log of n1: {_killed(4_711).text}"
     ]
 
 

@@ -199,13 +199,13 @@ def test_a_line_of_the_kernel_finds_its_gpu_by_the_bus(watch: GpuWatch, node: No
     found = _only(_told(watch, line, node.xid(3, 119, 11.0)))
     assert (found.evidence["gpu"]["uuid"], found.evidence["xids"]) == ("GPU-gpu-03-3", [119])
     assert watch.event(node.kernel("edac", 12.0, "EDAC MC0: 1 UE"), 100) == []
-    assert [line["what"] for line in watch.kernel_lines] == ["edac"]
+    assert [line.what for line in watch.kernel_lines] == ["edac"]
 
 
 def test_a_line_of_the_kernel_about_no_gpu_is_kept_with_the_process_that_it_names(watch: GpuWatch, node: Node) -> None:
     watch.event(node.kernel("oom", 12.0, "Out of memory: Killed process 7 (python)", pid=7), 100)
     watch.event(node.kernel("oom", 13.0, "Out of memory: ..."), 100)
-    assert [line["pid"] for line in watch.kernel_lines] == [7, None]
+    assert [line.pid for line in watch.kernel_lines] == [7, None]
 
 
 @pytest.mark.parametrize("known", [True, False])
