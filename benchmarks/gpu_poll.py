@@ -77,15 +77,15 @@ def measure(looks: int) -> dict[str, Any] | str:
     from stabilityclient.agent.gpu.reader import GpuReader
 
     reader = GpuReader()
-    first = reader.look(True, True)
+    first = reader.sample(True, True)
     if not first.visible:
         return first.text
     for _ in range(WARM_UP):
-        reader.look(True, True)
-    gpus = len(first.looks)
+        reader.sample(True, True)
+    gpus = len(first.samples)
     found: dict[str, Any] = {"gpus": gpus, "name": first.text, "driver": first.driver}
     for kind, dear in (("cheap", False), ("dear", True)):
-        calls = recorded(lambda dear=dear: reader.look(dear, dear))
+        calls = recorded(lambda dear=dear: reader.sample(dear, dear))
 
         def floor(calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = calls) -> None:
             for call, arguments in calls:
@@ -95,7 +95,7 @@ def measure(looks: int) -> dict[str, Any] | str:
         # In turn, so that a slow moment of the machine meets both.
         times: dict[str, list[tuple[float, float]]] = {"look": [], "floor": []}
         for _ in range(looks):
-            times["look"].append(timed(lambda dear=dear: reader.look(dear, dear)))
+            times["look"].append(timed(lambda dear=dear: reader.sample(dear, dear)))
             times["floor"].append(timed(floor))
         for name, both in times.items():
             wall, cpu = ([1e6 * value[at] / gpus for value in both] for at in (0, 1))
@@ -104,7 +104,7 @@ def measure(looks: int) -> dict[str, Any] | str:
     return found
 
 
-def recorded(look: Callable[[], Any]) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+def recorded(sample: Callable[[], Any]) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
     """Return each call of the C library that one look makes, with its arguments."""
     import pynvml
 
@@ -121,7 +121,7 @@ def recorded(look: Callable[[], Any]) -> list[tuple[Callable[..., Any], tuple[An
     before = dict(cache)
     cache.update({name: recorder(function) for name, function in before.items()})
     try:
-        look()
+        sample()
     finally:
         cache.update(before)
     return calls
@@ -155,11 +155,11 @@ def print_table(cases: dict[str, Any]) -> None:
             print(f"| {name} | {case} | | | | | |")
             continue
         for kind in ("cheap", "dear"):
-            look, floor = case[kind]["look"], case[kind]["floor"]
-            ratio = look["wall_us"][0] / max(0.1, floor["wall_us"][0])
+            sample, floor = case[kind]["look"], case[kind]["floor"]
+            ratio = sample["wall_us"][0] / max(0.1, floor["wall_us"][0])
             wall, cpu, bare = (
                 f"{mid:.0f} ({low:.0f} to {high:.0f})"
-                for mid, low, high in (look["wall_us"], look["cpu_us"], floor["wall_us"])
+                for mid, low, high in (sample["wall_us"], sample["cpu_us"], floor["wall_us"])
             )
             print(f"| {name} | {kind} | {case[kind]['calls']:.1f} | {wall} | {cpu} | {bare} | {ratio:.1f} |")
         print(f"| {name} | a cheap look each 10 s, a dear one each 60 s: {share_of(case):.4%} of a core | | | | | |")

@@ -69,7 +69,7 @@ def spooled(folder: str, steps: int, way: str) -> None:
 
 def framed(folder: str) -> list[bytes]:
     """Return the frames of a spool, read and made as the agent does."""
-    reader, messages = SpoolReader(folder, patience_s=0.0), []
+    reader, messages = SpoolReader(folder, gap_wait_s=0.0), []
     while found := reader.read(MAX_FRAME_RECORDS, READ_BYTES):
         messages.append(encoded_frame(INFO, found)[1])
     reader.close()

@@ -101,14 +101,14 @@ class Notifier:
         """
         job.record = await self._patiently(lambda: self._ledger.read(stream, job.alert.incident_id))
         if job.record.sending is not None and not self.sink.idempotent:
-            job.record = await self._take_as_told(stream, job)
+            job.record = await self._take_by_rules(stream, job)
         outcome = run_stages(job)
         if outcome is None:
             outcome = await self._send(stream, job)
         self.counts[outcome] += 1
         return outcome
 
-    async def _take_as_told(self, stream: str, job: Job) -> Record:
+    async def _take_by_rules(self, stream: str, job: Job) -> Record:
         record = job.record.after_sending()
         self.counts["unsure"] += 1
         _log.warning(

@@ -41,7 +41,7 @@ STREAMS_PER_READ = 512
 #: its events with it.
 PENDING_EVERY_S = 15.0
 #: Where alerting never ran before, events older than this are not reported, seconds.
-LOOK_BACK_S = 600.0
+LOOKBACK_S = 600.0
 
 __all__ = ["AlertingService"]
 
@@ -227,7 +227,7 @@ class _Reader:
         await self._redis.xack(stream, self._group, entry_id)
 
     async def _make_group(self, stream: str) -> None:
-        start = max(0, int((self._clock() - LOOK_BACK_S) * 1000))
+        start = max(0, int((self._clock() - LOOKBACK_S) * 1000))
         try:
             await self._redis.xgroup_create(stream, self._group, id=f"{start}-0")
         except ResponseError as error:

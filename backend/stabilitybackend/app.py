@@ -73,7 +73,7 @@ __all__ = ["create_app"]
 
 MIB = 1024 * 1024
 #: Redis connections for storing frames (one writer) and for what comes before: keys, and an agent's numbers.
-DOOR_CONNECTIONS = 8
+INGEST_CONNECTIONS = 8
 #: Redis connections of alerting: each receiver waits on one and notes what it sent on another.
 ALARM_CONNECTIONS = 16
 
@@ -90,7 +90,7 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
     """
     redis = make_redis(redis_url)
     # Connections of their own: whoever reads much must not keep frames from being stored or keys from being known.
-    door = make_redis(redis_url, connections=DOOR_CONNECTIONS)
+    door = make_redis(redis_url, connections=INGEST_CONNECTIONS)
     alarm = make_redis(redis_url, connections=ALARM_CONNECTIONS)
     probe = make_redis(redis_url, connections=1)
     ring = KeyRing(door)

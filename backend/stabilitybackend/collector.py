@@ -17,17 +17,17 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-__all__ = ["LOOKED_AT", "LOOK_EVERY_S", "SET_ASIDE_FROM", "CycleCollector"]
+__all__ = ["COLLECT_EVERY_S", "NEW_OBJECTS", "SET_ASIDE_FROM", "CycleCollector"]
 
 #: New containers after which the collector looks at all that was not set aside: each takes 0.3 to 1 us.
-LOOKED_AT = 10_000
+NEW_OBJECTS = 10_000
 #: Containers that must have stayed for them to be set aside: fewer cost little to be looked at again.
 SET_ASIDE_FROM = 10_000
 #: Containers set aside since the last look at everything with which the next one no longer waits for a quiet moment:
 #: some hundred MiB, were all of them in cycles that nobody needs.
 MAX_SET_ASIDE = 2_000_000
 #: How often what is new is looked at, if it is that much, and how often it is asked whether everything may be, seconds.
-LOOK_EVERY_S = 0.25
+COLLECT_EVERY_S = 0.25
 TEND_EVERY_S = 60.0
 
 #: Generation of ``gc`` that holds what has stayed.
@@ -48,7 +48,7 @@ class CycleCollector:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.longest_s: dict[Literal["new", "all"], float] = {"new": 0.0, "all": 0.0}
         self.pauses_s = 0.0
-        self.looks_at_all = 0
+        self.full_collections = 0
         self._clock = clock
         self._thresholds = gc.get_threshold()
         self._begin = 0.0
@@ -60,8 +60,8 @@ class CycleCollector:
     def start(self) -> None:
         """Set aside all that the start of the server made: modules, classes, routes stay as long as the process."""
         self._thresholds = youngest, middle, _ = gc.get_threshold()
-        gc.set_threshold(youngest, middle, max(1, LOOKED_AT // max(1, youngest * middle)))
-        self._look_at_all()
+        gc.set_threshold(youngest, middle, max(1, NEW_OBJECTS // max(1, youngest * middle)))
+        self._collect_all()
         gc.callbacks.append(self._note)
 
     def stop(self) -> None:
@@ -72,12 +72,12 @@ class CycleCollector:
     async def follow(self, quiet: Callable[[], bool]) -> None:
         """Tend it without end; ``quiet`` says whether a pause of some tenths of a second keeps nobody waiting."""
         while True:
-            for _ in range(round(TEND_EVERY_S / LOOK_EVERY_S)):
-                await asyncio.sleep(LOOK_EVERY_S)
-                self.look_at_new()
+            for _ in range(round(TEND_EVERY_S / COLLECT_EVERY_S)):
+                await asyncio.sleep(COLLECT_EVERY_S)
+                self.collect_new()
             self.tend(quiet())
 
-    def look_at_new(self) -> None:
+    def collect_new(self) -> None:
         """Look at what was not set aside, and set it aside, where it is enough for that."""
         if len(gc.get_objects()) >= SET_ASIDE_FROM:
             gc.collect()
@@ -85,10 +85,10 @@ class CycleCollector:
     def tend(self, quiet: bool) -> None:
         """Look at everything where something was set aside and the moment is ``quiet``, or where it is very much."""
         if self._more and (quiet or gc.get_freeze_count() - self._stay > MAX_SET_ASIDE):
-            self._look_at_all()
-            self.looks_at_all += 1
+            self._collect_all()
+            self.full_collections += 1
 
-    def _look_at_all(self) -> None:
+    def _collect_all(self) -> None:
         self._at_all = True
         gc.unfreeze()
         gc.collect()

@@ -26,7 +26,7 @@ class QuietLog:
         self._last = float("-inf")
         self._kept_back = 0
 
-    def say(self, level: int, text: str, error: BaseException | None = None) -> None:
+    def log(self, level: int, text: str, error: BaseException | None = None) -> None:
         """Log ``text``, and the trace of ``error``, or count it for the next line."""
         if self._now() - self._last < EVERY_S:
             self._kept_back += 1

@@ -56,7 +56,7 @@ def part_of(name: str, whole: Any, data: bytes | None = None) -> Part:
     try:
         data = pack(whole) if data is None else data
     except Exception as error:
-        _quiet.say(logging.ERROR, f"the state of {name} can't be saved, a restart takes longer: {error}", error)
+        _quiet.log(logging.ERROR, f"the state of {name} can't be saved, a restart takes longer: {error}", error)
         data = b""
     return Part(name, _version(type(whole)), _shape(type(whole)), data)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stabilitybackend.collector import LOOK_EVERY_S, CycleCollector
+from stabilitybackend.collector import COLLECT_EVERY_S, CycleCollector
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.health import HealthFeed
 from stabilitybackend.runs.feed.messages import publish
@@ -44,8 +44,8 @@ class Steps:
 
     def take(self, work: Callable[[], Any]) -> Any:
         """Return what ``work`` returns, its time counted as one step; the collector looks at what is new in another."""
-        if time.monotonic() - self._looked_at > LOOK_EVERY_S:
-            self._count(COLLECTOR.look_at_new)
+        if time.monotonic() - self._looked_at > COLLECT_EVERY_S:
+            self._count(COLLECTOR.collect_new)
             self._looked_at = time.monotonic()
         return self._count(work)
 

@@ -15,7 +15,7 @@ AWAY_S = 5.0
 #: The same for a server that refused the data for good: long enough for a new agent to say that it is otherwise.
 REFUSED_S = 1.0
 #: Seconds between two looks into the agent's files.
-LOOK_S = 0.02
+POLL_S = 0.02
 
 
 def await_delivery(sidecar: Sidecar, source: str, last_seq: int, timeout_s: float) -> int:
@@ -31,7 +31,7 @@ def await_delivery(sidecar: Sidecar, source: str, last_seq: int, timeout_s: floa
         waited = time.monotonic() - begin
         if left <= 0 or waited >= timeout_s or _is_away(sidecar, source, waited):
             return max(0, left)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _is_away(sidecar: Sidecar, source: str, waited: float) -> bool:

@@ -97,8 +97,8 @@ def _make_components(settings: ClientSettings, guard: Guard, run: Run) -> RunCom
     def arbiter(command_id: str, attempt: int) -> Arbiter:
         return arbiter_for(parts.folder, ranks.local_world_size >= identity.world_size, command_id, attempt)
 
-    say = run._restoring.say
-    parts.boundary = Boundary(parts.folder, ranks.rank, ranks.world_size, arbiter, say, identity=identity)
+    report = run._restoring.report
+    parts.boundary = Boundary(parts.folder, ranks.rank, ranks.world_size, arbiter, report, identity=identity)
     hand_down(os.environ, settings.run_id, parts.folder)
     parts.sidecar = None
     if settings.mode == "online":

@@ -202,7 +202,7 @@ class Run:
                 command = self._between(step, end)
                 if command is not None:
                     if command["kind"] == "stop":
-                        self._restoring.say(command, "acted", f"stopped before step {step}", step)
+                        self._restoring.report(command, "acted", f"stopped before step {step}", step)
                         return
                     step = self._roll_back(command, step)
                     continue

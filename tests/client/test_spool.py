@@ -48,7 +48,7 @@ def _fill(writer: SpoolWriter, rows: int, first: int = 0) -> None:
 
 
 def _all(source: Path, seq: int = 1) -> list[Record]:
-    reader = SpoolReader(str(source), patience_s=0.0)
+    reader = SpoolReader(str(source), gap_wait_s=0.0)
     reader.seek(seq)
     found: list[Record] = []
     while records := reader.read(512, 10**6):

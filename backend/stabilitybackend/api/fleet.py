@@ -53,6 +53,6 @@ async def correct(
     incident_id: str, body: CategoryBody, commander: Commander, manager: Manager, worker: Worker
 ) -> Response:
     """Correct the category of an interruption; your name is kept with it."""
-    await worker.tell_fleet()
+    await worker.report_to_fleet()
     found = await manager.fleet.correct(worker.run_id, incident_id, body.category, commander.name)
     return answer(found)

@@ -102,7 +102,7 @@ class _Feed:
             try:
                 await self._subscribe(_subscription(text))
             except StabilityBoardError as error:
-                self._say({"type": "error", **error.as_json()})
+                self._send({"type": "error", **error.as_json()})
 
     async def _subscribe(self, wish: dict[str, Any]) -> None:
         self.leave()
@@ -117,7 +117,7 @@ class _Feed:
         if cursor is not None and cursor != worker.cursor:
             missed = worker.channel.since(cursor, worker.cursor)
             if missed is None:
-                self._say({"type": "reset", "reason": "too long away; fetch again"})
+                self._send({"type": "reset", "reason": "too long away; fetch again"})
             for message in missed or []:
                 self._subscriber.put(message)
         self._join(worker.channel)
@@ -134,9 +134,9 @@ class _Feed:
 
     def _hello(self, cursor: str | None) -> None:
         storing = self._manager.storing
-        self._say({"type": "hello", "cursor": cursor, "server_time": time.time(), "storing": storing})
+        self._send({"type": "hello", "cursor": cursor, "server_time": time.time(), "storing": storing})
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         self._subscriber.put(msgspec.json.encode(message))
 
 

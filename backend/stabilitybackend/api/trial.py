@@ -31,7 +31,7 @@ WARM_UP_SHARE = 0.25
 #: Incidents in an answer, newest ones; the counts are of all.
 MAX_SHOWN = 500
 #: How often it is looked whether whoever asked is still there, seconds.
-LOOK_S = 0.2
+POLL_S = 0.2
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["detectors"])
 
@@ -111,7 +111,7 @@ async def _while_there(request: Request, judge: Callable[[], Backtest], stopped:
     """Return what ``judge`` finds in a thread, None when whoever asked has gone."""
     work = asyncio.create_task(asyncio.to_thread(judge))
     try:
-        while not (await asyncio.wait({work}, timeout=LOOK_S))[0]:
+        while not (await asyncio.wait({work}, timeout=POLL_S))[0]:
             if await request.is_disconnected():
                 stopped.set()
         return work.result()

@@ -25,7 +25,7 @@ __all__ = ["Log", "read_files"]
 #: Names of files that are read as JSON lines without a look into them, also when they are empty.
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 #: Rows in which the names of metrics are looked for before the first one is judged; the import does the same.
-LOOK_ROWS = 2_000
+SNIFFED_ROWS = 2_000
 
 
 @dataclass
@@ -163,7 +163,7 @@ def _renamed(rows: Iterator[LogRows], lines: Lines, renames: Mapping[str, str]) 
         looked.append(some)
         seen.update(some.names)
         count += len(some.steps)
-        if count >= LOOK_ROWS:
+        if count >= SNIFFED_ROWS:
             break
     names = Names(renames or usual_names(seen))
     for theirs, ours in names.renames.items():

@@ -76,7 +76,7 @@ def backtest_command(
     from stabilitybackend.importers.names import parse_renames
 
     if listed:
-        output.tell_detectors(as_json)
+        output.report_detectors(as_json)
         return
     if not paths:
         raise BadRequest("no log is given, expected FILE...", hint="stabilityboard backtest --help", code=WRONG_USE)
@@ -91,7 +91,7 @@ def backtest_command(
         stored = _Stored(stack, url, api_key, data_dir)
         logs = _logs(paths, step_key, renames, stored)
         for judged in _judged(logs, settings, shown, jobs, with_curves=plot is not None):
-            good = output.tell(judged, as_json) and good
+            good = output.report(judged, as_json) and good
             if plot is not None and not judged.error:
                 drawn.append(judged)
     if plot is not None and drawn:

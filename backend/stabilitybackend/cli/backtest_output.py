@@ -17,7 +17,7 @@ from stabilitybackend.backtest.judged import Judged
 from stabilitybackend.backtest.settings import detector_list
 from stabilitybackend.detectors.engine.base import SEVERITIES
 
-__all__ = ["JSON_KEYS", "tell", "tell_detectors"]
+__all__ = ["JSON_KEYS", "report", "report_detectors"]
 
 #: What each line of ``--json`` holds behind ``file``, in this order. Times are not among them: a log without times has
 #: made-up ones.
@@ -30,9 +30,9 @@ _FREE_WIDTH = 160
 _STYLES = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 
-def tell(judged: Judged, as_json: bool) -> bool:
+def report(judged: Judged, as_json: bool) -> bool:
     """Print what became of one log; return whether it could be judged."""
-    _tell_troubles(judged)
+    _report_troubles(judged)
     if judged.error:
         hint = f" ({judged.hint})" if judged.hint else ""
         typer.echo(f"{judged.name}: can't be judged: {judged.error}{hint}", err=True)
@@ -48,7 +48,7 @@ def tell(judged: Judged, as_json: bool) -> bool:
     return True
 
 
-def tell_detectors(as_json: bool) -> None:
+def report_detectors(as_json: bool) -> None:
     """Print all detectors and what can be set."""
     detectors = detector_list()
     if as_json:
@@ -151,7 +151,7 @@ def _number(place: str) -> int:
     return int(found[0]) if found else 0
 
 
-def _tell_troubles(judged: Judged) -> None:
+def _report_troubles(judged: Judged) -> None:
     reading = judged.reading
     for note in reading.notes:
         typer.echo(f"note: {note}", err=True)

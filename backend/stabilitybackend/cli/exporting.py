@@ -24,7 +24,7 @@ __all__ = ["download", "register"]
 _FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _VIEWS = ("effective", "all")
 #: Seconds between two looks at how far the server is.
-_LOOK_S = 0.5
+_POLL_S = 0.5
 #: Seconds without a byte after which an export is given up: the server may have to read files from far away.
 _STALLED_S = 120.0
 _COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -147,7 +147,7 @@ def download(
             for chunk in answer.iter_raw():
                 file.write(chunk)
                 size += len(chunk)
-                if time.monotonic() - looked > _LOOK_S:
+                if time.monotonic() - looked > _POLL_S:
                     looked = time.monotonic()
                     facts = _facts(client, state)
                     show(facts.get("points", 0), facts.get("total", 0))

@@ -37,7 +37,7 @@ class RubbishFilter(logging.Filter):
         """Return whether uvicorn may log the record itself."""
         if record.msg not in _RUBBISH:
             return True
-        self._log.say(logging.WARNING, str(record.msg))
+        self._log.log(logging.WARNING, str(record.msg))
         return False
 
 

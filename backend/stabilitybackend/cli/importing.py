@@ -108,7 +108,7 @@ def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, b
     job.look()
     config = _stored_config(job.run_id, url, api_key)
     result = asyncio.run(job.send(agent_url(url), api_key, lambda: bar.show(job.reading.bytes_read), config))
-    return _tell(result, IMPORTERS[plan.kind].label)
+    return _report(result, IMPORTERS[plan.kind].label)
 
 
 def _stored_config(run_id: str, url: str, api_key: str | None) -> dict[str, Any] | None:
@@ -121,7 +121,7 @@ def _stored_config(run_id: str, url: str, api_key: str | None) -> dict[str, Any]
     return config if isinstance(config, dict) else None
 
 
-def _tell(result: ImportResult, kind: str) -> bool:
+def _report(result: ImportResult, kind: str) -> bool:
     typer.echo(
         f"{result.run_id}: {result.rows} rows ({result.values} points) of {kind} sent, {result.already} rows were "
         "there already"

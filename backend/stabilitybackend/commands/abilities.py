@@ -34,13 +34,13 @@ class Handlers(Stateful):
         can = data.get("can")
         self._can[rank] = None if can is None else tuple(name for name in CHANGES if name in can)
 
-    def told(self) -> bool:
+    def any_declared(self) -> bool:
         """Return whether any rank said a word: clients of before say none, and everything is offered to them."""
         return bool(self._can)
 
     def declares(self) -> bool:
         """Return whether every rank that has a handler listed what it can change."""
-        return self.told() and None not in self._can.values()
+        return self.any_declared() and None not in self._can.values()
 
     def can(self) -> list[str]:
         """Return what every rank can change."""
@@ -48,7 +48,7 @@ class Handlers(Stateful):
 
     def cannot(self) -> dict[str, str]:
         """Return what is not to be offered -> why, in words."""
-        if not self.told():
+        if not self.any_declared():
             return {}
         missing = {name: what for name, what in CHANGES.items() if name not in self.can()}
         if self.declares():

@@ -49,7 +49,7 @@ DEFAULT_SKIP_BATCHES = 100
 TIMEOUT_S = 140.0
 _FIRST_POINT_S = 90.0
 #: How long the server may take to call the run finished, once the job is gone.
-_LAST_WORD_S = 10.0
+_LAST_MESSAGE_S = 10.0
 _POLL_S = 0.05
 
 
@@ -114,7 +114,7 @@ def run_headless(options: DemoOptions, board: BoardClient, job: TrainingJob, run
     job.end()
     watch.close()
     with contextlib.suppress(DemoFailed):
-        over = time.monotonic() + _LAST_WORD_S
+        over = time.monotonic() + _LAST_MESSAGE_S
         _wait_for("the last change", lambda: (board.run(run_id) or {}).get("status") != "running", until=over)
     measured = job.log_calls()
     if measured is None:

@@ -71,13 +71,13 @@ class Watch:
             text = f"[yellow]incident[/yellow] {escape(incident['title'])} ({incident['state']})"
             if incident["state"] == "open" and (suggestion := incident["suggestion"]):
                 text += f"\n  {escape(suggestion['text'])}"
-            self._say_once(incident["incident_id"], text)
+            self._print_once(incident["incident_id"], text)
         for command in reversed(self._board.commands(self._run_id)):
             text = f"[cyan]{command.kind}[/cyan] to step {command.to_step}: {command.state}"
             if command.command_id not in self._seen or command.state in END_STATES:
-                self._say_once(command.command_id, text)
+                self._print_once(command.command_id, text)
 
-    def _say_once(self, name: str, text: str) -> None:
+    def _print_once(self, name: str, text: str) -> None:
         if self._seen.get(name) != text:
             self._seen[name] = text
             self._console.print(text, soft_wrap=True)

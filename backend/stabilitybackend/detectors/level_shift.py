@@ -270,13 +270,13 @@ class LevelShiftDetector(Detector):
             jump = self._event.jump._replace(after=max(jump.after, self._event.jump.after))
             self._event.jump = jump
             self._wander.told(jump.before, jump.after)
-            return [self._tell(self._event, step)]
+            return [self._report(self._event, step)]
         if self._wander.is_usual(jump.before, jump.after - jump.before):
             return []
         self._wander.told(jump.before, jump.after)
         event = self._event = ShiftEvent(jump, step)
         self.claim(self._metric, jump.onset)
-        return [self._tell(event, step)]
+        return [self._report(event, step)]
 
     def _rebase(self, blocks: list[float]) -> None:
         """Go on from the newest blocks: the jump itself is not learnt from."""
@@ -330,9 +330,9 @@ class LevelShiftDetector(Detector):
             return []
         self._event = None
         self.claim(self._metric, jump.onset, step)
-        return [self._tell(event, step)]
+        return [self._report(event, step)]
 
-    def _tell(self, event: ShiftEvent, step: int) -> Finding:
+    def _report(self, event: ShiftEvent, step: int) -> Finding:
         """Tell an alarm as it is now; its severity never goes down."""
         jump = event.jump
         if jump.after - jump.before > CRITICAL_RISE * max(abs(jump.before), LEARNT_PART * self._first_level):

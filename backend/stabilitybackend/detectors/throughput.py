@@ -220,9 +220,9 @@ class ThroughputDetector(Detector):
             event.sudden = event.cost >= event.level * _of(self._slow, metric) > 0
         else:
             event.also.append(metric)
-        return self._tell(event, step, time)
+        return self._report(event, step, time)
 
-    def _tell(self, event: SlowStretch, step: int, time: float) -> list[Finding]:
+    def _report(self, event: SlowStretch, step: int, time: float) -> list[Finding]:
         """Tell an event as soon as it lasted and cost enough, and again what is new of one that was reported."""
         if not event.told:
             if not event.lasts(time) or event.lost_s < LEAST_LOST_S:
@@ -258,7 +258,7 @@ class ThroughputDetector(Detector):
             track.slow_blocks.clear()
             return self._close(metric, step, time, "resolved", None)
         if event is not None and (not event.told or many in NEWS_BLOCKS):
-            return self._tell(event, step, time)
+            return self._report(event, step, time)
         return []
 
     def _batch_changed(self, first: int, last: int) -> bool:

@@ -32,7 +32,7 @@ SERIES_PIECE_ROWS = 131_072
 _BLOCKS = 4_096
 #: Looks at the points of now, and the pause between two, seconds: merging removes the old files a moment before it says
 #: where the points are.
-_FRESH_LOOKS = 5
+_FRESH_TRIES = 5
 _FRESH_PAUSE_S = 0.2
 #: Fields of a segment that an export tells (docs/api.md).
 _SEGMENT_FIELDS = (
@@ -170,7 +170,7 @@ class Export:
         found = read(self.store)
         if len(self.store.problems) == known or self._refresh is None:
             return found
-        for _ in range(_FRESH_LOOKS):
+        for _ in range(_FRESH_TRIES):
             store = self._refresh()
             known = len(store.problems)
             again = read(store)

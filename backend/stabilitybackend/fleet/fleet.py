@@ -62,7 +62,7 @@ class Fleet:
         self._clock = clock
         self._runs: dict[str, StoppedRun] = {}
         #: Run -> interruption or incident -> what a person said.
-        self._said: dict[str, dict[str, Correction]] = {}
+        self._corrections: dict[str, dict[str, Correction]] = {}
         #: Fields that could not be written yet, by hash; None: to be removed.
         self._unsaved: dict[str, dict[str, bytes | None]] = {}
         self._quiet = QuietLog(_log)
@@ -73,7 +73,7 @@ class Fleet:
         for field, fault in await self._stored(FLEET_GPU_FAULTS, RememberedFault):
             self.gpu_history.put(field, fault)
         self._runs = dict(await self._stored(FLEET_INTERRUPTIONS, StoppedRun))
-        self._said = dict(await self._stored(FLEET_CATEGORIES, dict[str, Correction]))
+        self._corrections = dict(await self._stored(FLEET_CATEGORIES, dict[str, Correction]))
 
     async def _stored(self, key: str, kind: type[T]) -> list[tuple[str, T]]:
         found: Any = await self._redis.hgetall(key)
@@ -138,7 +138,7 @@ class Fleet:
                 await pipe.execute()
             written = True
         except (RedisError, OSError) as error:
-            self._quiet.say(logging.WARNING, f"what the fleet remembers is not stored for now: {error}")
+            self._quiet.log(logging.WARNING, f"what the fleet remembers is not stored for now: {error}")
         finally:
             if not written:  # also where a run's worker is stopped meanwhile
                 for key, fields in unsaved.items():
@@ -180,7 +180,7 @@ class Fleet:
         )
 
     def _of(self, entry: StoppedRun, now: float) -> list[Interruption]:
-        said = self._said.get(entry.run.run_id, {})
+        said = self._corrections.get(entry.run.run_id, {})
         words = [next((said[n] for n in (one.id, *one.incidents) if n in said), None) for one in entry.interruptions]
         return [
             shown(one, entry.run, now, word, deleted=entry.deleted)
@@ -209,12 +209,12 @@ class Fleet:
                 hint="GET /api/v1/interruptions lists them; an incident during which the job went on is none",
             )
         now = self._clock()
-        said = {k: v for k, v in self._said.get(run_id, {}).items() if k not in (one.id, *one.incidents)}
+        said = {k: v for k, v in self._corrections.get(run_id, {}).items() if k not in (one.id, *one.incidents)}
         if category is not None:
             said[one.id] = Correction(category=category, who=who, time=now)
         audit = {"interruption": one.id, "category": category, "who": who, "time": now}
         with redis_errors():
             await self._redis.hset(FLEET_CATEGORIES, run_id, msgspec.json.encode(said))
             await self._redis.xadd(RunKeys(run_id).command_audit, {"i": msgspec.json.encode(audit)})
-        self._said[run_id] = said
+        self._corrections[run_id] = said
         return next(found for found in self._of(entry, now) if found.id == one.id)

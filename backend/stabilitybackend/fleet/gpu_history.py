@@ -76,7 +76,7 @@ class GpuFaultHistory:
             gone += list(self._gpus.pop(oldest))
         return gone
 
-    def told(self, finding: Finding, run_id: str) -> Finding:
+    def with_history(self, finding: Finding, run_id: str) -> Finding:
         """Return a finding about a GPU with what is remembered of it from the days before the fault began."""
         if finding.kind != "gpu_fault":
             return finding

@@ -183,7 +183,7 @@ def _kernel(stop: Stop) -> Judgement | None:
     return None
 
 
-def _said(stop: Stop) -> Judgement | None:
+def _by_message(stop: Stop) -> Judgement | None:
     """By what the first process to die said."""
     for death in stop.deaths:
         raised = _exception(death)
@@ -261,7 +261,7 @@ def _vanished(stop: Stop) -> Judgement | None:
     return None
 
 
-_RULES = (_by_hand, _gpu, _oom, _kernel, _hung_first, _said, _signalled, _hung, _vanished)
+_RULES = (_by_hand, _gpu, _oom, _kernel, _hung_first, _by_message, _signalled, _hung, _vanished)
 _UNEQUAL = Judgement("software_bug", "medium", "A rank was done before the others: they have unequal data.")
 _SILENT = Judgement(
     "unknown", "low",

@@ -113,7 +113,7 @@ def interruptions_of(story: JobStory) -> list[JudgedInterruption]:
         kind = incident.kind
         if kind == "hang" and _went_on(incident):
             found.append(_stall(incident))
-        elif kind in ("process_death", "hang") or (kind == "agent_lost" and _stands(incident)):
+        elif kind in ("process_death", "hang") or (kind == "agent_lost" and _is_open(incident)):
             at = _at(incident)
             gap = _gap_of(gaps, at)
             {"process_death": gap.stop.deaths, "hang": gap.stop.hangs}.get(kind, gap.stop.lost).append(incident)
@@ -211,14 +211,14 @@ def _went_on(hang: Incident) -> bool:
     return hang.state != "open" and hang.recovered_step is not None
 
 
-def _stands(lost: Incident) -> bool:
+def _is_open(lost: Incident) -> bool:
     return lost.verdict.training == "stands"
 
 
 def _stall(hang: Incident) -> JudgedInterruption:
     judgement = judge(Stop(hangs=[hang]))
     since = _at(hang)
-    return _told(
+    return _reported(
         judgement, Stop(hangs=[hang]), what="stall", since=since, resumed=hang.resolved or since,
         step=hang.onset_step, resumed_step=hang.recovered_step,
     )  # fmt: skip
@@ -246,7 +246,7 @@ def _interruption(gap: _Gap, story: JobStory) -> JudgedInterruption:
         evidence.append("A new process took over, and nothing shows why the one before had ended.")
     redone = 0 if before is None or after is None else max(0, before.last_step - after.first_step + 1)
     what: What = "death" if stop.deaths else "hang" if stop.hangs else "node_lost" if stop.lost else "restart"
-    return _told(
+    return _reported(
         Judgement(judgement.category, judgement.confidence, judgement.unsure, evidence), stop,
         what=what, since=since, resumed=None if after is None else max(after.began, since),
         step=None if before is None else before.last_step,
@@ -281,7 +281,7 @@ def _of_others(line: KernelLogLine, own: set[tuple[str, int | None]]) -> bool:
     return line.what == "oom" and pid is not None and own.isdisjoint({(node, pid), (node, None), ("", pid)})
 
 
-def _told(
+def _reported(
     judgement: Judgement,
     stop: Stop,
     *,

@@ -29,11 +29,11 @@ def place(node: str, data: Mapping[str, Any]) -> NodeGpu:
     memory = data.get("memory_mib")
     return NodeGpu(
         node=node,
-        uuid=_word(data.get("uuid")),
+        uuid=_text(data.get("uuid")),
         index=data.get("index"),
-        name=_word(data.get("name")),
-        bus_id=_word(data.get("bus_id")),
-        serial=_word(data.get("serial")),
+        name=_text(data.get("name")),
+        bus_id=_text(data.get("bus_id")),
+        serial=_text(data.get("serial")),
         memory_mib=None if memory is None else float(memory),
         ranks=sorted(set(data.get("ranks") or ()))[:MAX_RANKS_A_GPU],
     )
@@ -45,5 +45,5 @@ def bus_key(bus_id: str) -> tuple[int, int, int] | None:
     return None if found is None else (int(found[1] or "0", 16), int(found[2], 16), int(found[3], 16))
 
 
-def _word(value: str | int | None) -> str:
+def _text(value: str | int | None) -> str:
     return "" if value is None else str(value)[:_MAX_CHARS]

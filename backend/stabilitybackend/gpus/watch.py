@@ -105,7 +105,7 @@ class GpuWatch(Stateful):
         for fault in self._open():
             if fault.foreign and (ranks := self._ranks_on(fault)):
                 next(iter(fault.devices.values())).ranks = ranks
-                told += self._tell(fault)
+                told += self._report(fault)
             moved = all(self._holders.get(rank, "") not in {*fault.devices, ""} for rank in fault.ranks)
             # A new agent does not know whose the GPU was that it does not see: by its place the rank gets another one.
             guessed = fault.node == node and any(self._is_missing(ident) for ident in fault.devices)
@@ -183,7 +183,7 @@ class GpuWatch(Stateful):
             news |= self._suspects(fault, ident)
             if fault.suspected:
                 fault.root.count = max(fault.root.count, self._application[ident][0])
-        return self._acquitted() + (self._tell(fault) if news else [])
+        return self._acquitted() + (self._report(fault) if news else [])
 
     def _suspects(self, fault: PhysicalFault, ident: str) -> bool:
         """Suspect the hardware where programs fail on this GPU and hardly on another; return whether that is news."""
@@ -196,7 +196,7 @@ class GpuWatch(Stateful):
     def _acquitted(self) -> list[Finding]:
         """Tell of the suspects that are none any more, because programs fail on other GPUs as well by now."""
         suspects = [(fault, ident) for fault in self._open() if fault.suspected for ident in fault.devices]
-        return [told for fault, ident in suspects if self._suspects(fault, ident) for told in self._tell(fault)]
+        return [told for fault, ident in suspects if self._suspects(fault, ident) for told in self._report(fault)]
 
     def _node_loss(self, device: NodeGpu, sign: Sign) -> PhysicalFault | None:
         """Return the loss of another GPU of the node within GROUP_S, with this one added to it."""
@@ -234,7 +234,7 @@ class GpuWatch(Stateful):
             healed = _HEALED.get(sign.what)
             waits = any(s.xid is not None and s.severity == "critical" for s in fault.signs.values())
             if fault.lasts or (waits and healed is None):
-                told += self._tell(fault)
+                told += self._report(fault)
             else:
                 told += self._end(
                     fault, f"{healed or 'The condition is over'}: {device.label} of {device.node} is back."
@@ -282,9 +282,9 @@ class GpuWatch(Stateful):
         fault.over = why
         for sign in fault.signs.values():
             sign.lasts = False
-        return self._tell(fault)
+        return self._report(fault)
 
-    def _tell(self, fault: PhysicalFault) -> list[Finding]:
+    def _report(self, fault: PhysicalFault) -> list[Finding]:
         fault.now_step = max(fault.now_step, self._newest_step)
         named = all(device.is_named for device in fault.devices.values())
         on_node = any(device.ranks for device in self._devices.values() if device.node == fault.node)

@@ -27,7 +27,7 @@ LEFT_OUT = frozenset({"_runtime", "_wandb", "run_id"})
 _MISSING = frozenset({"", "null", "none", "na", "n/a", "<na>"})
 _DELIMITERS = ",;\t"
 _HEAD_BYTES = 1 << 20
-_SAID_EVERY = 1_000
+_REPORTED_EVERY = 1_000
 
 
 def sniff_columns(path: Path) -> tuple[list[str], str]:
@@ -91,7 +91,7 @@ def _rows(path: Path, number: int, reading: Reading, rank: int, prefix: str, ste
             if not cells:
                 continue
             item += 1
-            if item % _SAID_EVERY == 0:
+            if item % _REPORTED_EVERY == 0:
                 reading.bytes_read = before + raw.tell()
             place = f"line {rows.line_num}"
             if len(cells) != len(columns):

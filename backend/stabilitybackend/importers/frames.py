@@ -97,7 +97,7 @@ class FrameMaker:
                 yield from self._flush()
         yield from self._flush()
         for who in last.values():
-            yield from self._goodbye(self._streams[who])
+            yield from self._finish(self._streams[who])
 
     @property
     def checks(self) -> dict[str, tuple[int, str]]:
@@ -154,7 +154,7 @@ class FrameMaker:
         stream.sent = last
         return frame
 
-    def _goodbye(self, stream: _Stream) -> Iterator[Frame]:
+    def _finish(self, stream: _Stream) -> Iterator[Frame]:
         stream.check.settle()
         last = 2 * stream.items + 1
         if stream.sent < last:

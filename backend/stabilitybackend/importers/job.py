@@ -26,7 +26,7 @@ from stabilityclient.wire import Frame, Hello
 __all__ = ["ImportJob", "ImportResult", "Options"]
 
 #: Rows in which the names of metrics are looked for before the first one is sent.
-LOOK_ROWS = 2_000
+SNIFFED_ROWS = 2_000
 #: Files of a run whose beginnings are looked at for that.
 #: In the name of a stream that an import made, see ``frames.py``.
 _IMPORTED = re.compile(r"-[ix][0-9a-f]{9}[.-]")
@@ -102,7 +102,7 @@ class ImportJob:
                 self._mark, edition = fingerprint(batch), batch.edition
             self._seen.update(batch.names)
             rows += len(batch)
-            if rows >= LOOK_ROWS and self._seen:
+            if rows >= SNIFFED_ROWS and self._seen:
                 break
         if not self._seen and edition is None:
             reading = Reading()

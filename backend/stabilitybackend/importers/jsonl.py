@@ -32,7 +32,7 @@ from stabilitybackend.importers.lineage import ExportedLineage
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
 
-__all__ = ["BLANK", "MAX_LINE_BYTES", "TIME_KEYS", "JsonlImporter", "export_header", "has_objects", "told_by_export"]
+__all__ = ["BLANK", "MAX_LINE_BYTES", "TIME_KEYS", "JsonlImporter", "export_header", "has_objects", "named_by_export"]
 
 #: Longest line, bytes: more is no row of metrics, and must not fill the memory.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -79,7 +79,7 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def told_by_export(plan: ImportPlan, header: dict[str, Any] | None) -> ImportPlan:
+def named_by_export(plan: ImportPlan, header: dict[str, Any] | None) -> ImportPlan:
     """Return a plan with what our own export says about its run."""
     if header is not None:
         plan.run_id = str(header.get("run_id") or "") or None
@@ -102,7 +102,7 @@ class JsonlImporter(Importer):
         return has_objects(path)
 
     def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
-        return [told_by_export(plan, export_header(plan.paths[0])) for plan in super().plans(paths, root)]
+        return [named_by_export(plan, export_header(plan.paths[0])) for plan in super().plans(paths, root)]
 
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None

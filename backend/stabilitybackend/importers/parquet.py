@@ -22,7 +22,7 @@ from stabilitybackend.importers.base import Importer, ImportPlan
 from stabilitybackend.importers.batches import Batch, Who
 from stabilitybackend.importers.cells import MAX_RANK, MAX_TIME, TIME_UNITS, as_time, note_step
 from stabilitybackend.importers.csv_files import LEFT_OUT, find_columns
-from stabilitybackend.importers.jsonl import told_by_export
+from stabilitybackend.importers.jsonl import named_by_export
 from stabilitybackend.importers.lineage import ExportedLineage
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
@@ -61,7 +61,7 @@ class ParquetImporter(Importer):
         return head.startswith(b"PAR1")
 
     def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
-        return [told_by_export(plan, parquet_header(plan.paths[0])) for plan in super().plans(paths, root)]
+        return [named_by_export(plan, parquet_header(plan.paths[0])) for plan in super().plans(paths, root)]
 
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None

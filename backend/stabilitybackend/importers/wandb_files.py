@@ -34,7 +34,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 #: Longest message, bytes; W&B's own limit is lower.
 MAX_MESSAGE_BYTES = 256 << 20
 #: Records looked at for the run's name: it is in the second one.
-_LOOK_RECORDS = 50
+_SNIFFED_RECORDS = 50
 #: What W&B adds to each row. The step is its count of log calls.
 _STEP, _TIME, _OWN = "_step", "_timestamp", "_"
 
@@ -64,7 +64,7 @@ def _run_of(path: Path) -> _Run:
     """
     record_of = _record_class().FromString
     for number, _, data in _messages(path, Reading()):
-        if number > _LOOK_RECORDS:
+        if number > _SNIFFED_RECORDS:
             break
         record = record_of(data)
         if record.WhichOneof("record_type") == "run":
@@ -76,7 +76,7 @@ def _run_of(path: Path) -> _Run:
                     config[key] = _value(item.value_json)
             started = said.start_time.seconds + said.start_time.nanos / 1e9
             return _Run(said.run_id, said.project, said.display_name, said.host, started, config)
-    raise BadRequest(f"{path} does not say which run it is in its first {_LOOK_RECORDS} records", hint="is it cut?")
+    raise BadRequest(f"{path} does not say which run it is in its first {_SNIFFED_RECORDS} records", hint="is it cut?")
 
 
 class WandbImporter(Importer):

@@ -24,7 +24,7 @@ from stabilitybackend.incidents.rollback_target import (
     went_back_for,
 )
 from stabilitybackend.incidents.suggest_machine import MACHINE_RULES
-from stabilitybackend.incidents.suggestion import Case, over, say
+from stabilitybackend.incidents.suggestion import Case, over, suggestion
 from stabilitybackend.schema.incidents import Incident, Suggestion
 from stabilitybackend.schema.kinds import kind_of
 
@@ -71,7 +71,7 @@ def suggest(
     rule = _RULES.get(incident.kind)
     if rule is None:
         advice = kind_of(incident.kind).advice
-        return None if not advice else say("inspect", advice) if incident.state == "open" else over(incident)
+        return None if not advice else suggestion("inspect", advice) if incident.state == "open" else over(incident)
     others = [other for other in history if other.incident_id != incident.incident_id]
     return rule(Case(incident, checkpoints, now_step, others))
 
@@ -84,7 +84,7 @@ def _spike(case: Case) -> Suggestion:
     if incident.state != "open":
         return over(incident, (*_after_fork(case), *(_optimizer_checks(case) if _many_spikes(case) else ())))
     if incident.severity == "info":
-        return say("wait", "Not sure yet whether this is one: nothing to do but to look again in some points.")
+        return suggestion("wait", "Not sure yet whether this is one: nothing to do but to look again in some points.")
     wait, known = usual_wait(incident, case.history)
     back, again = _back(case)
     if incident.recovery == "none" or case.now_step - case.onset >= wait:
@@ -99,10 +99,10 @@ def _spike(case: Case) -> Suggestion:
     )
     checks = (*_after_fork(case), *_optimizer_checks(case))
     if back is None:
-        return say("wait", text + _no_checkpoint(case), wait_steps=wait, checklist=checks, sources=[lit.IDEFICS])
+        return suggestion("wait", text + _no_checkpoint(case), wait_steps=wait, checklist=checks, sources=[lit.IDEFICS])
     lr = LR_SCALE if again is not None else None
     text += f"If it does not come back by itself: {_way(case, back, lr, again)}"
-    return say(
+    return suggestion(
         "wait",
         text,
         back,
@@ -118,7 +118,7 @@ def _divergence(case: Case) -> Suggestion:
     if case.incident.state != "open":
         return over(case.incident)
     if case.incident.severity == "info":
-        return say("wait", "The loss drifts: look at the learning rate, and again in some points.")
+        return suggestion("wait", "The loss drifts: look at the learning rate, and again in some points.")
     back, again = _back(case)
     return _roll_back(case, back, again, lr_scale=LR_SCALE)
 
@@ -133,7 +133,7 @@ def _nonfinite(case: Case) -> Suggestion:
             "Look at the loss: while it is finite the optimizer or the loss scaler skips such a step. If it lasts for "
             "more than a few steps, or the loss follows, go back."
         )
-        return say("inspect", text, back, checklist=lit.NONFINITE_CHECKS, sources=[lit.MEGATRON])
+        return suggestion("inspect", text, back, checklist=lit.NONFINITE_CHECKS, sources=[lit.MEGATRON])
     back, again = _back(case)
     gradients_first = any(
         role_of(move.metric) == GRAD_NORM and move.onset_step is not None and move.onset_step < case.onset
@@ -181,10 +181,10 @@ def _roll_back(
 ) -> Suggestion:
     checklist = [*checks, *_after_fork(case), *_optimizer_checks(case)]
     if back is None:
-        return say("wait", _schedule(case) + _no_checkpoint(case), checklist=checklist)
+        return suggestion("wait", _schedule(case) + _no_checkpoint(case), checklist=checklist)
     found = lit.IDEFICS if again is not None else lit.OPT if lr_scale is not None else ""
     way = _way(case, back, lr_scale, again)
-    return say(
+    return suggestion(
         "roll_back",
         _schedule(case) + way[0].upper() + way[1:],
         back,
@@ -276,11 +276,11 @@ def _level(case: Case) -> Suggestion:
     incident, curve = case.incident, case.curve
     excuses = [text for text in curve.explained_by if text]
     if excuses:
-        return say(
+        return suggestion(
             "none", f"Nothing to do if this was meant: {'; '.join(excuses[:3])}.", checklist=lit.LEVEL_CHECKS[:1]
         )
     if incident.severity == "info" or incident.state != "open":
-        return say("none", "Nothing to do: the loss found another level.", checklist=lit.LEVEL_CHECKS)
+        return suggestion("none", "Nothing to do: the loss found another level.", checklist=lit.LEVEL_CHECKS)
     before, after = curve.level_before or 0.0, curve.level_after or 0.0
     checks = list(lit.LEVEL_CHECKS)
     if before > 0 and after > 0:
@@ -302,7 +302,7 @@ def _plateau(case: Case) -> Suggestion:
         checks.insert(0, f"exp(loss) is {guess}: if there are so many classes or tokens, the model only guesses.")
     if case.incident.state != "open":
         return over(case.incident)
-    return say("inspect", "The loss does not fall any more. More steps alone will not help.", checklist=checks)
+    return suggestion("inspect", "The loss does not fall any more. More steps alone will not help.", checklist=checks)
 
 
 # --- gradients ----------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def _plateau(case: Case) -> Suggestion:
 def _gradients(case: Case) -> Suggestion:
     if case.incident.state != "open":
         return over(case.incident)
-    return say("none", lit.GRADIENTS, checklist=_optimizer_checks(case), sources=[lit.MEASURED_GRADIENTS])
+    return suggestion("none", lit.GRADIENTS, checklist=_optimizer_checks(case), sources=[lit.MEASURED_GRADIENTS])
 
 
 # --- words ---------------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def _look(case: Case, text: str, checks: Iterable[str], source: str = "", *, end
     if case.incident.state != "open" and not ended:
         return over(case.incident, checks)
     back, _ = _back(case)
-    return say("inspect", text, back, checklist=checks, sources=[source])
+    return suggestion("inspect", text, back, checklist=checks, sources=[source])
 
 
 _RULES: Mapping[str, Callable[[Case], Suggestion]] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from stabilitybackend.incidents import references as lit
 from stabilitybackend.incidents.clean_exits import finished_first
-from stabilitybackend.incidents.suggestion import Case, over, say
+from stabilitybackend.incidents.suggestion import Case, over, suggestion
 from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, facts
 from stabilitybackend.schema.incidents import Action, Suggestion
 
@@ -17,7 +17,7 @@ def _throughput(case: Case) -> Suggestion:
     if case.incident.state != "open":
         return over(case.incident)
     text = "The job trains on, but slower. Find the phase that grew, then the rank, then the machine."
-    return say("inspect", text, checklist=lit.LOADER_CHECKS)
+    return suggestion("inspect", text, checklist=lit.LOADER_CHECKS)
 
 
 def _straggler(case: Case) -> Suggestion:
@@ -28,7 +28,7 @@ def _straggler(case: Case) -> Suggestion:
     text = (
         f"All ranks wait for {who or 'one of them'}. A job with a spare node loses less by swapping it than by waiting."
     )
-    return say("inspect", text, checklist=lit.STRAGGLER_CHECKS)
+    return suggestion("inspect", text, checklist=lit.STRAGGLER_CHECKS)
 
 
 # --- verdicts of liveness ---------------------------------------------------------------------------------------------
@@ -43,10 +43,10 @@ def _hang(case: Case) -> Suggestion:
         text = _NOT_COME
     checks = lit.COLLECTIVE_CHECKS if found in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
     if finished_first(facts(case.incident.evidence, HangFacts)):
-        return say("inspect", f"{_DONE_FIRST} The job does not end by itself.", sources=[lit.HANG_CAUSES])
+        return suggestion("inspect", f"{_DONE_FIRST} The job does not end by itself.", sources=[lit.HANG_CAUSES])
     if action == "restart":
         text += _where(case)
-    return say(action, text, checklist=checks, sources=[lit.HANG_CAUSES])
+    return suggestion(action, text, checklist=checks, sources=[lit.HANG_CAUSES])
 
 
 #: Of a rank that has finished while the others wait for it.
@@ -104,28 +104,28 @@ def _agent_lost(case: Case) -> Suggestion:
         return over(case.incident)
     verdict = case.incident.verdict
     if verdict.training == "stands":
-        return say(
+        return suggestion(
             "restart",
             "The node is silent and the others are stalled: start again without it." + _where(case),
             checklist=lit.NODE_CHECKS,
         )
     if verdict.kind == "agent_dead":
         text = "Only our agent ended; the ranks start it again by themselves. What they log stays in the spool."
-        return say("wait", text, checklist=lit.NODE_CHECKS)
+        return suggestion("wait", text, checklist=lit.NODE_CHECKS)
     text = "The job itself may be well. Look at the node and its network; the spool keeps what it logs."
-    return say("wait", text, checklist=lit.NODE_CHECKS)
+    return suggestion("wait", text, checklist=lit.NODE_CHECKS)
 
 
 def _death(case: Case) -> Suggestion:
     if case.incident.state != "open":
-        return say("none", "Nothing to do: the job runs again.")
+        return suggestion("none", "Nothing to do: the job runs again.")
     if case.incident.severity == "info":
-        return say("none", "Somebody stopped it by hand (Ctrl-C): nothing to do unless that was a mistake.")
+        return suggestion("none", "Somebody stopped it by hand (Ctrl-C): nothing to do unless that was a mistake.")
     first, checks = _DEATHS.get(case.incident.verdict.kind, ("", ()))
     if facts(case.incident.evidence, DeathFacts).hung:
         first, checks = "It hung and was ended: read the incident of the hang, its suspect is the one to look at.", ()
     text = f"{first} Start the job again if its launcher does not.".lstrip() + _where(case)
-    return say("restart", text, checklist=[*checks, *lit.RESUME_CHECKS])
+    return suggestion("restart", text, checklist=[*checks, *lit.RESUME_CHECKS])
 
 
 #: Class of a death's verdict -> first sentence, and what to look at.
@@ -154,29 +154,31 @@ def _gpu_fault(case: Case) -> Suggestion:
         return over(case.incident)
     fault, critical = facts(case.incident.evidence, GpuFaultFacts), case.incident.severity == "critical"
     if fault.foreign:
-        return say("none", "Nothing to do for this job: none of its ranks is on this GPU.")
+        return suggestion("none", "Nothing to do for this job: none of its ranks is on this GPU.")
     again = fault.history.faults
     source = [lit.XID_CATALOG if fault.xids else lit.GPU_THRESHOLDS]
     if fault.recovery_action:
         source = [lit.RECOVERY_ACTION]
     if fault.asks == "application" and not fault.blames_hardware:
         text = "Look for the bug in the program first: an address out of range, a wrong shape, a broken kernel."
-        return say("inspect", text, checklist=lit.APPLICATION_XID_CHECKS, sources=source)
+        return suggestion("inspect", text, checklist=lit.APPLICATION_XID_CHECKS, sources=source)
     if fault.family in ("thermal", "power"):
         text = "The job goes on, slower. Look at the cooling and power of this node, and at its neighbours'."
-        return say("inspect", text, checklist=lit.THERMAL_CHECKS, sources=source)
+        return suggestion("inspect", text, checklist=lit.THERMAL_CHECKS, sources=source)
     if fault.asks == "application":
         text = "The job that met the error has to start again; the GPU replaces the memory row with its next reset."
-        return say("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=source)
+        return suggestion("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=source)
     way = _WAYS.get(fault.asks)
     if way is None:
-        return say("inspect" if again else "wait", "Nothing to do now: watch whether it comes again.", sources=source)
+        return suggestion(
+            "inspect" if again else "wait", "Nothing to do now: watch whether it comes again.", sources=source
+        )
     text = f"{'Start the job again without this GPU' if critical else 'At the next stop'}: {way}."
     if again:
         text += f" It is fault number {again} of this GPU in two weeks: take it out, don't only reset it."
     if critical:
-        return say("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
-    return say("inspect", text, checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
+        return suggestion("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
+    return suggestion("inspect", text, checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
 
 
 _WAYS: Mapping[str, str] = {
@@ -197,7 +199,7 @@ def _sdc_suspect(case: Case) -> Suggestion:
         "One device may compute wrong numbers without an error. Run the same step again on it and on another one: "
         "only a difference proves it. Until then it is a suspect."
     )
-    return say("inspect", text, checklist=lit.SDC_CHECKS, sources=[lit.MEGATRON, lit.GEMINI_REPLAY])
+    return suggestion("inspect", text, checklist=lit.SDC_CHECKS, sources=[lit.MEGATRON, lit.GEMINI_REPLAY])
 
 
 #: Incident kind -> its rule.

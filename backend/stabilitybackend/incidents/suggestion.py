@@ -10,7 +10,7 @@ from stabilitybackend.incidents.rollback_target import Target, Usable
 from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Action, Incident, Suggestion
 
-__all__ = ["Case", "over", "say"]
+__all__ = ["Case", "over", "suggestion"]
 
 #: Lines of a checklist.
 MAX_CHECKS = 8
@@ -40,7 +40,7 @@ class Case:
         return self.incident.onset_step
 
 
-def say(
+def suggestion(
     action: Action,
     text: str,
     back: Target | None = None,
@@ -77,4 +77,4 @@ def over(incident: Incident, checks: Iterable[str] = ()) -> Suggestion:
     """Return the suggestion for an incident that is over."""
     recovered = incident.state == "recovered"
     text = "Nothing to do: it recovered by itself." if recovered else "Nothing to do: it is resolved."
-    return say("none", text, checklist=checks)
+    return suggestion("none", text, checklist=checks)

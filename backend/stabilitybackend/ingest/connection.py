@@ -111,7 +111,7 @@ class AgentConnection:
             if not isinstance(how, Unavailable):
                 _LOG.error("run %s: the connection ended on a defect of ours", self._run_id, exc_info=how)
             text = how.message if isinstance(how, Unavailable) else "internal error, see the server log"
-            await self._say_and_close(Error("busy", text), _CLOSE_TRY_LATER)
+            await self._refuse_and_close(Error("busy", text), _CLOSE_TRY_LATER)
         await self.close(_CLOSE_NORMAL, "")
 
     async def push_command(self, message: CommandMessage) -> None:
@@ -162,7 +162,7 @@ class AgentConnection:
         else:
             return message
         self._gateway.counts.refused += 1
-        await self._say_and_close(problem, _CLOSE_POLICY)
+        await self._refuse_and_close(problem, _CLOSE_POLICY)
         return None
 
     async def _check_project(self, hello: Hello, ours: str) -> None:
@@ -203,7 +203,7 @@ class AgentConnection:
                 else:
                     raise BadMessage(f"{type(message).__name__} came after Hello, expected Frame or Health")
             except WrongVersion as error:
-                await self._say_and_close(Error("wrong_version", str(error), fatal=True), _CLOSE_POLICY)
+                await self._refuse_and_close(Error("wrong_version", str(error), fatal=True), _CLOSE_POLICY)
                 return
             except BadMessage as error:
                 self._gateway.counts.bad_messages += 1
@@ -253,10 +253,10 @@ class AgentConnection:
             await self._write(await self._answer(*due) if isinstance(due, tuple) else due)
 
     def _name(self, problem: str) -> None:
-        self._gateway.refused.say(logging.WARNING, f"run {self._run_id}: refused: {problem}")
+        self._gateway.refused.log(logging.WARNING, f"run {self._run_id}: refused: {problem}")
 
     def _name_spoilt(self, source: str, last: int) -> None:
-        self._gateway.spoilt.say(
+        self._gateway.spoilt.log(
             logging.ERROR,
             f"run {self._run_id}: all that {source} sends is taken for stored: {last} is its last number, which "
             "no process reaches, so a foreign frame set it. Start the process again (a new start has numbers of its "
@@ -308,7 +308,7 @@ class AgentConnection:
             await self.close(_CLOSE_TRY_LATER, "too slow")
             raise AgentGone(f"the agent's connection is closed ({type(error).__name__})") from error
 
-    async def _say_and_close(self, error: Error, code: int) -> None:
+    async def _refuse_and_close(self, error: Error, code: int) -> None:
         with contextlib.suppress(AgentGone):
             await self._send(error)
         await self.close(code, error.code)

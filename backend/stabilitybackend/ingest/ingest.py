@@ -147,7 +147,7 @@ class Ingest:
     ) -> asyncio.Future[Outcome]:
         """Like ``append``, but return once the frame has its place in the queue. Frames are stored in that order."""
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_look_at_error)
+        done.add_done_callback(_retrieve_error)
         while self._writer is not None and self._waiting_bytes >= QUEUE_BYTES:
             self._room.clear()
             await self._room.wait()
@@ -251,7 +251,7 @@ def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _look_at_error(future: asyncio.Future[Outcome]) -> None:
+def _retrieve_error(future: asyncio.Future[Outcome]) -> None:
     """Mark the error as seen: an agent that went away no longer waits for its answer."""
     if not future.cancelled():
         future.exception()

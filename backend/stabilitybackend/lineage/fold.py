@@ -365,7 +365,7 @@ class LineageFold(Stateful):
             self.checkpoints.gone(block.step, block.data["path"])
         elif block.type in ("process_death", "exception"):
             self._relaunches.launches.ended(str(block.data.get("source") or info.source), block.time)
-        self.tree.told(block)
+        self.tree.note_applied(block)
         yield LineageEvent(info, state.segment, block.type, block.time, block.step, block.data)
 
     def _checkpoint(self, state: SourceState, block: EventBlock) -> None:

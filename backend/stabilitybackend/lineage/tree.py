@@ -56,7 +56,7 @@ class Segment:
     points: int = 0
     applied: dict[str, Any] | None = None
 
-    def told(self, applied: Mapping[str, Any]) -> None:
+    def note_applied(self, applied: Mapping[str, Any]) -> None:
         """A rank says what it changed; where ranks differ, the value says that."""
         known = self.applied
         differing = {name for name in applied if known is not None and known.get(name, applied[name]) != applied[name]}
@@ -188,11 +188,11 @@ class SegmentTree(Stateful):
         self.touch(segment.id)
         return segment
 
-    def told(self, event: EventBlock) -> None:
+    def note_applied(self, event: EventBlock) -> None:
         """Take what a rank says that it changed in the rollback that it obeyed; any other event tells nothing."""
         if event.type == "command" and isinstance(event.data.get("applied"), dict):
             for segment in self.with_key(str(event.data.get("command_id"))):
-                segment.told(event.data["applied"])
+                segment.note_applied(event.data["applied"])
                 self.touch(segment.id)
 
     def rehang(self, segment: Segment, origin: int, fork_step: int) -> bool:

@@ -22,8 +22,8 @@ __all__ = ["FirstStep"]
 #: Stacks are looked at when nobody has moved for so long, and again so long after the first look was asked for: so many
 #: times what a rank may always stall, and at most so many seconds. With the time that an answer may take the hang is
 #: reported within 120 s.
-LOOK_FLOORS = 4.0
-LOOK_S = 40.0
+CHECK_FLOORS = 4.0
+CHECK_S = 40.0
 #: Rounds of two looks at one standstill: each of them disturbs the job a little.
 MAX_ROUNDS = 4
 #: Share of a core from which a main thread does something.
@@ -55,7 +55,7 @@ class FirstStep:
         self._run_id = run_id
         self._dumps = dumps
         self._wanted: list[DumpRequest] = []
-        self._look_s = LOOK_S
+        self._check_s = CHECK_S
         self._forget(frozenset())
 
     def _forget(self, place: frozenset[tuple[str, int, str]]) -> None:
@@ -75,9 +75,9 @@ class FirstStep:
     @staticmethod
     def concerns(visible: Sequence[RankWatch], limits: Limits) -> bool:
         """Say whether all ranks stand before the end of their first step, in no phase that may be long."""
-        look_s = _look_s(limits)
+        check_s = _check_s(limits)
         return bool(visible) and all(
-            not watch.first_step_done and not watch.in_long_phase and watch.stood_s >= look_s for watch in visible
+            not watch.first_step_done and not watch.in_long_phase and watch.stood_s >= check_s for watch in visible
         )
 
     def stuck(self, job: JobSnapshot, limits: Limits, now: float) -> bool:
@@ -88,7 +88,7 @@ class FirstStep:
             limits: how long ranks may stand.
             now: unix seconds.
         """
-        self._look_s = look_s = _look_s(limits)
+        self._check_s = check_s = _check_s(limits)
         place = frozenset((watch.source, watch.step, watch.phase) for watch in job.visible)
         if place != self._place:
             self._forget(place)
@@ -102,20 +102,20 @@ class FirstStep:
         if not self._request:
             self._ask(job, now)
         elif dump is None or not (dump.complete or waited >= DUMP_WAIT_S):
-            if waited >= look_s:
+            if waited >= check_s:
                 self._ask(job, now)  # nobody answered
         elif not self._before:
-            if waited >= look_s:
+            if waited >= check_s:
                 self._before = {rank: one.frames for rank in dump.looks if (one := dump.stack_of(rank)) is not None}
                 self._cpu_s = {rank: _tree_cpu_s(dump, rank) for rank in dump.looks}
                 self._ask(job, now)
         else:
-            self._stuck = all(self._stands(watch, dump, job) for watch in job.visible)
+            self._stuck = all(self._is_stalled(watch, dump, job) for watch in job.visible)
             self._rounds += 1
             self._request, self._before, self._used = "", {}, set()
         return self._stuck
 
-    def _stands(self, watch: RankWatch, dump: Dump, job: JobSnapshot) -> bool:
+    def _is_stalled(self, watch: RankWatch, dump: Dump, job: JobSnapshot) -> bool:
         """Say whether a rank does nothing, by two stacks and the processor."""
         stack = dump.stack_of(watch.rank)
         if stack is None or self._before.get(watch.rank) != stack.frames or job.waits_for_disk(watch):
@@ -137,7 +137,7 @@ class FirstStep:
         before, after = self._cpu_s.get(rank), _tree_cpu_s(dump, rank)
         if before is None or after is None or any(one.get("state") == "D" for one in _children(dump, rank)):
             return False
-        return abs(after - before) < TREE_USES_CPU * self._look_s  # less than before: a worker has come to its end
+        return abs(after - before) < TREE_USES_CPU * self._check_s  # less than before: a worker has come to its end
 
     def _ask(self, job: JobSnapshot, now: float) -> None:
         self._request = self._dumps.request_id(self._run_id, "first step", now)
@@ -147,8 +147,8 @@ class FirstStep:
         self._dumps.ask(want, job.running, now)
 
 
-def _look_s(limits: Limits) -> float:
-    return min(LOOK_S, LOOK_FLOORS * limits.hang_floor_s)
+def _check_s(limits: Limits) -> float:
+    return min(CHECK_S, CHECK_FLOORS * limits.hang_floor_s)
 
 
 def _tree_cpu_s(dump: Dump, rank: int) -> float | None:

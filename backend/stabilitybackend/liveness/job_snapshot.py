@@ -157,21 +157,21 @@ class JobSnapshot:
     @cached_property
     def seen_to_stand_s(self) -> float:
         """Of these, the seconds in which somebody looked."""
-        return max(watch.stood_s for watch in self.tellers)
+        return max(watch.stood_s for watch in self.reporting_ranks)
 
     @cached_property
-    def tellers(self) -> list[RankWatch]:
+    def reporting_ranks(self) -> list[RankWatch]:
         """Return the visible ranks that tell each step; all where none does."""
         return [watch for watch in self.visible if not watch.sparse] or self.visible
 
     @property
     def step(self) -> int:
         """Return the step at which the job hangs, -1 before its first one; some ranks never report theirs."""
-        told = [watch.step for watch in self.tellers if not watch.stepless]
-        later = [watch.step for watch in self.tellers if watch.step >= 0 and watch.first_step_done]
+        told = [watch.step for watch in self.reporting_ranks if not watch.stepless]
+        later = [watch.step for watch in self.reporting_ranks if watch.step >= 0 and watch.first_step_done]
         return min([step for step in told if step >= 0] if later else told, default=-1)
 
-    def stood_of(self, watch: RankWatch) -> float:
+    def stalled_s_of(self, watch: RankWatch) -> float:
         """Return for how long a rank has been stalled, seconds; without reported steps at most as the others."""
         return self.before_s + (min(watch.stood_s, self.seen_to_stand_s) if watch.sparse else watch.stood_s)
 

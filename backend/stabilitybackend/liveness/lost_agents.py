@@ -100,16 +100,16 @@ class LostAgents:
             now: unix seconds.
         """
         known = {name for group in self._groups for name in group.members}
-        fresh = sorted((name for name in lost if name not in known), key=lambda name: (_word(agents[name]), name))
-        if fresh and not (soon and now - _word(agents[fresh[0]]) <= lost_after_s + GATHER_S):
+        fresh = sorted((name for name in lost if name not in known), key=lambda name: (_seen_at(agents[name]), name))
+        if fresh and not (soon and now - _seen_at(agents[fresh[0]]) <= lost_after_s + GATHER_S):
             for name in fresh:
-                self._group_of(_word(agents[name])).members[name] = agents[name].node
+                self._group_of(_seen_at(agents[name])).members[name] = agents[name].node
         nodes = {agent.node for agent in agents.values() if agent.node}
         found = []
         for group in self._groups:
             ranks = [watch for name in group.members for watch in lost.get(name, ())]
             if ranks:
-                told = self._told(group, agents, ranks, elsewhere, nodes, lost_after_s, usual_step_s, hang, now)
+                told = self._reported(group, agents, ranks, elsewhere, nodes, lost_after_s, usual_step_s, hang, now)
                 found += [told] if told is not None else []
         return found
 
@@ -123,7 +123,7 @@ class LostAgents:
         self._groups.append(_Group(None, {}, (word, word)))
         return self._groups[-1]
 
-    def _told(
+    def _reported(
         self,
         group: _Group,
         agents: Mapping[str, Agent],
@@ -210,7 +210,7 @@ def _counted(what: str, count: int, many: bool) -> str:
     return f"{what} ({count} of them)" if many else what
 
 
-def _word(agent: Agent) -> float:
+def _seen_at(agent: Agent) -> float:
     return agent.seen_at or agent.opened_at or agent.lost_at or 0.0
 
 

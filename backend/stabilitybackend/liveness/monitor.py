@@ -260,7 +260,7 @@ class LivenessMonitor(Stateful):
         return [*self._first_step.wants(), *self._hang.wants()]
 
     def _tick_hang(self, visible: list[RankWatch], over: bool, now: float) -> Generator[None, None, list[Finding]]:
-        self._stalls.look(visible, now)
+        self._stalls.update(visible, now)
         yield
         allowed = Allowance(self._budgets, self.limits)
         overdue, excused = self._stalls.overdue(visible, self._ranks.values(), allowed, self._excused_until, now)

@@ -185,7 +185,7 @@ class RunSummary(Stateful):
             yield
         while self._lost:
             name = next(iter(self._lost))
-            found = self._look_up(name, store, fold.tree)
+            found = self._find(name, store, fold.tree)
             self._lost.discard(name)
             if found is None:
                 self._newest.pop(name, None)
@@ -204,7 +204,7 @@ class RunSummary(Stateful):
         return count.total - len(store.rows(key, limit + 1, count.high))
 
     @staticmethod
-    def _look_up(metric: str, store: RunStore, tree: SegmentTree) -> _Newest | None:
+    def _find(metric: str, store: RunStore, tree: SegmentTree) -> _Newest | None:
         """Return the newest effective row of ``metric`` from the store."""
         series: dict[int, list[tuple[_Who, SeriesKey]]] = {}
         for key in store.keys(metric):

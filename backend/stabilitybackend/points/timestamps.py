@@ -12,8 +12,8 @@ from stabilitybackend.points.store import RunStore
 __all__ = ["TimesFound", "first_row", "last_row"]
 
 #: Steps looked at first for a row; each further look goes so many times further.
-_LOOK_STEPS = 64
-_LOOK_FACTOR = 32
+_SEARCH_STEPS = 64
+_SEARCH_FACTOR = 32
 #: Metrics looked at for a segment that has none of the usual ones: the first ones that the run logged.
 _MAX_METRICS = 200
 #: Log times remembered per run; beyond that they are looked up again.
@@ -28,25 +28,25 @@ class HasRows(Protocol):
 
 def last_row(store: HasRows, key: SeriesKey, first: int, last: int) -> Rows:
     """Return the last row with ``first <= step <= last``, no row where there is none; reads little of a long series."""
-    width = _LOOK_STEPS
+    width = _SEARCH_STEPS
     while last >= first:
         rows = store.rows(key, max(last - width + 1, first), last)
         if len(rows):
             return Rows(rows.steps[-1:], rows.values[-1:], rows.times[-1:])
         last -= width
-        width *= _LOOK_FACTOR
+        width *= _SEARCH_FACTOR
     return Rows.EMPTY
 
 
 def first_row(store: HasRows, key: SeriesKey, first: int, last: int) -> Rows:
     """Return the first row with ``first <= step <= last``, no row where there is none."""
-    width = _LOOK_STEPS
+    width = _SEARCH_STEPS
     while first <= last:
         rows = store.rows(key, first, min(first + width - 1, last))
         if len(rows):
             return Rows(rows.steps[:1], rows.values[:1], rows.times[:1])
         first += width
-        width *= _LOOK_FACTOR
+        width *= _SEARCH_FACTOR
     return Rows.EMPTY
 
 

@@ -12,7 +12,7 @@ from msgspec import structs
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.keys import RUNS, RUNS_HEARD, RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.schema.runs import Run, RunView
 from stabilityclient.wire import Hello
 
@@ -65,7 +65,7 @@ class RunIndex:
             pipe.hset(keys.meta, mapping=facts)  # type: ignore[arg-type]
         await pipe.execute()
         await self._redis.zadd(RUNS, {hello.run_id: now}, nx=True)
-        await self._redis.zadd(RUNS_HEARD, {hello.run_id: now})
+        await self._redis.zadd(RUNS_ACTIVE, {hello.run_id: now})
 
     async def exists(self, run_id: str) -> bool:
         """Return whether there is such a run."""
@@ -133,9 +133,9 @@ class RunIndex:
         same: Any = await self._redis.zrangebyscore(RUNS, repr(score), repr(score))  # in the order of their ids
         return newer + sum(1 for other in same if other >= run_id.encode())
 
-    async def heard_since(self, time: float) -> list[str]:
+    async def active_since(self, time: float) -> list[str]:
         """Return the ids of the runs that reported since ``time`` (unix seconds), newest first."""
-        return await self._since(RUNS_HEARD, time)
+        return await self._since(RUNS_ACTIVE, time)
 
     async def with_incidents_since(self, time: float) -> list[str]:
         """Return the ids of the runs of which an incident changed since ``time``, newest change first."""
@@ -147,14 +147,14 @@ class RunIndex:
 
     async def complete(self) -> None:
         """Note when runs last reported, and their incidents changed, that an older version stored without it."""
-        known = set(await self.heard_since(float("-inf")))
+        known = set(await self.active_since(float("-inf")))
         missing = [run_id for run_id in await self.ids() if run_id not in known]
         for run in await self.stored_all(missing):
             last: Any = await self._redis.xrevrange(RunKeys(run.run_id).incident_events, count=1)
             if last:
                 changed = int(last[0][0].partition(b"-")[0]) / 1000
                 await self._redis.zadd(RUNS_WITH_INCIDENTS, {run.run_id: changed}, nx=True)
-            await self._redis.zadd(RUNS_HEARD, {run.run_id: run.updated}, nx=True)
+            await self._redis.zadd(RUNS_ACTIVE, {run.run_id: run.updated}, nx=True)
 
     async def created_before(self, time: float, offset: int, count: int) -> list[str]:
         """Return ``count`` ids of the runs created before ``time`` (unix seconds), oldest first, from ``offset`` on."""
@@ -184,7 +184,7 @@ class RunIndex:
     async def forget(self, run_id: str) -> None:
         """Remove every key of a run, and it from the lists."""
         await self._redis.unlink(*RunKeys(run_id).all())
-        for key in (RUNS, RUNS_HEARD, RUNS_WITH_INCIDENTS):
+        for key in (RUNS, RUNS_ACTIVE, RUNS_WITH_INCIDENTS):
             await self._redis.zrem(key, run_id)
 
     async def save_view(self, run_id: str, view: RunView, updated: float) -> None:
@@ -192,7 +192,7 @@ class RunIndex:
         fields: Any = {"view": msgspec.json.encode(view), "updated": repr(updated)}
         pipe = self._redis.pipeline(transaction=False)
         pipe.hset(RunKeys(run_id).meta, mapping=fields)
-        pipe.zadd(RUNS_HEARD, {run_id: updated}, xx=True)  # not one that is being deleted
+        pipe.zadd(RUNS_ACTIVE, {run_id: updated}, xx=True)  # not one that is being deleted
         await pipe.execute()
 
 

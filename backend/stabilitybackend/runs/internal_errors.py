@@ -72,13 +72,13 @@ class InternalErrors:
         """Take note that ``what`` failed."""
         self._now[what] = f"{type(error).__name__}: {error}"[:MAX_CHARS]
         log = self._logs.setdefault(what, QuietLog(_log))
-        log.say(logging.ERROR, f"run {self._run_id}: the server fails at {what}", error)
+        log.log(logging.ERROR, f"run {self._run_id}: the server fails at {what}", error)
 
     def view(self, work: Callable[[], RunView], before: RunView) -> RunView:
         """Return what ``work`` (``RunState.view``) shows; where it fails ``before``, and that it fails."""
-        return self.told(self.tried(PAGE, work, before))
+        return self.marked(self.tried(PAGE, work, before))
 
-    def told(self, run: V) -> V:
+    def marked(self, run: V) -> V:
         """Return a run with what fails in its note and its status."""
         if not self._now:
             return run

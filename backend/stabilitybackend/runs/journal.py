@@ -182,7 +182,7 @@ class Journal:
         pipe.hset(self._keys.meta, "retell", str(fork_step))
         await pipe.execute()
 
-    async def retold(self) -> None:
+    async def reconciled(self) -> None:
         """Note that the incidents are stored as they are without what was undone."""
         await self.patiently(lambda: self._redis.hdel(self._keys.meta, "retell"))
 
@@ -195,5 +195,5 @@ class Journal:
                 if as_unavailable(error) is None:
                     raise
                 self.interrupted = True
-                self._quiet.say(logging.WARNING, f"run {self._run_id}: Redis is away ({error!s:.200}), trying again")
+                self._quiet.log(logging.WARNING, f"run {self._run_id}: Redis is away ({error!s:.200}), trying again")
                 await asyncio.sleep(AWAY_PAUSE_S)

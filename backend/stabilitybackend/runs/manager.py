@@ -101,7 +101,7 @@ class RunManager:
         try:
             await self.fleet.load()
             await self._index.complete()
-            heard = await self._index.stored_all(await self._index.heard_since(self._clock() - WATCH_AGAIN_S))
+            heard = await self._index.stored_all(await self._index.active_since(self._clock() - WATCH_AGAIN_S))
             live = {run.run_id: None for run in heard if run.status in FOLLOWED_STATES}
             self._leftover = [run_id for run_id in await self._index.ids() if run_id not in live]
             self.waking.start(live)
@@ -260,7 +260,7 @@ class RunManager:
         worker = self._workers.get(run_id)
         if worker is not None and worker.readiness.reached:
             return worker.run()
-        return worker.defects.told(stored) if worker is not None and stored is not None else stored
+        return worker.internal_errors.marked(stored) if worker is not None and stored is not None else stored
 
     # --- storage -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ __all__ = ["RunResumer"]
 #: Runs that are taken up at the same time: all share one core, so more of them only make the first one wait.
 AT_ONCE = 4
 #: A run that takes longer lets the next one begin beside it, seconds.
-PATIENCE_S = 5.0
+WAIT_S = 5.0
 
 
 class RunResumer:
@@ -61,7 +61,7 @@ class RunResumer:
                     self._waiting.pop(run_id, None)
                     return
                 with contextlib.suppress(StabilityBoardError):  # still under way, and shown as such
-                    await worker.ready(PATIENCE_S)
+                    await worker.ready(WAIT_S)
 
         await asyncio.gather(*(wake(run_id) for run_id in list(self._waiting)))
 

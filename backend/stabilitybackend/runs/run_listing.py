@@ -48,7 +48,7 @@ class RunListing:
         self._index = index
         self._channel = channel
         self._overview = overview
-        self._told: RunView | None = None
+        self._reported: RunView | None = None
         self._saved: tuple[RunView | None, float] = (None, 0.0)
         self._saved_at = float("-inf")
         self._pushed_metrics = -1
@@ -57,7 +57,7 @@ class RunListing:
         """Note that something is new."""
         self.changed = True
 
-    def heard(self, stored: float, now: float) -> None:
+    def frame_stored(self, stored: float, now: float) -> None:
         """Note that a frame is taken in: one that was stored before a restart is not from now.
 
         Args:
@@ -94,7 +94,7 @@ class RunListing:
         self.run = structs.replace(self.run, **_fields(view), updated=self.updated)
         return self.run
 
-    async def tell(self, view: RunView, now: float) -> None:
+    async def publish(self, view: RunView, now: float) -> None:
         """Publish and store the run where it changed.
 
         Args:
@@ -106,8 +106,8 @@ class RunListing:
         if self._pushed_metrics == len(run.metrics):
             del pushed["metrics"]
         self._pushed_metrics = len(run.metrics)
-        changed = self.changed or view != self._told
-        self.changed, self._told = False, view
+        changed = self.changed or view != self._reported
+        self.changed, self._reported = False, view
         if changed or self._channel:
             self._channel.publish({"type": "run", "run": pushed})
         if changed:

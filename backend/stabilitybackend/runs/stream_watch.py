@@ -27,7 +27,7 @@ __all__ = ["StreamWatch"]
 #: Longest wait in one look, milliseconds.
 BLOCK_MS = 1_000
 #: Streams in one look; further ones take turns. Each may answer with one frame of up to 4 MiB.
-LOOK_RUNS = 128
+RUNS_A_READ = 128
 #: Pause after something was seen, seconds: a worker that has not read yet would be woken again.
 PAUSE_S = 0.02
 #: Pause after Redis was away, seconds.
@@ -54,11 +54,11 @@ class StreamWatch:
     async def follow(self) -> None:
         """Look without end; cancel it to stop."""
         try:
-            await self._look_for_ever()
+            await self._watch_streams()
         finally:
             await self._own.aclose()
 
-    async def _look_for_ever(self) -> None:
+    async def _watch_streams(self) -> None:
         away = False
         while True:
             chunk = self._chunk()
@@ -67,7 +67,7 @@ class StreamWatch:
                 found: Any = await self._redis.xread(streams, count=1, block=BLOCK_MS if not away else None)
             except (RedisError, OSError) as error:
                 away = True
-                self._quiet.say(logging.WARNING, f"Redis is away ({error!s:.200}), trying again")
+                self._quiet.log(logging.WARNING, f"Redis is away ({error!s:.200}), trying again")
                 # At once, before Redis is back: a frame that is read then may lie behind a gap.
                 self._interrupt()
                 await asyncio.sleep(AWAY_PAUSE_S)
@@ -95,7 +95,7 @@ class StreamWatch:
         """Return the next LOOK_RUNS of those that rest, by their ids."""
         resting = {worker.run_id: worker for worker in self._workers() if worker.rest.rests and not worker.has_agents}
         ids = sorted(resting)
-        if len(ids) > LOOK_RUNS:
-            ids = ([run_id for run_id in ids if run_id > self._place] + ids)[:LOOK_RUNS]
+        if len(ids) > RUNS_A_READ:
+            ids = ([run_id for run_id in ids if run_id > self._place] + ids)[:RUNS_A_READ]
         self._place = ids[-1] if ids else ""
         return [resting[run_id] for run_id in ids]

@@ -63,7 +63,7 @@ class Unreadable(Stateful):
             known[0] += 1
         elif len(self._named) < MAX_NAMED:
             self._named[what, why[:MAX_CHARS]] = [1, source]
-        self._quiet.say(logging.WARNING if error is None else logging.ERROR, f"run {self._run_id}: {text}", error)
+        self._quiet.log(logging.WARNING if error is None else logging.ERROR, f"run {self._run_id}: {text}", error)
 
     @property
     def note(self) -> str:

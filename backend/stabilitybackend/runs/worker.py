@@ -100,7 +100,7 @@ class RunWorker:
         self._closed = False
         self._turning = asyncio.Lock()  # held by whoever stops and starts it
         self.readiness = Readiness(run_id)
-        self.defects = InternalErrors(run_id)
+        self.internal_errors = InternalErrors(run_id)
         self._task: asyncio.Task[None] | None = None
         #: Stream ids up to which all that follows is in ``_unsaved`` or stored (in a batch the cursor is ahead of it);
         #: and up to which it is stored for certain: frames up to there may leave the stream.
@@ -113,13 +113,17 @@ class RunWorker:
     def start(self, after: RunWorker | None = None) -> None:
         """Begin to follow the stream, in the place of ``after``, which is over or about to be."""
         if after is not None:
-            self._delivery, self.state.agents, self.defects = after._delivery, after.state.agents, after.defects
+            self._delivery, self.state.agents, self.internal_errors = (
+                after._delivery,
+                after.state.agents,
+                after.internal_errors,
+            )
         self._task = asyncio.create_task(self._follow(after), name=f"run-{self.run_id}")
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.defects.note(FOLLOWING, error)
+            self.internal_errors.note(FOLLOWING, error)
             self.readiness.fail()  # the next request starts another worker
 
     @property
@@ -171,7 +175,7 @@ class RunWorker:
             for cursor, message in entries:
                 replayed = stream_order(cursor) <= stream_order(applied)
                 if not replayed:
-                    await self._retold()
+                    await self._reconcile_incidents()
                 self.cursor = cursor
                 self._window.read(self.state, cursor, len(message))
                 fold = partial(apply_frame, self.state, cursor, message, self.detectors, replayed=replayed)
@@ -181,13 +185,13 @@ class RunWorker:
                 if len(entries) > 1:
                     await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
             if not entries and not self.readiness.reached:
-                await self._retold()
+                await self._reconcile_incidents()
                 self.readiness.reach()
-                self.defects.mended(FOLLOWING)
+                self.internal_errors.mended(FOLLOWING)
                 self.rest.begin()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
             if entries:
-                self.listing.heard(stream_order(self.cursor)[0] / 1000, self._clock())
+                self.listing.frame_stored(stream_order(self.cursor)[0] / 1000, self._clock())
                 self.rest.active()
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
@@ -221,33 +225,33 @@ class RunWorker:
             self.state.liveness.agent_connected(agent, self._clock())
         await self.journal.patiently(self.listing.load)
         stored.into(self.state, with_incidents=processes is None)
-        self.defects.checked("reading its stored incidents", stored.unreadable)
+        self.internal_errors.checked("reading its stored incidents", stored.unreadable)
         await self._fleet_reporter.incidents(self.listing.names, stored.incidents)
         self._concluded = stored.applied
         return stored.applied
 
-    async def _retold(self) -> None:
+    async def _reconcile_incidents(self) -> None:
         """Let the incidents that were judged anew, if they were, take the place of the stored ones."""
         if self.state.reconciling:
             self._unsaved.add_incidents(self._reconciliation.end(self.state, self._clock()))
             await self._conclude(Changes())
-            await self.journal.retold()
+            await self.journal.reconciled()
 
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
         changes = Changes()
-        with self.defects.noted(JUDGING):
+        with self.internal_errors.noted(JUDGING):
             changes = await self._slices.run(self.state.ticking())
         await self._conclude(changes)
-        with self.defects.noted("telling of it"):
-            await self.tell_fleet()
+        with self.internal_errors.noted("telling of it"):
+            await self.report_to_fleet()
             await self._slices.run(self._health.flushing(self.state.statuses))
         await self._slices.breathe()
-        await self.listing.tell(self.defects.view(self.state.view, self.listing.run), self._clock())
+        await self.listing.publish(self.internal_errors.view(self.state.view, self.listing.run), self._clock())
 
-    async def tell_fleet(self) -> None:
+    async def report_to_fleet(self) -> None:
         """Let the fleet's memory know what stopped the job up to now."""
-        await self._fleet_reporter.tell(self.state, self.listing.names, self._clock())
+        await self._fleet_reporter.report(self.state, self.listing.names, self._clock())
 
     # --- what follows from changes -------------------------------------------------------------------------------
 
@@ -260,7 +264,7 @@ class RunWorker:
             await self.journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
             await self._fleet_reporter.incidents(self.listing.names, unsaved.incidents.values())
         if changes:
-            with self.defects.noted("showing what is new"):
+            with self.internal_errors.noted("showing what is new"):
                 publish(self.channel, self.state, changes, self.cursor)
         for command in changes.commands.values():
             await self._deliver(command)
@@ -299,7 +303,7 @@ class RunWorker:
         self._slices.after(partial(self._take, partial(self.state.on_health, health)))
 
     def _take(self, word: Callable[[], AgentHealth | None]) -> None:
-        with self.defects.noted("taking what its agents say"):
+        with self.internal_errors.noted("taking what its agents say"):
             if (agent := word()) is not None:
                 self._health.put(agent)
 
@@ -389,7 +393,7 @@ class RunWorker:
 
     def run(self) -> Run:
         """Return the run as it is now."""
-        return self.listing.shown(self.defects.view(self.state.view, self.listing.run))
+        return self.listing.shown(self.internal_errors.view(self.state.view, self.listing.run))
 
     @property
     def has_agents(self) -> bool:

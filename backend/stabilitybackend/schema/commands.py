@@ -115,7 +115,7 @@ KINDS: Mapping[Kind, CommandKind] = {
 }
 
 
-def _said(description: str, **limits: int) -> Mapping[str, object]:
+def _described(description: str, **limits: int) -> Mapping[str, object]:
     """Return what FastAPI reads of a field: how the OpenAPI describes it, and that ``"5"`` is no 5."""
     return {"description": description, "strict": True, **limits}
 
@@ -132,33 +132,33 @@ class CommandRequest:
 
     kind: Kind
     to_step: int | None = field(
-        default=None, metadata=_said("step of a checkpoint: training goes on from the step after it")
+        default=None, metadata=_described("step of a checkpoint: training goes on from the step after it")
     )
-    lr_scale: float | None = field(default=None, metadata=_said("factor on the learning rate, (0, 10]"))
-    seed: int | None = field(default=None, metadata=_said("new seed of the data order"))
-    skip_batches: int | None = field(default=None, metadata=_said("global batches to skip after the checkpoint"))
+    lr_scale: float | None = field(default=None, metadata=_described("factor on the learning rate, (0, 10]"))
+    seed: int | None = field(default=None, metadata=_described("new seed of the data order"))
+    skip_batches: int | None = field(default=None, metadata=_described("global batches to skip after the checkpoint"))
     exclude_nodes: list[str] | None = field(
-        default=None, metadata=_said("restart: nodes that the job shall come up without")
+        default=None, metadata=_described("restart: nodes that the job shall come up without")
     )
     keep_nodes: list[str] | None = field(
-        default=None, metadata=_said("restart: nodes that the plan would leave out and shall not")
+        default=None, metadata=_described("restart: nodes that the plan would leave out and shall not")
     )
     grace_s: float | None = field(
-        default=None, metadata=_said("restart: seconds from SIGTERM to SIGKILL, 10 if left out")
+        default=None, metadata=_described("restart: seconds from SIGTERM to SIGKILL, 10 if left out")
     )
     task: str | None = field(
-        default=None, metadata=_said("task: its name, as a plug-in of the agents registered it", max_length=100)
+        default=None, metadata=_described("task: its name, as a plug-in of the agents registered it", max_length=100)
     )
     accept_inside_incident: bool = field(
         default=False,
-        metadata=_said("rollback, restart: also go to a checkpoint that was saved inside an open incident"),
+        metadata=_described("rollback, restart: also go to a checkpoint that was saved inside an open incident"),
     )
-    reason: str = field(default="", metadata=_said("why, for the record"))
+    reason: str = field(default="", metadata=_described("why, for the record"))
     expires_s: float | None = field(
-        default=None, metadata=_said(f"seconds after which nobody may begin with it; {_EXPIRES} if left out")
+        default=None, metadata=_described(f"seconds after which nobody may begin with it; {_EXPIRES} if left out")
     )
     idempotency_key: str | None = field(
-        default=None, metadata=_said("the same key gives the same command again", max_length=200)
+        default=None, metadata=_described("the same key gives the same command again", max_length=200)
     )
 
     def given(self) -> dict[str, object]:

@@ -24,17 +24,17 @@ class AgentLog:
     def __init__(self, stream: TextIO, now: Callable[[], float] = time.time) -> None:
         self._stream = stream
         self._now = now
-        self._said: dict[str, float] = {}
+        self._written: dict[str, float] = {}
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Write one line; never raises."""
         now = self._now()
         key = text[:SAME_CHARS]
-        if now - self._said.get(key, -REPEAT_S) < REPEAT_S:
+        if now - self._written.get(key, -REPEAT_S) < REPEAT_S:
             return
-        if len(self._said) >= MAX_REMEMBERED:
-            self._said.clear()
-        self._said[key] = now
+        if len(self._written) >= MAX_REMEMBERED:
+            self._written.clear()
+        self._written[key] = now
         try:
             fd = self._stream.fileno()
             if os.fstat(fd).st_size > LOG_BYTES:

@@ -40,11 +40,11 @@ from stabilityclient.wire import Health, Hello
 __all__ = ["AgentService", "main"]
 
 #: Seconds between two looks at the sources: new ones, slots, processes that can't be watched otherwise.
-LOOK_S = 0.25
+SOURCES_POLL_S = 0.25
 #: The slot of a rank whose end wakes the agent is read with each so-manieth look, until the first rank finishes.
-QUIET_LOOKS = 3
+QUIET_POLLS = 3
 #: Seconds between two looks at the checkpoints on disk.
-CHECKPOINT_LOOK_S = 2.0
+CHECKPOINT_POLL_S = 2.0
 #: Shortest STABILITY_GPU_POLL_S, seconds: for tests. What NVML gives are averages over a tenth of a second or more.
 MIN_GPU_POLL_S = 0.1
 #: Seconds between two writes of cursor.json while records flow: the server knows better what it has, so an older one
@@ -69,7 +69,7 @@ class AgentService:
         self._folder = folder
         self._facts = read_json(str(folder / "run.json"))
         self._log = AgentLog(sys.stderr)
-        plugins.load(environ, self._log.say)
+        plugins.load(environ, self._log.write)
         self._drain_s = _number(environ.get("STABILITY_DRAIN_S"), DEFAULT_DRAIN_S)
         limit = int(_number(environ.get("STABILITY_SPOOL_MIB"), DEFAULT_SPOOL_MIB) * 1024 * 1024)
         self._node = node_name(environ)
@@ -77,9 +77,9 @@ class AgentService:
         self._cursor_file = StateFile(folder / "agent" / "cursor.json")
         before = self._cursor_file.read()
         self._sources = Sources(folder, texts(before.get("acked")))
-        self._own = AgentEvents(folder, self._node, limit, self._log.say)
+        self._own = AgentEvents(folder, self._node, limit, self._log.write)
         self._checkpoints = CheckpointWatch(before.get("checkpoints"))
-        self._told: set[str] = set(texts(before.get("deaths")))
+        self._reported_deaths: set[str] = set(texts(before.get("deaths")))
         self._kernel = KernelLog(environ=environ)
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
         stacks = StackTaker(folder, self._sources, self._deaths.descriptor, self._own.event)
@@ -98,7 +98,7 @@ class AgentService:
         self._health.gpu_of = lambda source: self._gpus.device_of(_own_pid(source), source.info.local_rank)
         self._health.more_gaps = [self._gpus.blind, stacks.blind]
         self._spool_cleaner = SpoolCleaner(limit)
-        self._downlink = Downlink(folder, self._log.say)
+        self._downlink = Downlink(folder, self._log.write)
         self._state: dict[str, Any] = {}
         self._cursor_at = 0.0
         self._dirty = True
@@ -114,10 +114,10 @@ class AgentService:
             self._hello,
             on_command=self._command,
             on_acked=self._acked,
-            on_state=lambda state, text: self._say_state(state, text, url),
+            on_state=lambda state, text: self._write_state(state, text, url),
             on_records=self._passed,
-            health=self._say_health,
-            log=self._log.say,
+            health=self._health_message,
+            log=self._log.write,
         )
 
     async def run(self) -> str:
@@ -126,13 +126,13 @@ class AgentService:
         stopping = asyncio.Event()
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
         self._own.reserve()
-        self._look()
+        self._poll()
         parts = (self._uplink.run(), self._gpus.run(), self._watch_checkpoints(), self._agent_commands.run())
         tasks = [asyncio.create_task(part) for part in parts]
         outcome = "left"
         try:
             while not stopping.is_set():
-                self._look()
+                self._poll()
                 self._write_cursor(time.monotonic() >= self._cursor_at)
                 verdict = self._verdict()
                 if verdict is not None:
@@ -142,7 +142,7 @@ class AgentService:
                     if task.done():
                         task.result()  # a defect of ours: end with its trace in the log, a rank starts a new agent
                 try:
-                    await asyncio.wait_for(stopping.wait(), LOOK_S)
+                    await asyncio.wait_for(stopping.wait(), SOURCES_POLL_S)
                 except TimeoutError:
                     pass
         finally:
@@ -155,18 +155,18 @@ class AgentService:
             self._own.close()
         if outcome == "done":
             self._spool_cleaner.sweep_all(self._sources)
-        self._say_state(outcome, "", "")
+        self._write_state(outcome, "", "")
         return outcome
 
     # --- looking -------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._looks += 1
         self._sources.discover()
         self._read_kernel()
         for source in self._sources:
-            self._look_at(source)
-        self._deaths.look()
+            self._poll_source(source)
+        self._deaths.poll()
         self._own.flush()
         self._spool_cleaner.sweep(self._sources)
 
@@ -174,55 +174,55 @@ class AgentService:
         """Find new sources; a rank is watched from here on, as it may die before the next look."""
         fresh = self._sources.discover()
         for source in fresh:
-            self._look_at(source)
+            self._poll_source(source)
         return bool(fresh)
 
-    def _look_at(self, source: Source) -> None:
+    def _poll_source(self, source: Source) -> None:
         if not source.is_rank:
             source.final = source.info.source != self._own.name or self._job_over()
             return
         was_final = source.final
         try:
-            if self._deaths.descriptor(source) is None or self._finishing_until or self._looks % QUIET_LOOKS == 0:
+            if self._deaths.descriptor(source) is None or self._finishing_until or self._looks % QUIET_POLLS == 0:
                 source.observe()
             self._dirty |= source.final and not was_final
-            self._look_after(source)
+            self._after_end(source)
         except Exception as error:  # whatever lies in one folder, the other ranks are not to suffer from it
             source.trouble = f"the agent fails with it: {type(error).__name__}: {error}"[:300]
-            self._log.say(f"{source.info.source}: {source.trouble}")
+            self._log.write(f"{source.info.source}: {source.trouble}")
 
     def _read_kernel(self) -> None:
         lines = self._kernel.read()
         self._deaths.take_kernel(lines)
         self._gpus.kernel(lines)
 
-    def _look_after(self, source: Source) -> None:
+    def _after_end(self, source: Source) -> None:
         """Be woken at the end of a rank that lives; tell the end of one that does not."""
         if source.alive:
             fd = self._deaths.follow(source)
             if fd is not None:
                 asyncio.get_running_loop().add_reader(fd, self._ended, source)
         elif source.ended is None:
-            self._tell_death(source)
+            self._report_death(source)
 
     def _ended(self, source: Source) -> None:
         source.observe()
         self._read_kernel()
-        self._tell_death(source)
+        self._report_death(source)
 
-    def _tell_death(self, source: Source) -> None:
+    def _report_death(self, source: Source) -> None:
         fd = self._deaths.descriptor(source)
         if fd is not None:
             asyncio.get_running_loop().remove_reader(fd)  # before it is closed: its number may come again
-        found = self._deaths.told(source)
+        found = self._deaths.reported(source)
         if found is None:
             return  # its last threads still live: the next look asks again
         data, source.ended = found
         name = source.info.source
         finished = source.slot is not None and source.slot.state == STATE_FINISHED
-        if finished or name in self._told or self._opened_again(source):
+        if finished or name in self._reported_deaths or self._opened_again(source):
             return
-        self._told.add(name)
+        self._reported_deaths.add(name)
         self._dirty = True
         step = source.slot.step if source.slot is not None else -1
         if data is None:
@@ -231,7 +231,7 @@ class AgentService:
         data |= {"ordered": self._restart.ordered_end(source)}
         self._own.event("process_death", step if step >= 0 else None, data)
         self._write_cursor(True)  # at once: the agent that follows a killed one must not tell it again
-        self._log.say(f"process death: {data['evidence']['text']}")
+        self._log.write(f"process death: {data['evidence']['text']}")
 
     def _opened_again(self, source: Source) -> bool:
         """Whether the same process called ``init()`` again: its end is told once, by its newest source."""
@@ -271,7 +271,7 @@ class AgentService:
         facts = self._facts or read_json(str(self._folder / "run.json"))
         return make_hello(facts, self._own.name, self._node, self._sources)
 
-    def _say_health(self) -> Health:
+    def _health_message(self) -> Health:
         for source in self._sources:
             source.observe()  # an agent that itself stood still for a while must not tell old slots under the new time
         state = {
@@ -325,12 +325,12 @@ class AgentService:
             "acked": {source.info.source: source.acked for source in self._sources},
             "held": [source.info.source for source in self._sources if source.held],
             "checkpoints": self._checkpoints.state(),
-            "deaths": sorted(self._told),
+            "deaths": sorted(self._reported_deaths),
             "orders": self._agent_commands.state(),
         }
         self._dirty = not self._cursor_file.write(value)
 
-    def _say_state(self, state: str, text: str, url: str) -> None:
+    def _write_state(self, state: str, text: str, url: str) -> None:
         goes_on = state == "connecting" and self._state.get("state") == state
         since = self._state["since"] if goes_on else time.time()
         self._state = {
@@ -343,7 +343,7 @@ class AgentService:
         }
         self._agent_file.write(self._state)
         if state == "refused":
-            self._log.say(f"refused: {text}")
+            self._log.write(f"refused: {text}")
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class AgentService:
 
     async def _watch_checkpoints(self) -> None:
         while True:
-            await asyncio.sleep(CHECKPOINT_LOOK_S)
+            await asyncio.sleep(CHECKPOINT_POLL_S)
             for step, path in self._checkpoints.gone():
                 self._own.event("checkpoint_gone", step, {"path": path})
                 self._dirty = True

@@ -36,7 +36,7 @@ class Source:
 
     Args:
         folder: its folder. info: its SourceInfo. ticks: start of its process (0: unknown).
-        patience_s: handed to the reader.
+        gap_wait_s: handed to the reader.
 
     Attributes:
         acked: last number that the server confirmed. sent: last number sent since the last rewind.
@@ -50,12 +50,12 @@ class Source:
         beat_at: monotonic seconds when the beat was last seen to move. ended: how its process ended, once known.
     """
 
-    def __init__(self, folder: Path, info: SourceInfo, ticks: int, *, patience_s: float | None = None) -> None:
+    def __init__(self, folder: Path, info: SourceInfo, ticks: int, *, gap_wait_s: float | None = None) -> None:
         self.folder = folder
         self.info = info
         self.ticks = ticks
         self.reader = (
-            SpoolReader(str(folder)) if patience_s is None else SpoolReader(str(folder), patience_s=patience_s)
+            SpoolReader(str(folder)) if gap_wait_s is None else SpoolReader(str(folder), gap_wait_s=gap_wait_s)
         )
         self.acked = 0
         self.sent = 0
@@ -184,15 +184,15 @@ class Sources:
         return max(living, default=-1)
 
 
-def load_source(folder: Path, *, patience_s: float | None = None) -> Source | None:
+def load_source(folder: Path, *, gap_wait_s: float | None = None) -> Source | None:
     """Return the source in a folder, None where it is not whole (yet)."""
     try:
-        return read_source(folder, patience_s=patience_s)
+        return read_source(folder, gap_wait_s=gap_wait_s)
     except (OSError, ValueError):
         return None
 
 
-def read_source(folder: Path, *, patience_s: float | None = None) -> Source:
+def read_source(folder: Path, *, gap_wait_s: float | None = None) -> Source:
     """Return the source in a folder.
 
     Raises:
@@ -207,7 +207,7 @@ def read_source(folder: Path, *, patience_s: float | None = None) -> Source:
     if not (0 < info.pid < 2**31 and 0 <= (info.rank or 0) < 2**31 and abs(info.started) < MAX_TIME_S):
         raise ValueError(f"source.json says rank {info.rank}, pid {info.pid}, started {info.started}")
     ticks = facts.get("start_ticks")
-    source = Source(folder, info, ticks if type(ticks) is int and ticks > 0 else 0, patience_s=patience_s)
+    source = Source(folder, info, ticks if type(ticks) is int and ticks > 0 else 0, gap_wait_s=gap_wait_s)
     namespace = facts.get("pid_ns")
     source.elsewhere = bool(namespace) and namespace != pid_namespace()
     source.no_dumps = str(facts["no_dumps"])[:300] if facts.get("no_dumps") else None

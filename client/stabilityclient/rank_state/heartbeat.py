@@ -23,11 +23,11 @@ __all__ = ["HeartbeatThread"]
 #: Seconds between beats. A slot whose beat does not move says that Python itself is held (see the design, hang).
 BEAT_S = 1.0
 #: Beats between two looks after the agent, for the first rank of the node.
-LOOK_BEATS = 2
+POLL_BEATS = 2
 #: Looks in a row that find the server away before that is reported: two or three reconnects are nobody's concern.
-AWAY_LOOKS = 10
+AWAY_POLLS = 10
 #: The same for the other ranks: they only matter when the first rank is gone.
-OTHER_LOOK_BEATS = 7
+OTHER_POLL_BEATS = 7
 
 
 class HeartbeatThread:
@@ -59,7 +59,7 @@ class HeartbeatThread:
         self._pending_tried = False
         self._guard = guard
         self._logged = logged
-        self._look_beats = LOOK_BEATS if local_rank == 0 else OTHER_LOOK_BEATS
+        self._poll_beats = POLL_BEATS if local_rank == 0 else OTHER_POLL_BEATS
         self._wake = threading.Event()
         self._stopped = False
         self._published = 0.0
@@ -109,9 +109,9 @@ class HeartbeatThread:
                 self.publish()
                 self._leave_signal()
                 self._ask_main_thread()
-                self._probe.look()
-                if self._sidecar is not None and self._slot.beat % self._look_beats == 0:
-                    self._look(self._sidecar)
+                self._probe.poll()
+                if self._sidecar is not None and self._slot.beat % self._poll_beats == 0:
+                    self._poll(self._sidecar)
             except Exception as error:  # strict or not: an exception in a daemon thread helps nobody
                 self._guard.swallowed += 1
                 self._guard.note("heart", f"{type(error).__name__}: {error}")
@@ -139,14 +139,14 @@ class HeartbeatThread:
             self._slot.write_probes()
             self._pending.ask()
 
-    def _look(self, sidecar: Sidecar) -> None:
+    def _poll(self, sidecar: Sidecar) -> None:
         sidecar.ensure()
         state = sidecar.state()
         if state.get("state") == "refused" and state.get("error") != self._told:
             self._told = str(state.get("error"))
             self._guard.note("agent", f"the server refuses this run's data, it stays in the spool: {self._told}")
         self._away = self._away + 1 if state.get("state") == "connecting" else 0
-        if self._away == AWAY_LOOKS:
+        if self._away == AWAY_POLLS:
             where, why = state.get("url"), state.get("error")
             self._guard.note(
                 "agent", f"the server at {where} can't be reached, what is logged waits in the spool: {why}"

@@ -34,7 +34,7 @@ _OURS = "stability-"
 
 
 class Probe:
-    """The probe counter of one process. ``look`` is called by the heartbeat thread, with each beat.
+    """The probe counter of one process. ``poll`` is called by the heartbeat thread, with each beat.
 
     Args:
         counter: path of the counter file, made if it is not there.
@@ -53,7 +53,7 @@ class Probe:
         self._asking: Any = None
         self._asking_since = 0.0
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Answer a new question."""
         counter = self._map[:MAILBOX_BYTES]
         if counter == self._seen:

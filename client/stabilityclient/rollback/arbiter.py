@@ -52,7 +52,7 @@ ABORT = "abort"
 #: only when somebody ordered something.
 WAIT_S = 5.0
 #: Seconds between two looks while waiting: 1 ms costs nothing beside a rollback.
-_LOOK_S = 0.001
+_POLL_S = 0.001
 
 
 def settle(
@@ -73,7 +73,7 @@ def settle(
             return arbiter.decide(COMMIT)
         if now() >= deadline:
             return arbiter.decide(ABORT)
-        sleep(_LOOK_S)
+        sleep(_POLL_S)
 
 
 class MemoryArbiter:

@@ -68,7 +68,7 @@ class Boundary:
         folder: of the run on this node.
         rank, world_size: this process in its job.
         arbiter: makes the arbiter of one attempt: ``arbiter(command_id, attempt)``; raises when there is none.
-        say: logs a ``command`` event: ``say(command, state, detail, step)``.
+        report: logs a ``command`` event: ``report(command, state, detail, step)``.
         identity: checks who this process is before it gives its word, and raises NotReadyError; None: it is sure.
         wait_s: longest wait for the other ranks at an agreed boundary.
         now: unix seconds.
@@ -83,7 +83,7 @@ class Boundary:
         rank: int,
         world_size: int,
         arbiter: Callable[[str, int], Arbiter],
-        say: Callable[[dict[str, Any], str, str, int], None],
+        report: Callable[[dict[str, Any], str, str, int], None],
         *,
         identity: RankIdentity | None = None,
         wait_s: float = WAIT_S,
@@ -93,7 +93,7 @@ class Boundary:
         self._rank = rank
         self._world_size = world_size
         self._arbiter = arbiter
-        self._say = say
+        self._report = report
         self._identity = identity
         self._wait_s = wait_s
         self._now = now
@@ -165,18 +165,18 @@ class Boundary:
             try:
                 standing = settle(arbiter, self._world_size, wait_s=self._wait_s)
             except Exception as error:  # the store went away in between: nobody can say here what the others read
-                self._say(command, "failed", f"whether the ranks agreed can't be read: {error}", step)
+                self._report(command, "failed", f"whether the ranks agreed can't be read: {error}", step)
                 continue
             if standing == COMMIT:
                 return command
-            self._say(command, "aborted", f"not all {self._world_size} ranks were ready for step {step}", step)
+            self._report(command, "aborted", f"not all {self._world_size} ranks were ready for step {step}", step)
         return None
 
     def _withdraw(self, command: dict[str, Any], arbiter: Arbiter, why: str, step: int) -> None:
         if arbiter.decide(ABORT) == COMMIT:
-            self._say(command, "failed", f"{why}, though all ranks had agreed", step)
+            self._report(command, "failed", f"{why}, though all ranks had agreed", step)
         else:
-            self._say(command, "aborted", why, step)
+            self._report(command, "aborted", why, step)
 
     def _changed(self) -> list[dict[str, Any]]:
         """Return the open commands whose newest attempt this rank has not answered yet, oldest first."""
@@ -234,10 +234,10 @@ class Boundary:
                     return
             except Exception:
                 pass  # what can't be reached can't be asked by the others either
-            self._say(command, "rejected", why, step)
+            self._report(command, "rejected", why, step)
             return
         if verdict == "ready":
             self._ready[(command_id, attempt)] = (command, arbiter)
         else:
             arbiter.decide(ABORT)
-        self._say(command, verdict, detail, step)
+        self._report(command, verdict, detail, step)

@@ -72,7 +72,7 @@ class Restoring:
             return rollback, self._handler(rollback)
         except BaseException as error:
             text = cut(f"the handler raised {type(error).__name__}: {error}", MAX_TEXT_CHARS)
-            self.say(command, "failed", text, step)
+            self.report(command, "failed", text, step)
             raise
 
     def back(self, command: Mapping[str, Any], step: int, answer: object) -> None:
@@ -94,7 +94,7 @@ class Restoring:
         except Exception as error:
             self._guard.caught("restored()", error)
 
-    def say(self, command: Mapping[str, Any], state: str, detail: str, step: int, **more: Any) -> None:
+    def report(self, command: Mapping[str, Any], state: str, detail: str, step: int, **more: Any) -> None:
         """Log what this rank says of a command."""
         attempt = int(command.get("attempt") or 1)
         data = {"command_id": command["command_id"], "attempt": attempt, "state": state, "detail": detail}
@@ -109,7 +109,7 @@ class Restoring:
         except Exception as error:  # the state is back all the same: the others must hear that first
             trouble = error
         try:
-            self.say(command, "acted", f"went back to step {command['to_step']}", step, applied=told)
+            self.report(command, "acted", f"went back to step {command['to_step']}", step, applied=told)
         except Exception as error:
             trouble = trouble or error
         if trouble is not None:

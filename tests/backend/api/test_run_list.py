@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.keys import RUNS_HEARD, RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.keys import RUNS_ACTIVE, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.schema.runs import RunView
@@ -141,9 +141,9 @@ async def test_what_an_older_version_did_not_note_is_noted_at_the_start(stage: S
     await _register(index, ["old", "quiet"], first=stage.now)
     await index.save_view("old", RUNNING, stage.now + 5)
     await stage.redis.xadd(RunKeys("old").incident_events, {"i": "{}"}, id="7000-0")
-    await stage.redis.delete(RUNS_HEARD, RUNS_WITH_INCIDENTS)
+    await stage.redis.delete(RUNS_ACTIVE, RUNS_WITH_INCIDENTS)
     await index.complete()
-    assert await stage.redis.zrange(RUNS_HEARD, 0, -1, withscores=True) == [(b"quiet", 1000.0), (b"old", 1005.0)]
+    assert await stage.redis.zrange(RUNS_ACTIVE, 0, -1, withscores=True) == [(b"quiet", 1000.0), (b"old", 1005.0)]
     assert await stage.redis.zrange(RUNS_WITH_INCIDENTS, 0, -1, withscores=True) == [(b"old", 7.0)]
 
 
@@ -151,4 +151,4 @@ async def test_a_run_that_was_deleted_is_in_no_list_even_if_its_worker_stores_a_
     await _register(index, ["run-1"])
     await index.forget("run-1")
     await index.save_view("run-1", RUNNING, 1001.0)
-    assert (await index.ids(), await index.heard_since(0.0), await index.with_incidents_since(0.0)) == ([], [], [])
+    assert (await index.ids(), await index.active_since(0.0), await index.with_incidents_since(0.0)) == ([], [], [])

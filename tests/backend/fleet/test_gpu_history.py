@@ -65,13 +65,13 @@ def test_a_finding_says_which_fault_of_its_gpu_it_is_and_only_of_the_last_two_we
     known = GpuFaultHistory()
     for at, run_id in ((0.0, "run-a"), (10 * DAY_S, "run-b"), (12 * DAY_S, "run-b")):
         known.add(_incident(_finding(at + 1, 48), run_id), _run(run_id))
-    told = known.told(_finding(15 * DAY_S, 95), "run-c")
+    told = known.with_history(_finding(15 * DAY_S, 95), "run-c")
     assert told.text.endswith("Third fault of this GPU in 14 days, in 2 runs (run-b, run-c).")
     assert told.evidence["history"]["faults"] == 3
-    assert known.told(_finding(15 * DAY_S, 95, gpu=3), "run-c") == _finding(15 * DAY_S, 95, gpu=3)
+    assert known.with_history(_finding(15 * DAY_S, 95, gpu=3), "run-c") == _finding(15 * DAY_S, 95, gpu=3)
     own = _finding(12 * DAY_S + 1, 48)
-    assert "Third fault" in known.told(own, "run-b").text  # itself counts once
-    assert known.told(_finding(1.0, 48), "run-a") == _finding(1.0, 48)  # what came later is no history
+    assert "Third fault" in known.with_history(own, "run-b").text  # itself counts once
+    assert known.with_history(_finding(1.0, 48), "run-a") == _finding(1.0, 48)  # what came later is no history
 
 
 def test_the_memory_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_the_advice_follows_the_class_of_the_fault_and_names_its_source(xid: int
 def test_a_gpu_that_was_at_fault_before_is_to_be_taken_out() -> None:
     known = GpuFaultHistory()
     known.add(_incident(_finding(10.0, 48)), _run("run-a"))
-    said = suggest(_incident(known.told(_finding(DAY_S, 95), "run-b"), "run-b"), UsableOf([]), 5)
+    said = suggest(_incident(known.with_history(_finding(DAY_S, 95), "run-b"), "run-b"), UsableOf([]), 5)
     assert said is not None
     assert "fault number 2 of this GPU" in said.text
     assert "2410.21680" in said.source

@@ -108,5 +108,5 @@ def test_a_quiet_log_says_how_many_lines_it_kept_back(caplog: pytest.LogCaptureF
     quiet = QuietLog(logging.getLogger("quiet"), lambda: now[0])
     for second in (0.0, 1.0, EVERY_S - 1, EVERY_S, EVERY_S + 1):
         now[0] = second
-        quiet.say(logging.WARNING, f"at {second:.0f}")
+        quiet.log(logging.WARNING, f"at {second:.0f}")
     assert [one.getMessage() for one in caplog.records] == ["at 0", "at 60 (and 2 more like it since the last line)"]

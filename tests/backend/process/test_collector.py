@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from stabilitybackend import collector as module
-from stabilitybackend.collector import LOOKED_AT, SET_ASIDE_FROM, CycleCollector
+from stabilitybackend.collector import NEW_OBJECTS, SET_ASIDE_FROM, CycleCollector
 
 #: Containers that a large job keeps.
 HELD = 150_000
@@ -63,7 +63,7 @@ def test_however_much_is_held_no_look_goes_through_more_than_what_is_new(collect
     finally:
         gc.callbacks.remove(note)
     assert len(held) == HELD
-    assert max(looked_at) < 2 * (LOOKED_AT + SET_ASIDE_FROM)
+    assert max(looked_at) < 2 * (NEW_OBJECTS + SET_ASIDE_FROM)
 
 
 def test_what_takes_the_place_of_what_is_freed_is_looked_at_in_small_portions(collector: CycleCollector) -> None:
@@ -72,7 +72,7 @@ def test_what_takes_the_place_of_what_is_freed_is_looked_at_in_small_portions(co
     for at in range(len(held)):  # as many are freed as are made: by itself the collector does not come by
         held[at] = [at]
         if at % SET_ASIDE_FROM == 0:
-            collector.look_at_new()
+            collector.collect_new()
             most = max(most, len(gc.get_objects()))
     assert most < 2 * SET_ASIDE_FROM
 
@@ -106,7 +106,7 @@ def test_everything_is_looked_at_once_for_what_was_set_aside(collector: CycleCol
     hold()
     for _ in range(3):
         collector.tend(quiet=True)
-    assert collector.looks_at_all == 1
+    assert collector.full_collections == 1
 
 
 def test_where_somebody_is_always_connected_what_is_set_aside_stays_bounded(

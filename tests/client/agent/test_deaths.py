@@ -192,15 +192,15 @@ def test_each_kill_of_a_group_explains_one_death_and_only_for_a_while(tmp_path: 
     counters, kill = _counters(tmp_path, clock)
     for pid in (1, 2, 3):
         counters.follow(pid)
-    counters.look()
+    counters.poll()
     assert counters.kill_of(1) is None
     kill(7)
-    counters.look()
+    counters.poll()
     assert [counters.kill_of(pid) is not None for pid in (1, 2, 3)] == [True, True, False]
     kill(8)
-    counters.look()
+    counters.poll()
     clock[0] += 60
-    counters.look()
+    counters.poll()
     assert counters.kill_of(3) is None
 
 
@@ -221,9 +221,9 @@ def test_an_end_that_nobody_saw_is_told_by_what_the_slot_says(tmp_path: Path, st
     source = _source(tmp_path, process.pid, ticks, state, "ValueError: x" if state == STATE_EXCEPTION else "")
     watch = DeathWatch()
     assert watch.follow(source) is None  # it is gone already
-    told = watch.told(source)
-    assert told is not None
-    data: dict[str, Any] | None = told[0]
+    reported = watch.reported(source)
+    assert reported is not None
+    data: dict[str, Any] | None = reported[0]
     if state == STATE_LEFT:
         assert data is None
     else:
@@ -240,10 +240,10 @@ def test_a_kill_for_memory_of_a_child_is_not_the_end_of_a_rank_that_said_how_it_
     kill(6)  # a data loader's worker in the same group
     process.communicate(b"\n")
     source.observe()
-    told = DeathWatch(counters).told(source)
-    assert told is not None
-    assert told[0] is not None
-    assert (told[0]["cause"], told[0]["oom"], told[1].how) == ("exception", None, "none")
+    reported = DeathWatch(counters).reported(source)
+    assert reported is not None
+    assert reported[0] is not None
+    assert (reported[0]["cause"], reported[0]["oom"], reported[1].how) == ("exception", None, "none")
 
 
 @pytest.mark.parametrize("python", ["new", "built on an old Linux"])

@@ -305,7 +305,7 @@ def test_health_tells_slot_and_liveness_once_a_second(start: Start) -> None:
 def test_a_server_that_stays_away_is_told_to_the_job_once(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("stabilityclient.rank_state.heartbeat.AWAY_LOOKS", 1)
+    monkeypatch.setattr("stabilityclient.rank_state.heartbeat.AWAY_POLLS", 1)
     run = start(url="http://127.0.0.1:1")
     run.log(1, {"loss": 1.0})
     wait_until(lambda: "http://127.0.0.1:1 can't be reached" in caplog.text, 15, "the job is told")

@@ -165,7 +165,7 @@ def test_a_death_is_told_once_though_the_agent_is_killed_right_after(run_folder:
     process.wait()
     for _ in range(2):  # the second agent finds what the first one left behind, which never wrote anything later
         agent = AgentService(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
-        agent._look()
+        agent._poll()
     assert len(stored(run_folder).events("process_death", None)) == 1
 
 
@@ -183,7 +183,7 @@ def test_the_end_of_a_process_that_opened_the_run_twice_is_told_once(run_folder:
     for started in (1, 2):
         _rank(run_folder, process.pid, started)
     process.wait()
-    AgentService(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})._look()
+    AgentService(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})._poll()
     (death,) = stored(run_folder).events("process_death", None)
     assert death.data["source"] == f"r0-2-{process.pid}"
 

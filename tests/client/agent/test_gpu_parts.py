@@ -28,7 +28,7 @@ def look(time: float, **values: float) -> GpuSample:
 
 
 def told(changes: GpuChanges, *looks: GpuSample) -> list[tuple[str, str]]:
-    return [(change.what, change.state) for each in looks for change in changes.look(GPU, each)]
+    return [(change.what, change.state) for each in looks for change in changes.compare(GPU, each)]
 
 
 def test_a_short_dip_of_the_clocks_is_not_told_and_a_told_one_ends_after_three_calm_looks() -> None:
@@ -36,7 +36,7 @@ def test_a_short_dip_of_the_clocks_is_not_told_and_a_told_one_ends_after_three_c
     seconds = [0.0, 0.4, 1.4, 2.4, 2.5, 2.6, 3.0, 3.1, 3.2, 3.3]  # throttled so long in all, every 10 s
     looks = [look(10.0 * at, hw_thermal_ns=total * 1e9) for at, total in enumerate(seconds)]
     assert told(changes, *looks[:2]) == []  # 4 %
-    [on] = changes.look(GPU, looks[2])
+    [on] = changes.compare(GPU, looks[2])
     assert (on.state, on.facts) == ("on", {"reason": "hw_thermal", "share": 0.1})
     assert told(changes, *looks[3:9]) == []  # two calm looks, then 4 % again, then two calm ones
     assert told(changes, looks[9]) == [("throttle", "off")]
@@ -59,13 +59,21 @@ def test_a_gpu_without_time_counters_is_throttled_when_two_looks_in_a_row_say_so
 def test_a_temperature_at_its_limit_does_not_flap() -> None:
     changes = GpuChanges()
     at = [86.0, 87.0, 86.0, 85.0, 87.0, 84.0, 83.0]
-    assert [len(changes.look(GPU, look(float(i), temp_c=value))) for i, value in enumerate(at)] == [0, 1, 0, 0, 0, 1, 0]
+    assert [len(changes.compare(GPU, look(float(i), temp_c=value))) for i, value in enumerate(at)] == [
+        0,
+        1,
+        0,
+        0,
+        0,
+        1,
+        0,
+    ]
 
 
 def test_corrected_errors_are_added_up_and_told_every_ten_minutes() -> None:
     changes = GpuChanges()
     looks = [look(60.0 * at, ecc_corrected=100.0 + 3.0 * at) for at in range(21)]
-    events = [change for each in looks for change in changes.look(GPU, each)]
+    events = [change for each in looks for change in changes.compare(GPU, each)]
     assert [(change.what, change.facts["added"], change.facts["total"]) for change in events] == [
         ("ecc_corrected", 30.0, 130.0),
         ("ecc_corrected", 30.0, 160.0),
@@ -77,7 +85,7 @@ def test_a_counter_that_is_lower_once_was_read_wrongly_and_one_that_stays_lower_
     changes = GpuChanges()
     counted = [5.0, 0.0, 5.0, 6.0, 2.0, 2.0, 3.0]
     looks = [look(60.0 * at, ecc_uncorrected=value) for at, value in enumerate(counted)]
-    told_of = [(c.facts["added"], c.facts["total"]) for each in looks for c in changes.look(GPU, each)]
+    told_of = [(c.facts["added"], c.facts["total"]) for each in looks for c in changes.compare(GPU, each)]
     assert told_of == [(1.0, 6.0), (2.0, 2.0), (1.0, 3.0)]
 
 
@@ -102,7 +110,7 @@ def test_a_slow_pcie_link_is_one_of_a_gpu_at_work() -> None:
 
 def test_another_recovery_action_is_told_while_the_first_stands() -> None:
     changes = GpuChanges()
-    actions = [changes.look(GPU, look(60.0 * at, recovery_action=float(a))) for at, a in enumerate((0, 1, 1, 2, 0))]
+    actions = [changes.compare(GPU, look(60.0 * at, recovery_action=float(a))) for at, a in enumerate((0, 1, 1, 2, 0))]
     assert [[(c.state, c.facts["action"]) for c in each] for each in actions] == [
         [],
         [("on", 1)],
@@ -119,20 +127,20 @@ def test_a_storm_is_cut_and_counted_and_no_end_is_told_of_what_was_not_told() ->
         ("remap_pending", "off"),
     ]
     xid = Change("xid", "event", {"xid": 31}, "")
-    assert sum(len(changes.told(xid, 0.0)) for _ in range(100)) == 1 + EVENTS_AT_ONCE
+    assert sum(len(changes.limited(xid, 0.0)) for _ in range(100)) == 1 + EVENTS_AT_ONCE
     assert told(changes, look(0.0, remap_pending=1.0), look(1.0, remap_pending=0.0)) == []
-    [after] = changes.told(xid, 10.0)
+    [after] = changes.limited(xid, 10.0)
     assert (after.facts["suppressed"], changes.suppressed) == (70, 70)
 
 
 def test_a_storm_of_many_errors_hides_no_other_and_is_bounded() -> None:
     changes = GpuChanges()
     storm = [Change("xid", "event", {"xid": number}, "") for number in (13, 31, 32, 43, 45, 69, 80, 94)]
-    heard = [len(changes.told(xid, 5.0 * at)) for at in range(60) for xid in storm]
+    heard = [len(changes.limited(xid, 5.0 * at)) for at in range(60) for xid in storm]
     assert sum(heard) < len(heard) / 2
-    assert [change.facts["xid"] for change in changes.told(Change("xid", "event", {"xid": 79}, ""), 299.0)] == [79]
+    assert [change.facts["xid"] for change in changes.limited(Change("xid", "event", {"xid": 79}, ""), 299.0)] == [79]
     assert told(changes, look(299.0, remap_failed=1.0)) == [("remap_failed", "on")]
-    many = [len(changes.told(Change("xid", "event", {"xid": number}, ""), 300.0)) for number in range(1_000, 2_000)]
+    many = [len(changes.limited(Change("xid", "event", {"xid": number}, ""), 300.0)) for number in range(1_000, 2_000)]
     assert sum(many) <= MAX_NEWS + EVENTS_AT_ONCE
 
 
@@ -145,20 +153,20 @@ def test_a_budget_fills_again_with_time() -> None:
 def test_a_call_hangs_after_its_limit_and_an_agent_that_stood_still_blames_nobody() -> None:
     guard = HangGuard(10.0)
     call = Call("nvmlDeviceGetFieldValues", "GPU-a", 0.0, 1)
-    assert guard.look(call, 0.25) == []
-    assert guard.look(call, 500.0) == []  # stopped for minutes: at most a second of it counts
+    assert guard.check(call, 0.25) == []
+    assert guard.check(call, 500.0) == []  # stopped for minutes: at most a second of it counts
     times = [500.0 + 0.5 * at for at in range(1, 40)]
-    changes = [change for now in times for change in guard.look(call, now)]
+    changes = [change for now in times for change in guard.check(call, now)]
     assert changes == [Hanging("nvmlDeviceGetFieldValues", "GPU-a", changes[0].seconds, False)]
     assert changes[0].seconds == pytest.approx(10.25)
     assert guard.hanging is not None
-    [over] = guard.look(Call("nvmlDeviceGetName", "GPU-a", 520.0, 2), 520.0)
+    [over] = guard.check(Call("nvmlDeviceGetName", "GPU-a", 520.0, 2), 520.0)
     assert (over.over, over.name, guard.hanging) == (True, "nvmlDeviceGetFieldValues", None)
 
 
 def test_calls_that_follow_each_other_are_not_one_that_hangs() -> None:
     guard = HangGuard(1.0)
-    assert [guard.look(Call("nvmlDeviceGetName", "", float(at), at), float(at)) for at in range(20)] == [[]] * 20
+    assert [guard.check(Call("nvmlDeviceGetName", "", float(at), at), float(at)) for at in range(20)] == [[]] * 20
 
 
 def line(xid: int, text: str) -> KernelMessage:

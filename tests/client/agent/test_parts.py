@@ -153,11 +153,11 @@ def test_the_agents_log_is_bounded_in_rate_and_size(tmp_path: Path) -> None:
     with open(tmp_path / "log", "a") as stream:
         log = AgentLog(stream, now=lambda: now[0])
         for _ in range(100):
-            log.say("the same trouble")
+            log.write("the same trouble")
         assert (tmp_path / "log").read_text().count("\n") == 1
         for number in range(300):
             now[0] += 61
-            log.say(f"{number} " + "x" * 10_000)
+            log.write(f"{number} " + "x" * 10_000)
     assert (tmp_path / "log").stat().st_size <= LOG_BYTES + 20_000
 
 

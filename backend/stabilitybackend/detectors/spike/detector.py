@@ -228,9 +228,9 @@ class SpikeDetector(Detector):
         tracker.suspects.clear()
         tracker.event = event
         tracker.set_band()
-        return self._tell(tracker, event, step) if event.told else []
+        return self._report(tracker, event, step) if event.told else []
 
-    def _tell(self, tracker: Tracker, event: SpikeEvent, step: int) -> list[Finding]:
+    def _report(self, tracker: Tracker, event: SpikeEvent, step: int) -> list[Finding]:
         """Open the incident of an event, with the data sets that moved in it."""
         self._movers(tracker, event)
         self.claim(event.metric, event.onset)
@@ -296,7 +296,7 @@ class SpikeDetector(Detector):
             self._place(tracker, event)
             if event.tell_at is not None:  # nothing else tells of it
                 event.tell_at, event.told = None, True
-                return self._tell(tracker, event, step)
+                return self._report(tracker, event, step)
         if event.told and event.points <= MOVED_POINTS and not event.is_over and self._movers(tracker, event):
             news = True
         if event.is_over:

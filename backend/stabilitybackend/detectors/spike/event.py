@@ -118,7 +118,7 @@ class SpikeEvent:
 
     def advance(self) -> bool:
         """Judge the points so far and return whether that is news."""
-        if self._is_back() or self._stands_still():
+        if self._is_back() or self._is_flat():
             self._close()
             return True
         if self.recovery == "pending" and (self.points >= PATIENCE_POINTS or self._not_falling()):
@@ -198,7 +198,7 @@ class SpikeEvent:
             return False
         return median([loss for _, loss in list(self.recent)[-RECOVERY_RING:]]) <= self.back_below
 
-    def _stands_still(self) -> bool:
+    def _is_flat(self) -> bool:
         """Whether the last points are flat and low, if a little higher than before; they are the usual level then."""
         if self.points <= STILL_POINTS or len(self.recent) < STILL_POINTS or self.recovery != "pending":
             return False

@@ -20,7 +20,17 @@ KNOWN_BY = {
     "slot": "by what it wrote down before it ended",
 }
 
-__all__ = ["cut", "gpu_words", "how_it_died", "others_after", "pulled", "say", "step_of", "verdict_of", "where_it_was"]
+__all__ = [
+    "cut",
+    "fact_text",
+    "gpu_text",
+    "how_it_died",
+    "others_after",
+    "pulled",
+    "step_of",
+    "verdict_of",
+    "where_it_was",
+]
 
 
 def how_it_died(who: str, cause: str, death: Death) -> str:
@@ -38,7 +48,7 @@ def how_it_died(who: str, cause: str, death: Death) -> str:
     }.get(cause, f"The process of {who[:1].lower() + who[1:]} died")
 
 
-def gpu_words(death: Death) -> str:
+def gpu_text(death: Death) -> str:
     """Return ", GPU 3" where it is known on which one a process was."""
     return "" if death.gpu is None or death.gpu.index is None else f", GPU {death.gpu.index}"
 
@@ -73,13 +83,13 @@ def verdict_of(
     because = [] if hung is None else [f"the job hung before: {hung.title}"]
     blind = []
     if first.evidence:
-        because.append(say(first.evidence))
+        because.append(fact_text(first.evidence))
     if first.how not in ("", "none"):
         because.append(f"known {KNOWN_BY.get(first.how, 'by ' + cut(first.how))}")
     if first.fatal:
         because.append(f"its last output: {cut(first.fatal)}")
     if first.oom is not None:
-        because.append(say(first.oom))
+        because.append(fact_text(first.oom))
     because += [f"rank {death.rank} died {_apart(death.time - first.time)}" for death in others[:8]]
     if cause == "unknown":
         blind.append("how the process ended: its exit status was not read")
@@ -118,7 +128,7 @@ def step_of(death: Death) -> int:
     return max(death.step, death.job_step)
 
 
-def say(evidence: object) -> str:
+def fact_text(evidence: object) -> str:
     """Return what the agent saw, in its own words where it has some."""
     if isinstance(evidence, Mapping):
         text = evidence.get("text") or ", ".join(f"{name} {value}" for name, value in evidence.items())

@@ -24,11 +24,11 @@ from stabilitybackend.liveness.death.causes import (
 )
 from stabilitybackend.liveness.death.messages import (
     cut,
-    gpu_words,
+    fact_text,
+    gpu_text,
     how_it_died,
     others_after,
     pulled,
-    say,
     step_of,
     verdict_of,
     where_it_was,
@@ -68,7 +68,7 @@ class DeathMonitor(Stateful):
     _more: int = 0
     _key: str = ""
     #: Newest step that was told of the open death: what starts anew may be behind it and is news all the same.
-    _told_step: int = -1
+    _reported_step: int = -1
     _changed: bool = False
     _over: dict[str, None] = fresh(dict)
     #: When a new process was seen last, on its node's clock, and its start, ns.
@@ -122,7 +122,7 @@ class DeathMonitor(Stateful):
                 self._runs_again = None
             return
         self._deaths, self._key = deaths, incident.key
-        self._told_step = incident.now_step
+        self._reported_step = incident.now_step
         self._more = known.not_described
         self._nodes = {death.node for death in deaths.values()}
         self._hung = known.hung
@@ -160,7 +160,7 @@ class DeathMonitor(Stateful):
         else:
             fresh = replace(known, **told, time=min(time, known.time), step=max(step, known.step))
         if not self._deaths:
-            self._key, self._told_step = f"process_death:{source}", -1
+            self._key, self._reported_step = f"process_death:{source}", -1
         fresh = replace(fresh, **beside())
         if fresh != known:
             self._deaths[rank], self._least = fresh, None
@@ -290,7 +290,7 @@ class DeathMonitor(Stateful):
             at += f", in {first.last_phase}"
         together = ended_together(by_time) or (hung is not None and len(by_time) > 1)
         signals = ", ".join(sorted({death.signal_name for death in by_time if death.signal_name}))
-        seat = f"rank {rank}" + (f" (node {first.node}{gpu_words(first)})" if first.node else "")
+        seat = f"rank {rank}" + (f" (node {first.node}{gpu_text(first)})" if first.node else "")
         if by_hand:
             text = f"{capital(seat)} was stopped by hand (Ctrl-C) {at}"
         elif together:
@@ -301,7 +301,7 @@ class DeathMonitor(Stateful):
         if exception is not None and not by_hand:
             text += f": {exception.type or 'an exception'}: {cut(gist(exception.message))}".removesuffix(": ")
         elif first.evidence and cause == "unknown":  # else it says the same, and stands in the verdict
-            text += f" ({say(first.evidence)})"
+            text += f" ({fact_text(first.evidence)})"
         text += "."
         if hung is not None:
             text += f" The job hung before, {hung.title}; somebody or its launcher ended it."
@@ -320,7 +320,7 @@ class DeathMonitor(Stateful):
             title += " while the job hung"
         elif self._more and not by_hand:
             title += f"; {others_after(len(pulled_down) + self._more, len(self._nodes))}"
-        self._told_step = max(self._told_step, now_step, named.step)
+        self._reported_step = max(self._reported_step, now_step, named.step)
         return Finding(
             detector="liveness",
             key=self._key,
@@ -331,7 +331,7 @@ class DeathMonitor(Stateful):
             text=over + " " + text if over else text,
             onset_step=step_of(named),
             step=step_of(named),
-            now_step=self._told_step,
+            now_step=self._reported_step,
             rank=None if together else rank,
             node=None if together else first.node or None,
             score=float(len(by_time) + self._more),

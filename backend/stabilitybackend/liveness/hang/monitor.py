@@ -50,7 +50,7 @@ class HangMonitor:
         self._wanted: list[DumpRequest] = []
         self._answers = -1
         self._opened_at = 0.0
-        self._gone_then: frozenset[int] = frozenset()
+        self._absent_then: frozenset[int] = frozenset()
         self._broken_then: frozenset[int] = frozenset()
         self._busy: frozenset[int] = frozenset()
         #: Another verdict than the reported one, seen once: free probes flicker.
@@ -164,7 +164,7 @@ class HangMonitor:
         news = ready and dump is not None and len(dump.looks) != self._answers
         longer = job.stood_s > NEWS_FACTOR * old.score
         broken = bool(job.broken_gpus.keys() - self._broken_then)
-        if self._answers >= 0 and not (news or longer or broken) and self._gone(job) == self._gone_then:
+        if self._answers >= 0 and not (news or longer or broken) and self._gone(job) == self._absent_then:
             return []
         verdict = yield from judging(job)
         told = (before.kind, before.culprits)
@@ -177,7 +177,7 @@ class HangMonitor:
             self._answers = len(dump.looks)
         took = now - verdict.since if other or news else before.decided_after_s or now - verdict.since
         fresh = _finding(job, verdict, old.key, old.onset_step, request, budget, took)
-        self._gone_then, self._broken_then = self._gone(job), frozenset(job.broken_gpus)
+        self._absent_then, self._broken_then = self._gone(job), frozenset(job.broken_gpus)
         self.finding = replace(fresh, step=old.step, now_step=max(old.now_step, fresh.now_step))
         return [self.finding]
 
@@ -208,7 +208,7 @@ class HangMonitor:
         newest = max((watch.step for watch in job.visible), default=-1) if job is not None else -1
         now_step = max(finding.now_step, newest)
         self.finding, self._asked_at, self._answers, self._places = None, 0.0, -1, {}
-        self._opened_at, self._gone_then, self._doubt, self._wanted = 0.0, frozenset(), None, []
+        self._opened_at, self._absent_then, self._doubt, self._wanted = 0.0, frozenset(), None, []
         return replace(
             finding,
             state="resolved",
@@ -261,12 +261,12 @@ def _finding(
             "finished": verdict.gone("finished")[:MAX_NAMED_RANKS],
             "left": verdict.gone("left")[:MAX_NAMED_RANKS],
             "unseen_ranks": unseen[:MAX_NAMED_RANKS],
-            "verdict": to_builtins(verdict.as_told(decided_after_s, request)),
+            "verdict": to_builtins(verdict.as_verdict(decided_after_s, request)),
             "ranks": {
                 str(watch.rank): {
                     "step": watch.step,
                     "phase": watch.phase,
-                    "stood_s": job.stood_of(watch),
+                    "stood_s": job.stalled_s_of(watch),
                     "budget_s": budget.of(watch),
                     "python_silent_s": watch.python_silent_s,
                     "main_silent_s": watch.main_silent_s,

@@ -76,7 +76,7 @@ class StallDetection:
         self._made = 0
         self._made_before: dict[str, int] = {}
 
-    def look(self, visible: Collection[RankWatch], now: float) -> None:
+    def update(self, visible: Collection[RankWatch], now: float) -> None:
         """Take note of who moved since the last call, and set ``sparse`` of each rank that is seen now."""
         fresh = [watch for watch in visible if now - watch.seen_at <= SILENT_AFTER_S]
         newest = max((watch.step for watch in fresh), default=-1)

@@ -132,7 +132,7 @@ def _stack(job: JobSnapshot) -> _Answer:
 
 
 def _step(job: JobSnapshot) -> _Answer:
-    told = [watch for watch in job.tellers if not watch.stepless]
+    told = [watch for watch in job.reporting_ranks if not watch.stepless]
     last = min((watch.step for watch in told), default=-1)
     behind = [watch for watch in told if watch.step == last]
     return ([watch.rank for watch in behind] if len(behind) < len(told) else []), "behind the others by a step"
@@ -161,7 +161,7 @@ def _least_step(told: Sequence[RankWatch]) -> list[RankWatch]:
 
 
 def _phase(job: JobSnapshot) -> _Answer:
-    there = _least_step(job.tellers)
+    there = _least_step(job.reporting_ranks)
     phases = {watch.phase for watch in there}
     if len(phases) < 2:
         return None

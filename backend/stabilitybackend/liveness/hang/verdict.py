@@ -86,7 +86,7 @@ class Diagnosis:
         """Return the suspects that have left the job in order: ``finished`` (``run.finish()``), or ``left`` without."""
         return [watch.rank for watch in self.culprits if watch.state == state]
 
-    def as_told(self, decided_after_s: float, dump: str | None) -> Verdict:
+    def as_verdict(self, decided_after_s: float, dump: str | None) -> Verdict:
         """Return the verdict that people see."""
         return Verdict(
             kind=self.kind,
@@ -124,7 +124,7 @@ def judging(job: JobSnapshot) -> Generator[None, None, Diagnosis]:
     verdict = Diagnosis(kind, _confidence(job, found, kind), culprits, ranks, why="" if top is None else top.why)
     yield
     seen = set(job.visible)
-    stood = max((job.stood_of(watch) for watch in culprits if watch in seen), default=job.stood_s)
+    stood = max((job.stalled_s_of(watch) for watch in culprits if watch in seen), default=job.stood_s)
     verdict.seen_at = max(watch.seen_at for watch in job.visible)
     verdict.since = verdict.seen_at - stood
     verdict.because = _gpus(job, ranks, verdict.since) + _because(job, found, culprits, ranks)
@@ -342,7 +342,7 @@ def _who(job: JobSnapshot, verdict: Diagnosis) -> _Parts:
             does = "has been on silent nodes"
         does = "have" + does.removeprefix("has")
     if first in job.visible:
-        return [f"{names} {does} for ", verdict.seen_at - max(job.stood_of(watch) for watch in culprits)]
+        return [f"{names} {does} for ", verdict.seen_at - max(job.stalled_s_of(watch) for watch in culprits)]
     silent = job.silent_s.get(first.rank)
     return [f"{names} {does} for ", verdict.seen_at - silent] if silent and kind == "node_lost" else [f"{names} {does}"]
 
@@ -360,7 +360,7 @@ def _waiting(job: JobSnapshot, others: Sequence[RankWatch], after: bool, seen_at
             who = f"the other {len(there)}"
         else:
             who = name_ranks([watch.rank for watch in there])
-        stood = max(job.stood_of(watch) for watch in there)
+        stood = max(job.stalled_s_of(watch) for watch in there)
         clauses.append([f"{who} {verb} {place} for ", seen_at - stood])
     if len(order) > MAX_GROUPS:
         clauses.append([f"{sum(len(there) for _, there in order[MAX_GROUPS:])} more wait elsewhere"])

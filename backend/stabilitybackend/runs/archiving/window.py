@@ -176,13 +176,13 @@ class RunWindow:
         else:
             if self._redis_away:  # whoever calls has just read from it
                 self._redis_away = False
-                self._say("")
+                self._report_problem("")
             return
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self._say("internal error while archiving, see the server log")
+            self._report_problem("internal error while archiving, see the server log")
             self._again_at = self._clock() + AGAIN_AFTER_S
             _log.error("run %s: archiving failed; it is tried again", self._run_id, exc_info=task.exception())
 
@@ -222,16 +222,16 @@ class RunWindow:
         self._unsure, self._redis_away = 0, False
         store.archived(count, reader, series)
         self._weigh(store)
-        self._say("")
+        self._report_problem("")
         return True
 
     def _failed(self, problem: str) -> None:
         if problem != self.problem:
             _log.error("run %s: archiving: %s", self._run_id, problem)
-        self._say(problem)
+        self._report_problem(problem)
         self._again_at = self._clock() + AGAIN_AFTER_S
 
-    def _say(self, problem: str) -> None:
+    def _report_problem(self, problem: str) -> None:
         self.problem = problem
         self._archive.note(problem)
         self._changed()
@@ -298,7 +298,7 @@ class RunWindow:
     def restarted(self) -> None:
         """Begin again: the state was taken up from what is stored."""
         self._unsure, self.diverged = 0, False
-        self._say("")
+        self._report_problem("")
         self._sweep_at = self._clock() + SWEEP_AFTER_S
         self._read_to = (-1, 0)
 

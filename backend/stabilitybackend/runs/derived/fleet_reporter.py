@@ -32,12 +32,12 @@ class FleetReporter:
     def __init__(self, run_id: str, fleet: Fleet) -> None:
         self._run_id = run_id
         self._fleet = fleet
-        self._told: Any = None
-        self._told_at = float("-inf")
+        self._reported: Any = None
+        self._reported_at = float("-inf")
 
     def begin(self, state: RunState) -> None:
         """Let findings about GPUs say what is remembered of them; call it for each new state of the run."""
-        state.remember = lambda finding: self._fleet.gpu_history.told(finding, self._run_id)
+        state.remember = lambda finding: self._fleet.gpu_history.with_history(finding, self._run_id)
 
     async def incidents(self, run: RunNames, incidents: Iterable[Incident]) -> None:
         """Take incidents that were stored just now, or at an earlier start of the server.
@@ -50,7 +50,7 @@ class FleetReporter:
         except Exception:  # the run goes on without being remembered
             _log.exception("run %s: its GPU faults are not remembered", self._run_id)
 
-    async def tell(self, state: RunState, run: RunNames, now: float) -> None:
+    async def report(self, state: RunState, run: RunNames, now: float) -> None:
         """Take what stopped the job, where something changed since the last time.
 
         Args:
@@ -65,11 +65,11 @@ class FleetReporter:
             len(state.gpus.kernel_lines),
         )
         until = stretches[-1].ended if stretches else None
-        if self._told is not None and self._told[0] == facts:
-            waits = 0 <= now - self._told_at < STORE_EVERY_S
-            if self._told[1] == until or waits:
+        if self._reported is not None and self._reported[0] == facts:
+            waits = 0 <= now - self._reported_at < STORE_EVERY_S
+            if self._reported[1] == until or waits:
                 return
-        self._told, self._told_at = (facts, until), now
+        self._reported, self._reported_at = (facts, until), now
         try:
             story = JobStory(
                 stretches,

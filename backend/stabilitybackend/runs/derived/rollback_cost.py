@@ -33,12 +33,12 @@ class _Times:
         self._found = found
 
     def first(self, segment: int) -> float | None:
-        return self._look_up(segment, None)
+        return self._find(segment, None)
 
     def at(self, segment: int, step: int) -> float | None:
-        return self._look_up(segment, step)
+        return self._find(segment, step)
 
-    def _look_up(self, segment: int, step: int | None) -> float | None:
+    def _find(self, segment: int, step: int | None) -> float | None:
         key, facts = self._keys.get(segment), self._segments[segment]
         return None if key is None or not facts.points else self._found.time(self._view, key, facts, step)
 

@@ -63,7 +63,7 @@ class HealthFeed:
         self._channel = channel
         self._due: dict[str, AgentHealth] = {}
         #: What was sent of each agent: what hardly ever changes, and its columns.
-        self._told: dict[str, tuple[Any, _Columns]] = {}
+        self._reported: dict[str, tuple[Any, _Columns]] = {}
         #: Of each agent and source the last beat, and when it was first seen on the agent's clock.
         self._beats: dict[str, dict[str, tuple[Any, float]]] = {}
         #: Of each agent the sources of its ranks, in their order.
@@ -93,7 +93,7 @@ class HealthFeed:
     def flushing(self, judge: Callable[[], RankStatuses]) -> Generator[None, None, None]:
         """``flush`` in slices: it yields where others may be served; ``put`` may not be called meanwhile."""
         if not self._channel:
-            self._told, self._due = {}, {}
+            self._reported, self._due = {}, {}
             return
         judged = judge()
         yield
@@ -101,9 +101,9 @@ class HealthFeed:
         if self._joined != self._channel.joined:
             # Whoever has come asks for the agents and gets what is so at that moment: every column once more then.
             self._joined = self._channel.joined
-            self._told = {name: (static, {}) for name, (static, _) in self._told.items()}
-        if len(self._told) > MAX_AGENTS:
-            self._told = {}
+            self._reported = {name: (static, {}) for name, (static, _) in self._reported.items()}
+        if len(self._reported) > MAX_AGENTS:
+            self._reported = {}
         due, self._due = self._due, {}
         times = [time for time in (_time(agent.time) for agent in due.values()) if time is not None]
         base = math.floor(max(times, default=0.0))
@@ -112,8 +112,8 @@ class HealthFeed:
         for index, (name, agent) in enumerate(due.items()):
             static, columns = _static(agent), self._columns(agent)
             columns["status"] = self._statuses(name, judged)
-            told = self._told.get(name)
-            self._told[name] = (static, columns)
+            told = self._reported.get(name)
+            self._reported[name] = (static, columns)
             if told is None or told[0] != static or (index + self._looks) % WHOLE_EVERY == 0:
                 whole.append(_whole(agent))
                 # All that is no field of a rank.
@@ -137,7 +137,7 @@ class HealthFeed:
         self, spoke: Collection[str], judged: RankStatuses, words: dict[str, int]
     ) -> Iterator[dict[str, Any]]:
         """Yield News of the agents silent since the last call and whose ranks are judged otherwise now."""
-        for name, (_, columns) in self._told.items():
+        for name, (_, columns) in self._reported.items():
             if name in spoke or name not in self._sources:
                 continue
             column = self._statuses(name, judged)
@@ -162,11 +162,11 @@ class HealthFeed:
             columns["step"].append(rank.step)
             columns["start"].append(_time(rank.step_start))
             columns["since"].append(since)
-            columns["phase"].append(_word(rank.phase))
+            columns["phase"].append(_text(rank.phase))
             # Steps of 5 %: finer than anybody reads, and a column that mostly stays as it is.
             columns["cpu"].append(None if cpu is None else 5 * round(20 * min(max(cpu, 0.0), 99.0)))
             columns["proc"].append((proc.state or " ")[:1])
-            columns["wchan"].append(_word(proc.wchan) if stands else "")
+            columns["wchan"].append(_text(proc.wchan) if stands else "")
             columns["beat"].append(beat_at if time - beat_at >= HEARTBEAT_STALLED_S else None)
             columns["budget"].append(_budget(rank.budget_s))
         return columns
@@ -211,7 +211,7 @@ def _static(agent: AgentHealth) -> Any:
     )
 
 
-def _word(value: str | None) -> str:
+def _text(value: str | None) -> str:
     return (value or "")[:64]
 
 

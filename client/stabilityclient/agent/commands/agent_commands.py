@@ -81,7 +81,7 @@ class AgentCommands:
 
     Args:
         handlers: kind to what carries it out.
-        say: tells the server: ``say(command, state, detail)``.
+        report: tells the server: ``report(command, state, detail)``.
         before: ``state()`` of an earlier life, or anything that was in its place.
         remember: writes ``state()`` down; called before something is done that depends on it.
         now: unix seconds.
@@ -90,13 +90,13 @@ class AgentCommands:
     def __init__(
         self,
         handlers: Mapping[str, Handler],
-        say: Callable[[AgentCommand, str, str], None],
+        report: Callable[[AgentCommand, str, str], None],
         before: object = None,
         remember: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._handlers = handlers
-        self._say = say
+        self._report = report
         self._remember = remember
         self._now = now
         known = _read(before)
@@ -128,7 +128,7 @@ class AgentCommands:
             order = _Open(msgspec.convert(command, AgentCommand), clock_offset_s)
         except msgspec.ValidationError as error:
             why = f"this agent can't read the command ({error}): update server and job to the same version"
-            self._say(AgentCommand(command_id, command["kind"]), "failed", why[:500])
+            self._report(AgentCommand(command_id, command["kind"]), "failed", why[:500])
             return True
         if self._is_over(order):
             return True  # the server says itself that it came too late
@@ -137,7 +137,7 @@ class AgentCommands:
             del self._taken[next(iter(self._taken))]
         if self._waiting.qsize() >= MAX_WAITING:
             self._remember()
-            self._say(
+            self._report(
                 order.command, "failed", f"{MAX_WAITING} commands wait already on this node: try again in a moment"
             )
             return True
@@ -154,7 +154,7 @@ class AgentCommands:
                 state, detail = await self._carry_out(order)
             except Exception as error:  # an order must not end the agent, which also carries the data
                 state, detail = "failed", f"{type(error).__name__}: {error}"[:500]
-            self._say(order.command, state, detail)
+            self._report(order.command, state, detail)
             del self._open[order.command.command_id]
             self._remember()
 

@@ -217,7 +217,7 @@ class _Target:
         except OSError as error:
             self._trouble = f"it can't be signalled ({error.strerror or error})"
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Note whether the process is dead."""
         self.gone = self.gone or (self._fd is not None and has_ended(self._fd))
 
@@ -245,7 +245,7 @@ async def _gone(targets: list[_Target], wait_s: float) -> None:
     deadline = time.monotonic() + wait_s
     while True:
         for target in targets:
-            target.look()
+            target.poll()
         if all(target.gone for target in targets) or time.monotonic() >= deadline:
             return
         await asyncio.sleep(_POLL_S)

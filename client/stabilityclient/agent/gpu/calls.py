@@ -14,7 +14,7 @@ __all__ = ["Call", "CallWatch", "HangGuard", "Hanging"]
 
 #: Seconds that one look of the guard adds at most to the age of a call: an agent that was stopped for a minute
 #: (SIGSTOP, a frozen VM) must not blame the call that was under way for it.
-MAX_LOOK_S = 1.0
+MAX_COUNTED_S = 1.0
 
 
 class Call(NamedTuple):
@@ -73,14 +73,14 @@ class HangGuard:
         self._call: Call | None = None
         self._age_s = 0.0
         self._seen = 0.0
-        self._told = False
+        self._reported = False
 
     @property
     def hanging(self) -> Hanging | None:
         """Return the call that hangs now."""
-        return Hanging(self._call.name, self._call.gpu, self._age_s, False) if self._call and self._told else None
+        return Hanging(self._call.name, self._call.gpu, self._age_s, False) if self._call and self._reported else None
 
-    def look(self, current: Call | None, now: float, allowed_s: float = 0.0) -> list[Hanging]:
+    def check(self, current: Call | None, now: float, allowed_s: float = 0.0) -> list[Hanging]:
         """Return what changed: a call that hangs from now on, one that came back.
 
         Args:
@@ -89,14 +89,14 @@ class HangGuard:
         changes = []
         before = self._call
         if before is not None and current is not None and current.number == before.number:
-            self._age_s += min(max(0.0, now - self._seen), MAX_LOOK_S)
-            if not self._told and self._age_s >= self._limit_s + allowed_s:
-                self._told = True
+            self._age_s += min(max(0.0, now - self._seen), MAX_COUNTED_S)
+            if not self._reported and self._age_s >= self._limit_s + allowed_s:
+                self._reported = True
                 changes.append(Hanging(before.name, before.gpu, self._age_s, False))
         else:
-            if before is not None and self._told:
+            if before is not None and self._reported:
                 changes.append(Hanging(before.name, before.gpu, self._age_s, True))
-            self._call, self._told = current, False
-            self._age_s = min(max(0.0, now - current.started), MAX_LOOK_S) if current is not None else 0.0
+            self._call, self._reported = current, False
+            self._age_s = min(max(0.0, now - current.started), MAX_COUNTED_S) if current is not None else 0.0
         self._seen = now
         return changes

@@ -21,7 +21,7 @@ __all__ = ["Change", "GpuChanges"]
 THROTTLED_SHARE = 0.05
 THROTTLED_OVER_SHARE = 0.025
 #: Looks in a row below THROTTLED_OVER_SHARE after which it is over: clocks go up and down by the second.
-THROTTLED_OVER_LOOKS = 3
+THROTTLED_OVER_SAMPLES = 3
 #: Degrees below its limit at which a temperature is no longer too high.
 COOLER_C = 3.0
 #: Seconds between two reports of PCIe replays of one GPU.
@@ -107,7 +107,7 @@ class GpuChanges:
         self._times: dict[str, tuple[float, float]] = {}
         self._budget = Budget()
         self._last: dict[str, float] = {}
-        self._told: list[Change] = []
+        self._found: list[Change] = []
         self._now = 0.0
 
     @property
@@ -115,35 +115,35 @@ class GpuChanges:
         """Return how many changes were not reported because there were too many."""
         return self._budget.suppressed
 
-    def look(self, gpu: GpuInfo, look: GpuSample) -> list[Change]:
+    def compare(self, gpu: GpuInfo, sample: GpuSample) -> list[Change]:
         """Return what changed with a look."""
-        self._begin(look.time)
-        fault = look.fault
+        self._begin(sample.time)
+        fault = sample.fault
         facts = {} if fault is None else {"call": fault.call, "error": fault.text}
         why = "" if fault is None else f" ({fault.call}: {fault.text})"
         lost = fault is not None and fault.what == "lost"
         self._latch("lost", lost, facts, f"does not answer any more{why}", "answers again")
         if not lost:
             self._latch("reset_required", fault is not None, facts, f"needs a reset{why}", "needs no reset any more")
-            self._throttle(look)
-            self._temperatures(gpu, look)
-            if look.dear:
-                self._memory(look.values)
-                self._links_of(look)
-                self._recovery(look.values)
-        return self._told
+            self._throttle(sample)
+            self._temperatures(gpu, sample)
+            if sample.dear:
+                self._memory(sample.values)
+                self._links_of(sample)
+                self._recovery(sample.values)
+        return self._found
 
     def missing(self, now: float) -> list[Change]:
         """Return what to tell of a GPU that NVML does not count any more."""
         self._begin(now)
         self._latch("lost", True, {"why": "not counted"}, "NVML does not count it any more", "")
-        return self._told
+        return self._found
 
     def answers(self, now: float) -> list[Change]:
         """Return what to report of a GPU whose identity is known at last: from now on it is reported by its UUID."""
         self._begin(now)
         self._latch("lost", False, {}, "", "answers again")
-        return self._told
+        return self._found
 
     def hanging(self, hanging: Hanging, now: float) -> list[Change]:
         """Return what to tell of a call that hangs, or came back."""
@@ -151,26 +151,26 @@ class GpuChanges:
         facts = {"call": hanging.name, "seconds": round(hanging.seconds, 1)}
         text = f"{hanging.name} has not come back for {hanging.seconds:.0f} s"
         self._latch("call_hangs", not hanging.over, facts, text, f"{hanging.name} came back")
-        return self._told
+        return self._found
 
-    def told(self, change: Change, now: float) -> list[Change]:
+    def limited(self, change: Change, now: float) -> list[Change]:
         """Return a change that somebody else found (an Xid), unless there were too many."""
         self._begin(now)
-        self._tell(change.what, change.state, change.facts, change.text, f"{change.what}:{change.facts.get('xid')}")
-        return self._told
+        self._report(change.what, change.state, change.facts, change.text, f"{change.what}:{change.facts.get('xid')}")
+        return self._found
 
     # --- rules -----------------------------------------------------------------------------------------------------
 
-    def _throttle(self, look: GpuSample) -> None:
-        bits = look.values.get("throttle_reasons")
+    def _throttle(self, sample: GpuSample) -> None:
+        bits = sample.values.get("throttle_reasons")
         for reason, bit in _BITS.items():
-            counted = look.values.get(f"{reason}_ns")
+            counted = sample.values.get(f"{reason}_ns")
             if counted is not None:
                 before = self._times.get(reason)
-                self._times[reason] = (look.time, counted)
-                if before is None or counted < before[1] or look.time <= before[0]:
+                self._times[reason] = (sample.time, counted)
+                if before is None or counted < before[1] or sample.time <= before[0]:
                     continue
-                share = (counted - before[1]) / 1e9 / (look.time - before[0])
+                share = (counted - before[1]) / 1e9 / (sample.time - before[0])
                 self._slowed(reason, share >= THROTTLED_SHARE, share < THROTTLED_OVER_SHARE, min(1.0, share))
             elif bits is not None:
                 self._slowed(reason, self._twice(reason, bool(int(bits) & bit)), not int(bits) & bit, None)
@@ -182,15 +182,15 @@ class GpuChanges:
     def _slowed(self, reason: str, on: bool, over: bool, share: float | None) -> None:
         name = f"throttle:{reason}"
         self._calm[reason] = self._calm.get(reason, 0) + 1 if over else 0
-        stays = name in self._on and self._calm[reason] < THROTTLED_OVER_LOOKS
+        stays = name in self._on and self._calm[reason] < THROTTLED_OVER_SAMPLES
         facts = {"reason": reason, "share": None if share is None else round(share, 3)}
         part = "" if share is None else f", {100 * share:.0f} % of the time"
         text = f"{_REASONS[reason]}{part}"
         self._latch("throttle", on or stays, facts, text, f"no longer: {_REASONS[reason]},", name=name)
 
-    def _temperatures(self, gpu: GpuInfo, look: GpuSample) -> None:
+    def _temperatures(self, gpu: GpuInfo, sample: GpuSample) -> None:
         for sensor, field, limit in (("gpu", "temp_c", gpu.limit_c), ("memory", "mem_temp_c", gpu.memory_limit_c)):
-            value, name = look.values.get(field), f"temperature:{sensor}"
+            value, name = sample.values.get(field), f"temperature:{sensor}"
             if value is None or limit is None:
                 continue
             hot = value >= limit or (name in self._on and value > limit - COOLER_C)
@@ -221,36 +221,36 @@ class GpuChanges:
         text = f"the driver asks: {words}"
         self._latch("recovery_action", action != 0, {"action": action}, text, "asks for nothing any more", action)
 
-    def _links_of(self, look: GpuSample) -> None:
-        values = look.values
-        if look.links_up is not None:
-            self._links |= look.links_up
-            down = sorted(self._links - look.links_up)
+    def _links_of(self, sample: GpuSample) -> None:
+        values = sample.values
+        if sample.links_up is not None:
+            self._links |= sample.links_up
+            down = sorted(self._links - sample.links_up)
             text = f"NVLink {', '.join(str(link) for link in down)} is down"
-            facts = {"down": down, "up": len(look.links_up)}
+            facts = {"down": down, "up": len(sample.links_up)}
             self._latch("nvlink", bool(down), facts, text, "all links are up again", down, name="nvlink:down")
         if "nvlink_errors" in values:
-            counter = self._counters.setdefault("nvlink", _Counter(values["nvlink_errors"], look.time))
+            counter = self._counters.setdefault("nvlink", _Counter(values["nvlink_errors"], sample.time))
             self._link_windows.append(counter.take(values["nvlink_errors"]) > 0)
             bad = sum(self._link_windows)
             on = bad > (LINK_GOOD_WINDOWS if "nvlink:errors" in self._on else LINK_BAD_WINDOWS)
             facts = {"errors": counter.added, "total": counter.value, "windows": bad}
             text = f"NVLink errors in {bad} of the last {len(self._link_windows)} looks"
             self._latch("nvlink", on, facts, text, "no NVLink errors any more", name="nvlink:errors")
-        self._pcie(look)
+        self._pcie(sample)
 
-    def _pcie(self, look: GpuSample) -> None:
-        values = look.values
+    def _pcie(self, sample: GpuSample) -> None:
+        values = sample.values
         if "pcie_replays" in values:
-            counter = self._counters.setdefault("pcie_replay", _Counter(values["pcie_replays"], look.time))
-            before, quiet_until = self._times.get("pcie_replay", (look.time, look.time))
+            counter = self._counters.setdefault("pcie_replay", _Counter(values["pcie_replays"], sample.time))
+            before, quiet_until = self._times.get("pcie_replay", (sample.time, sample.time))
             added = counter.take(values["pcie_replays"])
-            rate = added / max(1.0, look.time - before) * 60.0
-            if rate > REPLAYS_A_MINUTE and look.time >= quiet_until:
+            rate = added / max(1.0, sample.time - before) * 60.0
+            if rate > REPLAYS_A_MINUTE and sample.time >= quiet_until:
                 facts = {"added": counter.added, "total": counter.value, "a_minute": round(rate, 1)}
-                if self._tell("pcie_replay", "event", facts, f"{rate:.0f} PCIe replays a minute"):
-                    counter.added, quiet_until = 0.0, look.time + REPLAYS_QUIET_S
-            self._times["pcie_replay"] = (look.time, quiet_until)
+                if self._report("pcie_replay", "event", facts, f"{rate:.0f} PCIe replays a minute"):
+                    counter.added, quiet_until = 0.0, sample.time + REPLAYS_QUIET_S
+            self._times["pcie_replay"] = (sample.time, quiet_until)
         width, widest = values.get("pcie_width"), values.get("pcie_width_max")
         speed, fastest = values.get("pcie_gen"), values.get("pcie_gen_max")
         if width is None or widest is None or speed is None or fastest is None:
@@ -264,7 +264,7 @@ class GpuChanges:
 
     def _begin(self, now: float) -> None:
         self._now = now
-        self._told = []
+        self._found = []
 
     def _is_news(self, name: str) -> bool:
         """Whether this was not reported for a while; then it takes nothing from what a storm may use."""
@@ -297,7 +297,7 @@ class GpuChanges:
             return
         facts = {"added": counter.added, "total": value, "seconds": round(seconds, 1)}
         noun = words.format("" if counter.added == 1 else "s")
-        if self._tell(what, "event", facts, f"{counter.added:.0f} {noun} in {seconds:.0f} s, {value:.0f} in all"):
+        if self._report(what, "event", facts, f"{counter.added:.0f} {noun} in {seconds:.0f} s, {value:.0f} in all"):
             counter.added, counter.since = 0.0, self._now
 
     def _latch(
@@ -315,16 +315,16 @@ class GpuChanges:
         name = name or what
         before = self._on.get(name)
         if on and (before is None or before[1] != value):
-            if self._tell(what, "on", facts, text, name):
+            if self._report(what, "on", facts, text, name):
                 self._on[name] = (self._now if before is None else before[0], value)
         elif not on and before is not None:
             seconds = self._now - before[0]
-            if self._tell(what, "off", {"seconds": round(seconds, 1)} | facts, f"{over} after {seconds:.0f} s", name):
+            if self._report(what, "off", {"seconds": round(seconds, 1)} | facts, f"{over} after {seconds:.0f} s", name):
                 del self._on[name]
 
-    def _tell(self, what: str, state: str, facts: dict[str, Any], text: str, name: str = "") -> bool:
+    def _report(self, what: str, state: str, facts: dict[str, Any], text: str, name: str = "") -> bool:
         more = 0 if self._is_news(f"{name or what} {state}") else self._budget.take(self._now)
         if more is None:
             return False
-        self._told.append(Change(what, state, facts | {"suppressed": more} if more else facts, text))
+        self._found.append(Change(what, state, facts | {"suppressed": more} if more else facts, text))
         return True

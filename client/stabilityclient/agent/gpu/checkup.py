@@ -26,11 +26,11 @@ class GpuCheckup(NamedTuple):
 def check_gpus(timeout_s: float = TIMEOUT_S, load: Load | None = None) -> GpuCheckup:
     """Return what can be seen of the GPUs of this machine. A call that hangs is a finding like any other."""
     reader = GpuReader(load)
-    looks: list[NodeSample] = []
+    samples: list[NodeSample] = []
     deaf: list[int] = []
 
-    def look() -> None:
-        looks.append(reader.look(True, True))
+    def sample() -> None:
+        samples.append(reader.sample(True, True))
         for device in reader.devices():
             if device.handle is None or reader.watch is None:
                 continue
@@ -42,30 +42,30 @@ def check_gpus(timeout_s: float = TIMEOUT_S, load: Load | None = None) -> GpuChe
                 deaf.append(device.facts.index)
         reader.close()
 
-    thread = threading.Thread(target=look, daemon=True)  # the doctor ends even when NVML does not
+    thread = threading.Thread(target=sample, daemon=True)  # the doctor ends even when NVML does not
     thread.start()
     thread.join(timeout_s)
-    if not looks or thread.is_alive():
+    if not samples or thread.is_alive():
         call = reader.watch.current if reader.watch is not None else None
         name = call.name if call is not None else "NVML"
         advice = "a GPU or its driver is stuck: reset the GPU or reboot the node"
         return GpuCheckup(False, f"{name} did not come back within {timeout_s:.0f} s", advice)
-    return _judged(looks[0], deaf)
+    return _judged(samples[0], deaf)
 
 
-def _judged(look: NodeSample, deaf: list[int]) -> GpuCheckup:
-    if not look.visible:
+def _judged(sample: NodeSample, deaf: list[int]) -> GpuCheckup:
+    if not sample.visible:
         advice = (
             "nothing to do unless this machine has an NVIDIA GPU: then check its driver (nvidia-smi), and in a "
             "container that the GPUs are given to it"
         )
-        return GpuCheckup(False, look.text, advice)
-    sick = [(look.gpus[key].index, seen.fault) for key, seen in look.looks.items() if seen.fault is not None]
+        return GpuCheckup(False, sample.text, advice)
+    sick = [(sample.gpus[key].index, seen.fault) for key, seen in sample.samples.items() if seen.fault is not None]
     if sick:
         said = ", ".join(f"GPU {index}: {fault.text}" for index, fault in sick)
-        return GpuCheckup(False, f"{len(look.looks)} counted, but {said}", "reset it or reboot the node")
-    text = f"{look.text}, driver {look.driver or 'unknown'}"
-    missing = [*look.blind.values()]
+        return GpuCheckup(False, f"{len(sample.samples)} counted, but {said}", "reset it or reboot the node")
+    text = f"{sample.text}, driver {sample.driver or 'unknown'}"
+    missing = [*sample.blind.values()]
     if deaf:
         missing.append(f"no Xid events from GPU {', '.join(map(str, sorted(deaf)))}")
     if missing:

@@ -27,7 +27,7 @@ MAX_EVENTS = 1_000
 XID = 0x8
 #: Double-bit ECC errors, and those of newer drivers that mean: look at the counters and the recovery action now
 #: (nvmlEventTypeDramRetirementEvent to nvmlEventTypeGpuRecoveryAction of nvidia-ml-py 13.615).
-LOOK_NOW = 0x2 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
+SAMPLE_NOW = 0x2 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 _TIMEOUT = 10
 
 
@@ -92,7 +92,7 @@ class EventListener(threading.Thread):
         without = []
         for key, index, handle in self._devices:
             try:
-                types = int(self.watch.call("nvmlDeviceGetSupportedEventTypes", key, handle)) & (XID | LOOK_NOW)
+                types = int(self.watch.call("nvmlDeviceGetSupportedEventTypes", key, handle)) & (XID | SAMPLE_NOW)
                 if not types & XID:
                     raise ValueError("no Xid among its event types")
                 self.watch.call("nvmlDeviceRegisterEvents", key, handle, types, events)

@@ -86,8 +86,8 @@ class GpuMonitor:
         self._poller = GpuPoller(poll_s, load, now)
         hang_s = min(HANG_S, max(MIN_HANG_S, poll_s))
         self._poll_guard, self._event_guard = HangGuard(hang_s), HangGuard(hang_s)
-        self._look = NodeSample(False, "not read yet")
-        self._looked_at: float | None = None
+        self._sample = NodeSample(False, "not read yet")
+        self._sampled_at: float | None = None
         self._changes: dict[str, GpuChanges] = {}
         self._unplaced = GpuChanges()
         self._xids = XidFold()
@@ -101,7 +101,7 @@ class GpuMonitor:
         self._failed = ""
         self._inventory: object = None
         self._inventory_since = 0.0
-        self._inventory_told: object = None
+        self._inventory_reported: object = None
         self._inventories = Budget(INVENTORIES_A_MINUTE, INVENTORIES_AT_ONCE)
         self._note: tuple[bool, str] | None = None
         self._times: dict[str, dict[str, tuple[float, float]]] = {}
@@ -123,12 +123,12 @@ class GpuMonitor:
     @property
     def reading(self) -> dict[str, Any]:
         """Return ``{"visible","text","time"}`` for a Health message; ``time``: of the last whole look, unix seconds."""
-        text, hanging = self._look.text, self._poll_guard.hanging
+        text, hanging = self._sample.text, self._poll_guard.hanging
         if hanging is not None:
-            gpu = self._look.gpus.get(hanging.gpu)
+            gpu = self._sample.gpus.get(hanging.gpu)
             where = "" if gpu is None else f"GPU {gpu.index}: "
             text = f"{where}{hanging.name} does not come back; the values are those of before"
-        return {"visible": self._look.visible, "text": text, "time": self._looked_at}
+        return {"visible": self._sample.visible, "text": text, "time": self._sampled_at}
 
     def blind(self) -> list[dict[str, str]]:
         """Return what of the GPUs can't be seen here: ``{"what","why","do"}`` each."""
@@ -137,8 +137,8 @@ class GpuMonitor:
             found.append({"what": "gpu", "why": self.reading["text"], "do": "check the GPU; it may need a reset"})
         if self._failed:
             found.append({"what": "gpu", "why": self._failed, "do": "report it, with the driver's version"})
-        if self._poller.listener_blind and self._look.visible:
-            found.append({"what": "gpu_events", "why": self._poller.listener_blind, "do": _DO["gpu_events"]})
+        if self._poller.listener_gap and self._sample.visible:
+            found.append({"what": "gpu_events", "why": self._poller.listener_gap, "do": _DO["gpu_events"]})
         return found
 
     def device_of(
@@ -176,10 +176,10 @@ class GpuMonitor:
             (self._poll_guard, self._poller.polling),
             (self._event_guard, self._poller.listening),
         ):
-            for hanging in guard.look(call, now, _MAY_TAKE_S.get(call.name, 0.0) if call is not None else 0.0):
-                self._tell_hang(hanging, now)
-        while self._poller.looks:
-            self._take(self._poller.looks.popleft(), now)
+            for hanging in guard.check(call, now, _MAY_TAKE_S.get(call.name, 0.0) if call is not None else 0.0):
+                self._report_hang(hanging, now)
+        while self._poller.samples:
+            self._take(self._poller.samples.popleft(), now)
         self._xids.with_lines = self._kernel_log()
         while self._poller.events:
             event = self._poller.events.popleft()
@@ -187,29 +187,29 @@ class GpuMonitor:
                 self._xids.nvml(event.gpu, event.xid, now)
         for xid in self._xids.due(now):
             change = Change("xid", "event", xid.facts, xid.line or f"Xid {xid.facts['xid']}")
-            self._tell(xid.gpu, self._changes_of(xid.gpu).told(change, now))
-        self._tell_note()
-        self._tell_inventory(now)
+            self._report(xid.gpu, self._changes_of(xid.gpu).limited(change, now))
+        self._report_note()
+        self._report_inventory(now)
 
     # --- looks -----------------------------------------------------------------------------------------------------
 
-    def _take(self, look: NodeSample, now: float) -> None:
-        self._look, self._looked_at = look, self._wall()
-        fresh = {what: why for what, why in self._blind.items() if what == "gpu_ecc" and look.visible}
-        if any(gpu.dear for gpu in look.looks.values()):
+    def _take(self, sample: NodeSample, now: float) -> None:
+        self._sample, self._sampled_at = sample, self._wall()
+        fresh = {what: why for what, why in self._blind.items() if what == "gpu_ecc" and sample.visible}
+        if any(gpu.dear for gpu in sample.samples.values()):
             fresh = {}
-        self._blind = fresh | look.blind
+        self._blind = fresh | sample.blind
         row: dict[str, float] = {}
-        for key, seen in look.looks.items():
-            gpu = look.gpus[key]
+        for key, seen in sample.samples.items():
+            gpu = sample.gpus[key]
             for pid in self._placed.keys() & (seen.pids or {}).keys():
                 self._placed[pid][key] = (seen.pids or {})[pid]
-            self._tell(key, self._changes_of(key).look(gpu, seen))
+            self._report(key, self._changes_of(key).compare(gpu, seen))
             row |= row_of(gpu, seen, self._times.setdefault(key, {}))
-        for key in [key for key in self._changes if index_of_mute(key) is not None and key not in look.gpus]:
-            self._tell(key, self._changes.pop(key).answers(now))
-        for key in look.missing:
-            self._tell(key, self._changes_of(key).missing(now))
+        for key in [key for key in self._changes if index_of_mute(key) is not None and key not in sample.gpus]:
+            self._report(key, self._changes.pop(key).answers(now))
+        for key in sample.missing:
+            self._report(key, self._changes_of(key).missing(now))
         if row:
             self._row(row)
 
@@ -221,15 +221,15 @@ class GpuMonitor:
         fresh = [pid for pid in pids if not self._placed[pid] and now - self._since[pid] < PIDS_WANTED_S]
         self._poller.wants_pids = bool(fresh)
 
-    def _tell_hang(self, hanging: Hanging, now: float) -> None:
+    def _report_hang(self, hanging: Hanging, now: float) -> None:
         changes = self._changes_of(hanging.gpu) if hanging.gpu else self._unplaced
-        self._tell(hanging.gpu, changes.hanging(hanging, now))
+        self._report(hanging.gpu, changes.hanging(hanging, now))
 
     def _changes_of(self, key: str) -> GpuChanges:
         return self._changes.setdefault(key, GpuChanges())
 
-    def _tell(self, key: str, changes: Iterable[Change]) -> None:
-        gpu = self._look.gpus.get(key)
+    def _report(self, key: str, changes: Iterable[Change]) -> None:
+        gpu = self._sample.gpus.get(key)
         for change in changes:
             ranks = [] if gpu is None else self._ranks_on().get(gpu.key, [])
             data: dict[str, Any] = {
@@ -244,7 +244,7 @@ class GpuMonitor:
     # --- who is where ----------------------------------------------------------------------------------------------
 
     def _device(self, pid: int, local_rank: int | None, environ: Mapping[str, str] | None = None) -> GpuInfo | None:
-        gpus = list(self._look.gpus.values())
+        gpus = list(self._sample.gpus.values())
         if not gpus:
             return None
         return device_for(gpus, self._placed.get(pid, {}), local_rank, self._visible_to(pid, environ))
@@ -267,28 +267,28 @@ class GpuMonitor:
         return {key: sorted(ranks) for key, ranks in found.items()}
 
     def _on_bus(self, bus_id: str | None) -> GpuInfo | None:
-        return next((gpu for gpu in self._look.gpus.values() if bus_id and gpu.bus_id == bus_id), None)
+        return next((gpu for gpu in self._sample.gpus.values() if bus_id and gpu.bus_id == bus_id), None)
 
-    def _tell_note(self) -> None:
+    def _report_note(self) -> None:
         reading = self.reading
         note = (bool(reading["visible"]), str(reading["text"]))
-        if self._looked_at is not None and note != self._note:
+        if self._sampled_at is not None and note != self._note:
             self._note = note
             self._emit("gpu_note", {"visible": note[0], "text": note[1]})
 
-    def _tell_inventory(self, now: float) -> None:
-        look = self._look
+    def _report_inventory(self, now: float) -> None:
+        sample = self._sample
         if self._note is None:
             return
         ranks = self._ranks_on()
-        inventory = (look.visible, look.driver, tuple(look.gpus.values()), look.missing, ranks)
+        inventory = (sample.visible, sample.driver, tuple(sample.gpus.values()), sample.missing, ranks)
         if inventory != self._inventory:
             self._inventory, self._inventory_since = inventory, now
-        if inventory == self._inventory_told or now - self._inventory_since < INVENTORY_SETTLES_S:
+        if inventory == self._inventory_reported or now - self._inventory_since < INVENTORY_SETTLES_S:
             return
         if self._inventories.take(now) is None:
             return
-        self._inventory_told = inventory
+        self._inventory_reported = inventory
         gpus = [
             {
                 "index": gpu.index,
@@ -298,13 +298,13 @@ class GpuMonitor:
                 "serial": gpu.serial,
                 "memory_mib": gpu.memory_mib,
                 "mig": list(gpu.mig),
-                "missing": key in look.missing,
+                "missing": key in sample.missing,
                 "ranks": ranks.get(key, []),
             }
-            for key, gpu in look.gpus.items()
+            for key, gpu in sample.gpus.items()
         ]
         gpus.sort(key=lambda gpu: gpu["index"])  # type: ignore[arg-type,return-value]
-        self._emit("gpu_inventory", {"driver": look.driver, "gpus": gpus, "text": look.text})
+        self._emit("gpu_inventory", {"driver": sample.driver, "gpus": gpus, "text": sample.text})
 
 
 def _suppressed(more: int) -> dict[str, int]:

@@ -63,36 +63,36 @@ class NvmlDevice:
         self._watch = watch
         self._now = now
         self._never: set[str] = set()
-        self._look = GpuSample(0.0)
+        self._sample = GpuSample(0.0)
         self._answers = 0
 
-    def look(self, dear: bool, processes: bool) -> GpuSample:
+    def sample(self, dear: bool, processes: bool) -> GpuSample:
         """Ask; return the answers. A look in which nothing is answered is that of a lost GPU.
 
         Args:
             dear: also what takes long. processes: also who computes on it.
         """
-        look = self._look = GpuSample(self._now(), dear, fault=self.no_handle)
+        sample = self._sample = GpuSample(self._now(), dear, fault=self.no_handle)
         if self.no_handle is not None:
-            return look
+            return sample
         self._answers = 0
         try:
-            self._cheap(look)
+            self._cheap(sample)
             if dear:
-                self._dear(look)
+                self._dear(sample)
             if processes:
-                self._processes(look)
+                self._processes(sample)
         except _Lost:
             pass
-        if look.fault is None and not self._answers and look.troubles:
-            call, text = next(iter(look.troubles.items()))
-            look.fault = NvmlFault("lost", call, text)
-        return look
+        if sample.fault is None and not self._answers and sample.troubles:
+            call, text = next(iter(sample.troubles.items()))
+            sample.fault = NvmlFault("lost", call, text)
+        return sample
 
     # --- questions -------------------------------------------------------------------------------------------------
 
-    def _cheap(self, look: GpuSample) -> None:
-        values = look.values
+    def _cheap(self, sample: GpuSample) -> None:
+        values = sample.values
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         if rates is not None:
             values["util_pct"] = float(rates.gpu)
@@ -106,21 +106,21 @@ class NvmlDevice:
         self._number("clock_mem_mhz", "nvmlDeviceGetClockInfo", _CLOCK_MEMORY)
         if not self._number("throttle_reasons", "nvmlDeviceGetCurrentClocksEventReasons"):
             self._number("throttle_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons")  # drivers before 535
-        self._fields(look, {name: (number, 0) for name, number in CHEAP_FIELDS.items()})
+        self._fields(sample, {name: (number, 0) for name, number in CHEAP_FIELDS.items()})
         for sensor in ("temp_c", "mem_temp_c"):
             if not 0.0 < values.get(sensor, 1.0) < MAX_TEMP_C:
                 del values[sensor]  # 0 and 255 are what a sensor says that can't be read
 
-    def _dear(self, look: GpuSample) -> None:
-        values = look.values
+    def _dear(self, sample: GpuSample) -> None:
+        values = sample.values
         self._number("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", scale=0.001)
         fields = {**DEAR_FIELDS, **{name: condition.field for name, condition in CONDITIONS.items()}}
-        self._fields(look, {name: (number, 0) for name, number in fields.items()})
-        self._nvlink(look)
+        self._fields(sample, {name: (number, 0) for name, number in fields.items()})
+        self._nvlink(sample)
         retired = [values.pop(name) for name in ("retired_single", "retired_double") if name in values]
         if retired:
             values["retired_pages"] = sum(retired)
-        self._sram(look)
+        self._sram(sample)
         for name, call in (
             ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
             ("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
@@ -129,27 +129,27 @@ class NvmlDevice:
         ):
             self._number(name, call)
 
-    def _processes(self, look: GpuSample) -> None:
+    def _processes(self, sample: GpuSample) -> None:
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
         if processes is not None:
             pids: dict[int, float] = {}
             for process in processes:
                 pids[int(process.pid)] = pids.get(int(process.pid), 0.0) + (process.usedGpuMemory or 0) / _MIB
-            look.pids = pids
+            sample.pids = pids
 
-    def _nvlink(self, look: GpuSample) -> None:
-        links = min(int(look.values.pop("nvlink_links", 0.0)), MAX_LINKS)
+    def _nvlink(self, sample: GpuSample) -> None:
+        links = min(int(sample.values.pop("nvlink_links", 0.0)), MAX_LINKS)
         if links:
             states = {link: self._ask("nvmlDeviceGetNvLinkState", link) for link in range(links)}
             if any(state is not None for state in states.values()):
-                look.links_up = frozenset(link for link, state in states.items() if state)
+                sample.links_up = frozenset(link for link, state in states.items() if state)
             by_link = {f"port {number} {link}": (number, link) for number in PORT_FIELDS for link in range(links)}
-            self._fields(look, by_link)
-        counted = [name for name in look.values if name in NVLINK_ERRORS or name.startswith("port ")]
+            self._fields(sample, by_link)
+        counted = [name for name in sample.values if name in NVLINK_ERRORS or name.startswith("port ")]
         if counted:
-            look.values["nvlink_errors"] = sum(look.values.pop(name) for name in counted)
+            sample.values["nvlink_errors"] = sum(sample.values.pop(name) for name in counted)
 
-    def _sram(self, look: GpuSample) -> None:
+    def _sram(self, sample: GpuSample) -> None:
         name = "nvmlDeviceGetSramEccErrorStatus"
         if name in self._never:
             return
@@ -159,26 +159,26 @@ class NvmlDevice:
             self._never.add(name)
             return
         if self._ask(name, ctypes.byref(status)) is not None:
-            look.values["sram_threshold"] = float(bool(status.bThresholdExceeded))
+            sample.values["sram_threshold"] = float(bool(status.bThresholdExceeded))
 
     # --- asking ----------------------------------------------------------------------------------------------------
 
     def _number(self, field: str, call: str, *arguments: Any, scale: float = 1.0) -> bool:
         value = self._ask(call, *arguments)
         if value is not None:
-            self._look.values[field] = float(value) * scale
+            self._sample.values[field] = float(value) * scale
         return value is not None
 
-    def _fields(self, look: GpuSample, asked: dict[str, tuple[int, int]]) -> None:
+    def _fields(self, sample: GpuSample, asked: dict[str, tuple[int, int]]) -> None:
         """Ask many fields in one call; those that this GPU does not have are left out from the next time on."""
         names = [name for name in asked if name not in self._never]
         answers = self._ask("nvmlDeviceGetFieldValues", [asked[name] for name in names]) if names else None
         if answers is None:
             return
         found = read_fields(names, answers)
-        look.values.update(found.values)
+        sample.values.update(found.values)
         for name, code in found.errors.items():
-            self._said("nvmlDeviceGetFieldValues", code, name, f"field {asked[name][0]}: code {code}")
+            self._note_reply("nvmlDeviceGetFieldValues", code, name, f"field {asked[name][0]}: code {code}")
 
     def _ask(self, call: str, *arguments: Any) -> Any:
         """Return the answer, None where there is none; raises ``_Lost`` and ``DriverGone``."""
@@ -189,24 +189,24 @@ class NvmlDevice:
             answer = self._watch.call(call, self.facts.key, self.handle, *arguments)
         except Exception as error:  # NVMLError; AttributeError of an old pynvml; UnicodeDecodeError of a broken name
             code = _FUNCTION_NOT_FOUND if isinstance(error, AttributeError) else error_code(error)
-            self._said(call, code, key, error_text(error))
+            self._note_reply(call, code, key, error_text(error))
             return None
         self._answers += 1
         return answer
 
-    def _said(self, call: str, code: int, key: str, text: str) -> None:
+    def _note_reply(self, call: str, code: int, key: str, text: str) -> None:
         """Take note of an error of NVML."""
         if code in DriverGone.CODES:
             raise DriverGone(text, code)
         if code in _NEVER:
             self._never.add(key)
         elif code in (_GPU_IS_LOST, _GPU_NOT_FOUND):
-            self._look.fault = NvmlFault("lost", call, text)
+            self._sample.fault = NvmlFault("lost", call, text)
             raise _Lost
         elif code == _RESET_REQUIRED:
-            self._look.fault = self._look.fault or NvmlFault("reset_required", call, text)
+            self._sample.fault = self._sample.fault or NvmlFault("reset_required", call, text)
         else:
-            self._look.troubles[key] = text
+            self._sample.troubles[key] = text
 
 
 def error_code(error: BaseException) -> int:

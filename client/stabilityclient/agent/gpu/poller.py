@@ -21,7 +21,7 @@ DEAR_EVERY = 6
 #: Seconds between two looks at least, however many events ask for one; half the poll where that is shorter.
 MIN_PAUSE_S = 1.0
 #: Looks that nobody took yet: the agent's loop takes them four times a second.
-MAX_LOOKS = 16
+MAX_SAMPLES = 16
 
 
 class GpuPoller:
@@ -31,14 +31,14 @@ class GpuPoller:
         poll_s: seconds between two cheap looks. load: returns pynvml. now: monotonic seconds.
 
     Attributes:
-        looks: what was seen. events: what NVML reported. Both are taken by the agent's loop.
+        samples: what was seen. events: what NVML reported. Both are taken by the agent's loop.
         wants_pids: whether the next looks ask which processes compute on each GPU.
     """
 
     def __init__(
         self, poll_s: float = POLL_S, load: Load | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self.looks: deque[NodeSample] = deque(maxlen=MAX_LOOKS)
+        self.samples: deque[NodeSample] = deque(maxlen=MAX_SAMPLES)
         self.events: deque[GpuEvent] = deque()
         self.wants_pids = True
         self._poll_s = poll_s
@@ -79,7 +79,7 @@ class GpuPoller:
         return self._listener.watch.current if self._listener is not None else None
 
     @property
-    def listener_blind(self) -> str | None:
+    def listener_gap(self) -> str | None:
         """Return why no events come, None where they do or nothing is known yet."""
         return self._listener.blind if self._listener is not None else None
 
@@ -91,19 +91,19 @@ class GpuPoller:
             if dear:
                 self._dear_at = started + self._poll_s * DEAR_EVERY
             try:
-                look = self._reader.look(dear, dear or self.wants_pids)
-                self._listen(look, dear)
+                sample = self._reader.sample(dear, dear or self.wants_pids)
+                self._listen(sample, dear)
             except Exception as error:  # a defect of ours: the thread must go on, and it must be seen
                 why = f"a defect of this agent: {type(error).__name__}: {error}"[:300]
-                look = NodeSample(False, f"no GPU visible here: {why}", blind={"gpu": why})
-            self.looks.append(look)
+                sample = NodeSample(False, f"no GPU visible here: {why}", blind={"gpu": why})
+            self.samples.append(sample)
             if self._asked.wait(max(0.0, self._poll_s - (self._now() - started))) and not self._ending:
                 time.sleep(max(0.0, min(MIN_PAUSE_S, self._poll_s / 2) - (self._now() - started)))
         self._reader.close()
 
-    def _listen(self, look: NodeSample, dear: bool) -> None:
+    def _listen(self, sample: NodeSample, dear: bool) -> None:
         """Have a listener where events can come: at first, after NVML was opened again, after it ended in trouble."""
-        if not look.visible or self._reader.watch is None:
+        if not sample.visible or self._reader.watch is None:
             return
         before = self._listener
         if before is not None and (before.is_alive() or (not dear and self._generation == self._reader.generation)):
@@ -113,7 +113,7 @@ class GpuPoller:
         sound = [
             device
             for device in self._reader.devices()
-            if device.handle is not None and look.looks[device.facts.key].fault is None
+            if device.handle is not None and sample.samples[device.facts.key].fault is None
         ]
         if sound:
             self._generation = self._reader.generation

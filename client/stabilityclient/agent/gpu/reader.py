@@ -1,7 +1,7 @@
 """Asks NVML, on one thread and nowhere else: who the GPUs are, and what they say now.
 
 Whatever NVML answers is a fact: a GPU that is lost has a ``fault``, a driver that is gone makes the node not visible,
-what a GPU does not support is asked once. No exception of NVML leaves ``look``.
+what a GPU does not support is asked once. No exception of NVML leaves ``sample``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GpuReader:
         """Return the GPUs that NVML counts, with their handles."""
         return list(self._devices.values())
 
-    def look(self, dear: bool, processes: bool = False) -> NodeSample:
+    def sample(self, dear: bool, processes: bool = False) -> NodeSample:
         """Return what the GPUs say now. Blocks for as long as the driver takes; a sick GPU can take without end.
 
         Args:
@@ -73,15 +73,21 @@ class GpuReader:
             count = int(watch.call("nvmlDeviceGetCount", ""))
             if count != self._count or not self._devices or (dear and any(d.handle is None for d in self.devices())):
                 self._enumerate(watch, count)
-            looks = {key: self._look_at(device, dear, processes) for key, device in self._devices.items()}
+            samples = {key: self._sample_of(device, dear, processes) for key, device in self._devices.items()}
         except Exception as error:  # ImportError, NVMLError of any kind, a driver library that is broken
             self.close()
             return self._nothing(f"no GPU visible here: {error_text(error)}", _why(error))
-        if not looks:
+        if not samples:
             return self._nothing("no GPU visible here: NVML sees 0 devices", "NVML sees 0 GPUs")
         missing = frozenset(self._known) - frozenset(self._devices)
         return NodeSample(
-            True, self._text(looks, missing), self._driver, dict(self._known), looks, missing, self._blind(dear, looks)
+            True,
+            self._text(samples, missing),
+            self._driver,
+            dict(self._known),
+            samples,
+            missing,
+            self._blind(dear, samples),
         )
 
     def close(self) -> None:
@@ -185,30 +191,32 @@ class GpuReader:
                         raise
         return found
 
-    def _look_at(self, device: NvmlDevice, dear: bool, processes: bool) -> GpuSample:
+    def _sample_of(self, device: NvmlDevice, dear: bool, processes: bool) -> GpuSample:
         started = self._now()
-        look = device.look(dear, processes)
-        look.time = self._now()
-        look.took_ms = (look.time - started) * 1000.0
-        return look
+        sample = device.sample(dear, processes)
+        sample.time = self._now()
+        sample.took_ms = (sample.time - started) * 1000.0
+        return sample
 
     def _nothing(self, text: str, why: str) -> NodeSample:
         return NodeSample(False, text, self._driver, dict(self._known), {}, frozenset(), {"gpu": why})
 
-    def _text(self, looks: dict[str, GpuSample], missing: frozenset[str]) -> str:
+    def _text(self, samples: dict[str, GpuSample], missing: frozenset[str]) -> str:
         troubles = [f"GPU {self._known[key].index} is gone" for key in sorted(missing)]
-        for key, look in looks.items():
+        for key, sample in samples.items():
             index = self._known[key].index
-            if look.fault is not None:
-                troubles.append(f"GPU {index}: {look.fault.text}")
-            troubles += [f"GPU {index}: {call}: {text}" for call, text in look.troubles.items()]
+            if sample.fault is not None:
+                troubles.append(f"GPU {index}: {sample.fault.text}")
+            troubles += [f"GPU {index}: {call}: {text}" for call, text in sample.troubles.items()]
         names = sorted({facts.name for facts in self._known.values() if facts.name})
-        return "; ".join(troubles)[:500] or f"{len(looks)} x {', '.join(names)}"
+        return "; ".join(troubles)[:500] or f"{len(samples)} x {', '.join(names)}"
 
-    def _blind(self, dear: bool, looks: dict[str, GpuSample]) -> dict[str, str]:
+    def _blind(self, dear: bool, samples: dict[str, GpuSample]) -> dict[str, str]:
         if not dear:
             return {}
-        without = [self._known[key].index for key, look in looks.items() if look.fault is None and _no_ecc(look)]
+        without = [
+            self._known[key].index for key, sample in samples.items() if sample.fault is None and _no_ecc(sample)
+        ]
         if not without:
             return {}
         return {"gpu_ecc": f"ECC not supported or switched off on GPU {', '.join(str(i) for i in sorted(without))}"}
@@ -221,8 +229,8 @@ def load_pynvml() -> Any:
     return pynvml
 
 
-def _no_ecc(look: GpuSample) -> bool:
-    return "ecc_uncorrected" not in look.values and bool(look.values)
+def _no_ecc(sample: GpuSample) -> bool:
+    return "ecc_uncorrected" not in sample.values and bool(sample.values)
 
 
 def _why(error: Exception) -> str:

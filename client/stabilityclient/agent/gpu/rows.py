@@ -21,22 +21,22 @@ _TIMES = {
 }
 
 
-def row_of(gpu: GpuInfo, look: GpuSample, times: dict[str, tuple[float, float]]) -> dict[str, float]:
+def row_of(gpu: GpuInfo, sample: GpuSample, times: dict[str, tuple[float, float]]) -> dict[str, float]:
     """Return the points of one look, empty for a GPU that answered nothing.
 
     Args:
         times: last value and sum of each time counter, ns; kept here from look to look. A counter that went back
             (its driver was loaded again) goes on from the sum that it had.
     """
-    if not look.values:
+    if not sample.values:
         return {}
     counters = (what for what, condition in CONDITIONS.items() if condition.counts)
-    row = {field: look.values[field] for field in (*_FIELDS, *counters) if field in look.values}
+    row = {field: sample.values[field] for field in (*_FIELDS, *counters) if field in sample.values}
     for counter, field in _TIMES.items():
-        value = look.values.get(counter)
+        value = sample.values.get(counter)
         if value is not None:
             last, total = times.get(counter, (value, 0.0))
             times[counter] = (value, total + max(0.0, value - last))
             row[field] = times[counter][1] / 1e9
-    row["poll_ms"] = look.took_ms
+    row["poll_ms"] = sample.took_ms
     return {f"gpu/{gpu.index}/{field}": value for field, value in row.items()}

@@ -101,6 +101,6 @@ class NodeSample:
     text: str
     driver: str = ""
     gpus: dict[str, GpuInfo] = field(default_factory=dict)
-    looks: dict[str, GpuSample] = field(default_factory=dict)
+    samples: dict[str, GpuSample] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
     blind: dict[str, str] = field(default_factory=dict)

@@ -64,7 +64,7 @@ def frames(run_folder: str | os.PathLike[str]) -> Iterator[Frame]:
         ImportFailed: the folder is not that of a run.
     """
     folder = _checked(Path(run_folder))
-    found = [load_source(path, patience_s=0.0) for path in (folder / "sources").iterdir()]
+    found = [load_source(path, gap_wait_s=0.0) for path in (folder / "sources").iterdir()]
     for source in sorted((each for each in found if each is not None), key=lambda each: each.info.started):
         while records := source.reader.read(MAX_FRAME_RECORDS, READ_BYTES):
             yield frame_of(source.info, records)

@@ -33,7 +33,7 @@ __all__ = ["SpoolReader"]
 
 #: How long a record may look wrong before it counts as damaged, seconds. On machines that reorder writes a reader can
 #: see a length before the bytes; a writer is done with both within microseconds.
-PATIENCE_S = 0.2
+GAP_WAIT_S = 0.2
 #: Seconds between two searches for a whole record behind a damaged one: a search looks at each eighth byte of the
 #: chunk.
 SCAN_S = 2.0
@@ -57,7 +57,7 @@ class SpoolReader:
 
     Args:
         folder: the source's folder.
-        patience_s: see PATIENCE_S; 0 for a source that nobody writes any more.
+        gap_wait_s: see PATIENCE_S; 0 for a source that nobody writes any more.
         now: monotonic seconds.
 
     Attributes:
@@ -68,10 +68,10 @@ class SpoolReader:
     """
 
     def __init__(
-        self, folder: str, *, patience_s: float = PATIENCE_S, now: Callable[[], float] = time.monotonic
+        self, folder: str, *, gap_wait_s: float = GAP_WAIT_S, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder = folder
-        self._patience_s = patience_s
+        self._gap_wait_s = gap_wait_s
         self._now = now
         self._map: mmap.mmap | None = None
         self._chunk = 0
@@ -287,7 +287,7 @@ class SpoolReader:
         now = self._now()
         if self._doubt is None or self._doubt[:2] != place:
             self._doubt = (*place, now)
-        if now - self._doubt[2] < self._patience_s:
+        if now - self._doubt[2] < self._gap_wait_s:
             self.in_doubt = True
             return False
         following = self._pos + ((length + 15) & ~7)
@@ -353,7 +353,7 @@ class SpoolReader:
         if now < self._next_chunk_at:
             self.in_doubt = True
             return False
-        self._next_chunk_at = now + min(NEXT_CHUNK_S, self._patience_s)
+        self._next_chunk_at = now + min(NEXT_CHUNK_S, self._gap_wait_s)
         return self._has_next()
 
     def _has_next(self) -> bool:

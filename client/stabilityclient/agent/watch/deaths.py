@@ -82,9 +82,9 @@ class DeathWatch:
             self._fds[name] = fd
         return fd
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the counters of kills for memory."""
-        self._counters.look()
+        self._counters.poll()
 
     def take_kernel(self, lines: Iterable[Any]) -> None:
         """Remember which processes the kernel's log says were killed for memory (lines of KernelLog)."""
@@ -94,7 +94,7 @@ class DeathWatch:
         while len(self._oom_lines) > 100:
             del self._oom_lines[next(iter(self._oom_lines))]
 
-    def told(self, source: Source) -> tuple[dict[str, Any] | None, ExitStatus] | None:
+    def reported(self, source: Source) -> tuple[dict[str, Any] | None, ExitStatus] | None:
         """Return how a rank ended, once; None while it lives, or its last threads do.
 
         Returns:
@@ -111,7 +111,7 @@ class DeathWatch:
             status = ExitStatus(None, None, "none", "it ran in another container (PID namespace)")
         else:
             status = exit_status(fd, pid, source.ticks)
-        self._counters.look()
+        self._counters.poll()
         data = death_of(source, status, self._oom_evidence(source, status), fatal_text(source))
         self._forget(source)
         return data, status

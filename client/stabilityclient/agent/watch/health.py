@@ -63,7 +63,7 @@ def rank_health(
         "trouble": source.trouble,
     }
     if source.alive and not source.elsewhere:
-        proc = prober.look(info.pid, source.ticks, 0 if slot is None else slot.thread)
+        proc = prober.read(info.pid, source.ticks, 0 if slot is None else slot.thread)
         if proc is not None:
             entry["proc"] = proc
     if slot is None or (source.trouble and not slot.torn):

@@ -106,7 +106,7 @@ class KernelLog:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            self._say_blind(error)
+            self._note_gap(error)
             return
         status = os.fstat(fd)
         if stat.S_ISCHR(status.st_mode) and status.st_rdev == _NULL_DEVICE:
@@ -140,7 +140,7 @@ class KernelLog:
             except OSError as error:
                 self.close()
                 self._retry_at = self._uptime() + RETRY_S
-                self._say_blind(error)
+                self._note_gap(error)
                 break
             if not chunk:
                 break
@@ -156,7 +156,7 @@ class KernelLog:
                 records.append(line)
         return records
 
-    def _say_blind(self, error: OSError) -> None:
+    def _note_gap(self, error: OSError) -> None:
         self.blind = f"the kernel log {self.path} can't be read: {(error.strerror or str(error)).lower()}"
         if isinstance(error, PermissionError):
             self.do = "run the job with CAP_SYSLOG, or set kernel.dmesg_restrict=0 on the node"

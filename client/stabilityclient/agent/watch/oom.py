@@ -18,7 +18,7 @@ __all__ = ["OomCounters", "counter_file"]
 #: hundreds of GiB needs a while to give them back.
 KILL_WINDOW_S = 10.0
 #: Seconds between two looks at which group a rank is in: launchers move processes right after their start.
-GROUP_LOOK_S = 10.0
+CGROUP_POLL_S = 10.0
 #: Counters read; a node has as many groups as ranks at most.
 MAX_COUNTERS = 256
 
@@ -52,8 +52,8 @@ class OomCounters:
     def follow(self, pid: int) -> None:
         """Know the group of a living process; cheap to call at each look."""
         now = self._now()
-        at, known = self._files.get(pid, (-GROUP_LOOK_S, None))
-        if now - at < GROUP_LOOK_S:
+        at, known = self._files.get(pid, (-CGROUP_POLL_S, None))
+        if now - at < CGROUP_POLL_S:
             return
         path = self._find(pid) or known
         self._files[pid] = (now, path)
@@ -62,7 +62,7 @@ class OomCounters:
             if value is not None:
                 self._counters[path] = _Counter(value, [])
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read all counters."""
         now = self._now()
         for path, counter in self._counters.items():

@@ -148,7 +148,7 @@ class Prober:
         self._now = now
         self._before: dict[tuple[int, int, int], tuple[float, float, float | None]] = {}
 
-    def look(self, pid: int, ticks: int, thread: int = 0) -> dict[str, Any] | None:
+    def read(self, pid: int, ticks: int, thread: int = 0) -> dict[str, Any] | None:
         """Return ``{"state","wchan","threads"}`` and from the second look on ``cpu``; None when the process is gone.
 
         Args:

@@ -52,7 +52,7 @@ _THREAD = re.compile(r"\n(?:Current thread|Thread) 0x")
 
 
 @dataclass(slots=True)
-class _Look:
+class _RankSample:
     """What is known about one rank while the look goes on."""
 
     source: Source
@@ -68,7 +68,7 @@ class _Look:
     grew_at: float = 0.0
 
     @property
-    def stands_s(self) -> float:
+    def stalled_s(self) -> float:
         """Return for how long the heartbeat thread has not beaten, seconds."""
         return time.monotonic() - self.source.beat_at
 
@@ -97,20 +97,20 @@ class StackTaker:
 
     async def carry_out(self, command: AgentCommand, over: bool = False) -> tuple[str, str]:
         """Look at all ranks, tell it in ``stacks`` events, and return how that went. Takes 4.5 s at most."""
-        looks = [_Look(source) for source in living_ranks(self._sources)]
-        if not looks:
+        samples = [_RankSample(source) for source in living_ranks(self._sources)]
+        if not samples:
             return "failed", "no rank is alive on this node"
-        await self._sample(looks)
-        standing = await self._ask_hearts(looks)
+        await self._sample(samples)
+        standing = await self._ask_hearts(samples)
         await self._signal(standing)
-        steps = [look.source.slot.step for look in looks if look.source.slot is not None]
+        steps = [sample.source.slot.step for sample in samples if sample.source.slot is not None]
         step = max((step for step in steps if step >= 0), default=None)
-        for data in stack_events(command.command_id, map(_facts, looks)):
+        for data in stack_events(command.command_id, map(_facts, samples)):
             self._tell("stacks", step, data)
-        self._no_recorder = [(look.source, why) for look in looks if (why := _recorder_trouble(look))]
-        seen = sum(look.stack is not None for look in looks)
-        missing = sorted({look.stack_missing for look in looks if look.stack_missing})
-        return "acted", f"stacks of {seen} of {len(looks)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
+        self._no_recorder = [(sample.source, why) for sample in samples if (why := _recorder_trouble(sample))]
+        seen = sum(sample.stack is not None for sample in samples)
+        missing = sorted({sample.stack_missing for sample in samples if sample.stack_missing})
+        return "acted", f"stacks of {seen} of {len(samples)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
 
     def blind(self) -> list[VisibilityGap]:
         """Return which living ranks had no Flight Recorder at the newest look: what they wait in is not known."""
@@ -118,26 +118,26 @@ class StackTaker:
         do = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 before init_process_group"
         return grouped("collectives", living, do)
 
-    async def _sample(self, looks: list[_Look]) -> None:
+    async def _sample(self, samples: list[_RankSample]) -> None:
         prober = Prober()
         for again in (False, True):
             if again:
                 await asyncio.sleep(SAMPLE_S)
-            for look in looks:
-                source = look.source
+            for sample in samples:
+                source = sample.source
                 source.observe()
-                look.sampled = time.time()
+                sample.sampled = time.time()
                 thread = source.slot.thread if source.slot is not None else 0
                 if source.elsewhere:
                     continue
-                look.proc = prober.look(source.info.pid, source.ticks, thread) or look.proc
-        for look in looks:
-            if look.proc is not None:
-                look.proc["children"] = children_of(look.source.info.pid)
-                look.proc["tree_cpu_s"] = tree_cpu_s(look.source.info.pid)
-            look.slot = _slot_facts(look.source)
+                sample.proc = prober.read(source.info.pid, source.ticks, thread) or sample.proc
+        for sample in samples:
+            if sample.proc is not None:
+                sample.proc["children"] = children_of(sample.source.info.pid)
+                sample.proc["tree_cpu_s"] = tree_cpu_s(sample.source.info.pid)
+            sample.slot = _slot_facts(sample.source)
 
-    async def _ask_hearts(self, looks: list[_Look]) -> list[_Look]:
+    async def _ask_hearts(self, samples: list[_RankSample]) -> list[_RankSample]:
         """Take the heartbeat threads' answers; return the ranks whose interpreter is stuck: they need a signal."""
         wanted = -1
         try:
@@ -147,99 +147,99 @@ class StackTaker:
         except OSError as error:
             trouble = f"ranks can't be asked: {error.strerror or error}"
         waiting, standing = [], []
-        for look in looks:
-            why = _heartbeat_trouble(look) or trouble
+        for sample in samples:
+            why = _heartbeat_trouble(sample) or trouble
             if why is not None:
-                look.answer, look.stack_missing = {"why": why}, why
+                sample.answer, sample.stack_missing = {"why": why}, why
             else:
-                waiting.append(look)
+                waiting.append(sample)
         deadline = time.monotonic() + PROBE_S
         while waiting:
-            for look in list(waiting):
-                look.source.observe()
-                if look.source.slot is not None and look.source.slot.probe >= wanted:
-                    self._take(look, wanted, "its answer can't be read")
-                elif look.stands_s > HEARTBEAT_STALLED_S:
-                    look.answer = {
-                        "why": f"its heartbeat thread has been stuck for {look.stands_s:.0f} s: "
+            for sample in list(waiting):
+                sample.source.observe()
+                if sample.source.slot is not None and sample.source.slot.probe >= wanted:
+                    self._take(sample, wanted, "its answer can't be read")
+                elif sample.stalled_s > HEARTBEAT_STALLED_S:
+                    sample.answer = {
+                        "why": f"its heartbeat thread has been stuck for {sample.stalled_s:.0f} s: "
                         "something holds the interpreter's lock"
                     }
-                    standing.append(look)
+                    standing.append(sample)
                 elif time.monotonic() >= deadline:
-                    self._take(look, wanted, f"its heartbeat thread did not answer within {PROBE_S:g} s")
+                    self._take(sample, wanted, f"its heartbeat thread did not answer within {PROBE_S:g} s")
                 else:
                     continue
-                waiting.remove(look)
+                waiting.remove(sample)
             await asyncio.sleep(_POLL_S)
         return standing
 
-    def _take(self, look: _Look, wanted: int, missing: str) -> None:
+    def _take(self, sample: _RankSample, wanted: int, missing: str) -> None:
         try:
-            answer = read_object(look.source.folder / "probe.json")
+            answer = read_object(sample.source.folder / "probe.json")
         except (OSError, ValueError):
             answer = {}
-        look.answer = answer if answer.get("n") == wanted else {"why": missing}
-        threads = look.answer.get("threads")
-        look.stack = _cut(threads) if isinstance(threads, str) else None
+        sample.answer = answer if answer.get("n") == wanted else {"why": missing}
+        threads = sample.answer.get("threads")
+        sample.stack = _cut(threads) if isinstance(threads, str) else None
         # What the signal would have met: it is needed as soon as the interpreter is stuck.
-        trouble = signal_trouble(look.source, self._descriptor(look.source))
-        if look.stack is not None:
-            look.stack_missing = trouble or None
+        trouble = signal_trouble(sample.source, self._descriptor(sample.source))
+        if sample.stack is not None:
+            sample.stack_missing = trouble or None
         else:
-            look.stack_missing = f"{missing}; {trouble}" if trouble else missing
+            sample.stack_missing = f"{missing}; {trouble}" if trouble else missing
 
-    async def _signal(self, looks: list[_Look]) -> None:
-        for look in looks:
-            look.stack_missing = self._send(look)
-        waiting = [look for look in looks if look.begin >= 0]
+    async def _signal(self, samples: list[_RankSample]) -> None:
+        for sample in samples:
+            sample.stack_missing = self._send(sample)
+        waiting = [sample for sample in samples if sample.begin >= 0]
         deadline = time.monotonic() + STACK_S
         while waiting and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)
             now = time.monotonic()
-            for look in list(waiting):
-                size = _size(look.source)
-                if size > look.size:
-                    look.size, look.grew_at = size, now
-                elif look.size > look.begin and now - look.grew_at >= QUIET_S:
-                    waiting.remove(look)
-        for look in looks:
-            if look.begin >= 0:
-                look.stack = _appended(look)
-                if look.stack is None:
-                    state = (look.proc or {}).get("state")
+            for sample in list(waiting):
+                size = _size(sample.source)
+                if size > sample.size:
+                    sample.size, sample.grew_at = size, now
+                elif sample.size > sample.begin and now - sample.grew_at >= QUIET_S:
+                    waiting.remove(sample)
+        for sample in samples:
+            if sample.begin >= 0:
+                sample.stack = _appended(sample)
+                if sample.stack is None:
+                    state = (sample.proc or {}).get("state")
                     deep = ": it waits uninterruptibly in the kernel (state D)" if state == "D" else ""
-                    look.stack_missing = f"nothing was written within {STACK_S:g} s of the signal{deep}"
+                    sample.stack_missing = f"nothing was written within {STACK_S:g} s of the signal{deep}"
 
-    def _send(self, look: _Look) -> str | None:
-        source = look.source
+    def _send(self, sample: _RankSample) -> str | None:
+        source = sample.source
         source.observe()
-        if look.stands_s <= HEARTBEAT_STALLED_S:
+        if sample.stalled_s <= HEARTBEAT_STALLED_S:
             return "its interpreter began to run again in the middle of the look"
-        look.begin = look.size = _size(source)
+        sample.begin = sample.size = _size(source)
         trouble = send_dump_signal(source, self._descriptor(source))
         if trouble:
-            look.begin = -1
+            sample.begin = -1
         return trouble or None
 
 
-def _heartbeat_trouble(look: _Look) -> str | None:
+def _heartbeat_trouble(sample: _RankSample) -> str | None:
     """Return why neither a heartbeat thread nor a signal can bring anything; None when it is worth to ask."""
-    source = look.source
+    source = sample.source
     if not source.alive:
         return "the process has ended"
     if source.slot is None or source.trouble:
         return f"the slot can't be read: {source.trouble or 'it is not there yet'}"
     if source.slot.version < 2:
         return "the job uses an older stabilityclient, which answers no questions"
-    if (look.proc or {}).get("state") in _STOPPED:
+    if (sample.proc or {}).get("state") in _STOPPED:
         return "the process is stopped (state T): it can report nothing before it continues"
     return None
 
 
-def _recorder_trouble(look: _Look) -> str:
+def _recorder_trouble(sample: _RankSample) -> str:
     """Return why the collectives of a rank are not seen though it is in a process group; empty elsewhere."""
-    told = look.source.info.world_size > 1 and look.answer.get("group") is True
-    return str(look.answer.get("why") or "") if told else ""
+    told = sample.source.info.world_size > 1 and sample.answer.get("group") is True
+    return str(sample.answer.get("why") or "") if told else ""
 
 
 def _slot_facts(source: Source) -> dict[str, Any]:
@@ -258,18 +258,18 @@ def _slot_facts(source: Source) -> dict[str, Any]:
     }
 
 
-def _facts(look: _Look) -> dict[str, Any]:
-    info, answer = look.source.info, look.answer
+def _facts(sample: _RankSample) -> dict[str, Any]:
+    info, answer = sample.source.info, sample.answer
     collectives = answer.get("collectives")
     return {
         "rank": info.rank,
         "source": info.source,
         "pid": info.pid,
-        "sampled": look.sampled,
-        "proc": look.proc,
-        "slot": look.slot,
-        "stack": look.stack,
-        "stack_missing": look.stack_missing,
+        "sampled": sample.sampled,
+        "proc": sample.proc,
+        "slot": sample.slot,
+        "stack": sample.stack,
+        "stack_missing": sample.stack_missing,
         "collectives": collectives if isinstance(collectives, dict) else None,
         "collectives_missing": None if isinstance(collectives, dict) else str(answer.get("why") or "not known"),
     }
@@ -282,9 +282,9 @@ def _size(source: Source) -> int:
         return 0
 
 
-def _appended(look: _Look) -> str | None:
+def _appended(sample: _RankSample) -> str | None:
     try:
-        data, _ = read_part(look.source.folder / "stacks", look.begin, MAX_STACK_BYTES)
+        data, _ = read_part(sample.source.folder / "stacks", sample.begin, MAX_STACK_BYTES)
     except OSError:
         return None
     text = data.decode("utf-8", "replace")
