@@ -52,21 +52,6 @@ def spikes(worker: RunWorker) -> list[int]:
     return sorted(one.onset_step for one in worker.state.incidents.all() if one.kind == "spike")
 
 
-def plain(thing: Any) -> Any:
-    """Return what an object holds, as something that compares by value: NaN included, order of dicts as well."""
-    if isinstance(thing, dict):
-        return [(repr(key), plain(value)) for key, value in thing.items()]
-    if isinstance(thing, bytes | str | int | float | None):
-        return repr(thing)
-    if isinstance(thing, type):
-        return thing.__qualname__
-    if hasattr(thing, "__iter__"):
-        return [plain(one) for one in thing]
-    slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
-    held = {name: getattr(thing, name) for name in slots if hasattr(thing, name)} | getattr(thing, "__dict__", {})
-    return [type(thing).__qualname__, plain(held)]
-
-
 def detectors_of(worker: RunWorker) -> Any:
     """Return all that the detectors know, without the snapshots that they would go back to."""
     return {part.name: part.data for part in worker.state.judge.saved() if "." in part.name}

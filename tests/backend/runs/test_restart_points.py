@@ -13,6 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.backtest import backtest
+from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.runs import worker
 from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.worker import RunWorker
@@ -106,6 +107,26 @@ async def test_restarts_at_many_moments_change_nothing_that_a_backtest_says(
     expected = backtest(frames, run_id="run-1")
     assert facts(run.state.incidents.all()) == facts(expected.incidents)
     assert again < 8 * (EVERY_ROWS / FRAME_ROWS + 1)
+
+
+@pytest.mark.parametrize("from_archive", [False, True])
+async def test_detectors_that_changed_judge_the_past_again_and_nobody_can_tell(
+    stage: Stage, from_archive: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if from_archive:
+        stage.restart_folder = None
+        await stage.restart()
+    frames = as_frames(eventful_rows(declared=True), range(0, 1_000, FRAME_ROWS))
+    for version, (first, last) in enumerate(pairwise([0, 9, 17, 25, 26, 38, 44, 48, len(frames)]), 2):
+        await stage.send(*frames[first:last])
+        for name in list(DETECTORS)[version % 2 : -1 : 2]:  # every other one, and never the one of all ranks
+            monkeypatch.setattr(DETECTORS[name], "version", version)
+        await stage.restart()
+        run = await stage.manager.get("run-1")
+    expected = backtest(frames, run_id="run-1")
+    assert facts(run.state.incidents.all()) == facts(expected.incidents)
+    assert caplog.text.count("these detectors judge the stored points again") >= 7
+    assert "is not used" not in caplog.text
 
 
 async def test_a_restart_folds_only_what_came_since_and_knows_every_point(stage: Stage, folded: list[str]) -> None:
