@@ -83,7 +83,7 @@ def folded(messages: list[bytes], primary: bool = True) -> RunState:
     """Return the state after ``messages``."""
     state = RunState("bench", lambda: 2_000.0)
     if not primary:
-        state._primary = -1  # a lower rank is the one that detectors judge
+        state.judge.primary = -1  # a lower rank is the one that detectors judge
     for message in messages:
         frame = decode_message(message)
         assert isinstance(frame, Frame)
