@@ -18,7 +18,7 @@ kinds.register(
         label="Full disk",
         short="full disk",
         about="process",
-        sign="⛁",
+        sign="▤",
         advice="Delete old checkpoints, or save to another disk, before the next checkpoint fails.",
     )
 )

@@ -75,6 +75,13 @@ def log(server: Server, run_id: str, metric: str, values: list[float]) -> None:
     asyncio.run(send())
 
 
+def test_the_server_lists_the_plug_ins_that_it_loaded(server: Server) -> None:
+    said = (server.data_dir.parent / "server.log").read_text()
+
+    names = ("full_disk.py", "ntfy.py", "remapped_rows.py", "slow_data.py", "text_log.py")
+    assert f"Plug-ins: {', '.join(str(FOLDER / name) for name in names)}" in said
+
+
 def test_the_detector_of_a_file_reports_and_is_listed_with_the_others(server: Server) -> None:
     log(server, "slow", "data_s", [0.1] * 20 + [3.0] * 15 + [0.1] * 15)
 
@@ -95,7 +102,7 @@ def test_the_incident_kind_of_a_file_has_its_label_advice_and_sign(server: Serve
     [incident] = found["incidents"]
     assert (incident["kind"], incident["label"], incident["onset_step"]) == ("full_disk", "Full disk", 3)
     assert incident["suggestion"]["text"].startswith("Delete old checkpoints")
-    assert kind["sign"] == "⛁"
+    assert kind["sign"] == "▤"
 
 
 def test_the_importer_of_a_file_is_found_by_content_and_its_rows_are_there(server: Server, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def _root(
 
 @app.command()
 def up(
+    context: typer.Context,
     host: Annotated[str | None, typer.Option(help="Address to listen on. (default: 127.0.0.1)")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one. (default: 8080)")] = None,
     data_dir: Annotated[Path | None, typer.Option(help=_DATA_DIR_HELP)] = None,
@@ -99,6 +100,8 @@ def up(
     def announce(url: str, redis: str) -> None:
         console.print(f"[bold]Stabilityboard[/bold] {version('stabilityboard')} is up at [bold cyan]{url}[/bold cyan]")
         console.print(f"Redis: {escape(redis)}", style="dim", soft_wrap=True)
+        if context.obj:
+            console.print(f"Plug-ins: {escape(', '.join(context.obj))}", style="dim", soft_wrap=True)
         console.print(f"Send data with: STABILITY_URL={url} python train.py", style="dim", soft_wrap=True)
         console.print("Stop with Ctrl-C", style="dim")
         if settings.exposed:
@@ -134,8 +137,7 @@ cli_doctor.register(app)
 def main() -> None:
     """Run the program with the arguments of this process."""
     try:
-        plugins.load(os.environ)
-        app()
+        app(obj=plugins.load(os.environ))
     except StabilityBoardError as error:
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         console.print(f"[bold red]error:[/bold red] {escape(error.message)}")
