@@ -22,7 +22,7 @@ import numpy as np
 from stabilitybackend.quiet_log import QuietLog
 from stabilitybackend.stateful import Stateful, fields_of
 
-__all__ = ["Part", "Unfit", "pack", "packed_list", "part_of", "restore", "unpack", "unpacked_list"]
+__all__ = ["Part", "Unfit", "pack", "packed_list", "part_of", "restore", "unpack", "unpacked", "unpacked_list"]
 
 T = TypeVar("T")
 _quiet = QuietLog(logging.getLogger(__name__))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from functools import cache
 from typing import Any, ClassVar, get_origin, get_type_hints
 
 __all__ = ["Stateful", "fields_of", "fresh"]
+
+
+_MISSING = object()
 
 
 class _Fresh:
@@ -32,9 +36,9 @@ def fresh(make: Callable[..., Any], *args: Any, **options: Any) -> Any:
 class Stateful:
     """An object whose annotated attributes are its state; ``saving.py`` writes them down and takes them over.
 
-    They are annotated in the class, each with what it begins with (``fresh`` for lists, dicts and the like). Their
-    types are numbers, texts, containers and deques of these, named tuples, dataclasses, and other ``Stateful`` classes.
-    An attribute without an annotation in the class is none of the state.
+    They are annotated in the class, each with what it begins with, of which every object gets a copy (``fresh`` makes
+    what a copy would share). Their types are numbers, texts, containers and deques of these, named tuples, dataclasses,
+    and other ``Stateful`` classes. An attribute without an annotation in the class is none of the state.
 
     Class attributes:
         version: of the state. Raise it when a value gets another meaning; another name or type is noticed by itself.
@@ -44,8 +48,10 @@ class Stateful:
 
     def __init__(self) -> None:
         for name in fields_of(type(self)):
-            begin = getattr(type(self), name)
-            setattr(self, name, begin.make() if isinstance(begin, _Fresh) else begin)
+            begin = getattr(type(self), name, _MISSING)
+            if begin is _MISSING:
+                raise TypeError(f"{type(self).__name__}.{name} is annotated, expected a value that it begins with, too")
+            setattr(self, name, begin.make() if isinstance(begin, _Fresh) else copy(begin))
 
     def saved_values(self) -> list[Any]:
         """Return the values of the declared attributes; to be overwritten where they are saved in another form."""

@@ -49,7 +49,22 @@ def _filled() -> _Outer:
     return whole
 
 
+class _Plain(Stateful):
+    seen: list[int] = []  # noqa: RUF012  # of which every object gets a copy
+
+
+class _Bare(Stateful):
+    seen: int
+
+
+def test_an_attribute_that_begins_with_nothing_is_named() -> None:
+    with pytest.raises(TypeError, match=r"_Bare\.seen is annotated, expected a value that it begins with"):
+        _Bare()
+
+
 def test_each_object_begins_with_containers_of_its_own() -> None:
+    _Plain().seen.append(1)
+    assert _Plain().seen == []
     _filled()
     assert (_Outer().values, _Outer().events, _Outer().inner.seen) == (deque(), {}, set())
 
