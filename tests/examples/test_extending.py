@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from support.gateway_stack import RawAgent
@@ -155,11 +156,13 @@ def test_the_task_of_a_file_runs_on_each_node_and_an_unknown_one_on_none(server:
     with Ranks("job.py", [plan], **where, STABILITY_AGENT_PLUGINS=str(FOLDER / "node" / "disk_space.py")):
         server.wait_for("/runs/task", lambda r: r["agents"] == 1 and r["last_step"], "the job trains")
         done = cli(server, "task", "task", "disk_space")
-        unknown = cli(server, "task", "task", "rm_rf")
+        body = {"kind": "task", "task": "rm_rf"}
+        issued = httpx.post(f"{server.url}/api/v1/runs/task/commands", json=body).json()["command_id"]
+        unknown = server.wait_for(f"/runs/task/commands/{issued}", lambda c: c["state"] == "failed", "it is refused")
 
     assert (done.returncode, "acted: spool " in done.stdout) == (0, True), done
-    assert unknown.returncode == 1
-    assert "there is no task 'rm_rf' on this node, expected one of: disk_space" in unknown.stdout
+    [answer] = unknown["nodes"].values()
+    assert answer["detail"] == "there is no task 'rm_rf' on this node, expected one of: disk_space"
 
 
 def cli(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
