@@ -51,6 +51,41 @@ _PEOPLE = (
 #: A string of JavaScript in any of its three quotes, and what is computed within one.
 _SCRIPT_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`|\'((?:[^\'\\\n]|\\.)*)\'')
 _COMPUTED = re.compile(r"\$\{(?:[^{}]|\{[^{}]*\})*\}")
+#: Words of ours that no file, class or function of the product is named with.
+_PRIVATE_NAMES = frozenset(
+    [
+        "anew",
+        "blind",
+        "chronicle",
+        "courier",
+        "doubles",
+        "ghost",
+        "ghosts",
+        "goodbye",
+        "goodbyes",
+        "heard",
+        "heart",
+        "hearts",
+        "janitor",
+        "keeper",
+        "look",
+        "looks",
+        "offenders",
+        "peek",
+        "retelling",
+        "retold",
+        "said",
+        "says",
+        "scene",
+        "stands",
+        "stood",
+        "teller",
+        "tellers",
+        "tells",
+        "told",
+        "twins",
+    ]
+)
 _GLOSSARY = "docs/glossary.md"
 _LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
@@ -157,6 +192,23 @@ def test_sentences_for_people_use_the_words_of_the_field(package: str) -> None:
 
     assert files
     assert found == {}
+
+
+def names(file: Path) -> list[str]:
+    """Return the name of a module and of all that it defines."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [file.stem, *(node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds))]
+
+
+@pytest.mark.parametrize("package", _PEOPLE)
+def test_names_of_files_classes_and_functions_use_the_words_of_the_field(package: str) -> None:
+    words = {
+        f"{file.name}: {name}": {word.lower() for word in re.split(r"_|(?<=[a-z0-9])(?=[A-Z])", name)}
+        for file in (REPOSITORY / package).rglob("*.py")
+        for name in names(file)
+    }
+
+    assert {name: sorted(found & _PRIVATE_NAMES) for name, found in words.items() if found & _PRIVATE_NAMES} == {}
 
 
 def test_each_word_of_the_glossary_is_used_and_its_code_is_there() -> None:

@@ -27,7 +27,7 @@ export interface AgentState {
   started?: number | null;
   spool?: SpoolFacts | null;
   clock_step_s?: number | null;
-  blind?: BlindSpot[] | null;
+  blind?: VisibilityGap[] | null;
 }
 
 /** The process answers. */
@@ -59,13 +59,6 @@ export interface AuditEntry {
   action: string;
   target: string;
   detail: string;
-}
-
-/** What can't be seen on a node. */
-export interface BlindSpot {
-  what: string;
-  why?: string | null;
-  do?: string | null;
 }
 
 /** What a person says that an interruption was. */
@@ -1469,6 +1462,13 @@ export interface Verdict {
   decided_after_s: number | null;
   dump: string | null;
   training?: "goes on" | "stands" | "unknown";
+}
+
+/** What can't be seen on a node. */
+export interface VisibilityGap {
+  what: string;
+  why?: string | null;
+  do?: string | null;
 }
 
 /**

@@ -41,7 +41,7 @@ class ImportedRun:
         """Import files into this run; what is there already must not come again."""
         [plan] = find_plans(list(paths), run_id=run_id)
         job = ImportJob(plan, Options(**options))
-        job.look()
+        job.sniff()
         for frame in job.frames(dict(self.held), dict(self.checks)):
             self.feed(frame)
         self.checks = job.checks

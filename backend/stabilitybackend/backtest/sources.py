@@ -67,7 +67,7 @@ class Log:
             yield from log_frames(_renamed(_counted(read_rows(lines, self.step_key), lines), lines, self.renames))
             return
         job = ImportJob(self.plan, Options(step_key=self.step_key, renames=self.renames))
-        job.look()
+        job.sniff()
         frames = job.frames({})
         try:
             yield from side_by_side(frames)

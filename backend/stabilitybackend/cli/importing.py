@@ -105,7 +105,7 @@ def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, b
     from stabilityclient.agent.upload.uplink import agent_url
 
     job = ImportJob(plan, options)
-    job.look()
+    job.sniff()
     config = _stored_config(job.run_id, url, api_key)
     result = asyncio.run(job.send(agent_url(url), api_key, lambda: bar.show(job.reading.bytes_read), config))
     return _report(result, IMPORTERS[plan.kind].label)

@@ -141,9 +141,9 @@ class CommandBook:
         if KINDS[request.kind].by == "agents":
             check_free(request.kind, job, self._commands.values(), now)
         else:
-            if job.twins:
+            if job.duplicates:
                 raise Conflict(
-                    f"ranks can't agree: {job.twins}", hint="each process of a job must be a rank of its own"
+                    f"ranks can't agree: {job.duplicates}", hint="each process of a job must be a rank of its own"
                 )
             self._check_free(now)
         if request.kind == "dump_stacks":

@@ -39,7 +39,7 @@ class JobView:
         starts: node -> when the newest of its ranks' processes started, ns since 1970 by the node's own clock.
         spoiling: the open incidents from whose onset on no checkpoint is good.
         handler: what the job's ranks said that they can change in a rollback.
-        twins: which processes say that they are one rank, in words; empty where each is a rank of its own.
+        duplicates: which processes say that they are one rank, in words; empty where each is a rank of its own.
     """
 
     running_step: int | None
@@ -52,7 +52,7 @@ class JobView:
     starts: Mapping[str, int] = field(default_factory=dict)
     spoiling: Sequence[Incident] = ()
     handler: Handlers = field(default_factory=Handlers)
-    twins: str = ""
+    duplicates: str = ""
 
     def boundary(self, attempt: int) -> int | None:
         """Return the step before which all ranks shall act, None when the job's step is unknown."""

@@ -121,7 +121,9 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
         incident_id=None if cause is None else cause.incident_id,
         verdict=verdict,
         exit_code=EXIT_CODES[action],
-        text=" ".join([*([why] if why else []), *(_words(start, exclude, bool(job.checkpoints)) if relaunch else [])]),
+        text=" ".join(
+            [*([why] if why else []), *(_sentences(start, exclude, bool(job.checkpoints)) if relaunch else [])]
+        ),
     )
 
 
@@ -220,7 +222,7 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _Start:
         step = request.to_step
     else:
         usable = [c for c in job.checkpoints if c.usable]
-        advised = job.offer if any(_says_back(incident) for incident in spoiled) else None
+        advised = job.offer if any(_leads_back(incident) for incident in spoiled) else None
         chosen = next((c for c in usable if advised is not None and c.step == advised.to_step), None)
         if chosen is not None and advised is not None:
             skip = advised.skip_batches if skip is None else skip
@@ -236,7 +238,7 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _Start:
     return _Start(PlannedCheckpoint(step, path, found), skip, (step + 1, step + skip) if skip else None, scale, warning)
 
 
-def _says_back(incident: Incident) -> bool:
+def _leads_back(incident: Incident) -> bool:
     return incident.suggestion is not None and incident.suggestion.action == "roll_back"
 
 
@@ -252,7 +254,7 @@ def _suspects(verdict: Verdict | None) -> list[PlannedSuspect]:
     return found
 
 
-def _words(start: _Start, exclude: Sequence[str], announces: bool) -> Iterator[str]:
+def _sentences(start: _Start, exclude: Sequence[str], announces: bool) -> Iterator[str]:
     """Yield how the job is to be started again, sentences."""
     if start.checkpoint is not None:
         where = f"from the checkpoint of step {start.checkpoint.step}"

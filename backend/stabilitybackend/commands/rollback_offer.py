@@ -56,7 +56,7 @@ def way_back(
             chosen, skip_to = advice.to_step, advice.skip_range[1]
             lr_scale, reseed = advice.lr_scale, advice.reseed
         skip_to = None if "skip_batches" in cannot else max(skip_to, last_step or 0)
-        text = _words(lead, chosen, skip_to is None)
+        text = _reason(lead, chosen, skip_to is None)
     offered = usable[:MAX_OFFERED]
     offered += [c for c in usable[MAX_OFFERED:] if c.step == chosen][:1]
     return Offer(
@@ -85,7 +85,7 @@ def _lead(incidents: Collection[Incident], about: Incident | None) -> Incident |
     return min(every, key=lambda one: (one.onset_step, one.incident_id), default=None)
 
 
-def _words(lead: Incident, chosen: int | None, met_again: bool) -> str:
+def _reason(lead: Incident, chosen: int | None, met_again: bool) -> str:
     what = f"the {'open ' if lead.state == 'open' else ''}{kind_of(lead.kind).short} at step {lead.onset_step}"
     if chosen is None:
         return f"No checkpoint from before {what} is at hand, so none is suggested."

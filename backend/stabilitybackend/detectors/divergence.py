@@ -192,7 +192,7 @@ class DivergenceDetector(Detector):
             return []
         again = event is not None and event.ended_points < AGAIN_POINTS
         min_rise = self._min_rise * (AGAIN_FACTOR if again else 1.0)
-        climb = self._climbs.look(self._values, min_rise, self._sigmas)
+        climb = self._climbs.search(self._values, min_rise, self._sigmas)
         if climb is None or (not _goes_on(event) and self._wander.is_usual(climb.level, climb.rise)):
             return []
         return self._open(climb, step)
@@ -308,7 +308,7 @@ class DivergenceDetector(Detector):
     def _end(self, event: _Event, step: int, state: State, recovery: Recovery) -> list[Finding]:
         event.state, event.recovery = state, recovery
         event.ended_points = 0
-        self._wander.told(event.level, event.peak)
+        self._wander.note(event.level, event.peak)
         event.recent.clear()
         self.claim(self._metric, event.onset, step)
         if state == "resolved":

@@ -129,7 +129,7 @@ class GradNormDetector(Detector):
         if self._low < value < self._high:
             self._block.append(value)
             return [] if len(self._block) < self._limit else self._learn(point.step)
-        return self._look(point.step, value) if 0 < value < OVERFLOW else []
+        return self._check(point.step, value) if 0 < value < OVERFLOW else []
 
     def _learn(self, step: int) -> list[Finding]:
         """Learn the quiet values, set the quiet band again and look for growth."""
@@ -148,7 +148,7 @@ class GradNormDetector(Detector):
         self._low = math.exp(max(level - QUIET_SIGMAS * scale, -700.0))
         return self._growth(step, scale) if self._seen >= self._next_note else []
 
-    def _look(self, step: int, value: float) -> list[Finding]:
+    def _check(self, step: int, value: float) -> list[Finding]:
         """Take a positive value that is not plainly quiet."""
         if self._event is not None:
             return self._follow(self._event, step, value)

@@ -182,10 +182,10 @@ class LevelShiftDetector(Detector):
             return found + self._confirm(self._candidate, step, middle)
         self._blocks.append(middle)
         if len(self._blocks) == self._blocks.maxlen:
-            self._look(step)
+            self._check(step)
         return found
 
-    def _look(self, step: int) -> None:
+    def _check(self, step: int) -> None:
         """Compare the two sides; either remember a candidate or learn the difference."""
         blocks = self._blocks
         before, after = 0.5 * (blocks[0] + blocks[1]), 0.5 * (blocks[-1] + blocks[-2])
@@ -269,11 +269,11 @@ class LevelShiftDetector(Detector):
         if self._event is not None:  # one more step of a staircase is the same event
             jump = self._event.jump._replace(after=max(jump.after, self._event.jump.after))
             self._event.jump = jump
-            self._wander.told(jump.before, jump.after)
+            self._wander.note(jump.before, jump.after)
             return [self._report(self._event, step)]
         if self._wander.is_usual(jump.before, jump.after - jump.before):
             return []
-        self._wander.told(jump.before, jump.after)
+        self._wander.note(jump.before, jump.after)
         event = self._event = ShiftEvent(jump, step)
         self.claim(self._metric, jump.onset)
         return [self._report(event, step)]

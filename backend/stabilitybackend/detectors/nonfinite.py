@@ -116,7 +116,7 @@ class NonfiniteDetector(Detector):
         value = point.value
         if self._quiet and -OVERFLOW < value < OVERFLOW and value and point.metric in self._finite:
             return []
-        return self._look(point) if self.wants(point.metric) else []
+        return self._check(point) if self.wants(point.metric) else []
 
     def ignores(self, ranges: Mapping[str, tuple[float, float]]) -> bool:
         return self._quiet and all(
@@ -124,7 +124,7 @@ class NonfiniteDetector(Detector):
             for metric, (low, high) in ranges.items()
         )
 
-    def _look(self, point: Point) -> list[Finding]:
+    def _check(self, point: Point) -> list[Finding]:
         """Take a point that is not plainly finite, or any while an event is open or not long over."""
         found: list[Finding] = []
         if point.step != self._step:
@@ -230,7 +230,7 @@ class NonfiniteDetector(Detector):
         datasets = [name for metric in metrics if (name := dataset_of(metric)) is not None]
         metric = next((one for one in metrics if role_of(one) == LOSS), event.metric) if event.loss else event.metric
         dataset = datasets[0] if len(datasets) == 1 and (event.loss or metric == event.metric) else None
-        what = "loss" if event.loss else _words(metric)
+        what = "loss" if event.loss else _text(metric)
         values = f"{event.total} values" + (f" of {len(metrics)} metrics" if len(metrics) > 1 else "")
         if event.last_bad == event.onset:
             text = f"The {what} was {event.first_value} at step {event.onset}"
@@ -275,7 +275,7 @@ class NonfiniteDetector(Detector):
         )
 
 
-def _words(metric: str) -> str:
+def _text(metric: str) -> str:
     dataset = dataset_of(metric)
     if dataset is not None:
         return f"loss of {dataset}"

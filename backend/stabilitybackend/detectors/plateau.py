@@ -210,7 +210,7 @@ class PlateauDetector(Detector):
         event = self._event
         if event is not None and event.state == "open":
             return self._follow(event, step)
-        return self._look(step)
+        return self._check(step)
 
     def _halve(self) -> None:
         """Make one entry of two neighbours: the run is twice as long as the entries were made for."""
@@ -219,7 +219,7 @@ class PlateauDetector(Detector):
         self._steps = self._steps[::2]
         self._each *= 2
 
-    def _look(self, step: int) -> list[Finding]:
+    def _check(self, step: int) -> list[Finding]:
         entries = self._entries
         count = len(entries)
         if count < 2 * MIN_FLAT_ENTRIES or not math.isfinite(self._never_points):

@@ -173,7 +173,7 @@ class RepeatDataDetector(Detector):
         if self._low is not None:
             found += self._follow_low(self._low, step, value)
         elif self._watch is not None:
-            found += self._look(self._watch, step, value)
+            found += self._check(self._watch, step, value)
         if not filled % ADD_POINTS:
             found += self._epoch(self._drops.add(block[-ADD_POINTS:]), step)
             if filled == BLOCK_POINTS:
@@ -182,7 +182,7 @@ class RepeatDataDetector(Detector):
 
     # --- too low after a fork ------------------------------------------------------------------------------------
 
-    def _look(self, before: BeforeFork, step: int, value: float) -> list[Finding]:
+    def _check(self, before: BeforeFork, step: int, value: float) -> list[Finding]:
         """Look whether the first losses after a fork are too low to be true."""
         after = self._after
         after.append((step, value))

@@ -45,7 +45,7 @@ AGAIN_WINDOWS = 64
 #: So many values in a row behind a rank's newest window mean that its steps began again, not that they are late.
 LATE_ACCEPTED_AFTER = 32
 
-__all__ = ["StragglerDetector", "tells_own_work"]
+__all__ = ["StragglerDetector", "reports_own_work"]
 
 
 class StragglerDetector(Detector):
@@ -352,6 +352,6 @@ def _is_own_work(metric: str) -> bool:
 
 
 @lru_cache(maxsize=1_024)
-def tells_own_work(names: tuple[str, ...]) -> bool:
+def reports_own_work(names: tuple[str, ...]) -> bool:
     """Return whether a row of these metrics tells the time of its rank's own work: ranks are compared by that then."""
     return any(map(_is_own_work, names))

@@ -83,7 +83,7 @@ class Importer:
         """
         raise NotImplementedError
 
-    def look(self, path: Path) -> object:
+    def sniff(self, path: Path) -> object:
         """Look into a file of a folder before the others are read with it. Raises BadRequest where it can't be read."""
         return None
 

@@ -68,7 +68,7 @@ def _of_folder(folder: Path) -> list[ImportPlan]:
         try:
             importer = _importer_by_name(path)
             if importer is not None:
-                importer.look(path)
+                importer.sniff(path)
         except BadRequest as error:
             refused.append(Trouble(path, "the whole file", error.message.removeprefix(f"{path} ")))
         else:

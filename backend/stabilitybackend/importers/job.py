@@ -87,10 +87,10 @@ class ImportJob:
         self._prepared: tuple[Any, list[str]] | None = None
         self._maker: FrameMaker | None = None
         self._names = Names(options.renames)
-        #: Id of the run; known after ``look``.
+        #: Id of the run; known after ``sniff``.
         self.run_id = plan.run_id or ""
 
-    def look(self) -> None:
+    def sniff(self) -> None:
         """Read the beginning of the files: which names there are, and what the run is called.
 
         Raises:

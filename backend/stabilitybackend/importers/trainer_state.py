@@ -59,7 +59,7 @@ class TrainerStateImporter(Importer):
             return True
         return False
 
-    def look(self, path: Path) -> object:
+    def sniff(self, path: Path) -> object:
         return trainer_state(path)
 
     def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:

@@ -91,7 +91,7 @@ class WandbImporter(Importer):
     def takes(self, path: Path, head: bytes) -> bool:
         return head.startswith(_MAGIC)
 
-    def look(self, path: Path) -> object:
+    def sniff(self, path: Path) -> object:
         return _run_of(path)
 
     def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:

@@ -254,14 +254,14 @@ def _resume(case: Case) -> Suggestion:
     schedule = _schedule(case)
     text = "Something was not restored as it was. Go through the list; a rollback helps only once the cause is gone."
     # The bump passes, a learning rate that was not restored stays.
-    return _look(case, schedule + text, lit.RESUME_CHECKS, lit.RESUMES, ended=bool(schedule))
+    return _inspect(case, schedule + text, lit.RESUME_CHECKS, lit.RESUMES, ended=bool(schedule))
 
 
 def _mix(case: Case) -> Suggestion:
     text = "The sampler draws another mixture than before. Stop feeding it: correct the sampler, then go back"
     back, _ = _back(case)
     text += f" to the checkpoint of step {back.to_step} and train on from there." if back else " to a checkpoint."
-    return _look(case, text, lit.MIX_CHECKS)
+    return _inspect(case, text, lit.MIX_CHECKS)
 
 
 def _repeat(case: Case) -> Suggestion:
@@ -269,7 +269,7 @@ def _repeat(case: Case) -> Suggestion:
         "The model sees data that it has seen: the loss is lower than the truth, and will jump when new data comes. "
         "Correct the data position before the next resume; go back if more than a small share was repeated."
     )
-    return _look(case, text, lit.REPEAT_CHECKS, ended=True)
+    return _inspect(case, text, lit.REPEAT_CHECKS, ended=True)
 
 
 def _level(case: Case) -> Suggestion:
@@ -317,7 +317,7 @@ def _gradients(case: Case) -> Suggestion:
 # --- words ---------------------------------------------------------------------------------------------------------
 
 
-def _look(case: Case, text: str, checks: Iterable[str], source: str = "", *, ended: bool = False) -> Suggestion:
+def _inspect(case: Case, text: str, checks: Iterable[str], source: str = "", *, ended: bool = False) -> Suggestion:
     """Return an ``inspect`` with the checkpoint that a rollback would go to."""
     if case.incident.state != "open" and not ended:
         return over(case.incident, checks)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.lost_agents import GATHER_S, SILENT_AFTER_S, Elsewhere, LostAgents
 from stabilitybackend.liveness.rank_watch import RankWatch
-from stabilitybackend.schema.health import AgentHealth, BlindSpot
+from stabilitybackend.schema.health import AgentHealth, VisibilityGap
 from stabilitybackend.schema.incidents import Incident
 
 #: Agents followed per run; the longest silent one is forgotten first.
@@ -35,7 +35,7 @@ class Agent:
     opened_at: float = 0.0
     #: When its process started, unix seconds by its own clock, 0 where it does not say.
     started: float = 0.0
-    blind: list[BlindSpot] = field(default_factory=list)
+    blind: list[VisibilityGap] = field(default_factory=list)
     _told: float = 0.0
     clock: float = 0.0
 
@@ -63,7 +63,7 @@ class Agent:
         return self.clock
 
 
-def _why(spot: BlindSpot) -> str:
+def _why(spot: VisibilityGap) -> str:
     return (spot.why or "")[:MAX_WHY_CHARS]
 
 
@@ -113,7 +113,7 @@ class AgentBook:
         agent = self.all.get(name)
         return 0.0 if agent is None else agent.silent_s(now)
 
-    def blind(self, names: Iterable[str]) -> list[str]:
+    def gaps(self, names: Iterable[str]) -> list[str]:
         """Return what some agents can't see of their ranks, one clause each."""
         return [
             f"node {agent.node}: {one.what}: {_why(one)}"
@@ -122,7 +122,7 @@ class AgentBook:
             if one.what in BLIND_FOR_RANKS
         ]
 
-    def twins(self) -> str:
+    def duplicates(self) -> str:
         """Return what an agent says of two living processes of one rank on its node, empty where none does."""
         for agent in self.all.values():
             for one in agent.blind:
@@ -154,7 +154,7 @@ class AgentBook:
         if not self._lost and not any(silent_s > soon_s for silent_s in silent.values()):
             return []
         lost: dict[str, list[RankWatch]] = {}
-        soon, step, stood_s, newest_step = set(), -1, math.inf, -1
+        soon, step, stalled_s, newest_step = set(), -1, math.inf, -1
         running = set()
         for watch in ranks.values():
             newest_step = max(newest_step, watch.step)
@@ -169,8 +169,8 @@ class AgentBook:
                 if silent_s > soon_s:
                     soon.add(name)
                 if silent_s < SILENT_AFTER_S:
-                    step, stood_s = max(step, watch.step), min(stood_s, watch.stood_s)
-        elsewhere = Elsewhere(step, stood_s if stood_s < math.inf else -1.0)
+                    step, stalled_s = max(step, watch.step), min(stalled_s, watch.stalled_s)
+        elsewhere = Elsewhere(step, stalled_s if stalled_s < math.inf else -1.0)
         found = self._lost.tick(self.all, lost, soon, elsewhere, lost_after_s, usual_step_s, hang, now)
         return found + self._lost.back(self._over(away, running), newest_step)
 
@@ -185,7 +185,7 @@ class AgentBook:
         for name, node in self._lost.members():
             agent = self.all.get(name)
             if agent is not None and agent.seen_at > 0 and name not in away:
-                anew = agent.started > self._lost.last_word(name)
+                anew = agent.started > self._lost.last_message(name)
                 found[name] = (True, "It had died and was started again" if anew else "It had been cut off or stopped")
             elif node and node in speaking:
                 found[name] = (True, "It had died and another one was started")

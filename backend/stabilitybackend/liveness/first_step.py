@@ -77,7 +77,7 @@ class FirstStep:
         """Say whether all ranks stand before the end of their first step, in no phase that may be long."""
         check_s = _check_s(limits)
         return bool(visible) and all(
-            not watch.first_step_done and not watch.in_long_phase and watch.stood_s >= check_s for watch in visible
+            not watch.first_step_done and not watch.in_long_phase and watch.stalled_s >= check_s for watch in visible
         )
 
     def stuck(self, job: JobSnapshot, limits: Limits, now: float) -> bool:

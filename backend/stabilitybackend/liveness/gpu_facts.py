@@ -33,7 +33,7 @@ def broken_gpus(ranks: Iterable[RankWatch], faults: Iterable[CriticalFault]) -> 
     """
     faults = list(faults)
     found = {watch.rank: fault for watch in (ranks if faults else ()) for fault in faults if _is_on(watch, fault)}
-    return {rank: BrokenGpu(_words(fault), fault.since) for rank, fault in found.items()}
+    return {rank: BrokenGpu(_text(fault), fault.since) for rank, fault in found.items()}
 
 
 def _is_on(watch: RankWatch, fault: CriticalFault) -> bool:
@@ -46,7 +46,7 @@ def _is_on(watch: RankWatch, fault: CriticalFault) -> bool:
     return watch.rank in fault.ranks or (fault.index is not None and fault.index == gpu.index)
 
 
-def _words(fault: CriticalFault) -> str:
+def _text(fault: CriticalFault) -> str:
     """Return "its GPU 2 has fallen off the bus: ... (Xid 79)"."""
     who = "its GPU" if fault.index is None else f"its GPU {fault.index}"
     xid = _XID.match(fault.text)

@@ -150,14 +150,14 @@ class JobSnapshot:
                 yield
 
     @cached_property
-    def stood_s(self) -> float:
+    def stalled_s(self) -> float:
         """Seconds since the last progress of the rank that has been stalled longest."""
         return self.before_s + self.seen_to_stand_s
 
     @cached_property
     def seen_to_stand_s(self) -> float:
         """Of these, the seconds in which somebody looked."""
-        return max(watch.stood_s for watch in self.reporting_ranks)
+        return max(watch.stalled_s for watch in self.reporting_ranks)
 
     @cached_property
     def reporting_ranks(self) -> list[RankWatch]:
@@ -173,7 +173,7 @@ class JobSnapshot:
 
     def stalled_s_of(self, watch: RankWatch) -> float:
         """Return for how long a rank has been stalled, seconds; without reported steps at most as the others."""
-        return self.before_s + (min(watch.stood_s, self.seen_to_stand_s) if watch.sparse else watch.stood_s)
+        return self.before_s + (min(watch.stalled_s, self.seen_to_stand_s) if watch.sparse else watch.stalled_s)
 
     def proc(self, watch: RankWatch) -> dict[str, Any]:
         """Return the kernel's word on a rank: as sampled for the dump, undisturbed, else the newest."""
@@ -195,10 +195,10 @@ class JobSnapshot:
 
     def waits_for_disk(self, watch: RankWatch) -> bool:
         """Say whether the main thread was in the kernel's uninterruptible sleep, in each look that we have."""
-        looks = self._looks(watch)
+        looks = self._samples(watch)
         return bool(looks) and all(look["state"] == "D" for look in looks)
 
-    def _looks(self, watch: RankWatch) -> list[Mapping[str, Any]]:
+    def _samples(self, watch: RankWatch) -> list[Mapping[str, Any]]:
         return [look for look in (to_builtins(watch.proc), self._sampled_of(watch.rank)) if look.get("state")]
 
     def _sampled_of(self, rank: int) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class JobSnapshot:
         if silent is None or silent > RUNS_PYTHON_S or watch.python_silent_s:
             return False
         # On a machine with more work than cores a busy thread gets little, but it is always found waiting for a core.
-        looks = self._looks(watch)
+        looks = self._samples(watch)
         return any(number(look.get("cpu")) >= BUSY_CPU for look in looks) or (
             bool(looks) and all(look.get("state") == "R" for look in looks)
         )

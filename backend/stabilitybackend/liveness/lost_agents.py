@@ -45,7 +45,7 @@ class Elsewhere:
     """The ranks still seen: their newest step and for how long all have been stalled, -1 where none is."""
 
     step: int = -1
-    stood_s: float = -1.0
+    stalled_s: float = -1.0
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class LostAgents:
             found.append(replace(old, state="resolved", text=text, now_step=step, evidence=evidence))
         return found
 
-    def last_word(self, name: str) -> float:
+    def last_message(self, name: str) -> float:
         """Return when an agent that is reported as lost had its last message at the latest, unix seconds."""
         found = (group.last_words[1] for group in self._groups if name in group.members)
         return next(found, math.inf)
@@ -245,8 +245,8 @@ def _verdict(
             if many
             else f"its connection stayed open in silence, or was closed by the server after {now - last:.0f} s of it"
         )
-    if elsewhere.step >= 0 or elsewhere.stood_s >= 0:
-        ahead, stood = elsewhere.step, elsewhere.stood_s
+    if elsewhere.step >= 0 or elsewhere.stalled_s >= 0:
+        ahead, stood = elsewhere.step, elsewhere.stalled_s
         if stood >= max(SILENT_AFTER_S, 2 * (usual_step_s or SILENT_AFTER_S)):
             training = "stands"
             because.append(

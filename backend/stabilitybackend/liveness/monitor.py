@@ -146,7 +146,7 @@ class LivenessMonitor(Stateful):
             if ran:
                 self._deaths.ended()
             return
-        if watch.in_long_phase and not watch.trouble and watch.stood_s <= self._budget_of(watch):
+        if watch.in_long_phase and not watch.trouble and watch.stalled_s <= self._budget_of(watch):
             self._excused_until = now
         if not first:
             watch.learn(before, self._budgets, self.limits, self._excused_until, now)
@@ -298,18 +298,20 @@ class LivenessMonitor(Stateful):
         return JobSnapshot(
             visible=visible, unseen=sorted(unseen, key=lambda watch: watch.rank), over=over, never=never,
             not_back=sorted(earlier), broken_gpus=broken_gpus((*visible, *unseen), self._gpu_faults),
-            silent_s=silent, blind=self._agents.blind({watch.agent for watch in visible}), now=now,
+            silent_s=silent, blind=self._agents.gaps({watch.agent for watch in visible}), now=now,
         )  # fmt: skip
 
     def status(self, now: float) -> tuple[RunStatus, str]:
         """Return the run's status word of ``docs/api.md`` and a note in plain words, empty when all is well."""
         status, note = self._status(now)
-        return status, " ".join(part for part in (note, self.twins(now)) if part)
+        return status, " ".join(part for part in (note, self.duplicates(now)) if part)
 
     def ended(self, now: float) -> tuple[RunStatus, str] | None:
         """Return the same of a job that is over, None of one that is not."""
         ended = self._ended(lambda: self._visible(now))
-        return None if ended is None else (ended[0], " ".join(part for part in (ended[1], self.twins(now)) if part))
+        return (
+            None if ended is None else (ended[0], " ".join(part for part in (ended[1], self.duplicates(now)) if part))
+        )
 
     def _ended(self, visible: Callable[[], list[RankWatch]]) -> tuple[RunStatus, str] | None:
         death = self._deaths.open_finding(self._newest_step()) if self._deaths.is_open else None
@@ -319,9 +321,9 @@ class LivenessMonitor(Stateful):
         """Say whether nothing more is to be expected of processes that ended."""
         return self._deaths.is_settled(now)
 
-    def twins(self, now: float) -> str:
+    def duplicates(self, now: float) -> str:
         """Return what is said of two living processes of one rank (two jobs under one run id), empty without any."""
-        return self._duplicate_ranks.note_for(self.run_id, now) or self._agents.twins()
+        return self._duplicate_ranks.note_for(self.run_id, now) or self._agents.duplicates()
 
     def _status(self, now: float) -> tuple[RunStatus, str]:
         visible = self._visible(now)

@@ -75,7 +75,7 @@ def judge_ranks(
     guilty = [
         watch
         for watch in watches
-        if watch.rank in culprits and (found[watch.source] != "running" or watch.stood_s > STALLED_S)
+        if watch.rank in culprits and (found[watch.source] != "running" or watch.stalled_s > STALLED_S)
     ]
     if guilty and late:
         blamed = {watch.source for watch in guilty}
@@ -93,7 +93,7 @@ def judge_ranks(
 
 
 def _waited_for(watches: Collection[RankWatch], found: Mapping[str, RankStatus]) -> set[str]:
-    standing = [w for w in watches if found[w.source] in ("over", "running", "behind") and w.stood_s > STALLED_S]
+    standing = [w for w in watches if found[w.source] in ("over", "running", "behind") and w.stalled_s > STALLED_S]
     return {watch.source for watch in furthest_back(standing)}
 
 

@@ -56,7 +56,7 @@ class RankPlace(NamedTuple):
 
     step: int
     phase: str
-    stood_s: float
+    stalled_s: float
     step_seen: float
 
 
@@ -132,7 +132,7 @@ class RankWatch:
         return self.expect_s > 0 or is_long(self.phase)
 
     @property
-    def stood_s(self) -> float:
+    def stalled_s(self) -> float:
         """Seconds for which neither step nor phase had changed when the rank was last seen.
 
         Not counted on from there: what we do not see is not claimed.
@@ -247,9 +247,9 @@ class RankWatch:
             excused_until: when some rank was last in a long phase: who waited for it was not slow, unix seconds.
             now: unix seconds.
         """
-        alone = self.first_step_done and excused_until < now - before.stood_s
+        alone = self.first_step_done and excused_until < now - before.stalled_s
         if self.moved_at == now and before.step >= 0 and not before.phase and (self.sparse or alone):
-            budgets.learn_stand(self.stands, before.stood_s, now, limits, sparse=self.sparse)
+            budgets.learn_stand(self.stands, before.stalled_s, now, limits, sparse=self.sparse)
         if self.step > before.step >= 0:
             if not self.first_step_done:
                 self.first_step_done = True
@@ -258,7 +258,7 @@ class RankWatch:
             elif excused_until < before.step_seen:
                 budgets.learn_step((self._step_seen - before.step_seen) / (self.step - before.step), now, limits)
         if not self.table and self.moved_at == now and is_long(before.phase):
-            budgets.learn_phase(before.phase, before.stood_s, now, limits)  # a client without tables
+            budgets.learn_phase(before.phase, before.stalled_s, now, limits)  # a client without tables
         self._looks += 1
         if self.table and (self._looks + self.rank) % TABLE_EVERY == 0:
             self._learn_table(budgets, limits, excused_until, now)

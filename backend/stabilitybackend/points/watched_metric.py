@@ -28,10 +28,10 @@ class Watching:
         if len(metrics) != self._names:
             self._names = len(metrics)
             self._loss = loss_of(metrics)
-            self._unwatched = self._words(metrics)
+            self._unwatched = self._text(metrics)
         return {"metrics": metrics, "loss_metric": self._loss, "unwatched": self._unwatched}
 
-    def _words(self, metrics: Sequence[str]) -> str:
+    def _text(self, metrics: Sequence[str]) -> str:
         logged = [name for name in metrics if not name.startswith(_READINGS)]
         if not logged or self._loss is not None or any(map(dataset_of, logged)):
             return ""

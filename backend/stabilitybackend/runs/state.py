@@ -15,7 +15,7 @@ from stabilitybackend.detection.evidence import Evidence
 from stabilitybackend.detection.run_detection import PRIMARY_METRICS, Judge
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.registry import Settings
-from stabilitybackend.detectors.straggler import tells_own_work
+from stabilitybackend.detectors.straggler import reports_own_work
 from stabilitybackend.fleet.training_intervals import TrainingIntervals
 from stabilitybackend.gpus.readings import GpuReadings
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
@@ -154,7 +154,7 @@ class RunState:
             self._summary.add(placed, self.store, self.fold.tree)
             self.store.add(placed)
             changes.placed.append(placed)
-            own_work = own_work or tells_own_work(tuple(placed.names))
+            own_work = own_work or reports_own_work(tuple(placed.names))
         placed = together[0]
         if len(together) > 1:  # what reached furthest speaks for all of them
             placed = max(together, key=lambda one: int(one.steps[-1]))
@@ -377,7 +377,7 @@ class RunState:
             note=" ".join(part for part in (note, self.unreadable.note) if part),
             note_incident=None if status in ("running", "finished") else self.incidents.stopper(status),
             unreadable=self.unreadable.view(),
-            twins=bool(self.liveness.twins(now)),
+            twins=bool(self.liveness.duplicates(now)),
             head=tree.head,
             world_size=self.launch_sizes.size,
             world=self.launch_sizes.view(set(connected)),

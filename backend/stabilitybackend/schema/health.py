@@ -75,7 +75,7 @@ class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True):
     status: RankStatus | None
 
 
-class BlindSpot(msgspec.Struct, omit_defaults=True):
+class VisibilityGap(msgspec.Struct, omit_defaults=True):
     """What can't be seen on a node."""
 
     what: _Text
@@ -103,7 +103,7 @@ class AgentState(msgspec.Struct, omit_defaults=True):
     started: Finite | None = None
     spool: SpoolFacts | None = None
     clock_step_s: Finite | None = None
-    blind: list[BlindSpot] | None = None
+    blind: list[VisibilityGap] | None = None
 
 
 class GpuNoteNow(msgspec.Struct, omit_defaults=True):

@@ -96,7 +96,7 @@ class AgentService:
             poll_s=max(MIN_GPU_POLL_S, _number(environ.get("STABILITY_GPU_POLL_S"), POLL_S)),
         )
         self._health.gpu_of = lambda source: self._gpus.device_of(_own_pid(source), source.info.local_rank)
-        self._health.more_gaps = [self._gpus.blind, stacks.blind]
+        self._health.more_gaps = [self._gpus.gaps, stacks.gaps]
         self._spool_cleaner = SpoolCleaner(limit)
         self._downlink = Downlink(folder, self._log.write)
         self._state: dict[str, Any] = {}

@@ -302,7 +302,7 @@ def test_long_after_an_import_nothing_hangs_and_no_agent_is_missed(tmp_path: Pat
     now = [1e9 + 100.0]
     state = RunState("r", lambda: now[0])
     job = ImportJob(find_plans([write_log(tmp_path / "log.jsonl")], run_id="r")[0], Options())
-    job.look()
+    job.sniff()
     state.liveness.agent_connected("import-r", now[0])
     kinds: set[str] = set()
     for frame in job.frames({}):
@@ -320,7 +320,7 @@ def test_long_after_an_import_nothing_hangs_and_no_agent_is_missed(tmp_path: Pat
 def test_frames_of_an_import_follow_from_the_file_alone(tmp_path: Path) -> None:
     def frames() -> list[Frame]:
         job = ImportJob(find_plans([write_log(tmp_path / "log.jsonl")], run_id="r")[0], Options())
-        job.look()
+        job.sniff()
         return list(job.frames({}))
 
     assert frames() == frames()

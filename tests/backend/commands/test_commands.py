@@ -54,7 +54,7 @@ def test_a_command_names_its_boundary_fence_expiry_and_checkpoint() -> None:
 
 def test_no_rollback_is_ordered_while_two_processes_are_one_rank() -> None:
     with pytest.raises(Conflict, match="rank 0 has two processes"):
-        _issued(job=replace(JOB, twins="rank 0 has two processes"))
+        _issued(job=replace(JOB, duplicates="rank 0 has two processes"))
 
 
 def test_the_boundary_of_a_job_with_long_steps_is_the_next_one() -> None:

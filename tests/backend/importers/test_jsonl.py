@@ -240,7 +240,7 @@ def test_a_run_is_called_after_its_file_and_its_first_row(tmp_path: Path) -> Non
     def run_id(*rows: object) -> str:
         [plan] = find_plans([write(tmp_path / "log.jsonl", *rows)])
         job = ImportJob(plan, Options())
-        job.look()
+        job.sniff()
         return job.run_id
 
     first = {"step": 0, "t": 5.0, "loss": 1.0}

@@ -266,7 +266,7 @@ def test_a_table_of_many_rows_leaves_in_frames_of_the_usual_size(tmp_path: Path)
     file = tmp_path / "wide.parquet"
     pl.DataFrame({"step": range(50_000), "t": range(50_000), "loss": [0.5] * 50_000}).write_parquet(file)
     job = ImportJob(find_plans([file])[0], Options())
-    job.look()
+    job.sniff()
 
     sizes = [len(encode_message(frame)) for frame in job.frames({})]
 

@@ -291,10 +291,10 @@ def test_two_living_processes_of_one_rank_are_told_in_the_status() -> None:
     status, note = job.monitor.status(job.now)
     assert status == "running"
     assert "Two living processes say that they are rank 0" in note
-    assert job.monitor.twins(job.now) == note
+    assert job.monitor.duplicates(job.now) == note
     job.run(20)
     assert job.monitor.status(job.now) == ("running", "")
-    assert job.monitor.twins(job.now) == ""
+    assert job.monitor.duplicates(job.now) == ""
 
 
 def test_a_hang_of_a_job_that_has_ended_since_is_over() -> None:

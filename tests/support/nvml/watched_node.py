@@ -37,7 +37,7 @@ async def watch(poll_s: float, ranks: list[RankProcess]) -> None:
     while not over.is_set() and not task.done():
         monitor.kernel(kernel.read())
         now = {
-            "blind": monitor.blind(),
+            "blind": monitor.gaps(),
             "gpu": {name: value for name, value in monitor.reading.items() if name != "time"},
             "ranks": {str(rank.rank): monitor.device_of(rank.pid, rank.local_rank) for rank in ranks},
         }

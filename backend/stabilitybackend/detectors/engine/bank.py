@@ -163,7 +163,7 @@ class DetectorBank(Stateful):
             _, wanted, companions = heard[at]
             if step > self.last_step:
                 self._enter_step(step)
-            elif step < self.last_step and not self._order_began_anew(step):
+            elif step < self.last_step and not self._order_restarted(step):
                 continue
             self._late_in_a_row = 0
             context.enter(step, time)
@@ -370,7 +370,7 @@ class DetectorBank(Stateful):
                 self._receivers[metric] = receivers
         return receivers
 
-    def _order_began_anew(self, step: int) -> bool:
+    def _order_restarted(self, step: int) -> bool:
         """Count a late row; after many in a row follow them, or one stray huge step would make the bank deaf."""
         self.late_points += 1
         self._late_in_a_row += 1

@@ -120,7 +120,7 @@ class SpikeDetector(Detector):
             if len(tracker.block) >= tracker.limit:
                 tracker.flush(point.step)
             return []
-        return self._look(tracker, point.step, value)
+        return self._check(tracker, point.step, value)
 
     def _new_tracker(self, metric: str) -> Tracker | None:
         if not self.wants(metric) or len(self._trackers) >= MAX_TRACKERS:
@@ -132,13 +132,13 @@ class SpikeDetector(Detector):
         tracker = self._trackers[metric] = Tracker(metric, DATASET_DEMAND if dataset_of(metric) else 1.0)
         return tracker
 
-    def _look(self, tracker: Tracker, step: int, value: float) -> list[Finding]:
+    def _check(self, tracker: Tracker, step: int, value: float) -> list[Finding]:
         """Take a point that is not plainly quiet."""
         if tracker.event is not None:
             return self._follow(tracker, tracker.event, step, value)
         if not -OVERFLOW < value < OVERFLOW:
             return []
-        suspected = tracker.look(step, value, self._sensitivity)
+        suspected = tracker.check(step, value, self._sensitivity)
         found = [] if suspected else self._old_event_back(tracker, step)
         if not tracker.suspects or not self._sensitivity:
             return found

@@ -177,7 +177,7 @@ class Tracker:
         if self.left_behind is not None:
             self.low = max(self.low, self.left_behind.back_below)
 
-    def look(self, step: int, value: float, sensitivity: float) -> bool:
+    def check(self, step: int, value: float, sensitivity: float) -> bool:
         """Take a finite point while no event is open; return whether it is a suspect that may prove one."""
         if self.block:
             self._learn_block(self.step + round(self.interval * len(self.block)))

@@ -156,7 +156,7 @@ class Climbs:
         """Return the newest medians, oldest first, as many as make a long block."""
         return self._short.medians[-LONG_BLOCKS:]
 
-    def look(self, values: Sequence[float], min_rise: float, sigmas: float) -> Climb | None:
+    def search(self, values: Sequence[float], min_rise: float, sigmas: float) -> Climb | None:
         """Return the climb that the newest blocks are in, None when there is none. Cheap in most cases.
 
         Args:
@@ -166,12 +166,12 @@ class Climbs:
         """
         if self._blocks % LOOK_EVERY_BLOCKS:
             return None
-        climb = self._look(self._short, values, min_rise, sigmas, 1.0)
+        climb = self._search(self._short, values, min_rise, sigmas, 1.0)
         if climb is None and self._blocks % LONG_BLOCKS == 0:
-            climb = self._look(self._long, values, min_rise, sigmas, LONG_FACTOR)
+            climb = self._search(self._long, values, min_rise, sigmas, LONG_FACTOR)
         return climb
 
-    def _look(
+    def _search(
         self, scale: _Scale, values: Sequence[float], min_rise: float, sigmas: float, factor: float
     ) -> Climb | None:
         """Return the climb that the newest blocks of one scale are in, None when there is none."""

@@ -20,7 +20,7 @@ class Wander:
 
     Example:
         >>> wander = Wander()
-        >>> wander.told(2.0, 2.4)
+        >>> wander.note(2.0, 2.4)
         >>> wander.passed(500)
         >>> wander.is_usual(2.1, 0.5), wander.is_usual(2.1, 0.8), wander.is_usual(2.4, 0.1)
         (True, False, True)
@@ -34,7 +34,7 @@ class Wander:
     _points: int = AGAIN_POINTS
     _taken_back: float = 0.0
 
-    def told(self, low: float, high: float) -> None:
+    def note(self, low: float, high: float) -> None:
         """Note a rise that was reported, or how high it has become."""
         self._low, self._high, self._points = low, high, 0
 

@@ -101,7 +101,7 @@ class HangMonitor:
             return [self._close("A process of the job died; see that incident.", None, job)]
         if job is None:
             return [self._close("No process of the job runs any more.", None, None)] if over else []
-        anew = self._started_anew(job)
+        anew = self._restarted(job)
         if not overdue and (anew or self._went_on(job)):
             stood = facts(self.finding.evidence, HangFacts).stood_s
             where = f"at step {self.finding.onset_step}" if self.finding.onset_step >= 0 else "before the first step"
@@ -162,7 +162,7 @@ class HangMonitor:
                 self._busy = job.all_busy()
             job.busy = self._busy
         news = ready and dump is not None and len(dump.looks) != self._answers
-        longer = job.stood_s > NEWS_FACTOR * old.score
+        longer = job.stalled_s > NEWS_FACTOR * old.score
         broken = bool(job.broken_gpus.keys() - self._broken_then)
         if self._answers >= 0 and not (news or longer or broken) and self._gone(job) == self._absent_then:
             return []
@@ -184,7 +184,7 @@ class HangMonitor:
     def _gone(self, job: JobSnapshot) -> frozenset[int]:
         return frozenset(watch.rank for watch in (*job.unseen, *job.over))
 
-    def _started_anew(self, job: JobSnapshot) -> bool:
+    def _restarted(self, job: JobSnapshot) -> bool:
         """Say whether another process has taken the place of a stalled rank."""
         places = ((self._places.get(watch.rank), watch.source) for watch in job.visible)
         return any(known is not None and known[0] not in ("", source) for known, source in places)
@@ -252,9 +252,9 @@ def _finding(
         now_step=max(watch.step for watch in job.visible),
         rank=verdict.ranks[0] if len(verdict.ranks) == 1 else None,
         node=(one.node or None) if one is not None else None,
-        score=job.stood_s,
+        score=job.stalled_s,
         evidence={
-            "stood_s": job.stood_s,
+            "stood_s": job.stalled_s,
             "usual_step_s": usual,
             "suspects": verdict.ranks[:MAX_NAMED_RANKS],
             "why": verdict.why,

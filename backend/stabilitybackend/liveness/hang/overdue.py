@@ -123,7 +123,7 @@ class StallDetection:
         overdue, excused = [], False
         self.waiting = set()
         for watch in visible:
-            stood, budget_s = watch.stood_s, allowed.of(watch)
+            stood, budget_s = watch.stalled_s, allowed.of(watch)
             if watch.in_long_phase:
                 if stood > budget_s:
                     overdue.append(watch)
@@ -147,6 +147,6 @@ def _hidden_excuse(every: Iterable[RankWatch], allowed: Allowance, now: float) -
     """Say whether a rank that is out of sight was last seen in a long phase that may still last."""
     return any(
         watch.running and watch.in_long_phase and watch.agent and watch.seen_at
-        and now - watch.seen_at > SILENT_AFTER_S and watch.stood_s + now - watch.seen_at <= allowed.of(watch)
+        and now - watch.seen_at > SILENT_AFTER_S and watch.stalled_s + now - watch.seen_at <= allowed.of(watch)
         for watch in every
     )  # fmt: skip

@@ -61,7 +61,7 @@ class StackCheck:
         place = frozenset((watch.source, watch.step, watch.phase) for watch in behind)
         if place != self._place:
             self._request, self._place = "", place
-        if job.stood_s >= LONG_FLOOR_S or any(watch.phase not in ("", AFTER_LOOP) for watch in behind):
+        if job.stalled_s >= LONG_FLOOR_S or any(watch.phase not in ("", AFTER_LOOP) for watch in behind):
             return False
         # Whoever is stopped, or whose Python gives no sign, is in no work.
         if any(job.is_stopped(watch) or watch.python_silent_s for watch in behind):

@@ -124,12 +124,12 @@ def judging(job: JobSnapshot) -> Generator[None, None, Diagnosis]:
     verdict = Diagnosis(kind, _confidence(job, found, kind), culprits, ranks, why="" if top is None else top.why)
     yield
     seen = set(job.visible)
-    stood = max((job.stalled_s_of(watch) for watch in culprits if watch in seen), default=job.stood_s)
+    stood = max((job.stalled_s_of(watch) for watch in culprits if watch in seen), default=job.stalled_s)
     verdict.seen_at = max(watch.seen_at for watch in job.visible)
     verdict.since = verdict.seen_at - stood
     verdict.because = _gpus(job, ranks, verdict.since) + _because(job, found, culprits, ranks)
     yield
-    verdict.blind = _blind(job)
+    verdict.blind = _gaps(job)
     yield
     verdict.parts = _parts(job, verdict)
     return verdict
@@ -281,7 +281,7 @@ def _probes(job: JobSnapshot, watch: RankWatch) -> list[str]:
     return said
 
 
-def _blind(job: JobSnapshot) -> list[str]:
+def _gaps(job: JobSnapshot) -> list[str]:
     blind = job.blind[:MAX_GROUPS]
     lost = [watch for watch in job.unseen if not watch.trouble]
     if lost:

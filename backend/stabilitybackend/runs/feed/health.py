@@ -126,14 +126,14 @@ class HealthFeed:
             news.append(one)
             if index % AGENTS_AT_ONCE == 0:
                 yield
-        news += self._judged_anew(due, judged, words)
+        news += self._rejudged(due, judged, words)
         if not news and judged.waits_for == self._waits_for:
             return
         self._waits_for = judged.waits_for
         message = {"type": "health", "base": base, "words": list(words), "waits_for": judged.waits_for}
         self._channel.publish({**message, "whole": whole, "news": news})
 
-    def _judged_anew(
+    def _rejudged(
         self, spoke: Collection[str], judged: RankStatuses, words: dict[str, int]
     ) -> Iterator[dict[str, Any]]:
         """Yield News of the agents silent since the last call and whose ranks are judged otherwise now."""

@@ -96,7 +96,7 @@ class GpuMonitor:
         self._placed: dict[int, dict[str, float]] = {}
         self._visible: dict[int, str | None] = {}
         self._since: dict[int, float] = {}
-        self._blind: dict[str, str] = {}
+        self._gaps: dict[str, str] = {}
         #: Why the last tick failed, empty when it did not.
         self._failed = ""
         self._inventory: object = None
@@ -130,9 +130,9 @@ class GpuMonitor:
             text = f"{where}{hanging.name} does not come back; the values are those of before"
         return {"visible": self._sample.visible, "text": text, "time": self._sampled_at}
 
-    def blind(self) -> list[dict[str, str]]:
+    def gaps(self) -> list[dict[str, str]]:
         """Return what of the GPUs can't be seen here: ``{"what","why","do"}`` each."""
-        found = [{"what": what, "why": why, "do": _DO.get(what, "")} for what, why in self._blind.items()]
+        found = [{"what": what, "why": why, "do": _DO.get(what, "")} for what, why in self._gaps.items()]
         if self._poll_guard.hanging is not None:
             found.append({"what": "gpu", "why": self.reading["text"], "do": "check the GPU; it may need a reset"})
         if self._failed:
@@ -195,10 +195,10 @@ class GpuMonitor:
 
     def _take(self, sample: NodeSample, now: float) -> None:
         self._sample, self._sampled_at = sample, self._wall()
-        fresh = {what: why for what, why in self._blind.items() if what == "gpu_ecc" and sample.visible}
+        fresh = {what: why for what, why in self._gaps.items() if what == "gpu_ecc" and sample.visible}
         if any(gpu.dear for gpu in sample.samples.values()):
             fresh = {}
-        self._blind = fresh | sample.blind
+        self._gaps = fresh | sample.blind
         row: dict[str, float] = {}
         for key, seen in sample.samples.items():
             gpu = sample.gpus[key]

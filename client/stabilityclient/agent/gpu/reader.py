@@ -87,7 +87,7 @@ class GpuReader:
             dict(self._known),
             samples,
             missing,
-            self._blind(dear, samples),
+            self._gaps(dear, samples),
         )
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class GpuReader:
             self._open = True
             self.generation += 1
             try:
-                self._driver = _words(self.watch.call("nvmlSystemGetDriverVersion", ""))
+                self._driver = _decoded(self.watch.call("nvmlSystemGetDriverVersion", ""))
             except Exception as error:
                 if error_code(error) in DriverGone.CODES:
                     raise
@@ -125,7 +125,7 @@ class GpuReader:
             before = next((facts.key for facts in self._known.values() if facts.index == index), mute_key(index))
             try:
                 handle = watch.call("nvmlDeviceGetHandleByIndex", before, index)
-                facts = self._identify(watch, handle, index, _words(watch.call("nvmlDeviceGetUUID", before, handle)))
+                facts = self._identify(watch, handle, index, _decoded(watch.call("nvmlDeviceGetUUID", before, handle)))
             except Exception as error:
                 if error_code(error) in DriverGone.CODES:
                     raise
@@ -169,9 +169,9 @@ class GpuReader:
         return GpuInfo(
             index=free,
             uuid=uuid,
-            name=_words(ask("nvmlDeviceGetName")),
-            bus_id="" if pci is None else bus_key(_words(pci.busId)) or "",
-            serial=_words(ask("nvmlDeviceGetSerial")),
+            name=_decoded(ask("nvmlDeviceGetName")),
+            bus_id="" if pci is None else bus_key(_decoded(pci.busId)) or "",
+            serial=_decoded(ask("nvmlDeviceGetSerial")),
             memory_mib=None if memory is None else int(memory.total // _MIB),
             mig=tuple(self._instances(watch, handle, uuid, ask)),
             limit_c=_positive(limits[_GPU_MAX]) or _positive(limits[_SLOWDOWN]),
@@ -185,7 +185,7 @@ class GpuReader:
             instance = ask("nvmlDeviceGetMigDeviceHandleByIndex", at)
             if instance is not None:
                 try:
-                    found.append(_words(watch.call("nvmlDeviceGetUUID", uuid, instance)))
+                    found.append(_decoded(watch.call("nvmlDeviceGetUUID", uuid, instance)))
                 except Exception as error:
                     if error_code(error) in DriverGone.CODES:
                         raise
@@ -211,7 +211,7 @@ class GpuReader:
         names = sorted({facts.name for facts in self._known.values() if facts.name})
         return "; ".join(troubles)[:500] or f"{len(samples)} x {', '.join(names)}"
 
-    def _blind(self, dear: bool, samples: dict[str, GpuSample]) -> dict[str, str]:
+    def _gaps(self, dear: bool, samples: dict[str, GpuSample]) -> dict[str, str]:
         if not dear:
             return {}
         without = [
@@ -244,7 +244,7 @@ def _positive(value: Any) -> float | None:
     return float(value) if value else None
 
 
-def _words(text: object) -> str:
+def _decoded(text: object) -> str:
     if text is None:
         return ""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)

@@ -97,11 +97,11 @@ class NodeHealth:
             "bad_records": sum(source.reader.bad_records for source in self._sources),
             "spool": spool,
             "clock_step_s": step_s,
-            "blind": self._blind(ranks, spool, now),
+            "blind": self._gaps(ranks, spool, now),
         }
         return Health(self._own.name, self._node, now, entries, state)
 
-    def _blind(self, ranks: list[Source], spool: dict[str, Any], now: float) -> list[VisibilityGap]:
+    def _gaps(self, ranks: list[Source], spool: dict[str, Any], now: float) -> list[VisibilityGap]:
         found = slot_gaps(ranks) + signal_gaps(ranks, self._signals.trouble) + spool_gaps(spool)
         found += exit_gaps(ranks) + number_gaps(self._sources)
         found += source_gaps(self._sources.broken)

@@ -101,7 +101,7 @@ class StackTaker:
         if not samples:
             return "failed", "no rank is alive on this node"
         await self._sample(samples)
-        standing = await self._ask_hearts(samples)
+        standing = await self._ask_heartbeats(samples)
         await self._signal(standing)
         steps = [sample.source.slot.step for sample in samples if sample.source.slot is not None]
         step = max((step for step in steps if step >= 0), default=None)
@@ -112,7 +112,7 @@ class StackTaker:
         missing = sorted({sample.stack_missing for sample in samples if sample.stack_missing})
         return "acted", f"stacks of {seen} of {len(samples)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
 
-    def blind(self) -> list[VisibilityGap]:
+    def gaps(self) -> list[VisibilityGap]:
         """Return which living ranks had no Flight Recorder at the newest look: what they wait in is not known."""
         living = [(source, why) for source, why in self._no_recorder if source.alive]
         do = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 before init_process_group"
@@ -137,7 +137,7 @@ class StackTaker:
                 sample.proc["tree_cpu_s"] = tree_cpu_s(sample.source.info.pid)
             sample.slot = _slot_facts(sample.source)
 
-    async def _ask_hearts(self, samples: list[_RankSample]) -> list[_RankSample]:
+    async def _ask_heartbeats(self, samples: list[_RankSample]) -> list[_RankSample]:
         """Take the heartbeat threads' answers; return the ranks whose interpreter is stuck: they need a signal."""
         wanted = -1
         try:
