@@ -150,7 +150,7 @@ class Notice:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt to tell this change, another one for every other change."""
+        """The same for every attempt to send this change, another one for every other change."""
         return f"{self.alert.incident_id}-{self.alert.version}-{self.change}"
 
     def as_dict(self) -> dict[str, Any]:

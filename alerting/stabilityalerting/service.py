@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 class AlertingService:
-    """Tells the receivers what opens, gets critical and ends.
+    """Notifies the receivers of what opens, gets critical and ends.
 
     Each receiver has a consumer group of its own on each stream. An event is acknowledged when its message has
     arrived or never will, so what a killed process left is done by the next one; the ledger keeps it from being sent

@@ -62,7 +62,7 @@ class Sink(ABC):
         """Hand over one notice.
 
         Args:
-            notice: what to tell.
+            notice: what to send.
             before_write: awaited once, after the connection is open and before the message's body leaves.
 
         Raises:
@@ -99,7 +99,7 @@ class HttpSink(Sink):
 
     @abstractmethod
     def outgoing(self, notice: Notice) -> Outgoing:
-        """Return the request that tells this notice."""
+        """Return the request that sends this notice."""
 
     @property
     def secrets(self) -> tuple[str, ...]:

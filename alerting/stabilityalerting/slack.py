@@ -1,4 +1,4 @@
-"""Tells a Slack channel, through an incoming webhook."""
+"""Notifies a Slack channel, through an incoming webhook."""
 
 from __future__ import annotations
 

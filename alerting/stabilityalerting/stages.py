@@ -23,7 +23,7 @@ class Job:
         alert: the incident's state in the event.
         sink: the receiver.
         record: what the receiver knows of the incident.
-        change: what there is to tell, set by the stage ``news``.
+        change: what there is to report, set by the stage ``news``.
     """
 
     alert: Alert
@@ -41,7 +41,7 @@ def dedupe(job: Job) -> str | None:
 
 
 def news(job: Job) -> str | None:
-    """Find out what there is to tell since the last message; stop when it is nothing."""
+    """Find out what there is to report since the last message; stop when it is nothing."""
     alert, record = job.alert, job.record
     if record.told != "open":
         if not alert.is_open:

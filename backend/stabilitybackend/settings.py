@@ -82,7 +82,7 @@ class Settings:
             (``STABILITY_CACHE_MIB``).
         retention_days: runs that have not reported for so many days, >= 1, are deleted
             (``STABILITY_RETENTION_DAYS``). None keeps them without end.
-        hang_floor_s: seconds that a rank may always stand still, > 0 (``STABILITY_HANG_FLOOR_S``).
+        hang_floor_s: seconds that a rank may always be stalled, > 0 (``STABILITY_HANG_FLOOR_S``).
         hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor (``STABILITY_HANG_CEILING_S``).
         agent_lost_s: seconds that an agent may be silent, > 0 (``STABILITY_AGENT_LOST_S``).
         pages: a Python file, or a folder of them, that adds pages and panels (``STABILITY_PAGES``). It runs in the

@@ -15,7 +15,7 @@ _MISSING = object()
 
 
 class _Fresh:
-    """What makes the first value of an attribute, for each object anew."""
+    """What makes the first value of an attribute, for each object again."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make

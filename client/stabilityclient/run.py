@@ -130,7 +130,7 @@ class Run:
             self._guard.caught("batch()", error)
 
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
-        """Tell people something. ``severity``: ``info``, ``warning`` or ``critical``."""
+        """Notify people of something. ``severity``: ``info``, ``warning`` or ``critical``."""
         try:
             if severity not in _SEVERITIES:
                 raise RefusedError([f"severity is {severity!r}, expected one of {', '.join(_SEVERITIES)}"])
@@ -145,7 +145,7 @@ class Run:
         Args:
             name: ``data``, ``forward``, ``backward``, ``optimizer``, ``checkpoint``, ``eval``, ``compile`` or any
             other.
-            expect_s: how long it may take, seconds; a longer stand is then called a hang.
+            expect_s: how long it may take, seconds; a longer one is then called a hang.
         """
         parts = self._components
         return Phase(None if parts is None else parts.slot, self._guard, name, expect_s)

@@ -416,7 +416,7 @@ export interface Incidents {
  *     counted: false for a stop by hand and for a stall that went on by itself.
  *     step, resumed_step: of these rows. redone_steps: steps made twice for it.
  *     gpus: UUIDs. evidence: sentences.
- *     unsure: what speaks against the category, "" for nothing.
+ *     unsure: what is against the category, "" for nothing.
  *     seen_category: what the rules say; ``category`` is what counts: a person's word where there is one.
  *     deleted: its run is gone.
  */
@@ -590,7 +590,7 @@ export interface OfferedCheckpoint {
  * What a launcher should do next.
  *
  * Attributes:
- *     checkpoint: null: none is known. warning: what speaks against it, a sentence.
+ *     checkpoint: null: none is known. warning: what is against it, a sentence.
  *     skip_range: the steps whose batches are left out, [first, last].
  *     exclude_nodes: nodes to come up without.
  *     verdict: of the incident.
@@ -670,7 +670,7 @@ export interface Published {
  *
  * Attributes:
  *     step: absent where the slot can't be read.
- *     budget_s: how long it may stay where it is; null for one that tells no steps while the others make them, absent
+ *     budget_s: how long it may stay where it is; null for one that reports no steps while others make them, absent
  *         for a process without a rank.
  *     status: judged by the server once, for everybody; null for a process that another one has replaced.
  */
@@ -1080,7 +1080,7 @@ export interface SeriesAnswer {
  *     stray: low steps that nothing followed, or about which nothing is decided yet.
  *     node: of points that no rank logged.
  *     level: the buckets are of ``2**level`` steps; 0: every row.
- *     xs: where the points stand on the x axis; absent where that is the step.
+ *     xs: where the points lie on the x axis; absent where that is the step.
  *     smoothed: the average after each point, null before the first finite one; absent unless asked for.
  *     source: the process that logged those about which nothing is decided.
  */
@@ -1444,7 +1444,7 @@ export interface UnreadableReason {
  * Attributes:
  *     kind: its class, by kind of incident (docs/api.md).
  *     parts: of a hang, the text in pieces, with a start time (unix seconds) for each duration.
- *     culprits: suspected ranks. because, blind: what speaks for it, and what could not be seen.
+ *     culprits: suspected ranks. because, blind: what is for it, and what could not be seen.
  *     since: unix seconds. dump: id of the stacks that were asked for.
  *     training: of lost agents.
  */

@@ -1,6 +1,6 @@
 """What each route answers, declared once: ``responses=answers(Run)``. The OpenAPI and the tests read it from there.
 
-The types describe; they stand in nobody's way. FastAPI's own ``response_model`` would copy each answer through pydantic
+The types describe; they are in nobody's way. FastAPI's own ``response_model`` would copy each answer through pydantic
 and turn NaN into null in silence, so routes hand over bytes and ``responses`` only says what they are.
 """
 

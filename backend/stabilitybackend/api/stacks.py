@@ -1,4 +1,4 @@
-"""What agents collected of a job that stands: ``GET /api/v1/runs/{run_id}/stacks``. Shapes: docs/api.md."""
+"""What agents collected of a job that hangs: ``GET /api/v1/runs/{run_id}/stacks``. Shapes: docs/api.md."""
 
 from __future__ import annotations
 

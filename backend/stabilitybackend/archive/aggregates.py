@@ -1,7 +1,7 @@
 """What a block of steps looks like in 19 numbers, and blocks of blocks: any zoom level from the same few laws.
 
 A block of level L holds the rows whose ``step >> L`` is the same, so blocks are absolute: two parts or two segments are
-cut at the same steps. A block keeps its extremes with the steps where they stand, so a single spike among ten
+cut at the same steps. A block keeps its extremes with their steps, so a single spike among ten
 million rows is on the screen at every zoom, and NaN, +Inf and -Inf are counted apart, each with its first step.
 """
 

@@ -118,7 +118,7 @@ def columns_of(
 
 
 def _rank_by_rank(ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return an order with some rows of each rank together, else as they stand: a block for each row would be slow."""
+    """Return an order with some rows of each rank together, else as they are: a block for each row would be slow."""
     window = SIDE_BY_SIDE_ROWS * len(np.unique(ranks))
     return np.lexsort((ranks, np.arange(len(ranks)) // window))
 

@@ -69,5 +69,5 @@ def _facts(log: Judged) -> dict[str, Any]:
 
 
 def _json(content: Any) -> str:
-    """Return JSON that may stand in a script: no text in it can end the element."""
+    """Return JSON that may be in a script: no text in it can end the element."""
     return orjson.dumps(content).decode().replace("<", "\\u003c")

@@ -44,7 +44,7 @@ class ApiClient:
         self.url = url
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         try:
-            # trust_env off: a proxy of the machine must not stand between us and our own server.
+            # trust_env off: a proxy of the machine must not be between us and our own server.
             # Without TLS no certificates are read, which takes 40 ms.
             self._http = httpx.Client(
                 base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False, verify=not url.startswith("http:")

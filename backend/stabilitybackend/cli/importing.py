@@ -1,6 +1,6 @@
 """``stabilityboard import``: uploads runs from spool folders, other trackers' files and our own exports.
 
-Everything goes through the agents' door, whose check of the last number makes an import repeatable: what is stored
+Everything goes through the gateway, whose check of the last number makes an import repeatable: what is stored
 already is not stored again.
 """
 

@@ -80,7 +80,7 @@ def plan(
 
 
 def _warn(warning: str | None) -> None:
-    """Print what speaks against the checkpoint of a plan, where something does."""
+    """Print what is against the checkpoint of a plan, where something does."""
     if warning:
         typer.echo(f"  warning: {warning}")
 

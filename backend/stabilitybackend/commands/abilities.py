@@ -35,7 +35,7 @@ class Handlers(Stateful):
         self._can[rank] = None if can is None else tuple(name for name in CHANGES if name in can)
 
     def any_declared(self) -> bool:
-        """Return whether any rank said a word: clients of before say none, and everything is offered to them."""
+        """Return whether any rank reported some: older clients report none, and everything is offered to them."""
         return bool(self._can)
 
     def declares(self) -> bool:

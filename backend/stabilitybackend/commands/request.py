@@ -38,7 +38,7 @@ class JobView:
         agents: agents connected now.
         starts: node -> when the newest of its ranks' processes started, ns since 1970 by the node's own clock.
         spoiling: the open incidents from whose onset on no checkpoint is good.
-        handler: what the job's ranks said that they can change in a rollback.
+        handler: what the job's ranks reported that they can change in a rollback.
         duplicates: which processes say that they are one rank, in words; empty where each is a rank of its own.
     """
 

@@ -40,9 +40,9 @@ MEGATRON_FAILED = 17
 #: Suspects named in a plan.
 MAX_SUSPECTS = 16
 
-#: Statuses of a job that stands now: other incidents that stop one may be older, and it trained on.
+#: Statuses of a job that hangs now: other incidents that stop one may be older, and it trained on.
 _STANDING = ("stalled", "unreachable")
-#: Verdicts that speak of a node as such.
+#: Verdicts that are about a node as such.
 _NODE_CLASSES = frozenset({"node_lost"})
 #: Verdicts that blame nobody's machine, however often they come.
 _SOFTWARE_CLASSES = frozenset(
@@ -61,7 +61,7 @@ class RestartFacts:
         incidents, checkpoints: newest first.
         nodes: of the job's ranks.
         fruitless: newest launches in a row that made no progress.
-        settled: False while the last words of a job that ended may still be on their way: the first rank that is told
+        settled: False while the last messages of an ended job may still be on their way: the first rank that is told
             dead need not be the cause.
         offer: the rollback that the run offers (``commands/rollback_offer.py``), None for none.
     """
@@ -133,7 +133,7 @@ class _Start:
     skip_batches: int | None = None
     skip_range: tuple[int, int] | None = None
     lr_scale: float | None = None
-    #: What speaks against the checkpoint, one sentence; None: nothing is known.
+    #: What is against the checkpoint, one sentence; None: nothing is known.
     warning: str | None = None
 
 
@@ -167,7 +167,7 @@ def _action(
     """Return what to do and why.
 
     Args:
-        cause: the first of the open incidents that stop a job. standing: the first that says that it stands.
+        cause: the first of the open incidents that stop a job. standing: the first that says that it hangs.
     """
     if job.status == "finished":
         return ("none", "The job is finished.")
@@ -192,7 +192,7 @@ def _action(
         undecided = verdict is None and now - standing.opened < UNDECIDED_S
         if undecided or (verdict is not None and verdict.kind in ("overdue", "partition")):
             return ("wait", f"{_why(standing, job)} That is not decided yet.")
-        # A GPU that failed first is why it stands.
+        # A GPU that failed first is why it hangs.
         return ("relaunch", " ".join(dict.fromkeys((_why(cause, job), _why(standing, job)))))
     if cause is not None:
         return ("none", f"The job runs on. {_why(cause, job)}")

@@ -27,7 +27,7 @@ class BoardClient:
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # trust_env=False: a proxy of the environment must not stand between this machine and itself.
+        # trust_env=False: a proxy of the environment must not be between this machine and itself.
         self._http = httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
         self.url = url
 

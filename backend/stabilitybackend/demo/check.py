@@ -1,4 +1,4 @@
-"""Checks what the server tells about a run after a rollback: every step there once, nothing lost, nothing mixed."""
+"""Checks what the server reports about a run after a rollback: every step there once, nothing lost, nothing mixed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def ranks_that_acted(command: Command) -> dict[str, int | None]:
 
 
 def incident_facts(incident: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the result tells about an incident."""
+    """Return what the result says about an incident."""
     names = ("incident_id", "kind", "severity", "state", "metric", "dataset", "onset_step", "step", "recovery", "title")
     facts = {name: incident.get(name) for name in names}
     facts["delay_steps"] = incident["step"] - incident["onset_step"]

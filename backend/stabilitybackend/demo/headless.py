@@ -211,7 +211,7 @@ def _act_on_incident(plan: DemoPlan, board: BoardClient, alive: Callable[[], boo
 
 
 def _check_everything(plan: DemoPlan, board: BoardClient, logged_points: int | None) -> list[str]:
-    """Fill the result with what the server tells about the finished run, and return what is wrong with it."""
+    """Fill the result with what the server reports about the finished run, and return what is wrong with it."""
     run = board.run(plan.run_id) or {}
     segments = board.segments(plan.run_id)
     effective = board.series(plan.run_id, ["loss"], "effective")

@@ -70,7 +70,7 @@ class Evidence(Stateful):
     _batches: deque[tuple[int, str]] = fresh(deque, maxlen=MAX_BATCHES)
     _batch_rank: int | None = None
 
-    # --- what it hears -------------------------------------------------------------------------------------------
+    # --- its input ----------------------------------------------------------------------------------------------
 
     def batch(self, rank: int | None, step: int | None, data: Mapping[str, Any]) -> None:
         """Take a ``batch`` event of the job; those of the lowest rank count."""
@@ -268,7 +268,7 @@ def _attributed(finding: Finding, series: Mapping[str, Points], more: dict[str, 
 
 
 def _optimizer(finding: Finding, series: Mapping[str, Points], more: dict[str, Any]) -> None:
-    """Note what speaks for trouble in the optimizer's state: small gradients before, large ones since; logits."""
+    """Note what points to trouble in the optimizer's state: small gradients before, large ones since; logits."""
     grown: list[tuple[float, dict[str, Any]]] = []
     for name, points in series.items():
         before = [value for step, value in points if step < finding.onset_step and math.isfinite(value)]

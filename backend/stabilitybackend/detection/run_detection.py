@@ -1,4 +1,4 @@
-"""Feeds the detectors of one run: which rank they see, in which order, what they hear of forks, and what again."""
+"""Feeds the detectors of one run: which rank they see, in which order, what they are told of forks, and what again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Judge(Stateful):
     """The detectors of one run, fed with the effective rows of one rank in the order of their steps.
 
     A fork's mark is given right before the first row of the new segment: by then all rows that the primary rank had
-    logged on the branch that it left have been stored, whoever of the ranks spoke of the fork first.
+    logged on the branch that it left have been stored, whoever of the ranks reported the fork first.
 
     Args:
         store: the run's points; what is given to ``take`` is in it already.

@@ -293,7 +293,7 @@ class DataMixDriftDetector(Detector):
         return []
 
     def _escalated(self, event: _Event, step: int) -> list[Finding]:
-        """Tell the event again when the loss has moved with it."""
+        """Report the event again when the loss has moved with it."""
         if event.loss_before is None or event.loss_moved is not None or len(event.loss_after) < LOSS_AFTER_POINTS:
             return []
         before, sigma = event.loss_before

@@ -1,4 +1,4 @@
-"""Finds a loss that climbs without a spike, and tells whether it comes back."""
+"""Finds a loss that climbs without a spike, and reports whether it comes back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SETTLED_POINTS = 128
 SETTLED_DRIFT = 0.004
 #: Points after which an event gives its claim back, whatever the loss does.
 LONGEST_CLAIM_POINTS = 1_024
-#: Points that are not finite, in a row, after which the event is over: the nonfinite detector speaks of it.
+#: Points that are not finite, in a row, after which the event is over: the nonfinite detector reports it.
 GONE_POINTS = 32
 #: An open event is reported again when its rise has grown by this factor.
 NEWS_FACTOR = 2.0
@@ -238,7 +238,7 @@ class DivergenceDetector(Detector):
         now, before = self.context.lr.last, self._rate_at(climb.onset)
         earlier = [rate for at, rate in self._rates if at <= climb.onset]
         largest = max([self._largest_rate, *earlier]) if earlier else math.inf
-        # Higher than it ever was is no excuse but the cause, unless it is the warm-up: that does not stand still first.
+        # Higher than it ever was is no excuse but the cause, unless it is the warm-up: that is not flat first.
         warming_up = self.context.warming_up and not (len(earlier) >= 3 and earlier[-1] == earlier[-3])
         texts = []
         if now > LR_RISE * before and (warming_up or now <= LR_RISE * largest):

@@ -71,13 +71,13 @@ class _Event:
 
 
 class GradNormDetector(Detector):
-    """Tells that the gradient norm jumped or grows while the loss looks as usual. Always ``info``: it never alerts.
+    """Reports that the gradient norm jumped or grows while the loss looks as usual. Always ``info``: it never alerts.
 
     Idea: before some loss spikes the gradient norm leaves its band by 1 to 3 steps; far more often it jumps without any
     effect on the loss. So this is a fact to look at and no alarm. The logarithm of the norm is compared with its robust
     level: two of three points above 6 sigmas and twice the level are a jump, a level that has only risen over 200
     points to twice itself is growth. Where a run shows lone high norms often, a jump has to be higher. A loss event
-    that is already followed tells of the gradient norm itself, so that this stays silent then.
+    that is already followed reports the gradient norm itself, so that this stays silent then.
 
     Args:
         sensitivity: thresholds are divided by it.

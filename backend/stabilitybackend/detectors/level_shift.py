@@ -77,7 +77,7 @@ __all__ = ["LevelShiftDetector"]
 
 
 class LevelShiftDetector(Detector):
-    """Tells a loss that jumps to another level within some points and stays there.
+    """Finds a loss that jumps to another level within some points and stays there.
 
     Idea: the middle of the newest 16 points is compared with that of 16 points before, one block of 8 between them. A
     jump is larger than 1.2 %, than 4 robust sigmas of the same difference over the last 192 points and than 1.4 times
@@ -242,7 +242,7 @@ class LevelShiftDetector(Detector):
         return Jump(steps[onset], step, before, after, self._sigma, threshold, took)
 
     def _confirm(self, jump: Jump, step: int, middle: float) -> list[Finding]:
-        """Wait until the jump has lasted, then tell it; forget it when the loss went back."""
+        """Wait until the jump has lasted, then report it; forget it when the loss went back."""
         way = jump.after - jump.before
         self._confirming.append(middle)
         if (middle - jump.before) / way < KEPT_PART:
@@ -303,7 +303,7 @@ class LevelShiftDetector(Detector):
         )[-4:]
 
     def _drop(self, jump: Jump, step: int, explained: tuple[str, ...]) -> list[Finding]:
-        """Tell a known drop, unless it is the beginning of learning or one step of a staircase that was reported."""
+        """Report a known drop, unless it is the beginning of learning or one step of a staircase that was reported."""
         large = jump.before - jump.after > UNEXPLAINED_DROP * abs(jump.before)
         learnt = jump.before < (1 - LEARNT_PART) * self._first_level
         if self._rest_points or not (explained or (large and learnt)):
@@ -313,7 +313,7 @@ class LevelShiftDetector(Detector):
         return self._known(jump, step, explained)
 
     def _known(self, jump: Jump, step: int, explained: tuple[str, ...]) -> list[Finding]:
-        """Tell a shift that is no alarm, and let all others start from its level."""
+        """Report a shift that is no alarm, and let all others start from its level."""
         self.claim(self._metric, jump.onset, step)
         return [finding_of(self, self._metric, jump, step, step, None, explained)]
 
@@ -333,7 +333,7 @@ class LevelShiftDetector(Detector):
         return [self._report(event, step)]
 
     def _report(self, event: ShiftEvent, step: int) -> Finding:
-        """Tell an alarm as it is now; its severity never goes down."""
+        """Report an alarm as it is now; its severity never goes down."""
         jump = event.jump
         if jump.after - jump.before > CRITICAL_RISE * max(abs(jump.before), LEARNT_PART * self._first_level):
             event.severity = "critical"

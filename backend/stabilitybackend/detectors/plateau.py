@@ -89,7 +89,7 @@ class _Event:
 
 
 class PlateauDetector(Detector):
-    """Tells a loss that never falls from its first level, and one that learnt and then does not move.
+    """Finds a loss that never falls from its first level, and one that learnt and then does not move.
 
     Idea: at most 64 medians stand for the whole run. *Never learns*: the loss does not move for 500 points since the
     first 128 (those of the warm-up of the learning rate do not count), and as high as an untrained model: at its first

@@ -76,7 +76,7 @@ class _Again:
 
 
 class RepeatDataDetector(Detector):
-    """Tells when the model gets data again that it has learnt already.
+    """Finds when the model gets data again that it has learnt already.
 
     Idea, three signs. (1) After a fork the loss lies clearly below that of the branch that was left at the same steps,
     and below the level at the fork step: the weights went back, but the loader hands out what these weights have seen.
@@ -218,7 +218,7 @@ class RepeatDataDetector(Detector):
         enough = event.low + BACK * (event.level - event.low)
         if high >= 2 or (len(event.recent) == RECENT and median([loss for _, loss in event.recent]) >= enough):
             event.back = event.back or next(at for at, loss in event.recent if loss >= enough)
-        if high >= 2:  # far above the true level: others tell of that
+        if high >= 2:  # far above the true level: others report that
             self._low, event.rest = None, -1
             self.context.release(self._metric, self.name)
         elif was_back:

@@ -50,7 +50,7 @@ SAME_RISE = 0.5
 #: Declared changes that let the loss differ; a rise beyond MUCH is an alarm all the same.
 EXCUSING = ("seed", "skip", "data", "mix", "batch")
 
-#: The kind of event that explains a rise: ``data_mix_drift`` tells of it.
+#: The kind of event that explains a rise: ``data_mix_drift`` reports it.
 DRIFT = "data_mix_drift"
 
 __all__ = ["ResumeArtifactDetector"]
@@ -250,7 +250,7 @@ class ResumeArtifactDetector(Detector):
         return found
 
     def _rate(self, watch: _Watch, step: int) -> list[Finding]:
-        """Tell of a learning rate that came back far from the one at the fork step, unannounced."""
+        """Report a learning rate that came back far from the one at the fork step, unannounced."""
         if not far(self.context.lr.at(step), watch.before.lr * watch.before.lr_scale):
             return []
         self._event = event = _Event(watch.before.step, max(step, watch.before.step), watch.before, "info", loss=False)

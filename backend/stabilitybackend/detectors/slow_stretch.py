@@ -1,4 +1,4 @@
-"""A stretch in which the job is slow: what is known of it, and when it is worth telling."""
+"""A stretch in which the job is slow: what is known of it, and when it is worth reporting."""
 
 from __future__ import annotations
 

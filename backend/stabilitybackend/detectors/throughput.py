@@ -223,7 +223,7 @@ class ThroughputDetector(Detector):
         return self._report(event, step, time)
 
     def _report(self, event: SlowStretch, step: int, time: float) -> list[Finding]:
-        """Tell an event as soon as it lasted and cost enough, and again what is new of one that was reported."""
+        """Report an event as soon as it lasted and cost enough, and again what is new of one that was reported."""
         if not event.told:
             if not event.lasts(time) or event.lost_s < LEAST_LOST_S:
                 return []

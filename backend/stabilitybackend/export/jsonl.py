@@ -42,7 +42,7 @@ def jsonl_export(export: Export) -> Generator[bytes, None, None]:
     ``segment``,
     ``dead``, ``stray`` where true, and the metrics; values that are not finite as "NaN", "Infinity", "-Infinity".
     Metrics of
-    one step that were logged at different times stand in lines of their own. The first line also has ``export``: the
+    one step that were logged at different times are in lines of their own. The first line also has ``export``: the
     run
     and its segments.
 

@@ -85,7 +85,7 @@ class Fleet:
                 _log.warning("%s: entry %.80r can't be read and is passed over: %s", key, field, error)
         return good
 
-    # --- what runs tell --------------------------------------------------------------------------------------------
+    # --- what runs report -------------------------------------------------------------------------------------------
 
     async def faults(self, run: RunNames, incidents: Iterable[Incident]) -> None:
         """Remember the GPU faults among the incidents of a run."""

@@ -22,14 +22,14 @@ __all__ = ["Judgement", "Stop", "judge"]
 #: Lines of evidence of one interruption.
 MAX_EVIDENCE = 12
 _MAX_CHARS = 240
-#: What a GPU fault speaks of -> category.
+#: What a GPU fault is about -> category.
 _OF_FAMILY = {
     "hbm": "gpu_hbm3",
     "sram": "gpu_sram",
     "processor": "gpu_system_processor",
     "thermal": "gpu_thermal",
 }
-#: What a line of the kernel's log speaks of -> category.
+#: What a line of the kernel's log is about -> category.
 _OF_KERNEL = {"mce": "cpu", "edac": "system_memory", "io": "ssd"}
 #: What a line about a link names -> category: a switch between the GPUs of a node, a slot or its board, a network card.
 _OF_LINK = (
@@ -66,8 +66,8 @@ class Stop:
     Args:
         deaths, hangs, lost, faults: incidents of kind process_death, hang, agent_lost and gpu_fault that belong to it.
         kernel: lines of kernel logs near it.
-        restarts: ordered while it stood.
-        hang_first: the job had stood for a while before its first process died: what died then was ended for it.
+        restarts: ordered while it hung.
+        hang_first: the job had been hung for a while before its first process died: what died then was ended for it.
     """
 
     deaths: list[Incident] = field(default_factory=list)

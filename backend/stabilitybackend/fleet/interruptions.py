@@ -1,7 +1,7 @@
 """Finds the interruptions of one run: one for each stop of the job, with its kind and what it cost. Pure.
 
 A run is a row of stretches in which its job logged. What stopped the job between two of them is one interruption,
-however many incidents tell of it: a hang that ends in deaths, the ranks that it pulls down, the GPU behind it.
+however many incidents report it: a hang that ends in deaths, the ranks that it pulls down, the GPU behind it.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _interruption(gap: _Gap, story: JobStory) -> JudgedInterruption:
 
 
 def _processes(gap: _Gap) -> set[tuple[str, int | None]]:
-    """Return (node, pid) of the job's processes that a stop tells of, "" for a node that is not known.
+    """Return (node, pid) of the job's processes that a stop names, "" for a node that is not known.
 
     No pid stands for all of a node: a rank was killed for memory there, and only its group's counter says so, so that
     its container counts pids otherwise than the kernel's log does.
@@ -276,7 +276,7 @@ def _processes(gap: _Gap) -> set[tuple[str, int | None]]:
 
 
 def _of_others(line: KernelLogLine, own: set[tuple[str, int | None]]) -> bool:
-    """Say whether a line tells of a kill for memory of a process that is not the job's: nothing that stopped it."""
+    """Say whether a line reports a kill for memory of a process that is not the job's: nothing that stopped it."""
     node, pid = line.node, line.pid
     return line.what == "oom" and pid is not None and own.isdisjoint({(node, pid), (node, None), ("", pid)})
 
@@ -294,7 +294,7 @@ def _reported(
     redone_s: float = 0.0,
     source: str = "",
 ) -> JudgedInterruption:
-    """Return an interruption; the incident that names it is the first of those that told of the stop itself."""
+    """Return an interruption; the incident that names it is the first of those that reported the stop itself."""
     incidents = [i.incident_id for i in (*stop.hangs, *stop.deaths, *stop.lost, *stop.faults)]
     gpus = [gpu.uuid for fault in stop.faults for gpu in facts(fault.evidence, GpuFaultFacts).gpus]
     return JudgedInterruption(

@@ -25,7 +25,7 @@ class TrainingIntervals(Stateful):
     watched: bool = False
     span: tuple[float, float] | None = None
     _rank: int | None = None
-    #: By source; which of them have finished stands beside.
+    #: By source; which of them have finished is kept beside.
     _known: dict[str, TrainingInterval] = fresh(dict)
     _finished: dict[str, None] = fresh(dict)
 

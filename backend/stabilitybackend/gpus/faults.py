@@ -14,7 +14,7 @@ __all__ = ["APPLICATION_REPEATS", "BURST_S", "GROUP_S", "NodeGpu", "PhysicalFaul
 #: Signs of one GPU with less time between them are one fault, seconds. A bus loss brings its Xids within seconds, and
 #: the slowest poll of the agent is once a minute.
 GROUP_S = 60.0
-#: An error of the application on one GPU more often than this in a run speaks for the hardware. Ours: NVIDIA's
+#: An error of the application on one GPU more often than this in a run points to the hardware. Ours: NVIDIA's
 #: workflows for Xid 13 and 31 ask whether it stays with the GPU; a bug would meet any of them.
 APPLICATION_REPEATS = 3
 #: ... and more than so many times as often as on any other GPU of the run: a bug meets many of them.
@@ -43,10 +43,10 @@ _ASKS: dict[XidClass, str] = {
 
 @dataclass(slots=True)
 class NodeGpu:
-    """A GPU as its node tells of it.
+    """A GPU as its node reports it.
 
     Args:
-        uuid: "" where the node could not tell any more. ranks: of the job that use it.
+        uuid: "" where the node could not report it any more. ranks: of the job that use it.
         missing: its agent does not count it (any more); None: no agent ever did, it is known from the kernel's log
         only.
     """
@@ -114,7 +114,7 @@ class PhysicalFault:
 
     @property
     def family(self) -> Family:
-        """Return what the fault speaks of; an Xid 172 beside 48 says that it is the chip and not its memory."""
+        """Return what the fault is about; an Xid 172 beside 48 says that it is the chip and not its memory."""
         if any(sign.family == "sram" for sign in self.signs.values()):
             return "sram"
         return self.root.family

@@ -1,4 +1,4 @@
-"""Reads which GPUs an agent tells of."""
+"""Reads which GPUs an agent reports."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Meaning(NamedTuple):
     """What a condition asks for.
 
     Args:
-        cls: how much it asks for. family: what it speaks of. severity: ``critical`` stops or endangers the job,
+        cls: how much it asks for. family: what it is about. severity: ``critical`` stops or endangers the job,
             ``warning`` asks for something at the next stop, ``info`` is only known.
         text: one clause for people, where the agent says none.
     """

@@ -1,6 +1,6 @@
-"""Says of one thing that an agent saw at a GPU how bad it is and what it speaks of. Pure, one event at a time.
+"""Says of one thing that an agent saw at a GPU how bad it is and what it is about. Pure, one event at a time.
 
-Agents tell facts and changes (docs/wire.md, event ``gpu``); what they mean is decided here. Severity: ``critical``
+Agents report facts and changes (docs/wire.md, event ``gpu``); what they mean is decided here. Severity: ``critical``
 stops or endangers the job, ``warning`` asks for something at the next stop, ``info`` is only known.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["MAX_TEXT_CHARS", "RECOVERY_ACTIONS", "Sign", "sign_of"]
 
 #: Characters kept of what an agent says about a sign.
 MAX_TEXT_CHARS = 300
-#: Repeats that one event may stand for: agents tell a storm of the same Xid as one event with their number.
+#: Repeats that one event may stand for: agents report a storm of the same Xid as one event with their number.
 MAX_REPEATS = 1_000_000
 #: What NVIDIA's driver asks for (NVML field 230, GET_GPU_RECOVERY_ACTION; nvidia-ml-py 13.615), as class and in words.
 RECOVERY_ACTIONS: Mapping[int, tuple[XidClass, str]] = {
@@ -56,7 +56,7 @@ class Sign:
 
     Args:
         what: as in docs/wire.md, e.g. ``xid``. xid: its number.
-        cls: how much it asks for. family: what it speaks of. severity: see above.
+        cls: how much it asks for. family: what it is about. severity: see above.
         text: one clause for people, without a full stop at its end.
         first, last: when it was seen, unix seconds of the node. count: how often.
         lasts: it is a condition that is still on.

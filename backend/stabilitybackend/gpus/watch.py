@@ -26,7 +26,7 @@ GPU_EVENTS = frozenset({"gpu", "gpu_inventory", "kernel"})
 MAX_GPUS = 20_000
 #: Faults remembered per run; those that are over go first.
 MAX_FAULTS = 512
-#: Symptoms that stand alone, remembered per run: the fault that they belong to may come after them.
+#: Symptoms that are alone, remembered per run: the fault that they belong to may come after them.
 MAX_SYMPTOMS = 256
 #: Lines of kernel logs that are about no GPU, remembered per run for whoever asks why the job stopped.
 MAX_KERNEL_LINES = 128
@@ -49,7 +49,7 @@ class GpuWatch(Stateful):
     _symptoms: dict[tuple[str, str, float], Sign] = fresh(dict)
     #: GPU -> how often programs failed on it, and when one last did.
     _application: dict[str, tuple[int, float]] = fresh(dict)
-    #: GPU that is there again -> since when, and until when its agent may tell what is wrong with it.
+    #: GPU that is there again -> since when, and until when its agent may report what is wrong with it.
     _returned: dict[str, tuple[float, float | None]] = fresh(dict)
     kernel_lines: list[KernelLogLine] = fresh(list)
     #: GPUs not followed because there were more than MAX_GPUS.
@@ -194,7 +194,7 @@ class GpuWatch(Stateful):
         return before != fault.suspected
 
     def _acquitted(self) -> list[Finding]:
-        """Tell of the suspects that are none any more, because programs fail on other GPUs as well by now."""
+        """Report the suspects that are none any more, because programs fail on other GPUs as well by now."""
         suspects = [(fault, ident) for fault in self._open() if fault.suspected for ident in fault.devices]
         return [told for fault, ident in suspects if self._suspects(fault, ident) for told in self._report(fault)]
 
@@ -268,7 +268,7 @@ class GpuWatch(Stateful):
         for fault in self._open():
             known = [device for other in fault.devices if (device := self._devices.get(other)) is not None]
             counted = [device.missing for device in known if device.missing is not None]
-            # A fault of GPUs that no agent ever counted is one of the node: any GPU that is there speaks for it.
+            # A fault of GPUs that no agent ever counted is one of the node: any GPU that is there is evidence for it.
             its = ident in fault.devices if counted else fault.node == self._devices[ident].node
             if its and not any(counted) and fault.last < since:
                 told += self._end(fault, "The GPU is there again, and a new agent sees nothing wrong.")

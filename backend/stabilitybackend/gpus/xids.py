@@ -15,7 +15,7 @@ __all__ = ["CATALOG", "UNKNOWN_XID", "Family", "Xid", "XidClass", "table", "xid_
 #: application: start the job again, the GPU is not to blame. reset: reset the GPU. reboot: reboot the node. drain: take
 #: the GPU out of use and look at it. watch: nothing stops, keep an eye on it. symptom: follows from something else.
 XidClass = Literal["application", "reset", "reboot", "drain", "watch", "symptom"]
-#: Part of the machine that an error speaks of. ``software``: none.
+#: Part of the machine that an error is about. ``software``: none.
 Family = Literal["software", "hbm", "sram", "processor", "link", "bus", "thermal", "power", "gpu"]
 
 #: Where the table is from, for people.
@@ -29,7 +29,7 @@ class Xid(NamedTuple):
         number: as the driver says it.
         meaning: a clause.
         cls: how much it asks for.
-        family: what it speaks of.
+        family: what it is about.
         action: what NVIDIA says to do at once, in its own word.
         critical: it stops or endangers the job. False: act at the next stop, or only know it.
     """

@@ -1,2 +1,2 @@
-"""Reads the files of other trackers and our own exports, and sends them through the agents' door. Prose:
+"""Reads the files of other trackers and our own exports, and sends them through the gateway. Prose:
 docs/import-export.md."""

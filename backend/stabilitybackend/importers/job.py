@@ -124,7 +124,7 @@ class ImportJob:
         """Send everything that the server does not hold.
 
         Args:
-            url: of the agents' door. progress: called now and then; ``reading.bytes_read`` is how far the files are
+            url: of the gateway. progress: called now and then; ``reading.bytes_read`` is how far the files are
                 read. stored: config of the run at the server, where it is known.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Carries an import's frames through the agents' door: a window of frames on their way, again after trouble, once
+"""Carries an import's frames through the gateway: a window of frames on their way, again after trouble, once
 each."""
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class IncidentBook:
         return WorstIncident(worst.incident_id, worst.kind, worst.severity, worst.title)
 
     def stopper(self, status: str) -> str | None:
-        """Return the id of the open incident that stops the job, the newest of the kind that its status speaks of."""
+        """Return the id of the open incident that stops the job, the newest of the kind that its status is about."""
         every = ((incident, kind_of(incident.kind)) for incident in self._incidents.values())
         stops = [
             (kind.status != status, list(KINDS).index(kind.name), -incident.opened, incident.incident_id)
@@ -169,7 +169,7 @@ class IncidentBook:
         return self._commit(old, new, time)
 
     def refresh_suggestions(self, checkpoints: Usable, time: float) -> list[Incident]:
-        """Make the suggestions of open incidents anew after the checkpoints changed; return what changed.
+        """Make the suggestions of open incidents again after the checkpoints changed; return what changed.
 
         Args:
             checkpoints: those that can be gone back to. time: unix seconds.
@@ -292,7 +292,7 @@ def _dead(incident: Incident, by: RolledBack, time: float) -> Incident:
 
 
 def _gone_back(incident: Incident, fork_step: int) -> Incident:
-    """Undo what became known about an incident after the fork; its detector will say anew how it goes on."""
+    """Undo what became known about an incident after the fork; its detector will say again how it goes on."""
     closed_step = incident.now_step if incident.closed_step is None else incident.closed_step
     recovered = incident.recovered_step
     new = replace(incident, now_step=fork_step)

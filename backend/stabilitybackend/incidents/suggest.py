@@ -38,7 +38,7 @@ MANY_SPIKES_POINTS = 1_000
 #: Gradients that were so much smaller than usual before the onset, and then so many times larger than that.
 QUIET_RATIO = 0.7
 BURST_RATIO = 3.0
-#: A burst of the gradients that speaks for the optimizer's state by itself.
+#: A burst of the gradients that is evidence for the optimizer's state by itself.
 HUGE_BURST_RATIO = 10.0
 #: A learning rate that rose by so much, percent, so many logged points before the onset at most, is looked at first.
 RATE_RISE_PERCENT = 50.0
@@ -224,7 +224,7 @@ def _many_spikes(case: Case) -> bool:
 
 
 def _optimizer_checks(case: Case) -> tuple[str, ...]:
-    """Return what to change in optimizer or model where the evidence speaks for it; each line has its source."""
+    """Return what to change in optimizer or model where the evidence points to it; each line has its source."""
     lines: list[str] = []
     curve = case.curve
     quiet, burst = curve.gradients.quiet_ratio, curve.gradients.burst_ratio

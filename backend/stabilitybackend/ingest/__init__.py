@@ -1,1 +1,1 @@
-"""The agents' door: connections, checks of what they send, and storing frames exactly once."""
+"""The gateway: connections, checks of what they send, and storing frames exactly once."""

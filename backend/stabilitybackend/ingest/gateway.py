@@ -1,4 +1,4 @@
-"""The agents' door: the WebSocket ``/api/v1/agent``.
+"""The gateway: the WebSocket ``/api/v1/agent``.
 
 One connection is one agent of one run. Frames are stored by Ingest, exactly once; several may be on their way, and
 the answers go out in the frames' order. A message that can't be read is answered and counted, and the connection goes

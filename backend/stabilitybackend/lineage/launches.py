@@ -83,7 +83,7 @@ class Launch:
         return float("inf")
 
     def may_hold(self, start: _Start) -> bool:
-        """Return whether nothing that is known speaks against ``start`` being of this launch."""
+        """Return whether nothing that is known is against ``start`` being of this launch."""
         held = self.members.get(start.rank, start.source)
         if (held != start.source and held in self.firm) or start.started > self.ended:
             return False

@@ -24,7 +24,7 @@ __all__ = ["FirstStep"]
 #: reported within 120 s.
 CHECK_FLOORS = 4.0
 CHECK_S = 40.0
-#: Rounds of two looks at one standstill: each of them disturbs the job a little.
+#: Rounds of two looks at one hang: each of them disturbs the job a little.
 MAX_ROUNDS = 4
 #: Share of a core from which a main thread does something.
 USES_CPU = 0.1
@@ -44,7 +44,7 @@ _LOCK_DEPTH = 3
 
 
 class FirstStep:
-    """The looks at one standstill before the end of the first step.
+    """The looks at one hang before the end of the first step.
 
     Args:
         run_id: of the run; part of a look's id.

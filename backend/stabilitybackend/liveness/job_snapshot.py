@@ -88,7 +88,7 @@ def of_larger_start(ranks: Iterable[RankWatch], visible: Iterable[RankWatch], ne
 
 @dataclass
 class JobSnapshot:
-    """One standstill.
+    """One hang.
 
     Args:
         visible: running ranks whose slots arrive, by rank, at least one.
@@ -112,12 +112,12 @@ class JobSnapshot:
     #: Ranks that ran Python when nobody had sent them a signal yet, None while that is now: a signal lets pending calls
     #: run in a main thread that only waits.
     busy: frozenset[int] | None = None
-    #: What agents say that they can't see, and that a standstill can't be judged without: "node a: signals: ...".
+    #: What agents say that they can't see, and that a hang can't be judged without: "node a: signals: ...".
     blind: list[str] = field(default_factory=list)
     #: Ranks whose GPU is known to be broken.
     broken_gpus: Mapping[int, BrokenGpu] = field(default_factory=dict)
     now: float = 0.0
-    #: Seconds that the standstill had lasted before it was looked at again: the server was away meanwhile.
+    #: Seconds that the hang had lasted before it was looked at again: the server was away meanwhile.
     before_s: float = 0.0
     _sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
     _front: Wavefront | None = None

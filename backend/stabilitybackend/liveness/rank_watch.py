@@ -16,7 +16,7 @@ BEAT_STOPPED_AFTER_S = 5.0
 #: Weight of one word in the share of those in which the main thread had run, and the share from which it is lively.
 LIVELY_FADE = 0.1
 LIVELY_SHARE = 0.4
-#: Agents report once a second. After a longer silence the first word may be of before it: what it shows as a standstill
+#: Agents report once a second. After a longer silence the first word may be of before it: what it shows as a hang
 #: counts only when the second word shows it too, seconds.
 GAP_S = 3.0
 #: Tables of phases are looked at every so many words of an agent: phases shorter than this have the floor as budget.
@@ -65,7 +65,7 @@ class RankWatch:
     """One process of one rank.
 
     Times are measured by two clocks, the server's and the agent's (made steady by ``agents.py``), and the shorter one
-    counts: a clock that jumps, a message that waited and an agent that was stopped make no standstill.
+    counts: a clock that jumps, a message that waited and an agent that was stopped make no hang.
 
     Args:
         rank: global rank.
@@ -76,7 +76,7 @@ class RankWatch:
     source: str
     #: The longest stall of this rank without a phase, over its processes.
     stands: Seen = field(default_factory=Seen)
-    #: It does not tell each step: the others made several while it was stalled (``hang/overdue.py``).
+    #: It does not report each step: the others made several while it was stalled (``hang/overdue.py``).
     sparse: bool = False
     #: It reported no step though the others made several: only its phase says where it is (``hang/overdue.py``).
     stepless: bool = False

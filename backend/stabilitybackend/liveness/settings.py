@@ -1,4 +1,4 @@
-"""How long a rank may stand still: the settings of the liveness monitor."""
+"""How long a rank may be stalled: the settings of the liveness monitor."""
 
 from __future__ import annotations
 

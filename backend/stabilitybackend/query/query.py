@@ -50,7 +50,7 @@ class Series:
         stray: low steps that nothing followed, or about which nothing is decided yet; dead.
         source: the process that logged those about which nothing is decided, "" of all others.
         level: the buckets are of ``2**level`` steps; 0: these are all rows.
-        xs: where the points stand on the x axis, None where that is the step.
+        xs: where the points lie on the x axis, None where that is the step.
         smoothed: the average after each point, NaN before the first finite one; None where not asked for, and of
             strays.
     """

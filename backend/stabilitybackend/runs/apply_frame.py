@@ -13,7 +13,7 @@ __all__ = ["apply_frame"]
 def apply_frame(state: RunState, frame_id: str, raw: bytes, settings: DetectorSettings, *, replayed: bool) -> Changes:
     """Fold one message of the run's stream; return what it changed, nothing where it can't be read or folded.
 
-    The door checks what it stores, so that such a message comes from a foreign client, a flipped bit or a mistake of
+    The gateway checks what it stores, so that such a message comes from a foreign client, a flipped bit or a mistake of
     ours. It stays stored; ``RunState.unreadable`` names it. Folding it again gives the same.
 
     Args:

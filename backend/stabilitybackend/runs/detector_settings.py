@@ -130,7 +130,7 @@ class DetectorSettings:
             state.configure_detectors(self._changes[self._applied - 1].settings)
 
     async def replace(self, settings: object, who: str, cursor: str) -> RunDetectors:
-        """Put ``settings`` in the place of all overrides, for what comes after ``cursor``; store it and tell browsers.
+        """Put ``settings`` in the place of all overrides, for all after ``cursor``; store it and notify browsers.
 
         Args:
             settings: detector -> parameter -> number; {} brings all defaults back.

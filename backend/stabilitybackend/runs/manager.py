@@ -60,7 +60,7 @@ class RunManager:
         clock: unix seconds now.
         files: the archive of all runs.
         window_bytes: bytes of frames that the stream of each run keeps.
-        limits: how long ranks may stand still.
+        limits: how long ranks may be stalled.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class RunManager:
     # --- whether what comes is stored ----------------------------------------------------------------------------
 
     def note_storing(self, trouble: StoringProblem | None) -> None:
-        """Tell every browser that storing has stopped, or goes on."""
+        """Notify every browser that storing has stopped, or goes on."""
         self.storing = trouble
         message = {"type": "storing", "storing": trouble}
         for channel in (self.overview, *(worker.channel for worker in self._workers.values())):

@@ -30,7 +30,7 @@ class Reconciliation:
         self._stored: list[Incident] = []
 
     def begun(self, stored: list[Incident], fork_step: int | None) -> list[Incident] | None:
-        """Keep the stored incidents; return those that frames alone do not tell, None where nothing is reported again.
+        """Keep the stored incidents; return those that frames alone do not give, None where nothing is judged again.
 
         Args:
             fork_step: of the segment; None where none was taken back since incidents were stored.
@@ -50,7 +50,7 @@ class Reconciliation:
 
 
 def _of_processes(incidents: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents that frames alone do not tell: hangs, deaths, machines."""
+    """Return the incidents that do not follow from frames alone: hangs, deaths, machines."""
     return [incident for incident in incidents if incident.detector == "liveness"]
 
 

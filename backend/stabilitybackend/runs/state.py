@@ -156,7 +156,7 @@ class RunState:
             changes.placed.append(placed)
             own_work = own_work or reports_own_work(tuple(placed.names))
         placed = together[0]
-        if len(together) > 1:  # what reached furthest speaks for all of them
+        if len(together) > 1:  # what reached furthest is evidence for all of them
             placed = max(together, key=lambda one: int(one.steps[-1]))
         first = int(together[0].steps[0])
         if placed.rank is None:

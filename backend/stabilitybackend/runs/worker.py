@@ -1,4 +1,4 @@
-"""Follows one run's stream: folds what is stored, writes down what follows from it, tells the browsers.
+"""Follows one run's stream: folds what is stored, writes down what follows from it, notifies the browsers.
 
 How frames reach it: it rests until it is woken, then reads its stream, without waiting in Redis. ``arrived`` wakes it
 for a frame that this process stored, ``StreamWatch`` for one of another process, time once in a while (``Wakeups``).
@@ -63,7 +63,7 @@ class RunWorker:
         run_id: the run. redis: client of the server that holds its stream. clock: unix seconds now.
         overview: channel of the list of runs. files: the archive of all runs.
         window_bytes: bytes of frames that the stream keeps.
-        limits: how long its ranks may stand still.
+        limits: how long its ranks may be stalled.
         fleet: what is remembered over all runs.
     """
 
@@ -166,7 +166,7 @@ class RunWorker:
                 await self._window.stop()
                 await self._restart.forget()
                 if not await self.journal.patiently(self.listing.is_listed):
-                    return  # Redis came back empty: the agents have to say anew what run this is
+                    return  # Redis came back empty: the agents have to say again what run this is
                 self.readiness.lose()
                 applied = await self._begin()
                 self.channel.publish({"type": "reset", "reason": "Redis lost its newest writes; fetch again"})
@@ -231,7 +231,7 @@ class RunWorker:
         return stored.applied
 
     async def _reconcile_incidents(self) -> None:
-        """Let the incidents that were judged anew, if they were, take the place of the stored ones."""
+        """Let the incidents that were judged again, if they were, take the place of the stored ones."""
         if self.state.reconciling:
             self._unsaved.add_incidents(self._reconciliation.end(self.state, self._clock()))
             await self._conclude(Changes())

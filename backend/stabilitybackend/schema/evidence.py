@@ -23,7 +23,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def facts(evidence: Mapping[str, Any], kind: type[T]) -> T:
-    """Return the facts of ``kind`` that stand in evidence."""
+    """Return the facts of ``kind`` that are in evidence."""
     try:
         return msgspec.convert(evidence, kind)
     except (msgspec.ValidationError, OverflowError):
@@ -97,7 +97,7 @@ class JudgedFacts(msgspec.Struct, frozen=True):
 
 
 class StalledRank(msgspec.Struct, frozen=True):
-    """Where one rank stands."""
+    """Where one rank is."""
 
     source: str = ""
     step: int = -1
@@ -133,13 +133,13 @@ class DeathGpu(msgspec.Struct, frozen=True):
 
 
 class Death(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One process that died, as its agent and its own last words tell; the first fields stand in any.
+    """One process that died, as its agent and its own last messages say; the first fields stand in any.
 
     Attributes:
-        step: the last one that it told, -1 for none. time: unix seconds of its node's clock.
+        step: the last one that it reported, -1 for none. time: unix seconds of its node's clock.
         evidence, how: what the agent saw, and how it knows. oom: the same of a kill for memory. fatal: last words.
         gpu: of the process. over_before: ranks of its start that had finished or left before.
-        job_step: where it told no step, the newest one of its start. heard: when the death was told, unix seconds.
+        job_step: where it reported no step, the newest one of its start. heard: when it was reported, unix seconds.
     """
 
     source: str

@@ -49,7 +49,7 @@ class RunNames(msgspec.Struct):
 
 
 class JudgedInterruption(msgspec.Struct, kw_only=True):
-    """One stop of a job as the rules judge it and as it is stored: the fields are told at ``Interruption``."""
+    """One stop of a job as the rules judge it and as it is stored: the fields are described at ``Interruption``."""
 
     id: str
     incident_id: str | None
@@ -79,7 +79,7 @@ class Interruption(JudgedInterruption, kw_only=True):
         counted: false for a stop by hand and for a stall that went on by itself.
         step, resumed_step: of these rows. redone_steps: steps made twice for it.
         gpus: UUIDs. evidence: sentences.
-        unsure: what speaks against the category, "" for nothing.
+        unsure: what is against the category, "" for nothing.
         seen_category: what the rules say; ``category`` is what counts: a person's word where there is one.
         deleted: its run is gone.
     """

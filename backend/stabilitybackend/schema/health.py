@@ -43,7 +43,7 @@ class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     Attributes:
         step: absent where the slot can't be read.
-        budget_s: how long it may stay where it is; null for one that tells no steps while the others make them, absent
+        budget_s: how long it may stay where it is; null for one that reports no steps while others make them, absent
             for a process without a rank.
         status: judged by the server once, for everybody; null for a process that another one has replaced.
     """

@@ -64,7 +64,7 @@ class RolledBack(msgspec.Struct, frozen=True):
 
 
 class _Reported(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of one real event in the life of a run.
+    """What is known of one real event in the life of a run.
 
     Attributes:
         kind: ``GET /api/v1/incident_kinds`` lists them; ``alert``: what the job says with ``run.alert``.

@@ -36,7 +36,7 @@ class Plan(msgspec.Struct):
     """What a launcher should do next.
 
     Attributes:
-        checkpoint: null: none is known. warning: what speaks against it, a sentence.
+        checkpoint: null: none is known. warning: what is against it, a sentence.
         skip_range: the steps whose batches are left out, [first, last].
         exclude_nodes: nodes to come up without.
         verdict: of the incident.

@@ -1,4 +1,4 @@
-"""A run as the API tells it: in the list of runs, on its own, and in the live feed."""
+"""A run as the API shows it: in the list of runs, on its own, and in the live feed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class SeriesEntry(msgspec.Struct):
         stray: low steps that nothing followed, or about which nothing is decided yet.
         node: of points that no rank logged.
         level: the buckets are of ``2**level`` steps; 0: every row.
-        xs: where the points stand on the x axis; absent where that is the step.
+        xs: where the points lie on the x axis; absent where that is the step.
         smoothed: the average after each point, null before the first finite one; absent unless asked for.
         source: the process that logged those about which nothing is decided.
     """

@@ -61,7 +61,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "class"
     Attributes:
         kind: its class, by kind of incident (docs/api.md).
         parts: of a hang, the text in pieces, with a start time (unix seconds) for each duration.
-        culprits: suspected ranks. because, blind: what speaks for it, and what could not be seen.
+        culprits: suspected ranks. because, blind: what is for it, and what could not be seen.
         since: unix seconds. dump: id of the stacks that were asked for.
         training: of lost agents.
     """

@@ -41,7 +41,7 @@ __all__ = ["AgentService", "main"]
 
 #: Seconds between two looks at the sources: new ones, slots, processes that can't be watched otherwise.
 SOURCES_POLL_S = 0.25
-#: The slot of a rank whose end wakes the agent is read with each so-manieth look, until the first rank finishes.
+#: The slot of a rank whose end wakes the agent is read with each so-manieth poll, until the first rank finishes.
 QUIET_POLLS = 3
 #: Seconds between two looks at the checkpoints on disk.
 CHECKPOINT_POLL_S = 2.0
@@ -171,7 +171,7 @@ class AgentService:
         self._spool_cleaner.sweep(self._sources)
 
     def _discover(self) -> bool:
-        """Find new sources; a rank is watched from here on, as it may die before the next look."""
+        """Find new sources; a rank is watched from here on, as it may die before the next poll."""
         fresh = self._sources.discover()
         for source in fresh:
             self._poll_source(source)
@@ -197,7 +197,7 @@ class AgentService:
         self._gpus.kernel(lines)
 
     def _after_end(self, source: Source) -> None:
-        """Be woken at the end of a rank that lives; tell the end of one that does not."""
+        """Be woken at the end of a rank that lives; report the end of one that does not."""
         if source.alive:
             fd = self._deaths.follow(source)
             if fd is not None:
@@ -216,7 +216,7 @@ class AgentService:
             asyncio.get_running_loop().remove_reader(fd)  # before it is closed: its number may come again
         found = self._deaths.reported(source)
         if found is None:
-            return  # its last threads still live: the next look asks again
+            return  # its last threads still live: the next poll asks again
         data, source.ended = found
         name = source.info.source
         finished = source.slot is not None and source.slot.state == STATE_FINISHED
@@ -230,11 +230,11 @@ class AgentService:
             return
         data |= {"ordered": self._restart.ordered_end(source)}
         self._own.event("process_death", step if step >= 0 else None, data)
-        self._write_cursor(True)  # at once: the agent that follows a killed one must not tell it again
+        self._write_cursor(True)  # at once: the agent that follows a killed one must not report it again
         self._log.write(f"process death: {data['evidence']['text']}")
 
     def _opened_again(self, source: Source) -> bool:
-        """Whether the same process called ``init()`` again: its end is told once, by its newest source."""
+        """Whether the same process called ``init()`` again: its end is reported once, by its newest source."""
         process, started = (source.info.pid, source.ticks), source.info.started
         ranks = self._sources.ranks()
         return any((each.info.pid, each.ticks) == process and each.info.started > started for each in ranks)
@@ -264,7 +264,7 @@ class AgentService:
             return "left"
         return None
 
-    # --- telling -------------------------------------------------------------------------------------------------
+    # --- reporting -------------------------------------------------------------------------------------------------
 
     def _hello(self) -> Hello:
         self._discover()
@@ -273,7 +273,7 @@ class AgentService:
 
     def _health_message(self) -> Health:
         for source in self._sources:
-            source.observe()  # an agent that itself stood still for a while must not tell old slots under the new time
+            source.observe()  # an agent that itself was stopped for a while must not tell old slots under the new time
         state = {
             "gpu": self._gpus.reading,
             "frames_sent": self._uplink.frames_sent,

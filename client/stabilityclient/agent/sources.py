@@ -107,7 +107,7 @@ class Source:
         """Read the slot and look whether the process lives."""
         if not self.is_rank or self.ended is not None:
             return  # nothing moves any more: a job that was restarted often leaves many
-        # In this order: a process that ended between the two looks is noticed with its last message.
+        # In this order: a process that ended between the two polls is noticed with its last message.
         self.alive = self.elsewhere or is_alive(self.info.pid, self.ticks)
         found = read_slot(str(self.folder / "slot"))
         if isinstance(found, SlotView):

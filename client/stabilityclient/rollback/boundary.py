@@ -225,7 +225,7 @@ class Boundary:
             if verdict == "ready":
                 arbiter.mark_ready(self._rank)
         except Exception as error:
-            # Without its word no commit can stand, so it is safe to go on; but say why. The word may have arrived and
+            # Without its word no commit can hold, so it is safe to go on; but say why. The word may have arrived and
             # only its receipt be lost: then it is taken back, or the others would go back without this rank.
             why = f"the ranks can't agree: {error}"
             try:

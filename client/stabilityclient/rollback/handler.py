@@ -101,12 +101,12 @@ class Restoring:
         self._event("command", step, data | more)
 
     def _acted(self, command: Mapping[str, Any], step: int, answer: object) -> None:
-        """Tell that this rank went back, and what else it changed by the job's own word."""
+        """Report that this rank went back, and what else it changed by the job's own word."""
         told: dict[str, Any] | None = None
         trouble: Exception | None = None
         try:
             told = _applied(answer)
-        except Exception as error:  # the state is back all the same: the others must hear that first
+        except Exception as error:  # the state is back all the same: the others must know that first
             trouble = error
         try:
             self.report(command, "acted", f"went back to step {command['to_step']}", step, applied=told)

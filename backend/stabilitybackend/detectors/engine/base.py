@@ -143,7 +143,7 @@ SENSITIVITY = Parameter(
 class Finding:
     """What one detector says about one event, once per change of its mind.
 
-    All findings with the same ``key`` speak of one event; a later one replaces an earlier one whole. A detector is
+    All findings with the same ``key`` are about one event; a later one replaces an earlier one whole. A detector is
     silent while nothing changed, so that a finding is worth storing.
 
     Args:
@@ -218,7 +218,7 @@ class Detector(Stateful, ABC):
         kinds: incident kinds that it may report.
         title: what people read in a list of detectors, a few words.
         parameters: what may be set, ``sensitivity`` first. The constructor takes them by name.
-        every_rank: whether it gets the points of all ranks. Such a detector speaks of machines and not of the model:
+        every_rank: whether it gets the points of all ranks. Such a detector judges machines and not the model:
             a rollback does not rewind it, it only gets the mark.
         version: of its state. Raise it when an attribute gets another meaning: then it alone judges the past again.
 

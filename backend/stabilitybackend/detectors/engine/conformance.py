@@ -89,7 +89,7 @@ def check_works_from_the_first_point(make: Factory) -> None:
 
 
 def check_survives_bad_input(make: Factory) -> None:
-    """No bad input makes a detector raise, grow, or speak of more than one event."""
+    """No bad input makes a detector raise, grow, or report more than one event."""
     for metric in _wanted(make):
         for name, series in synthetic.nasty(metric):
             bank = _bank(make)

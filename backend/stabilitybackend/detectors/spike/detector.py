@@ -1,4 +1,4 @@
-"""Finds spikes of the loss and of the losses of data sets, and tells whether they come back."""
+"""Finds spikes of the loss and of the losses of data sets, and reports whether they come back."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ class SpikeDetector(Detector):
         if event.tell_at is not None and event.points >= event.tell_at and not event.is_over:
             event.tell_at, event.seen = None, step
             self._place(tracker, event)
-            if event.tell_at is not None:  # nothing else tells of it
+            if event.tell_at is not None:  # nothing else reports it
                 event.tell_at, event.told = None, True
                 return self._report(tracker, event, step)
         if event.told and event.points <= MOVED_POINTS and not event.is_over and self._movers(tracker, event):
@@ -317,7 +317,7 @@ class SpikeDetector(Detector):
         return [finding_of(self, event, step)] if news and event.told else []
 
     def _learn_again(self, tracker: Tracker, event: SpikeEvent) -> None:
-        """Learn the first points after an event; where they stand a little higher than before, that is the level."""
+        """Learn the first points after an event; where they are a little higher than before, that is the level."""
         usual = event.usual_again()
         higher = median(usual) - tracker.baseline.location()
         if higher > event.scale:

@@ -15,7 +15,7 @@ from stabilitybackend.detectors.stats.robust import median
 RECOVERED_SIGMAS = 3.0
 RECOVERED_RISE = 0.02
 RECOVERY_RING = 5
-#: Back as well: so many points stand still, all within this fraction of the rise and their median within this fraction
+#: Back as well: so many points are flat, all within this fraction of the rise and their median within this fraction
 #: of the level. Many runs come back a little higher.
 STILL_POINTS = 10
 STILL_RISE = 0.15
@@ -70,9 +70,9 @@ class SpikeEvent:
     confirmed_by: list[dict[str, Any]] = field(default_factory=list)
     #: Losses of data sets that moved in this event, by metric: (onset step, rise as a fraction of their level).
     moved: dict[str, tuple[int, float]] = field(default_factory=dict)
-    #: False for an event that another one tells of, or that waits whether another one does.
+    #: False for an event that another one reports, or that waits whether another one does.
     told: bool = True
-    #: Points at which an untold event is reported, if nothing else tells of it by then; None for never.
+    #: Points at which an untold event is reported, if nothing else reports it by then; None for never.
     tell_at: int | None = None
     recovery: Recovery = "pending"
     recovered_step: int | None = None

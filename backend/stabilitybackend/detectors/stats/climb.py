@@ -1,4 +1,4 @@
-"""Tells when a curve of block medians is in a climb that is larger than what it does by itself."""
+"""Finds when a curve of block medians is in a climb that is larger than what it does by itself."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ __all__ = ["MAD_TO_SIGMA", "median", "middle_of", "robust_sigma"]
 
 
 def middle_of(ordered: Sequence[float]) -> float:
-    """Return the median of at least one finite value that stand in order. Does not overflow."""
+    """Return the median of at least one finite value, in order. Does not overflow."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else 0.5 * ordered[half - 1] + 0.5 * ordered[half]
 

@@ -67,7 +67,7 @@ class DeathMonitor(Stateful):
     _deaths: dict[int, Death] = fresh(dict)
     _more: int = 0
     _key: str = ""
-    #: Newest step that was told of the open death: what starts anew may be behind it and is news all the same.
+    #: Newest step that was reported of the open death: what starts again may be behind it and is news all the same.
     _reported_step: int = -1
     _changed: bool = False
     _over: dict[str, None] = fresh(dict)
@@ -92,7 +92,7 @@ class DeathMonitor(Stateful):
 
     @property
     def is_open(self) -> bool:
-        """True while the job is dead and no process of it has started anew."""
+        """True while the job is dead and no process of it has started again."""
         return bool(self._deaths) and self._runs_again is None
 
     def ended(self) -> None:
@@ -374,5 +374,5 @@ def _bounded(fact: Any) -> Any:
 
 
 def _order(death: Death) -> tuple[int, float, int]:
-    """Return how much a death tells of the cause of all of them, the most first; its rank is the last."""
+    """Return how much a death explains of all of them, the most first; its rank is the last."""
     return weight_of(death), death.time, death.rank

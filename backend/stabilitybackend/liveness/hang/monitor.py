@@ -1,4 +1,4 @@
-"""Follows a standstill from the first doubt to its end: verdict from free probes, dump, sharper verdict, recovery."""
+"""Follows a hang from the first doubt to its end: verdict from free probes, dump, sharper verdict, recovery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stabilitybackend.schema.verdicts import Verdict
 
 #: A hang is reported again when it has lasted this many times longer.
 NEWS_FACTOR = 2.0
-#: A standstill that began so much earlier than is seen now was there before we looked again, seconds.
+#: A hang that began so much earlier than is seen now was there before we looked again, seconds.
 AWAY_S = 5.0
 
 #: What the evidence keeps of the kernel's word on a rank; all of it is in the dump.
@@ -34,7 +34,7 @@ __all__ = ["HangMonitor"]
 
 
 class HangMonitor:
-    """The open standstill of a job, if there is one.
+    """The open hang of a job, if there is one.
 
     Args:
         run_id: of the run; part of the dump's id.
@@ -80,7 +80,7 @@ class HangMonitor:
         budget: Allowance,
         now: float,
     ) -> Generator[None, None, list[Finding]]:
-        """Return what is news about the standstill; yield where others may be served.
+        """Return what is news about the hang; yield where others may be served.
 
         Args:
             job: the job as it is seen; None while nothing is seen of it.

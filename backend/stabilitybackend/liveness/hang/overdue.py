@@ -1,6 +1,6 @@
 """Which ranks stand for longer than they may, and whether that is excused: a long phase, a slow rank, a silent teller.
 
-Not every rank tells each step: in many jobs only rank 0 logs, or the others log one step in fifty. What is there is
+Not every rank reports each step: in many jobs only rank 0 logs, or the others log one step in fifty. What is there is
 their word and not the job: the others make steps meanwhile, which they can't while one of them hangs.
 """
 
@@ -17,7 +17,7 @@ from stabilitybackend.liveness.settings import Limits
 #: So often the others' newest step may grow while a rank is stalled that reports each step: ranks are a step or two
 #: apart.
 PASSED_AFTER = 3
-#: Moves of a rank that does not tell each step below which its own pace is not known.
+#: Moves of a rank that does not report each step below which its own pace is not known.
 FEW_MOVES = 8
 
 __all__ = ["Allowance", "StallDetection", "budget_of", "has_pace"]

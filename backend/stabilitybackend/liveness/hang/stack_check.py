@@ -1,4 +1,4 @@
-"""Looks at stacks before a standstill that no phase explains is called a hang: it may be a save or a validation.
+"""Looks at stacks before a hang that no phase explains is called a hang: it may be a save or a validation.
 
 Scripts that declare no phases save, validate and upload all the same, for minutes. Their stacks tell: whoever is in
 such work and in no collective is not stuck, and the others wait for it. As long as a stand is explained so, nothing is
@@ -20,7 +20,7 @@ __all__ = ["StackCheck"]
 
 
 class StackCheck:
-    """The looks at one standstill.
+    """The looks at one hang.
 
     Args:
         run_id: of the run; part of a look's id.
@@ -51,7 +51,7 @@ class StackCheck:
         return request, self._asked_at
 
     def holds(self, job: JobSnapshot, now: float) -> bool:
-        """Say whether a standstill is not to be reported yet; asks for stacks where they would tell.
+        """Say whether a hang is not to be reported yet; asks for stacks where they would tell.
 
         Args:
             job: the job as it is seen.

@@ -9,7 +9,7 @@ from stabilitybackend.liveness.format import name_ranks
 from stabilitybackend.liveness.job_snapshot import JobSnapshot, is_data
 from stabilitybackend.liveness.rank_watch import PHASE_ORDER, RankWatch
 
-#: A silence that began this long after the standstill did not cause it, seconds.
+#: A silence that began this long after the hang did not cause it, seconds.
 SILENCE_LATER_S = 5.0
 
 __all__ = ["Suspicion", "furthest_back", "suspicions"]

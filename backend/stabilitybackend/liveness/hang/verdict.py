@@ -105,7 +105,7 @@ class Diagnosis:
 
 
 def judging(job: JobSnapshot) -> Generator[None, None, Diagnosis]:
-    """Return the verdict on a standstill; yield where others may be served."""
+    """Return the verdict on a hang; yield where others may be served."""
     yield from job.reading()
     found = yield from suspicions(job)
     yield

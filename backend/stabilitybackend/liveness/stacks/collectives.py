@@ -105,10 +105,10 @@ class Collective:
 
 @dataclass(slots=True)
 class Wavefront:
-    """Where the job's collectives stand.
+    """Where the job's collectives are stuck.
 
     Attributes:
-        stuck: collectives that stand, those with missing ranks first.
+        stuck: collectives that are stuck, those with missing ranks first.
         culprits: ranks that others wait for and that wait for nobody, by their own recorders.
         silent: ranks that others wait for and whose recorder was not read.
         desync: one sentence where ranks run different collectives under one number, else empty.
@@ -125,7 +125,7 @@ class Wavefront:
     _waits: dict[int, Collective] | None = None
 
     def waiting(self, rank: int) -> Collective | None:
-        """Return the collective that a rank waits in; ask when all that stand are known."""
+        """Return the collective that a rank waits in; ask when all that are stuck are known."""
         if self._waits is None:
             self._waits = {rank: one for one in reversed(self.stuck) for rank in one.joined}
         return self._waits.get(rank)
@@ -180,7 +180,7 @@ def _entries(value: object, most: int) -> Iterable[Mapping[str, Any]]:
 
 
 def wavefront(recorders: Mapping[int, Recorder]) -> Wavefront:
-    """Return where the collectives of a job stand.
+    """Return where the collectives of a job are stuck.
 
     Args:
         recorders: rank -> what its Flight Recorder says, of the ranks that could be read.

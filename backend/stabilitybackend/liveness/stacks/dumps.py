@@ -182,7 +182,7 @@ class Dump:
         return sorted(rank for _, ranks in groups[1:] for rank in ranks) if 2 * most > every else []
 
     def wavefront(self) -> Wavefront:
-        """Return where the collectives stand, by the Flight Recorders that were read."""
+        """Return where the collectives are stuck, by the Flight Recorders that were read."""
         return at_once(self.finding_wavefront())
 
     def finding_wavefront(self) -> Generator[None, None, Wavefront]:

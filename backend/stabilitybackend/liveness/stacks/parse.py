@@ -20,7 +20,7 @@ MAX_CHARS = 100_000
 #: Characters kept of a file's path (its end) and of a function's name.
 MAX_FILE_CHARS = 200
 MAX_FUNCTION_CHARS = 100
-#: Frames, from the innermost, in which the reason for the standstill is looked for.
+#: Frames, from the innermost, in which the reason for the hang is looked for.
 DEPTH = 24
 
 _THREAD = re.compile(

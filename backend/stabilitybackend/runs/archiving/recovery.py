@@ -52,7 +52,7 @@ async def restored(
         settings: of its detectors, for the frames that are folded again.
         troubled: called with what is wrong while the archive's place can't be reached or written, which is tried again
             without end, then with None.
-        processes: where incidents are judged again, those of processes, which frames do not tell. Then no snapshot is
+        processes: where incidents are judged again, those of processes: frames lack them. Then no snapshot is
             used: none holds incidents.
         points: what this machine has written down of the run; removed where it is of no use.
         message: returns what the run's stream holds at an id.

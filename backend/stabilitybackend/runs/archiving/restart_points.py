@@ -37,7 +37,7 @@ FOLD_A_WRITE_BEHIND = 10.0
 AGAIN_S = 2.0
 #: What a write costs is the mean of so many: how many rows it holds differs.
 COSTS = 4
-#: A state that takes longer to copy is copied when a generation is sealed and never else: the event loop stands
+#: A state that takes longer to copy is copied when a generation is sealed and never else: the event loop is blocked
 #: meanwhile, seconds.
 MAX_STOP_S = 0.02
 #: Pause after a file could not be written, seconds.

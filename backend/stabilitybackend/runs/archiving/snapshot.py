@@ -2,7 +2,7 @@
 
 A snapshot is never the truth: the frames are. Whoever can't load one (``SnapshotError``) folds the frames again and
 comes to the same state. It holds all of ``RunState`` but the points, the incidents and the commands, which are stored
-elsewhere, and what was seen of agents and slots, which does not stand in frames.
+elsewhere, and what was seen of agents and slots, which is not in frames.
 
 Bytes: magic ``SBST``, version (u16), length of the content (u64), CRC-32 of what follows (u32), all little-endian, then
 the content compressed with zlib. (zlib's own checksum is of the content: some flips unpack alike.) The content is a

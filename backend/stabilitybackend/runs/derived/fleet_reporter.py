@@ -1,4 +1,4 @@
-"""Tells the memory of the fleet what happened to one run: faults of its GPUs, and what stopped its job."""
+"""Reports to the memory of the fleet what happened to one run: faults of its GPUs, and what stopped its job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells a run's browsers what its agents say: one message a second, however many ranks there are.
+"""Sends a run's browsers what its agents report: one message a second, however many ranks there are.
 
 An agent comes whole when it is new, when something of it changed that hardly ever does, and once in WHOLE_EVERY looks
 in any case. Otherwise only those of its columns come that changed since the last message

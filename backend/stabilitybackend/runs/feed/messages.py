@@ -1,4 +1,4 @@
-"""Tells browsers what frames changed. Shapes: docs/api.md, live feed."""
+"""Notifies browsers of what frames changed. Shapes: docs/api.md, live feed."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Subscriber:
         self.resets = 0
 
     def put(self, message: bytes) -> None:
-        """Queue a message; when the browser is too slow, drop what waits and tell it to fetch again."""
+        """Queue a message; when the browser is too slow, drop what waits and make it fetch again."""
         try:
             self._queue.put_nowait(message)
         except asyncio.QueueFull:

@@ -63,7 +63,7 @@ class Downlink:
         before = _read(path)
         facts = {
             **command,
-            # The first time that this node heard of it: older than the rank's segment means stale.
+            # The first time that this node saw it: older than the rank's segment means stale.
             "received": before.get("received", self._now()),
             "clock_offset_s": clock_offset_s,
         }

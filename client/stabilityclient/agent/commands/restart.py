@@ -150,7 +150,7 @@ class Restarter:
     async def _end(self, targets: list[_Target], grace_s: float, command_id: str) -> tuple[str, str]:
         begun = time.monotonic()
         for target in targets:
-            # Before the signal: whoever tells the death has to know that it was ordered.
+            # Before the signal: whoever reports the death has to know that it was ordered.
             self._ended[target.source.info.source] = command_id
             target.send(signal.SIGTERM)
         await _gone(targets, grace_s)

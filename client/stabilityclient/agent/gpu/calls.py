@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Call", "CallWatch", "HangGuard", "Hanging"]
 
-#: Seconds that one look of the guard adds at most to the age of a call: an agent that was stopped for a minute
+#: Seconds that one sample of the guard adds at most to the age of a call: an agent that was stopped for a minute
 #: (SIGSTOP, a frozen VM) must not blame the call that was under way for it.
 MAX_COUNTED_S = 1.0
 

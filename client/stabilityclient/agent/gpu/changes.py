@@ -1,4 +1,4 @@
-"""Turns looks at one GPU into what is to be reported: conditions that begin and end, and counters that grew.
+"""Turns samples of one GPU into what is to be reported: conditions that begin and end, and counters that grew.
 
 Facts and changes only; what they mean is the server's to decide. A condition from before the agent came is
 reported once, a counter only for what was added while it looked.
@@ -17,7 +17,7 @@ from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample
 
 __all__ = ["Change", "GpuChanges"]
 
-#: Share of the time since the last look at lowered clocks from which it is reported, and below which it is over.
+#: Share of the time since the last sample at lowered clocks from which it is reported, and below which it is over.
 THROTTLED_SHARE = 0.05
 THROTTLED_OVER_SHARE = 0.025
 #: Looks in a row below THROTTLED_OVER_SHARE after which it is over: clocks go up and down by the second.
@@ -29,13 +29,13 @@ REPLAYS_QUIET_S = 600.0
 #: PCIe replays a minute from which they are reported. Source: DCGM_LIMIT_MAX_PCIREPLAY_RATE
 #: (dcgm_gpu_hardware_limits.h).
 REPLAYS_A_MINUTE = 8.0
-#: Slow looks kept for the NVLink rule, and how many of them must have seen new errors: single ones are daily business.
+#: Slow samples kept for the NVLink rule, and how many of them must show new errors: single ones are daily business.
 #: Source: NVIDIA Resiliency Extension, NVLinkWindowHealthCheck (a port is bad with more than 15 of the last 30).
 LINK_WINDOWS, LINK_BAD_WINDOWS, LINK_GOOD_WINDOWS = 30, 15, 5
 #: What was not reported for so long is reported even in a storm, seconds: the one Xid that matters comes among
 #: thousands.
 NEWS_S = 60.0
-#: Different things of one GPU whose last telling is remembered; there are some 170 Xids.
+#: Different things of one GPU whose last report is remembered; there are some 170 Xids.
 MAX_NEWS = 256
 #: Utilisation in percent from which a PCIe link has to run at full speed: an idle GPU saves power there.
 BUSY_PCT = 50.0
@@ -61,7 +61,7 @@ _REASONS = {
 
 
 class Change(NamedTuple):
-    """One thing to tell: ``what``, ``state`` (``on``, ``off``, ``event``), its facts, one clause for people."""
+    """One thing to report: ``what``, ``state`` (``on``, ``off``, ``event``), its facts, one clause for people."""
 
     what: str
     state: str
@@ -81,8 +81,8 @@ class _Counter:
     def take(self, value: float) -> float:
         """Return what was added since the last value.
 
-        A counter that is lower in two looks began again with its driver: all that it has is new. One that is lower in a
-        single look was read wrongly.
+        A counter that is lower in two samples began again with its driver: all that it has is new. One lower in a
+        single sample was read wrongly.
         """
         if value < self.value and not self._fell:
             self._fell = True
@@ -116,7 +116,7 @@ class GpuChanges:
         return self._budget.suppressed
 
     def compare(self, gpu: GpuInfo, sample: GpuSample) -> list[Change]:
-        """Return what changed with a look."""
+        """Return what changed with a sample."""
         self._begin(sample.time)
         fault = sample.fault
         facts = {} if fault is None else {"call": fault.call, "error": fault.text}
@@ -134,7 +134,7 @@ class GpuChanges:
         return self._found
 
     def missing(self, now: float) -> list[Change]:
-        """Return what to tell of a GPU that NVML does not count any more."""
+        """Return what to report of a GPU that NVML does not count any more."""
         self._begin(now)
         self._latch("lost", True, {"why": "not counted"}, "NVML does not count it any more", "")
         return self._found
@@ -146,7 +146,7 @@ class GpuChanges:
         return self._found
 
     def hanging(self, hanging: Hanging, now: float) -> list[Change]:
-        """Return what to tell of a call that hangs, or came back."""
+        """Return what to report of a call that hangs, or came back."""
         self._begin(now)
         facts = {"call": hanging.name, "seconds": round(hanging.seconds, 1)}
         text = f"{hanging.name} has not come back for {hanging.seconds:.0f} s"
@@ -260,7 +260,7 @@ class GpuChanges:
         text = f"PCIe runs at {width:.0f} lanes, generation {speed:.0f}; it has {widest:.0f} and {fastest:.0f}"
         self._latch("pcie_link", self._twice("pcie_link", slow), facts, text, "PCIe is whole again")
 
-    # --- telling ---------------------------------------------------------------------------------------------------
+    # --- reporting ---------------------------------------------------------------------------------------------------
 
     def _begin(self, now: float) -> None:
         self._now = now
@@ -280,7 +280,7 @@ class GpuChanges:
         return True
 
     def _twice(self, name: str, seen: bool) -> bool:
-        """Whether something sampled is so for the second look in a row, or is on and still so."""
+        """Whether something sampled is so for the second sample in a row, or is on and still so."""
         self._seen_twice[name] = self._seen_twice.get(name, 0) + 1 if seen else 0
         return self._seen_twice[name] >= 2
 
@@ -311,7 +311,7 @@ class GpuChanges:
         *,
         name: str = "",
     ) -> None:
-        """Tell when a condition begins, changes its ``value``, or ends; without a budget it stays as reported."""
+        """Report when a condition begins, changes its ``value``, or ends; without a budget it stays as reported."""
         name = name or what
         before = self._on.get(name)
         if on and (before is None or before[1] != value):

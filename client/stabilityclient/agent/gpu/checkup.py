@@ -1,4 +1,4 @@
-"""One look at the GPUs for ``stabilityboard doctor``: what an agent would see here, within a bounded time."""
+"""One sample of the GPUs for ``stabilityboard doctor``: what an agent would see here, within a bounded time."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 __all__ = ["CHEAP_FIELDS", "DEAR_FIELDS", "NVLINK_ERRORS", "PORT_FIELDS", "FieldAnswers", "read_fields"]
 
-#: Name of ours to id, asked at each look. Times at lowered clocks are counters in ns since the driver was loaded.
+#: Name of ours to id, asked at each sample. Times at lowered clocks are counters in ns since the driver was loaded.
 CHEAP_FIELDS: Mapping[str, int] = {
     "mem_temp_c": 82,  # NVML_FI_DEV_MEMORY_TEMP
     "sw_thermal_ns": 269,  # NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
     "hw_thermal_ns": 270,  # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
     "power_brake_ns": 271,  # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
 }
-#: Asked at the slow looks, beside those of `conditions.py`. Pages and rows are counted for the GPU's life.
+#: Asked at the slow samples, beside those of `conditions.py`. Pages and rows are counted for the GPU's life.
 DEAR_FIELDS: Mapping[str, int] = {
     "retired_single": 29,  # NVML_FI_DEV_RETIRED_SBE
     "retired_double": 30,  # NVML_FI_DEV_RETIRED_DBE

@@ -1,4 +1,4 @@
-"""Waits for NVML's events on a thread of its own: Xids come at once, not with the next look."""
+"""Waits for NVML's events on a thread of its own: Xids come at once, not with the next sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node's GPUs for the agent's life: takes what the threads saw, tells what changed, knows which rank is where."""
+"""The node's GPUs for the agent's life: takes what the threads saw, reports what changed, knows which rank is where."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIN_HANG_S = 1.0
 INVENTORY_SETTLES_S = 1.0
 #: Inventories a minute in the long run, and at once.
 INVENTORIES_A_MINUTE, INVENTORIES_AT_ONCE = 6.0, 4.0
-#: For so long after a rank came each look asks for its GPU's processes, seconds: a context is made late.
+#: For so long after a rank came each sample asks for its GPU's processes, seconds: a context is made late.
 PIDS_WANTED_S = 120.0
 #: Processes whose environment is remembered.
 MAX_REMEMBERED = 256
@@ -55,13 +55,13 @@ class RankProcess(NamedTuple):
 
 
 class GpuMonitor:
-    """Tells events and rows through callables; NVML's calls wait in threads of their own.
+    """Reports events and rows through callables; NVML's calls wait in threads of their own.
 
     Args:
         emit: takes the type (``gpu``, ``gpu_inventory``, ``gpu_note``, ``kernel``) and the data of an event.
-        row: takes the values of one look. ranks: returns the newest process of each rank of this node, dead or alive.
+        row: takes the values of one sample. ranks: returns the newest process of each rank of this node, dead or alive.
         kernel_log: whether the kernel's log is read.
-        poll_s: seconds between two cheap looks. load: returns pynvml.
+        poll_s: seconds between two cheap samples. load: returns pynvml.
         now: monotonic seconds. wall: unix seconds.
     """
 
@@ -122,7 +122,7 @@ class GpuMonitor:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """Return ``{"visible","text","time"}`` for a Health message; ``time``: of the last whole look, unix seconds."""
+        """Return ``{"visible","text","time"}`` for a Health message; ``time``: of the last sample, unix seconds."""
         text, hanging = self._sample.text, self._poll_guard.hanging
         if hanging is not None:
             gpu = self._sample.gpus.get(hanging.gpu)
@@ -191,7 +191,7 @@ class GpuMonitor:
         self._report_note()
         self._report_inventory(now)
 
-    # --- looks -----------------------------------------------------------------------------------------------------
+    # --- samples ---------------------------------------------------------------------------------------------------
 
     def _take(self, sample: NodeSample, now: float) -> None:
         self._sample, self._sampled_at = sample, self._wall()

@@ -1,4 +1,4 @@
-"""The questions to one GPU: cheap ones at each look, dear ones at a slow look; what it can't answer is asked once."""
+"""The questions to one GPU: cheap ones at each sample, dear ones at slow ones; what it can't answer is asked once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DriverGone(Exception):
 
 
 class _Lost(Exception):
-    """This GPU answers nothing any more: the rest of the look is not asked."""
+    """This GPU answers nothing any more: the rest of the sample is not asked."""
 
 
 class NvmlDevice:
@@ -67,7 +67,7 @@ class NvmlDevice:
         self._answers = 0
 
     def sample(self, dear: bool, processes: bool) -> GpuSample:
-        """Ask; return the answers. A look in which nothing is answered is that of a lost GPU.
+        """Ask; return the answers. A sample in which nothing is answered is that of a lost GPU.
 
         Args:
             dear: also what takes long. processes: also who computes on it.

@@ -1,4 +1,4 @@
-"""The thread that asks NVML: a cheap look every few seconds, a dear one every minute, one at once where asked for."""
+"""The thread that asks NVML: a cheap sample every few seconds, a dear one every minute, one at once where asked for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stabilityclient.agent.gpu.samples import NodeSample
 
 __all__ = ["POLL_S", "GpuPoller"]
 
-#: Seconds between two cheap looks; NVML calls are not free, and what they give are averages anyway.
+#: Seconds between two cheap samples; NVML calls are not free, and what they give are averages anyway.
 POLL_S = 10.0
-#: A dear look follows so many cheap ones: one a minute at POLL_S.
+#: A dear sample follows so many cheap ones: one a minute at POLL_S.
 DEAR_EVERY = 6
-#: Seconds between two looks at least, however many events ask for one; half the poll where that is shorter.
+#: Seconds between two samples at least, however many events ask for one; half the poll where that is shorter.
 MIN_PAUSE_S = 1.0
 #: Looks that nobody took yet: the agent's loop takes them four times a second.
 MAX_SAMPLES = 16
@@ -28,11 +28,11 @@ class GpuPoller:
     """Looks for the agent's life. Only its own thread, and the listener's, ever wait for NVML.
 
     Args:
-        poll_s: seconds between two cheap looks. load: returns pynvml. now: monotonic seconds.
+        poll_s: seconds between two cheap samples. load: returns pynvml. now: monotonic seconds.
 
     Attributes:
         samples: what was seen. events: what NVML reported. Both are taken by the agent's loop.
-        wants_pids: whether the next looks ask which processes compute on each GPU.
+        wants_pids: whether the next samples ask which processes compute on each GPU.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class GpuPoller:
         self._thread = threading.Thread(target=self._run, name="nvml-poll", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to sample."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -63,7 +63,7 @@ class GpuPoller:
             self._listener.stop()
 
     def ask_now(self) -> None:
-        """Take a dear look as soon as the one under way is over."""
+        """Take a dear sample as soon as the one under way is over."""
         self._dear_at = 0.0
         self._asked.set()
 
@@ -85,7 +85,7 @@ class GpuPoller:
 
     def _run(self) -> None:
         while not self._ending:
-            self._asked.clear()  # first: what is asked from here on is a look of its own
+            self._asked.clear()  # first: what is asked from here on is a sample of its own
             started = self._now()
             dear = started >= self._dear_at
             if dear:

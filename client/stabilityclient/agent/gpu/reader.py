@@ -91,7 +91,7 @@ class GpuReader:
         )
 
     def close(self) -> None:
-        """Shut NVML down; the next look opens it again."""
+        """Shut NVML down; the next sample opens it again."""
         if self._open and self.watch is not None:
             self._open = False
             try:

@@ -1,4 +1,4 @@
-"""The points of one GPU, ``gpu/<i>/<field>``, from what a look gave. Names and units: docs/wire.md."""
+"""The points of one GPU, ``gpu/<i>/<field>``, from what a sample gave. Names and units: docs/wire.md."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _TIMES = {
 
 
 def row_of(gpu: GpuInfo, sample: GpuSample, times: dict[str, tuple[float, float]]) -> dict[str, float]:
-    """Return the points of one look, empty for a GPU that answered nothing.
+    """Return the points of one sample, empty for a GPU that answered nothing.
 
     Args:
-        times: last value and sum of each time counter, ns; kept here from look to look. A counter that went back
+        times: last value and sum of each time counter, ns; kept here from sample to sample. A counter that went back
             (its driver was loaded again) goes on from the sum that it had.
     """
     if not sample.values:

@@ -1,4 +1,4 @@
-"""What a look at the node's GPUs gives: plain values that cross from the thread that asks NVML to the agent's loop."""
+"""What a sample of the node's GPUs gives: plain values that go from the thread that asks NVML to the agent's loop."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ class NvmlFault:
 
 @dataclass(slots=True)
 class GpuSample:
-    """What one GPU answered in one look.
+    """What one GPU answered in one sample.
 
     Args:
-        time: monotonic seconds at the end of the look. dear: whether the slow questions were asked too.
+        time: monotonic seconds at the end of the sample. dear: whether the slow questions were asked too.
         values: field of ``gpu/<i>/<field>`` to its value, and what only ``changes`` needs (``remap_pending``, ...).
             What a GPU does not have, or did not answer, is not there.
         links_up: NVLinks that are active; None: not asked or no NVLink.
         pids: compute processes and the memory that each uses, MiB; None: not asked.
         fault: why it does not answer. troubles: call to NVML's words, where a question went wrong.
-        took_ms: wall time of the look.
+        took_ms: wall time of the sample.
     """
 
     time: float
@@ -87,12 +87,12 @@ class GpuSample:
 
 @dataclass(slots=True)
 class NodeSample:
-    """One look at all GPUs.
+    """One sample of all GPUs.
 
     Args:
         visible: whether NVML answers and sees a GPU. text: one line for people; what is wrong, where something is.
         driver: version, empty where it is not known.
-        gpus: every GPU that was ever seen, by key. looks: those that were looked at now.
+        gpus: every GPU that was ever seen, by key. samples: those that were read now.
         missing: keys of GPUs that NVML does not count any more.
         blind: ``what`` (``gpu``, ``gpu_ecc``) to why it can't be seen here.
     """

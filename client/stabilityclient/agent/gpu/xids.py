@@ -20,7 +20,7 @@ _PROCESS = re.compile(r"\bpid=(\d+)(?:, name=([^,]{1,64}))?")
 
 
 class ReportedXid(NamedTuple):
-    """An Xid to tell. ``gpu``: key of the GPU; ``facts``: ``xid``, ``source``, what the line says; ``line``: it."""
+    """An Xid to report. ``gpu``: key of the GPU; ``facts``: ``xid``, ``source``, what the line says; ``line``: it."""
 
     gpu: str
     facts: dict[str, Any]

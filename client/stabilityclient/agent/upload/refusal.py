@@ -1,4 +1,4 @@
-"""Why a server would not open the agents' door, in words for people."""
+"""Why a server would not open the gateway, in words for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def refusal(status: int, body: bytes | bytearray | None, url: str, *, has_key: b
     Args:
         status: HTTP status of the handshake's answer.
         body: of that answer. A server of ours says in it why: key, host, or what the key may do.
-        url: of the agents' door.
+        url: of the gateway.
         has_key: an API key was sent.
     """
     try:

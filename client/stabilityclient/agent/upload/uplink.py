@@ -342,7 +342,7 @@ class Uplink:
         while self._in_flight() < WINDOW and time.monotonic() >= self._resend_at:
             if time.monotonic() - last_sent.get(name, 0.0) < FLUSH_S:
                 return True
-            # Before the look: what is written after it belongs to the next one.
+            # Before the poll: what is written after it belongs to the next one.
             final = source.final
             records = source.reader.read(MAX_FRAME_RECORDS, READ_BYTES)
             if not records:
@@ -386,7 +386,7 @@ def flush_s(busy: int) -> float:
 
 
 def agent_url(url: str) -> str:
-    """Return the WebSocket address of the agents' door for a server's URL."""
+    """Return the WebSocket address of the gateway for a server's URL."""
     parts = urlsplit(url)
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
     return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + "/api/v1/agent", "", ""))

@@ -21,9 +21,9 @@ KMSG = "/dev/kmsg"
 #: Bytes of one read: more than the longest record (8 KiB, CONSOLE_EXT_LOG_MAX), or the device answers EINVAL without
 #: end.
 READ_BYTES = 16 * 1024
-#: Reads and bytes of one look: a log that is written faster than we look holds nothing up; the rest is for the next.
+#: Reads and bytes of one poll: a log that is written faster than we look holds nothing up; the rest is for the next.
 MAX_READS, MAX_BYTES = 2_000, 1024 * 1024
-#: Lines that matter of one look; of further ones those that differ from all before them, as many again, and the rest
+#: Lines that matter of one poll; of further ones those that differ from all before them, as many again, and the rest
 #: is counted in ``dropped``: a dying disk or a bad kernel writes thousands a second, and the cause is one among them.
 MAX_LINES = 200
 #: Bytes of an unfinished line from a file that is no kernel log.
@@ -47,7 +47,7 @@ class KernelLog:
     Attributes:
         blind: why the log can't be read, for people; None while it is read.
         do: what to do about it; empty while it is read.
-        lost: records that the kernel overwrote before we came. dropped: lines that matter beyond MAX_LINES a look.
+        lost: records that the kernel overwrote before we came. dropped: lines that matter beyond MAX_LINES a poll.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class KernelLog:
                 self.dropped += 1
                 continue
             said.add(says)
-            # The log's clock drifts from the wall clock by seconds in months; the line came between two looks of ours.
+            # The log's clock drifts from the wall clock by seconds in months; the line came between two polls of ours.
             lines.append(line._replace(time=min(max(line.time + behind, before), self._seen)))
         return lines
 

@@ -50,7 +50,7 @@ class OomCounters:
         self._files: dict[int, tuple[float, str | None]] = {}
 
     def follow(self, pid: int) -> None:
-        """Know the group of a living process; cheap to call at each look."""
+        """Know the group of a living process; cheap to call at each poll."""
         now = self._now()
         at, known = self._files.get(pid, (-CGROUP_POLL_S, None))
         if now - at < CGROUP_POLL_S:

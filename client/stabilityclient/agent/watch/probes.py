@@ -20,9 +20,9 @@ MAX_CHILDREN = 32
 MAX_THREADS_ASKED = 64
 #: Processes whose CPU time is added up for one rank; of a larger tree it is not known.
 MAX_TREE = 256
-#: Shortest time between two looks that gives a share of the CPU, seconds: the kernel counts in ticks of 10 ms.
+#: Shortest time between two samples that gives a share of the CPU, seconds: the kernel counts in ticks of 10 ms.
 SHORTEST_SHARE_S = 0.2
-#: Processes whose last look is remembered; the oldest is forgotten first.
+#: Processes whose last sample is remembered; the oldest is forgotten first.
 MAX_REMEMBERED = 512
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
 """Puts the looks at all ranks of a node into few events: what several ranks have in common is written once in each.
 
-Nearly all ranks of a hanging job stand at one place, and each of them says it in kilobytes. Threads are shared one by
-one and not whole texts: the main threads stand alike while a loader's thread is a line further here and there. The
+Nearly all ranks of a hanging job are at one place, and each of them says it in kilobytes. Threads are shared one by
+one and not whole texts: the main threads are alike while a loader's thread is a line further here and there. The
 address in a thread's heading differs by process and says nothing once the process is gone, so it is written ``0x0``;
 nothing else is changed. Members of process groups are written as runs: a group of 2,048 ranks outweighs the stacks.
 

@@ -53,7 +53,7 @@ _THREAD = re.compile(r"\n(?:Current thread|Thread) 0x")
 
 @dataclass(slots=True)
 class _RankSample:
-    """What is known about one rank while the look goes on."""
+    """What is known about one rank while the sample goes on."""
 
     source: Source
     sampled: float = 0.0
@@ -62,7 +62,7 @@ class _RankSample:
     answer: dict[str, Any] = field(default_factory=dict)
     stack: str | None = None
     stack_missing: str | None = None
-    #: Where what the signal brings begins in the file, and how long it was at the last look; -1: no signal was sent.
+    #: Where what the signal brings begins in the file, and how long it was at the last sample; -1: no signal was sent.
     begin: int = -1
     size: int = 0
     grew_at: float = 0.0
@@ -113,7 +113,7 @@ class StackTaker:
         return "acted", f"stacks of {seen} of {len(samples)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
 
     def gaps(self) -> list[VisibilityGap]:
-        """Return which living ranks had no Flight Recorder at the newest look: what they wait in is not known."""
+        """Return which living ranks had no Flight Recorder at the newest sample: what they wait in is not known."""
         living = [(source, why) for source, why in self._no_recorder if source.alive]
         do = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 before init_process_group"
         return grouped("collectives", living, do)
