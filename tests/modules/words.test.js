@@ -2,7 +2,6 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { commandLine } from "../../frontend/stabilityfrontend/assets/core/command.js";
 import { formatValue } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
 
@@ -47,12 +46,3 @@ for (const [value, words] of [
 ]) {
   test(`a value is written with four digits: ${words}`, () => assert.equal(formatValue(value), words));
 }
-
-test("a task is named with the nodes that did it, and what one of them refused", () => {
-  const nodes = { n0: { state: "acted", detail: "90 GiB free" }, n1: { state: "failed", detail: "no such disk" } };
-  const task = { kind: "task", task: "disk_space", world_size: 2, nodes, history: [] };
-
-  assert.equal(commandLine({ ...task, state: "done" }), "Task disk_space: done on 1 of 2 nodes. n1: No such disk.");
-  assert.equal(commandLine({ ...task, state: "pending", nodes: {} }), "Task disk_space: under way on 0 of 2 nodes.");
-  assert.equal(commandLine({ ...task, state: "failed" }), "Task disk_space: n1: No such disk.");
-});
