@@ -136,11 +136,11 @@ function story(row, blamed) {
         ? ""
         : `${duration(slot.budget_s)}${slot.expect_s ? `, declared ${duration(slot.expect_s)}` : ""}`,
     ],
-    ["beat", !slot.alive ? "" : row.beatS === null ? "moves" : `stalled for ${duration(row.beatS)}`],
+    ["heartbeat", !slot.alive ? "" : row.beatS === null ? "regular" : `stalled for ${duration(row.beatS)}`],
     ["process", proc],
     ["pid", slot.pid === null ? "" : String(slot.pid)],
     ["GPU", slot.gpu ? `${slot.gpu.index}${slot.gpu.uuid ? ` · ${slot.gpu.uuid.slice(0, 12)}` : ""}` : ""],
-    ["heard", row.heardS < 5 ? "" : ago(row.heardS)],
+    ["last report", row.heardS < 5 ? "" : ago(row.heardS)],
     ["slot", slot.trouble],
     ["dropped", slot.dropped ? `${plural(slot.dropped, "record")}: its disk or its agent could not keep up` : ""],
     ["incident", blamed ? blamed.title || incidentKind(blamed.kind).label : ""],
