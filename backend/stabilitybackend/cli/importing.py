@@ -34,6 +34,15 @@ def register(app: typer.Typer) -> None:
     app.command("import")(import_paths)
 
 
+def _show_formats(asked: bool) -> None:
+    if asked:
+        from stabilitybackend.importers.registry import IMPORTERS
+
+        for importer in IMPORTERS.values():
+            typer.echo(f"{importer.label}: {importer.known}")
+        raise typer.Exit
+
+
 def import_paths(
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH...", help="Files or folders; see docs/import-export.md.")
@@ -50,11 +59,14 @@ def import_paths(
         bool, typer.Option("--keep-names", help="Do not store train/loss and the like as loss where there is no loss.")
     ] = False,
     step_key: Annotated[str | None, typer.Option(help="Key or column that holds the step.")] = None,
+    formats: Annotated[
+        bool, typer.Option("--formats", callback=_show_formats, is_eager=True, help="List the formats, and exit.")
+    ] = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Upload runs: offline spools, TensorBoard, W&B, JSONL, CSV, Parquet, Hugging Face, Lightning, our exports.
+    """Upload runs: offline spools, files of other trackers (--formats lists them), and our exports.
 
     What the server has already is not sent again. Exits with 1 when something could not be read or sent.
     """

@@ -18,6 +18,7 @@ import pytest
 
 from stabilitybackend.importers.detect import find_plans
 from stabilitybackend.importers.job import ImportJob, Options
+from stabilitybackend.importers.registry import IMPORTERS
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
 from support.cli_program import Program, program_in
@@ -90,6 +91,15 @@ def test_nothing_is_imported_into_a_run_that_a_job_logged(
     assert (code, "did not come from such an import" in err) == (1, True)
     run = server.get("/runs/live")
     assert (run["name"], run["config"], run["last_step"]) == ("n", {}, 19)
+
+
+def test_the_formats_are_listed_and_the_documentation_names_each(program: Program) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/import-export.md").read_text()
+
+    code, out, _ = program("import", "--formats")
+
+    assert (code, out.splitlines()) == (0, [f"{one.label}: {one.known}" for one in IMPORTERS.values()])
+    assert [one.label for one in IMPORTERS.values() if one.label.split()[-1] not in page] == []
 
 
 def test_an_export_of_an_imported_run_is_not_imported_into_it(
