@@ -22,13 +22,13 @@ import numpy as np
 from stabilitybackend.quiet_log import QuietLog
 from stabilitybackend.stateful import Stateful, fields_of
 
-__all__ = ["Part", "Unfit", "pack", "packed_list", "part_of", "restore", "unpack", "unpacked", "unpacked_list"]
+__all__ = ["SavedPart", "Unfit", "pack", "packed_list", "part_of", "restore", "unpack", "unpacked", "unpacked_list"]
 
 T = TypeVar("T")
 _quiet = QuietLog(logging.getLogger(__name__))
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class SavedPart(msgspec.Struct, frozen=True, array_like=True):
     """The state of one part of a run.
 
     Args:
@@ -47,7 +47,7 @@ class Unfit(ValueError):
     """A part was written by another version, is missing, or is none. The text names it and why."""
 
 
-def part_of(name: str, whole: Any, data: bytes | None = None) -> Part:
+def part_of(name: str, whole: Any, data: bytes | None = None) -> SavedPart:
     """Return the state of ``whole`` as it is now; one that can't be written down is logged, and fits nobody.
 
     Args:
@@ -58,10 +58,10 @@ def part_of(name: str, whole: Any, data: bytes | None = None) -> Part:
     except Exception as error:
         _quiet.log(logging.ERROR, f"the state of {name} can't be saved, a restart takes longer: {error}", error)
         data = b""
-    return Part(name, _version(type(whole)), _shape(type(whole)), data)
+    return SavedPart(name, _version(type(whole)), _shape(type(whole)), data)
 
 
-def restore(whole: Stateful, part: Part | None, name: str) -> None:
+def restore(whole: Stateful, part: SavedPart | None, name: str) -> None:
     """Put the state of ``part`` into ``whole``; nothing of it is changed where that is not possible.
 
     Raises:
@@ -70,7 +70,7 @@ def restore(whole: Stateful, part: Part | None, name: str) -> None:
     whole.take_over(unpacked(type(whole), part, name))
 
 
-def unpacked(kind: type[T], part: Part | None, name: str) -> T:
+def unpacked(kind: type[T], part: SavedPart | None, name: str) -> T:
     """Return the object that ``part`` holds.
 
     Raises:
@@ -107,19 +107,19 @@ def unpack(kind: type[T], data: bytes, name: str) -> T:
         raise Unfit(f"{name} can't be read: {error or type(error).__name__}") from error
 
 
-def packed_list(parts: list[Part]) -> bytes:
+def packed_list(parts: list[SavedPart]) -> bytes:
     """Return several parts as bytes."""
     return _encoder.encode(parts)
 
 
-def unpacked_list(data: bytes) -> dict[str, Part]:
+def unpacked_list(data: bytes) -> dict[str, SavedPart]:
     """Return the parts in ``data`` by name.
 
     Raises:
         Unfit: ``data`` holds no parts.
     """
     try:
-        return {part.name: part for part in msgspec.msgpack.decode(data, type=list[Part])}
+        return {part.name: part for part in msgspec.msgpack.decode(data, type=list[SavedPart])}
     except Exception as error:
         raise Unfit(f"it holds no parts: {error or type(error).__name__}") from error
 

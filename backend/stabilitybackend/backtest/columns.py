@@ -27,7 +27,7 @@ SIDE_BY_SIDE_ROWS = 64
 FINGERPRINT_CHARS = 1_000
 
 
-class _Source(Protocol):
+class _ColumnSource(Protocol):
     path: Path
     reading: Reading
 
@@ -51,7 +51,7 @@ class LogRows:
 
 
 def columns_of(
-    source: _Source,
+    source: _ColumnSource,
     keys: tuple[str, ...],
     numbers: Sequence[int],
     rows: Sequence[dict[str, Any]],
@@ -135,7 +135,7 @@ def _stretches(
 
 
 def _steps(
-    source: _Source, column: Any, numbers: Sequence[int], good: NDArray[np.bool_], key: str
+    source: _ColumnSource, column: Any, numbers: Sequence[int], good: NDArray[np.bool_], key: str
 ) -> NDArray[np.int64]:
     if isinstance(column, np.ndarray):
         if bool(((column >= 0) & (column <= MAX_STEP) & (column == np.floor(column))).all()):
@@ -155,7 +155,7 @@ def _steps(
 
 
 def _ranks(
-    source: _Source, column: Any, numbers: Sequence[int], good: NDArray[np.bool_], count: int
+    source: _ColumnSource, column: Any, numbers: Sequence[int], good: NDArray[np.bool_], count: int
 ) -> NDArray[np.int64]:
     ranks = np.zeros(count, np.int64)
     if isinstance(column, np.ndarray):
@@ -190,7 +190,7 @@ def _times(column: Any, count: int) -> NDArray[np.float64]:
 
 
 def _one_by_one(
-    source: _Source,
+    source: _ColumnSource,
     name: str,
     column: Sequence[Any],
     numbers: Sequence[int],

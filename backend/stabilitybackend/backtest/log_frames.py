@@ -25,7 +25,7 @@ ROWS_AFTER_GOING_BACK = 8
 
 
 @dataclass(slots=True)
-class _Lane:
+class _LoggedRank:
     """One rank of the log."""
 
     info: SourceInfo
@@ -45,7 +45,7 @@ def log_frames(rows: Iterable[LogRows], mark: str = "log") -> Iterator[Frame]:
     Args:
         mark: goes into the names of the sources.
     """
-    lanes: dict[int, _Lane] = {}
+    lanes: dict[int, _LoggedRank] = {}
     world_size = 1
     first_step: int | None = None
     timed: bool | None = None
@@ -61,7 +61,7 @@ def log_frames(rows: Iterable[LogRows], mark: str = "log") -> Iterator[Frame]:
             assert first_step is not None
             ahead = max(int(batch.steps[0]) - first_step, 0)
             start = last_time if timed else VIRTUAL_START_S + VIRTUAL_STEP_S * ahead
-            lane = _Lane(
+            lane = _LoggedRank(
                 SourceInfo(f"r{batch.rank}-{mark}", rank=batch.rank, local_rank=batch.rank), start, int(batch.steps[0])
             )
             world_size = max(world_size, batch.rank + 1)
@@ -79,7 +79,7 @@ def log_frames(rows: Iterable[LogRows], mark: str = "log") -> Iterator[Frame]:
         yield from _frame(lane, world_size)
 
 
-def _add(lane: _Lane, batch: LogRows, times: NDArray[np.float64]) -> None:
+def _add(lane: _LoggedRank, batch: LogRows, times: NDArray[np.float64]) -> None:
     for first, last in _pieces(batch.steps, 1 if lane.seq + lane.records == 0 else 0, bool(batch.batches)):
         notes = [note for note in batch.batches if first <= note[0] < last]
         for row, fingerprint in notes:
@@ -113,7 +113,7 @@ def _pieces(steps: NDArray[np.int64], alone: int, noted: bool) -> Iterator[tuple
     yield from pairwise(ordered)
 
 
-def _frame(lane: _Lane, world_size: int) -> Iterator[Frame]:
+def _frame(lane: _LoggedRank, world_size: int) -> Iterator[Frame]:
     if not lane.records:
         return
     blocks, records = lane.blocks, lane.records
@@ -131,7 +131,7 @@ def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
     return np.where(at >= 0, times[at], before)
 
 
-def _virtual(steps: NDArray[np.int64], lane: _Lane) -> NDArray[np.float64]:
+def _virtual(steps: NDArray[np.int64], lane: _LoggedRank) -> NDArray[np.float64]:
     taken = np.diff(steps, prepend=lane.step)
     taken[taken < 0] = 1
     return lane.time + VIRTUAL_STEP_S * np.cumsum(taken)

@@ -60,7 +60,7 @@ def backtest(
         SettingError: a setting is unknown or out of range.
     """
     began = time.perf_counter()
-    clock = _Clock()
+    clock = _FrameClock()
     state = RunState(run_id, clock, undone)
     if settings:
         state.configure_detectors(settings)
@@ -84,7 +84,7 @@ def backtest(
     )
 
 
-class _Clock:
+class _FrameClock:
     """Unix seconds of the run: the newest time in its frames."""
 
     __slots__ = ("now",)

@@ -88,7 +88,7 @@ def backtest_command(
         _check_page(plot)
     good, drawn = True, []
     with ExitStack() as stack, _rare_collections():
-        stored = _Stored(stack, url, api_key, data_dir)
+        stored = _StoredRuns(stack, url, api_key, data_dir)
         logs = _logs(paths, step_key, renames, stored)
         for judged in _judged(logs, settings, shown, jobs, with_curves=plot is not None):
             good = output.report(judged, as_json) and good
@@ -131,7 +131,7 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class _Stored:
+class _StoredRuns:
     """Fetches stored runs into a folder that goes with the command."""
 
     def __init__(self, stack: ExitStack, url: str | None, api_key: str | None, data_dir: Path | None) -> None:
@@ -171,7 +171,7 @@ class _Stored:
 
 
 def _logs(
-    paths: list[str], step_key: str | None, renames: Mapping[str, str], stored: _Stored
+    paths: list[str], step_key: str | None, renames: Mapping[str, str], stored: _StoredRuns
 ) -> Iterator[Log | Judged]:
     """Yield the logs in what was given; what is none comes as a verdict without incidents, in its place."""
     from stabilitybackend.backtest.judged import Judged

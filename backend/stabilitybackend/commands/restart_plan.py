@@ -105,7 +105,7 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
     if action == "relaunch" and exclude:
         action = "relaunch_without"
     relaunch = action.startswith("relaunch")
-    start = _start_from(job, request) if relaunch else _Start()
+    start = _start_from(job, request) if relaunch else _PlannedStart()
     return Plan(
         version=1,
         run_id=run_id,
@@ -128,7 +128,7 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
 
 
 @dataclass(frozen=True)
-class _Start:
+class _PlannedStart:
     checkpoint: PlannedCheckpoint | None = None
     skip_batches: int | None = None
     skip_range: tuple[int, int] | None = None
@@ -208,7 +208,7 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) or not text else text + "."
 
 
-def _start_from(job: RestartFacts, request: CommandRequest | None) -> _Start:
+def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedStart:
     """Return where training goes on: what people named, else the rollback that is advised, else the newest.
 
     What died of its machine goes on where it was, also inside a spike that nobody is advised to go back for: most of
@@ -230,12 +230,14 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _Start:
         else:
             chosen = max(usable, key=lambda c: (c.step, c.time), default=None)
         if chosen is None:
-            return _Start(None, skip, None, scale)
+            return _PlannedStart(None, skip, None, scale)
         step, path = chosen.step, chosen.path
     found, warning = inside(step, spoiled), None
     if found is not None:
         warning = f"The checkpoint of step {step} was {found.text}; {last_good(job.checkpoints, spoiled)}."
-    return _Start(PlannedCheckpoint(step, path, found), skip, (step + 1, step + skip) if skip else None, scale, warning)
+    return _PlannedStart(
+        PlannedCheckpoint(step, path, found), skip, (step + 1, step + skip) if skip else None, scale, warning
+    )
 
 
 def _leads_back(incident: Incident) -> bool:
@@ -254,7 +256,7 @@ def _suspects(verdict: Verdict | None) -> list[PlannedSuspect]:
     return found
 
 
-def _sentences(start: _Start, exclude: Sequence[str], announces: bool) -> Iterator[str]:
+def _sentences(start: _PlannedStart, exclude: Sequence[str], announces: bool) -> Iterator[str]:
     """Yield how the job is to be started again, sentences."""
     if start.checkpoint is not None:
         where = f"from the checkpoint of step {start.checkpoint.step}"

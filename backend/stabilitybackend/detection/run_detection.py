@@ -15,7 +15,7 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import PathRange, Segment
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.query import query
-from stabilitybackend.saving import Part, Unfit, part_of, restore
+from stabilitybackend.saving import SavedPart, Unfit, part_of, restore
 from stabilitybackend.stateful import Stateful, fresh
 
 #: Metrics that tell which rank is the one that people look at and detectors judge.
@@ -199,11 +199,11 @@ class Judge(Stateful):
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
-    def saved(self) -> list[Part]:
+    def saved(self) -> list[SavedPart]:
         """Return the whole state for ``restore``: each detector is a part of its own."""
         return [part_of("judge", self), *self._bank.saved("detectors"), *self._ranks.saved("ranks")]
 
-    def restore(self, saved: Mapping[str, Part]) -> None:
+    def restore(self, saved: Mapping[str, SavedPart]) -> None:
         """Take over what ``saved`` returned. Call ``judge_again`` once the run's points are there.
 
         Raises:

@@ -36,7 +36,7 @@ __all__ = ["DataMixDriftDetector"]
 
 
 @dataclass(slots=True)
-class _Event:
+class _MixEvent:
     """One change of the mixture."""
 
     metric: str
@@ -103,7 +103,7 @@ class DataMixDriftDetector(Detector):
     }
 
     _tracks: dict[str, ShareTrack] = fresh(dict)
-    _event: _Event | None = None
+    _event: _MixEvent | None = None
     _loss: deque[float] = fresh(deque, maxlen=LOSS_POINTS)
     _fork: tuple[int, str, str] | None = None
     #: Where a ratio came from that was accepted elsewhere: the way back is no second alarm.
@@ -192,7 +192,7 @@ class DataMixDriftDetector(Detector):
         track.shifted.append((step, centre))
         return self._open(metric, track, (before, track.block_sigma()), step, at_fork=False)
 
-    def _advance(self, event: _Event, track: ShareTrack, centre: float, step: int) -> list[Finding]:
+    def _advance(self, event: _MixEvent, track: ShareTrack, centre: float, step: int) -> list[Finding]:
         """Follow the ratio that the open event is about by one block."""
         event.blocks.append(centre)
         event.points += BLOCK_POINTS
@@ -244,7 +244,7 @@ class DataMixDriftDetector(Detector):
         large = abs(after - before) > max(LARGE_SHIFT * abs(before), LARGE_SIGMAS * sigma)
         alarm = (fork is not None or large) and not ramp and not changed
         losses = list(self._loss)
-        event = self._event = _Event(
+        event = self._event = _MixEvent(
             metric, onset, step, step, before, sigma, after,
             fork=fork[0] if fork is not None else None,
             fork_text=fork[1] if fork is not None else "",
@@ -292,7 +292,7 @@ class DataMixDriftDetector(Detector):
             self._loss.append(value)
         return []
 
-    def _escalated(self, event: _Event, step: int) -> list[Finding]:
+    def _escalated(self, event: _MixEvent, step: int) -> list[Finding]:
         """Report the event again when the loss has moved with it."""
         if event.loss_before is None or event.loss_moved is not None or len(event.loss_after) < LOSS_AFTER_POINTS:
             return []
@@ -306,7 +306,7 @@ class DataMixDriftDetector(Detector):
             event.severity = "warning"
         return [self._finding(event, "open", step, None)]
 
-    def _claim(self, event: _Event, ended: int | None) -> None:
+    def _claim(self, event: _MixEvent, ended: int | None) -> None:
         self.claim(event.metric, event.onset, ended)
         if self._hold_loss is not None:
             self.claim(self._hold_loss, event.onset, ended, of=event.metric)
@@ -329,7 +329,7 @@ class DataMixDriftDetector(Detector):
                 self._tracks[metric].rebase()
         return [self._finding(event, state, step, back)]
 
-    def _finding(self, event: _Event, state: State, now_step: int, back: int | None) -> Finding:
+    def _finding(self, event: _MixEvent, state: State, now_step: int, back: int | None) -> Finding:
         """Say what is known of the event now."""
         change = percent(event.after, event.before)
         shown = f" ({change:+.0f} %)" if change is not None else ""

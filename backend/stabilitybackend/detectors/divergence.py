@@ -53,7 +53,7 @@ __all__ = ["DivergenceDetector"]
 
 
 @dataclass(slots=True)
-class _Event:
+class _ClimbEvent:
     """One climb from its onset until it is over."""
 
     onset: int
@@ -128,7 +128,7 @@ class DivergenceDetector(Detector):
     _quiet_points: int = 0
     _after_claim: bool = False
     _wander: Wander = fresh(Wander)
-    _event: _Event | None = None
+    _event: _ClimbEvent | None = None
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]
@@ -222,7 +222,7 @@ class DivergenceDetector(Detector):
             if peak > event.peak:
                 event.peak, event.peak_step = peak, step
         else:
-            event = _Event(
+            event = _ClimbEvent(
                 climb.onset, step, climb.level, climb.sigma, climb.threshold, peak, step, climb.rise, "warning",
                 points=max(1, round((step - climb.onset) / max(1.0, self.context.interval))),
             )  # fmt: skip
@@ -265,7 +265,7 @@ class DivergenceDetector(Detector):
         rate = self.context.lr.before(step + 1)
         return rate if rate == rate else next((r for at, r in reversed(self._rates) if at <= step), math.nan)
 
-    def _follow(self, event: _Event, step: int, middle: float) -> list[Finding]:
+    def _follow(self, event: _ClimbEvent, step: int, middle: float) -> list[Finding]:
         """Advance the open event by one block."""
         event.points += BLOCK_POINTS
         event.missing = 0
@@ -297,7 +297,7 @@ class DivergenceDetector(Detector):
         event.missing += 1
         return [] if event.missing < GONE_POINTS else self._end(event, step, "resolved", "none")
 
-    def _grade(self, event: _Event) -> bool:
+    def _grade(self, event: _ClimbEvent) -> bool:
         """Raise the severity when the rise calls for it; return whether it changed."""
         least = max(CRITICAL_FACTOR * event.threshold, CRITICAL_SIGMAS * event.sigma)
         if event.severity != "critical" and event.peak - event.level >= least:
@@ -305,7 +305,7 @@ class DivergenceDetector(Detector):
             return True
         return False
 
-    def _end(self, event: _Event, step: int, state: State, recovery: Recovery) -> list[Finding]:
+    def _end(self, event: _ClimbEvent, step: int, state: State, recovery: Recovery) -> list[Finding]:
         event.state, event.recovery = state, recovery
         event.ended_points = 0
         self._wander.note(event.level, event.peak)
@@ -315,7 +315,7 @@ class DivergenceDetector(Detector):
             self._forget()
         return [self._finding(event, step)]
 
-    def _finding(self, event: _Event, now_step: int) -> Finding:
+    def _finding(self, event: _ClimbEvent, now_step: int) -> Finding:
         rise = event.peak - event.level
         percent = 100 * rise / abs(event.level) if event.level else None
         size = change(event.peak, event.level, event.sigma, digits=1)
@@ -362,6 +362,6 @@ class DivergenceDetector(Detector):
         )
 
 
-def _goes_on(event: _Event | None) -> bool:
+def _goes_on(event: _ClimbEvent | None) -> bool:
     """Return whether a climb now continues an event that was back for a moment."""
     return event is not None and event.recovery == "slow" and event.ended_points <= REOPEN_POINTS

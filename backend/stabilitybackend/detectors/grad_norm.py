@@ -52,7 +52,7 @@ __all__ = ["GradNormDetector"]
 
 
 @dataclass(slots=True)
-class _Event:
+class _GradientEvent:
     onset: int
     seen: int
     pattern: str
@@ -111,7 +111,7 @@ class GradNormDetector(Detector):
     #: (step, level of the logarithm, scale), one each NOTE_EVERY_POINTS.
     _notes: deque[tuple[int, float, float]] = fresh(deque, maxlen=GROWTH_NOTES + 1)
     _next_note: int = WARM_UP_POINTS
-    _event: _Event | None = None
+    _event: _GradientEvent | None = None
     _ended_at: int = -REOPEN_POINTS
 
     def configured(self) -> None:
@@ -199,7 +199,7 @@ class GradNormDetector(Detector):
         again = self._seen - self._ended_at < REOPEN_POINTS
         scale = max(self._baseline.scale(), LEAST_SIGMA)
         before = self._baseline.location() if level is None else level
-        event = _Event(onset, step, pattern, before, scale, peak, peak_step, points)
+        event = _GradientEvent(onset, step, pattern, before, scale, peak, peak_step, points)
         if pattern == "growth":
             event.resolved = True
             self._ended_at = self._seen
@@ -212,7 +212,7 @@ class GradNormDetector(Detector):
         self.claim(self._metric, onset)
         return [self._finding(event, step)]
 
-    def _follow(self, event: _Event, step: int, value: float) -> list[Finding]:
+    def _follow(self, event: _GradientEvent, step: int, value: float) -> list[Finding]:
         event.points += 1
         self._seen += 1
         if value > event.peak:
@@ -239,7 +239,7 @@ class GradNormDetector(Detector):
         self.claim(self._metric, event.onset, step)
         return [self._finding(event, step)]
 
-    def _finding(self, event: _Event, now_step: int) -> Finding:
+    def _finding(self, event: _GradientEvent, now_step: int) -> Finding:
         state: State = "recovered" if event.recovered_step is not None else "resolved" if event.resolved else "open"
         level = math.exp(min(event.level, 80.0))
         times = event.peak / level

@@ -42,7 +42,7 @@ __all__ = ["OVERFLOW", "NonfiniteDetector"]
 
 
 @dataclass(slots=True)
-class _Event:
+class _NonfiniteEvent:
     onset: int
     seen: int
     metric: str
@@ -97,7 +97,7 @@ class NonfiniteDetector(Detector):
     title: ClassVar[str] = "NaN and infinite values"
     parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
 
-    _event: _Event | None = None
+    _event: _NonfiniteEvent | None = None
     _step: int | None = None
     _clean: int = 0
     _zero_loss_step: int = -1
@@ -178,7 +178,7 @@ class NonfiniteDetector(Detector):
             held = self.context.claimed(point.metric, self.name)
             if self._off or (held is not None and held.kind == "nonfinite"):
                 return found
-            event = self._event = _Event(point.step, point.step, point.metric, said, point.step, severity)
+            event = self._event = _NonfiniteEvent(point.step, point.step, point.metric, said, point.step, severity)
             self._quiet = False
         if SEVERITIES.index(severity) > SEVERITIES.index(event.severity):
             event.severity = severity
@@ -225,7 +225,7 @@ class NonfiniteDetector(Detector):
             self._event, self._clean, self._quiet = None, 0, True
         return []
 
-    def _finding(self, event: _Event, now_step: int) -> Finding:
+    def _finding(self, event: _NonfiniteEvent, now_step: int) -> Finding:
         metrics = list(event.counts)
         datasets = [name for metric in metrics if (name := dataset_of(metric)) is not None]
         metric = next((one for one in metrics if role_of(one) == LOSS), event.metric) if event.loss else event.metric

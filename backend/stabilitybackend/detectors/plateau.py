@@ -71,7 +71,7 @@ __all__ = ["PlateauDetector"]
 
 
 @dataclass(slots=True)
-class _Event:
+class _PlateauEvent:
     """One plateau from its onset until the loss leaves it."""
 
     onset: int
@@ -142,7 +142,7 @@ class PlateauDetector(Detector):
     _first_step: int = -1
     _noise: float = 0.0
     _largest_rate: float = 0.0
-    _event: _Event | None = None
+    _event: _PlateauEvent | None = None
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]
@@ -297,11 +297,11 @@ class PlateauDetector(Detector):
         if never and self._largest_rate == 0 and self.context.lr.last == 0:
             explained.append("lr: the learning rate is 0")
         points = self._points if never else (len(entries) - at) * self._each * ENTRY_POINTS
-        event = _Event(onset, step, level, sigma, never, severity, points, classes, tuple(explained))
+        event = _PlateauEvent(onset, step, level, sigma, never, severity, points, classes, tuple(explained))
         self._event = event
         return [self._finding(event, step)]
 
-    def _follow(self, event: _Event, step: int) -> list[Finding]:
+    def _follow(self, event: _PlateauEvent, step: int) -> list[Finding]:
         """End the event when the loss leaves its level, downwards as it should or upwards."""
         event.points += self._each * ENTRY_POINTS
         newest = self._entries[-2:]
@@ -315,7 +315,7 @@ class PlateauDetector(Detector):
         event.left_step, event.left_level = step, median(newest)
         return [self._finding(event, step)]
 
-    def _finding(self, event: _Event, now_step: int) -> Finding:
+    def _finding(self, event: _PlateauEvent, now_step: int) -> Finding:
         hint = (
             f" {event.level:.4g} is ln({event.classes}), the loss of a model that knows nothing about"
             f" {event.classes} classes."

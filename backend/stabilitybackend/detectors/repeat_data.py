@@ -61,7 +61,7 @@ class _Low:
 
 
 @dataclass(slots=True)
-class _Again:
+class _RepeatedBatches:
     """Batches that were met before, at a constant lag."""
 
     onset: int
@@ -122,7 +122,7 @@ class RepeatDataDetector(Detector):
     _after: list[tuple[int, float]] = fresh(list)
     _low: _Low | None = None
     _low_onset: int = -(2**62)  # of the newest low loss
-    _again: _Again | None = None
+    _again: _RepeatedBatches | None = None
     _drop: tuple[Drop, Finding, int] | None = None
     _told_drops: int = 0
 
@@ -259,7 +259,7 @@ class RepeatDataDetector(Detector):
             self._low.evidence |= {"lag_points": again.lag, "r": round(again.r, 3)}
             return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
         if again is None or again.hits < CONFIRM_SEARCHES:
-            self._again = None if hit is None else _Again(hit[2], hit[0], hit[1], hit[3])
+            self._again = None if hit is None else _RepeatedBatches(hit[2], hit[0], hit[1], hit[3])
             return []
         again.misses += 1
         if again.misses < CONFIRM_SEARCHES:
@@ -329,7 +329,7 @@ class RepeatDataDetector(Detector):
             recovered_step=event.back, score=min(score, 1e9), evidence=evidence,
         )  # fmt: skip
 
-    def _again_finding(self, event: _Again, state: State, now_step: int, back: int | None) -> Finding:
+    def _again_finding(self, event: _RepeatedBatches, state: State, now_step: int, back: int | None) -> Finding:
         text = f"The batches since step {event.onset} are those that came {event.lag} logged points earlier, since step"
         text += f" {event.earlier}: the loss misses its trend in the same way (r = {event.r:.2f} over {WINDOW_POINTS}"
         text += " points). Does the loader start over, or the epoch without a new shuffle?"

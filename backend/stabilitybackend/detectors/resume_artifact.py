@@ -72,7 +72,7 @@ class _Watch:
 
 
 @dataclass(slots=True)
-class _Event:
+class _ResumeEvent:
     """A rise after a fork, or a learning rate that came back different."""
 
     onset: int
@@ -140,7 +140,7 @@ class ResumeArtifactDetector(Detector):
     _ring: deque[tuple[int, float, float]] = fresh(deque, maxlen=BEFORE_POINTS)
     _ratios: dict[str, deque[float]] = fresh(dict)
     _watch: _Watch | None = None
-    _event: _Event | None = None
+    _event: _ResumeEvent | None = None
 
     def configured(self) -> None:
         by = self.settings["sensitivity"]
@@ -253,7 +253,9 @@ class ResumeArtifactDetector(Detector):
         """Report a learning rate that came back far from the one at the fork step, unannounced."""
         if not far(self.context.lr.at(step), watch.before.lr * watch.before.lr_scale):
             return []
-        self._event = event = _Event(watch.before.step, max(step, watch.before.step), watch.before, "info", loss=False)
+        self._event = event = _ResumeEvent(
+            watch.before.step, max(step, watch.before.step), watch.before, "info", loss=False
+        )
         event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
         return [self._finding(event, "open", step)]
 
@@ -265,7 +267,7 @@ class ResumeArtifactDetector(Detector):
         self._watch = None
         if known or self.context.claimed(self._metric, self.name, within_steps=WINDOW * self.context.interval):
             return [] if self._event is None else self._close(step, "resolved", None)
-        event = self._event or _Event(out[0][0], step, watch.before, "info", loss=True)
+        event = self._event or _ResumeEvent(out[0][0], step, watch.before, "info", loss=True)
         event.loss, event.recovery = True, "pending"
         event.explained_by = [*_excuses(watch.before), *drifted(self._shares(watch))]
         event.explained_by += [f"{c.key} is open" for c in self.context.open_claims().values() if c.kind == DRIFT]
@@ -280,7 +282,7 @@ class ResumeArtifactDetector(Detector):
         self._claim(event, None)
         return [self._finding(event, "open", step)]
 
-    def _follow(self, event: _Event, step: int, value: float, time: float) -> list[Finding]:
+    def _follow(self, event: _ResumeEvent, step: int, value: float, time: float) -> list[Finding]:
         """Advance an open event by one point."""
         before = event.before
         event.points += 1
@@ -315,7 +317,7 @@ class ResumeArtifactDetector(Detector):
 
     # --- words ---------------------------------------------------------------------------------------------------
 
-    def _claim(self, event: _Event, ended: int | None) -> None:
+    def _claim(self, event: _ResumeEvent, ended: int | None) -> None:
         if event.loss:
             self.claim(self._metric, event.onset, ended)
 
@@ -329,7 +331,7 @@ class ResumeArtifactDetector(Detector):
         now = max(self.context.step, event.seen) if self.context.step >= 0 else step
         return [self._finding(event, state, min(step, now))]
 
-    def _finding(self, event: _Event, state: State, now_step: int) -> Finding:
+    def _finding(self, event: _ResumeEvent, state: State, now_step: int) -> Finding:
         before = event.before
         rise = percent(event.peak, before.level) if event.loss else None
         text = f"{before.text[:1].upper()}{before.text[1:]}: "

@@ -78,7 +78,7 @@ def _lines(export: Export, piece: ExportPiece) -> Iterator[dict[str, Any]]:
     for key in piece.keys:
         lanes.setdefault((key.rank, key.node, key.stray), []).append(key)
     order = sorted(lanes, key=lambda lane: (lane[0] is None, lane[0] or 0, lane[1], lane[2]))
-    tables = [table for lane in order if len((table := _Table(export, piece, lane, lanes[lane])).steps)]
+    tables = [table for lane in order if len((table := _PieceTable(export, piece, lane, lanes[lane])).steps)]
     if len(tables) == 1:
         yield from tables[0].rows()
     elif tables:
@@ -89,7 +89,7 @@ def _lines(export: Export, piece: ExportPiece) -> Iterator[dict[str, Any]]:
             yield next(streams[at])
 
 
-class _Table:
+class _PieceTable:
     """The rows of one rank in a piece: a row for each step and log time."""
 
     def __init__(self, export: Export, piece: ExportPiece, lane: _Lane, keys: list[SeriesKey]) -> None:

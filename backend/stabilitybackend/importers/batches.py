@@ -112,7 +112,7 @@ class Batch:
         return len(self.steps)
 
 
-class _Lane:
+class _RankRows:
     __slots__ = ("flat", "forks", "items", "names", "notes", "steps", "times", "who")
 
     def __init__(self, who: Who) -> None:
@@ -138,7 +138,7 @@ class Grouper:
         self.edition: tuple[str, str] | None = None
         #: Keys that held a number so far.
         self.numeric: set[str] = set()
-        self._lanes: dict[Who, _Lane] = {}
+        self._lanes: dict[Who, _RankRows] = {}
         self._forks: list[Fork] = []
         self._waiting = 0
         self._first = True
@@ -152,7 +152,7 @@ class Grouper:
             if len(self._lanes) >= MAX_LANES:
                 yield from self.flush()
                 self._lanes.clear()
-            lane = self._lanes[who] = _Lane(who)
+            lane = self._lanes[who] = _RankRows(who)
         if lane.names != names:
             if lane.items:
                 yield self._take(lane)
@@ -171,7 +171,7 @@ class Grouper:
 
     def note(self, who: Who, note: Note) -> Iterator[Batch]:
         """Add an event that belongs before the next row of ``who``; a row of the same record must follow."""
-        lane = self._lanes.setdefault(who, _Lane(who))
+        lane = self._lanes.setdefault(who, _RankRows(who))
         if lane.steps and note.step is not None and note.step < lane.steps[-1]:
             yield self._take(lane)
         lane.notes.append(note)
@@ -196,7 +196,7 @@ class Grouper:
                 yield self._take(lane)
         self._lanes.clear()
 
-    def _take(self, lane: _Lane) -> Batch:
+    def _take(self, lane: _RankRows) -> Batch:
         count = len(lane.items)
         self.numeric.update(lane.names)
         batch = Batch(

@@ -113,7 +113,7 @@ class JsonlImporter(Importer):
         if header is not None:
             # The file's own words tell two exports of a run apart: their lines are numbered differently.
             groups.edition = (str(header.get("run_id")), hashlib.sha256(orjson.dumps(header)).hexdigest()[:8])
-        clock = _Clock(path)
+        clock = _RowTimes(path)
         with path.open("rb") as file:
             yield from _rows(_Lines(path, file, reading), number, rank, prefix, step_key, groups, clock, lineage)
         if lineage is not None:
@@ -134,7 +134,7 @@ def _rows(
     prefix: str,
     step_key: str | None,
     groups: Grouper,
-    clock: _Clock,
+    clock: _RowTimes,
     lineage: ExportedLineage | None,
 ) -> Iterator[Batch]:
     path, reading = lines.path, lines.reading
@@ -269,7 +269,7 @@ class _Lines:
         return None
 
 
-class _Clock:
+class _RowTimes:
     """Says when a row was logged, also where the file does not."""
 
     def __init__(self, path: Path) -> None:

@@ -41,7 +41,7 @@ CONNECT_TIMEOUT_S = 10.0
 MakeFrames = Callable[[Mapping[str, int]], Iterator[Frame]]
 
 
-class _Again(Exception):
+class _ReadAgain(Exception):
     """The connection is of no use any more; read again from what the server holds then."""
 
 
@@ -70,7 +70,7 @@ async def deliver(
     while True:
         try:
             await sending.once()
-        except (OSError, TimeoutError, websockets.WebSocketException, BadMessage, _Again) as error:
+        except (OSError, TimeoutError, websockets.WebSocketException, BadMessage, _ReadAgain) as error:
             if time.monotonic() - sending.moved > max_silence_s:
                 raise Unavailable(
                     f"nothing was confirmed for {max_silence_s:.0f} s by {url}: {str(error) or type(error).__name__}",
@@ -81,7 +81,7 @@ async def deliver(
             return sending.confirmed
 
 
-class _Waiting(NamedTuple):
+class _WaitingFrame(NamedTuple):
     """A frame without an answer."""
 
     source: str
@@ -103,7 +103,7 @@ class _Sending:
         self._progress = progress
         self._frames: Iterator[Frame] | None = None
         #: Sent or not, not confirmed; at most WINDOW.
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingFrame] = deque()
         self._acked: dict[str, int] = {}
         #: Monotonic seconds when something was confirmed last.
         self.moved = time.monotonic()
@@ -121,7 +121,7 @@ class _Sending:
                 await socket.send(waiting.message)
             for frame in self._frames:
                 message = encode_message(frame)
-                self._waiting.append(_Waiting(frame.source.source, frame.first_seq, frame.last_seq, message))
+                self._waiting.append(_WaitingFrame(frame.source.source, frame.first_seq, frame.last_seq, message))
                 while len(self._waiting) > WINDOW:
                     await self._take_answer(socket)
                 await socket.send(message)
@@ -173,9 +173,9 @@ class _Sending:
         if isinstance(answer, Error):
             if answer.fatal:
                 raise BadRequest(f"the server refuses run {self._hello.run_id}: {answer.message}", code=answer.code)
-            raise _Again(answer.message)
+            raise _ReadAgain(answer.message)
         if not isinstance(answer, Welcome):
-            raise _Again(f"{type(answer).__name__} came before Welcome")
+            raise _ReadAgain(f"{type(answer).__name__} came before Welcome")
         return answer.last_seq
 
     async def _take_answer(self, socket: ClientConnection) -> None:
@@ -190,10 +190,10 @@ class _Sending:
             self.confirmed += before - len(self._waiting)
             self.moved = time.monotonic()
         elif isinstance(answer, Nack):
-            raise _Again(answer.message)
+            raise _ReadAgain(answer.message)
         elif isinstance(answer, Error):
             if answer.code == "busy":
-                raise _Again(answer.message)
+                raise _ReadAgain(answer.message)
             raise BadRequest(
                 f"the server refuses a frame ({answer.code}): {answer.message}", hint="please report this file"
             )

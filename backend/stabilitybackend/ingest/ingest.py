@@ -61,7 +61,7 @@ Outcome = StoredFrames | Duplicate | Gap
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingFrames:
     run_id: str
     source: str
     first_seq: int
@@ -86,7 +86,7 @@ class Ingest:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(QUEUE_FRAMES)
+        self._queue: asyncio.Queue[_WaitingFrames] = asyncio.Queue(QUEUE_FRAMES)
         self._script = resources.files("stabilitybackend.ingest").joinpath("ingest.lua").read_text(encoding="utf-8")
         self._writer: asyncio.Task[None] | None = None
         self._waiting_bytes = 0
@@ -156,7 +156,7 @@ class Ingest:
             return done
         self._waiting_bytes += len(message)
         info = msgspec.json.encode(source) if first_seq == 1 else b""  # the script wants it with the first frame only
-        await self._queue.put(_Waiting(run_id, source.source, first_seq, last_seq, message, info, done))
+        await self._queue.put(_WaitingFrames(run_id, source.source, first_seq, last_seq, message, info, done))
         return done
 
     async def last_seq(self, run_id: str, sources: Sequence[str] | None = None) -> dict[str, int]:
@@ -202,8 +202,8 @@ class Ingest:
                 self._waiting_bytes -= size
                 self._room.set()
 
-    async def _write(self, batch: list[_Waiting]) -> None:
-        by_run: dict[str, list[_Waiting]] = {}
+    async def _write(self, batch: list[_WaitingFrames]) -> None:
+        by_run: dict[str, list[_WaitingFrames]] = {}
         for frame in batch:
             by_run.setdefault(frame.run_id, []).append(frame)
         pipeline = self._redis.pipeline(transaction=False)
@@ -238,7 +238,7 @@ class Ingest:
         self.gaps += 1
         return Gap(int(value))
 
-    def _fail(self, batch: list[_Waiting], error: Exception) -> None:
+    def _fail(self, batch: list[_WaitingFrames], error: Exception) -> None:
         if as_unavailable(error) is not None:
             self.refused(error)
         for frame in batch:

@@ -26,7 +26,7 @@ NEAR_LAUNCHES = 8
 
 
 @dataclass(frozen=True)
-class _Start:
+class _ProcessStart:
     """What tells of a process to which launch it belongs; ``generation`` is its launcher's restart count."""
 
     source: str
@@ -70,7 +70,7 @@ class Launch:
         starts = self.firm_starts or self.starts
         return starts[len(starts) // 2]
 
-    def distance(self, start: _Start, but: _Start | None = None) -> float:
+    def distance(self, start: _ProcessStart, but: _ProcessStart | None = None) -> float:
         """Return the seconds to the nearest start of another rank but ``but``, of one that has rows if any has."""
         for starts in (self.firm_starts, self.starts):
             at = bisect_left(starts, start.started)
@@ -82,14 +82,14 @@ class Launch:
                 return min(abs(other - start.started) for other in near)
         return float("inf")
 
-    def may_hold(self, start: _Start) -> bool:
+    def may_hold(self, start: _ProcessStart) -> bool:
         """Return whether nothing that is known is against ``start`` being of this launch."""
         held = self.members.get(start.rank, start.source)
         if (held != start.source and held in self.firm) or start.started > self.ended:
             return False
         return self.generations.get(start.node, start.generation) == start.generation
 
-    def ran_without(self, start: _Start, first_row: float) -> bool:
+    def ran_without(self, start: _ProcessStart, first_row: float) -> bool:
         """Return whether ranks of it trained before ``start``, or ``start`` had logged before they were started.
 
         Ranks of one launch wait for each other in the first step. Where they do not, they still run together.
@@ -101,7 +101,7 @@ class Launches(Stateful):
     """The launches of a run, by their start."""
 
     _launches: list[Launch] = fresh(list)
-    _starts: dict[str, _Start] = fresh(dict)
+    _starts: dict[str, _ProcessStart] = fresh(dict)
     #: Rank -> starts of its processes and their sources, rising.
     _ranks: dict[int, list[tuple[float, str]]] = fresh(dict)
 
@@ -119,7 +119,7 @@ class Launches(Stateful):
     def saw(self, info: SourceInfo) -> None:
         """Note the start of a process."""
         if info.rank is not None:
-            self._starts[info.source] = _Start(info.source, info.rank, info.node, info.started, info.generation)
+            self._starts[info.source] = _ProcessStart(info.source, info.rank, info.node, info.started, info.generation)
             starts = self._ranks.setdefault(info.rank, [])
             insort(starts, (info.started, info.source))
             at = starts.index((info.started, info.source))
@@ -153,7 +153,7 @@ class Launches(Stateful):
             self._draw(found, start)
         return found
 
-    def _draw(self, new: Launch, start: _Start) -> None:
+    def _draw(self, new: Launch, start: _ProcessStart) -> None:
         """Let processes without a row that were put to a launch before the one of ``start`` was known come over."""
         at = self._launches.index(new)
         for other in (*self._launches[max(at - 1, 0) : at], *self._launches[at + 1 : at + 2]):
@@ -200,7 +200,7 @@ class Launches(Stateful):
         at = self._launches.index(launch)
         return next((one for one in self._launches[at + 1 :] if one.at is not None), None)
 
-    def _nearest(self, start: _Start, first_row: float) -> Launch | None:
+    def _nearest(self, start: _ProcessStart, first_row: float) -> Launch | None:
         at = bisect_left(self._launches, start.started, key=lambda launch: launch.began)
         near = self._launches[max(at - NEAR_LAUNCHES, 0) : at + NEAR_LAUNCHES]
         fitting = [launch for launch in near if launch.may_hold(start) and self._nearer(start, launch)]
@@ -214,7 +214,7 @@ class Launches(Stateful):
             fitting = [launch for launch in fitting if not launch.ran_without(start, first_row)]
         return min(fitting, key=lambda launch: launch.distance(start), default=None)
 
-    def _nearer(self, start: _Start, launch: Launch) -> bool:
+    def _nearer(self, start: _ProcessStart, launch: Launch) -> bool:
         """Return whether ``start`` has a better claim on its rank's place in ``launch`` than who has it now."""
         other = self._starts[launch.members.get(start.rank, start.source)]
         if other is start:
@@ -236,7 +236,7 @@ class Launches(Stateful):
             if after:  # a rank is started again only when its process before has ended
                 launch.ended = min(launch.ended, after[0][0])
 
-    def _join(self, launch: Launch, start: _Start) -> None:
+    def _join(self, launch: Launch, start: _ProcessStart) -> None:
         if launch.starts:
             self._launches.remove(launch)
         insort(launch.starts, start.started)
@@ -244,7 +244,7 @@ class Launches(Stateful):
         launch.members[start.rank] = start.source
         self._of[start.source] = launch
 
-    def _leave(self, launch: Launch, start: _Start) -> None:
+    def _leave(self, launch: Launch, start: _ProcessStart) -> None:
         self._launches.remove(launch)
         launch.starts.remove(start.started)
         if start.source in launch.firm:

@@ -52,7 +52,7 @@ __all__ = ["SlowRanks"]
 
 
 @dataclass(slots=True)
-class _Start:
+class _WindowStart:
     """Where a rank was when the window began."""
 
     source: str
@@ -61,7 +61,7 @@ class _Start:
 
 
 @dataclass(slots=True)
-class _Event:
+class _SlowRankEvent:
     finding: Finding
     phase: str
     ranks: set[int]
@@ -69,7 +69,7 @@ class _Event:
 
 
 @dataclass(slots=True)
-class _Pace:
+class _RankSpeed:
     """Seconds per step of each rank in each phase, over one window."""
 
     phases: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -80,10 +80,10 @@ class SlowRanks:
     """The slow ranks of one run."""
 
     def __init__(self) -> None:
-        self._starts: dict[int, _Start] = {}
+        self._starts: dict[int, _WindowStart] = {}
         self._began = 0.0
         self._slow: dict[tuple[str, int], tuple[int, int]] = {}
-        self._open: list[_Event] = []
+        self._open: list[_SlowRankEvent] = []
         self._own_work: dict[int, float] = {}
         #: Newest step of a finding: after a rollback the same rank may be slow again at a lower one.
         self._newest_step = -1
@@ -92,7 +92,7 @@ class SlowRanks:
         """Take over a stored open incident."""
         if finding.rank is not None and len(self._open) < MAX_OPEN:
             known = facts(finding.evidence, StragglerFacts)
-            self._open.append(_Event(finding, known.phase, set(known.slow or [finding.rank])))
+            self._open.append(_SlowRankEvent(finding, known.phase, set(known.slow or [finding.rank])))
 
     def logs_own_work(self, rank: int, now: float) -> None:
         """Take note that a rank logs times of its own work: from two on the detector judges, not we."""
@@ -117,22 +117,24 @@ class SlowRanks:
             return []
         if now - self._began < WINDOW_S or not self._is_full(visible):
             return []
-        pace = self._pace(visible)
+        pace = self._speed(visible)
         self._begin(visible, now)
         if sum(now - time < DETECTOR_S for time in self._own_work.values()) > 1:
-            pace = _Pace()
+            pace = _RankSpeed()
         return self._judge(pace, {watch.rank: watch for watch in visible})
 
     def _begin(self, visible: Iterable[RankWatch], now: float) -> None:
         self._began = now
-        self._starts = {w.rank: _Start(w.source, w.step, _passes(w.table)) for w in visible if w.table and w.step >= 0}
+        self._starts = {
+            w.rank: _WindowStart(w.source, w.step, _passes(w.table)) for w in visible if w.table and w.step >= 0
+        }
 
     def _is_full(self, visible: Iterable[RankWatch]) -> bool:
         steps = [w.step - self._starts[w.rank].step for w in visible if w.rank in self._starts]
         return bool(steps) and median(steps) >= WINDOW_STEPS
 
-    def _pace(self, visible: Iterable[RankWatch]) -> _Pace:
-        pace = _Pace()
+    def _speed(self, visible: Iterable[RankWatch]) -> _RankSpeed:
+        pace = _RankSpeed()
         passes: dict[str, list[float]] = {}
         means: dict[str, dict[int, float]] = {}
         for watch in visible:
@@ -156,7 +158,7 @@ class SlowRanks:
                 pace.phases[name] = {rank: mean * a_step for rank, mean in by_rank.items()}
         return pace
 
-    def _judge(self, pace: _Pace, watches: Mapping[int, RankWatch]) -> list[Finding]:
+    def _judge(self, pace: _RankSpeed, watches: Mapping[int, RankWatch]) -> list[Finding]:
         step_s = median(list(pace.steps_s.values())) if pace.steps_s else 0.0
         fresh: dict[str, dict[int, tuple[float, float, float]]] = {}
         blamed: set[int] = set()
@@ -197,7 +199,7 @@ class SlowRanks:
             onset = min(self._slow[name, rank][1] for rank in new)
             finding = _finding(name, new, onset, watches)
             finding = replace(finding, now_step=max(finding.now_step, self._newest_step))
-            self._open.append(_Event(finding, name, set(new)))
+            self._open.append(_SlowRankEvent(finding, name, set(new)))
             found.append(finding)
         return found
 

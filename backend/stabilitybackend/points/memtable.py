@@ -82,7 +82,7 @@ class RowRange:
     tables: list[TableRows]
 
 
-class _Table:
+class _NameSetTable:
     """Rows of one set of names by one rank in one segment: columns that grow together."""
 
     def __init__(self, placed: Placed | TableRows) -> None:
@@ -202,8 +202,8 @@ class Generation:
         self.from_id = self.to_id = from_id
         self.state: bytes | None = None
         self.frames = self.bytes = self.values = 0
-        self._tables: dict[tuple[object, ...], _Table] = {}
-        self._by_key: dict[SeriesKey, list[tuple[_Table, int]]] = {}
+        self._tables: dict[tuple[object, ...], _NameSetTable] = {}
+        self._by_key: dict[SeriesKey, list[tuple[_NameSetTable, int]]] = {}
         self._marks: list[tuple[tuple[int, int], int]] = []
         self._order = order
         #: Where it began.
@@ -235,7 +235,7 @@ class Generation:
         table = self._tables.get(at)
         new: list[SeriesKey] = []
         if table is None:
-            table = self._tables[at] = _Table(placed)
+            table = self._tables[at] = _NameSetTable(placed)
             for row, name in enumerate(names):
                 key = SeriesKey(name, placed.segment, placed.rank, node, placed.stray)
                 tables = self._by_key.get(key)

@@ -30,7 +30,7 @@ Aggregates = NDArray[np.void]
 Listed = dict[SeriesKey, Extent] | ArchiveError
 
 
-class _Source(Protocol):
+class _RowSource(Protocol):
     """Where some rows of one series are."""
 
     @property
@@ -64,7 +64,7 @@ class StoreView:
         problems: what could not be read and where; everything else was served.
     """
 
-    def __init__(self, sources: dict[SeriesKey, list[_Source]], recent: Sequence[Generation] = ()) -> None:
+    def __init__(self, sources: dict[SeriesKey, list[_RowSource]], recent: Sequence[Generation] = ()) -> None:
         self._sources = sources
         self._recent = recent
         self._by_metric: dict[str, list[SeriesKey]] = {}
@@ -126,14 +126,14 @@ class StoreView:
             return None  # a cursor of a stream that was emptied since
         return [placed for generation in self._recent for placed in generation.since(cursor)]
 
-    def _rows_of(self, source: _Source, first: int | None, last: int | None) -> Rows:
+    def _rows_of(self, source: _RowSource, first: int | None, last: int | None) -> Rows:
         try:
             return source.rows(first, last)
         except ArchiveError as error:
             self._note(error)
             return Rows.EMPTY
 
-    def _aggregates_of(self, source: _Source, first: int, last: int, level: int) -> Aggregates:
+    def _aggregates_of(self, source: _RowSource, first: int, last: int, level: int) -> Aggregates:
         if isinstance(source, _ColdSeries):
             try:
                 return source.aggregates(first, last, level)
@@ -147,13 +147,13 @@ class StoreView:
             self.problems.append(error.message)
 
 
-def _stretches(sources: Iterable[_Source], first: int, last: int) -> list[tuple[int, int, list[_Source]]]:
+def _stretches(sources: Iterable[_RowSource], first: int, last: int) -> list[tuple[int, int, list[_RowSource]]]:
     """Cut ``first..last`` where a source begins or ends: (low, high, the sources that may have rows there)."""
     inside = [s for s in sources if s.extent.first_step <= last and s.extent.last_step >= first]
     edges = sorted(
         {max(s.extent.first_step, first) for s in inside} | {min(s.extent.last_step, last) + 1 for s in inside}
     )
-    found: list[tuple[int, int, list[_Source]]] = []
+    found: list[tuple[int, int, list[_RowSource]]] = []
     for low, after in pairwise(edges):
         here = [s for s in inside if s.extent.first_step < after and s.extent.last_step >= low]
         if not here:
@@ -313,8 +313,8 @@ class RunStore:
         """Return rows of one series, as ``StoreView.rows``."""
         return StoreView({key: self._sources(key)}).rows(key, first, last)
 
-    def _sources(self, key: SeriesKey) -> list[_Source]:
-        found: list[_Source] = list(self._cold.get(key, ()))
+    def _sources(self, key: SeriesKey) -> list[_RowSource]:
+        found: list[_RowSource] = list(self._cold.get(key, ()))
         for generation in self.generations:
             series = generation.series(key)
             if series is not None:

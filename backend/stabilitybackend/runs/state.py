@@ -37,7 +37,7 @@ from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
 from stabilitybackend.runs.step_clock import StepClock
 from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
-from stabilitybackend.saving import Part, Unfit, part_of, restore
+from stabilitybackend.saving import SavedPart, Unfit, part_of, restore
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
 from stabilitybackend.schema.health import AgentHealth, read_health
@@ -307,11 +307,11 @@ class RunState:
 
     # --- snapshots ------------------------------------------------------------------------------------------------
 
-    def saved(self) -> list[Part]:
+    def saved(self) -> list[SavedPart]:
         """Return for ``restore`` what was folded from the frames, but for points, incidents and commands."""
         return [part_of(name, part) for name, part in self._parts().items()] + self.judge.saved()
 
-    def restore(self, saved: Mapping[str, Part]) -> None:
+    def restore(self, saved: Mapping[str, SavedPart]) -> None:
         """Take over what ``saved`` returned, into a state that has seen no frame. Then call ``judge.judge_again``.
 
         Raises:

@@ -104,7 +104,7 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
     suggestion: Suggestion | None = None
 
 
-class _Stored(_Reported, frozen=True, kw_only=True):
+class _StoredIncident(_Reported, frozen=True, kw_only=True):
     """As it is stored."""
 
     label: str
@@ -112,7 +112,7 @@ class _Stored(_Reported, frozen=True, kw_only=True):
     alarm: bool
 
 
-class ShownIncident(_Stored, frozen=True, kw_only=True):
+class ShownIncident(_StoredIncident, frozen=True, kw_only=True):
     """One real event in the life of a run, as it is shown.
 
     Attributes:
@@ -161,8 +161,8 @@ def shown(incident: Incident) -> ShownIncident:
     )
 
 
-def _stored(incident: Incident) -> _Stored:
-    return _Stored(**_reported(incident, kind_of(incident.kind)))
+def _stored(incident: Incident) -> _StoredIncident:
+    return _StoredIncident(**_reported(incident, kind_of(incident.kind)))
 
 
 def _reported(incident: Incident, kind: IncidentKind) -> dict[str, Any]:

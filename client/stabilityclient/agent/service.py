@@ -14,7 +14,7 @@ from typing import Any
 from stabilityclient.agent import plugins
 from stabilityclient.agent.agent_events import AgentEvents
 from stabilityclient.agent.commands import tasks
-from stabilityclient.agent.commands.agent_commands import AgentCommand, AgentCommands, Handler
+from stabilityclient.agent.commands.agent_commands import AgentCommands, CommandToRun, Handler
 from stabilityclient.agent.commands.downlink import Downlink
 from stabilityclient.agent.commands.restart import Restarter
 from stabilityclient.agent.folder import lock_folder, make_hello
@@ -285,7 +285,7 @@ class AgentService:
         if not self._agent_commands.take(command, clock_offset_s):
             self._downlink.take(command, clock_offset_s)
 
-    def _answer(self, command: AgentCommand, state: str, detail: str) -> None:
+    def _answer(self, command: CommandToRun, state: str, detail: str) -> None:
         data = {"command_id": command.command_id, "attempt": command.attempt, "state": state, "detail": detail}
         self._own.event("command", self._step(), data)
 

@@ -16,7 +16,7 @@ import pytest
 
 from stabilitybackend.ingest.frame_checks import check_frame
 from stabilityclient.agent.agent_events import AgentEvents
-from stabilityclient.agent.commands.agent_commands import AgentCommand, Fence
+from stabilityclient.agent.commands.agent_commands import CommandToRun, ProcessFence
 from stabilityclient.agent.commands.restart import Restarter
 from stabilityclient.agent.service import AgentService
 from stabilityclient.agent.sources import Source, Sources
@@ -141,7 +141,7 @@ def test_a_rank_in_another_container_lives_as_its_slot_says_and_is_never_touched
         assert (watch.follow(source), watch.trouble) == (None, "")
         assert "another container" in send_dump_signal(source, None)
         plan = {"version": 1, "action": "relaunch"}
-        command = AgentCommand("c", "restart", plan=plan, fence=Fence(starts={"n": "1"}), grace_s=0.0)
+        command = CommandToRun("c", "restart", plan=plan, fence=ProcessFence(starts={"n": "1"}), grace_s=0.0)
         state, detail = asyncio.run(Restarter(run_folder, "n", Sources(run_folder), gone_s=0.1).carry_out(command))
         assert (state, "another container" in detail, other.poll()) == ("failed", True, None)
         slot.set_state(STATE_FINISHED)

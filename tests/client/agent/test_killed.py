@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilityclient.agent.commands.agent_commands import MAX_BEGINS, AgentCommand, AgentCommands
+from stabilityclient.agent.commands.agent_commands import MAX_BEGINS, AgentCommands, CommandToRun
 from stabilityclient.plan import PLAN_VERSION
 from stabilityclient.wire import started_ns
 from support.agent.gateway import Gateway
@@ -133,11 +133,11 @@ async def _answers(before: object, **more: Any) -> list[tuple[str, str, bool]]:
     said: list[tuple[str, str, bool]] = []
     late: list[bool] = []
 
-    async def handler(command: AgentCommand, over: bool) -> tuple[str, str]:
+    async def handler(command: CommandToRun, over: bool) -> tuple[str, str]:
         late.append(over)
         return "acted", "looked"
 
-    def say(command: AgentCommand, state: str, detail: str) -> None:
+    def say(command: CommandToRun, state: str, detail: str) -> None:
         said.append((state, detail, any(late)))
 
     orders = AgentCommands({"dump_stacks": handler, "restart": handler}, say, before, **more)

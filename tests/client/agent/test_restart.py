@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilityclient.agent.commands.agent_commands import AgentCommand
+from stabilityclient.agent.commands.agent_commands import CommandToRun
 from stabilityclient.agent.commands.restart import Restarter
 from stabilityclient.agent.sources import Sources
 from stabilityclient.rank_state.slot import Slot
@@ -64,7 +64,7 @@ def _command(**more: Any) -> dict[str, Any]:
 
 
 def _carry_out(folder: Path, command: dict[str, Any]) -> tuple[str, str]:
-    given, over = msgspec.convert(command, AgentCommand), bool(command.get("over"))
+    given, over = msgspec.convert(command, CommandToRun), bool(command.get("over"))
     return asyncio.run(Restarter(folder, "n0", Sources(folder), now=lambda: 7.0).carry_out(given, over))
 
 
@@ -117,7 +117,7 @@ def test_an_order_for_other_processes_ends_nobody_and_says_why(
 def test_of_two_jobs_with_one_run_id_none_is_ended(tmp_path: Path, begin: Begin) -> None:
     ranks = [begin(0), begin(0)]
     restart = Restarter(tmp_path, "n0", Sources(tmp_path), now=lambda: _STARTED / 1e9 + 60)
-    state, detail = asyncio.run(restart.carry_out(msgspec.convert(_command(), AgentCommand)))
+    state, detail = asyncio.run(restart.carry_out(msgspec.convert(_command(), CommandToRun)))
     assert (state, "rank 0 has 2 living processes" in detail) == ("failed", True)
     assert [rank.poll() for rank in ranks] == [None, None]
 
@@ -177,6 +177,6 @@ def test_the_agent_knows_which_ends_were_ordered(tmp_path: Path, begin: Begin) -
     begin(0)
     sources = Sources(tmp_path)
     restart = Restarter(tmp_path, "n0", sources, now=time.time)
-    asyncio.run(restart.carry_out(msgspec.convert(_command(), AgentCommand)))
+    asyncio.run(restart.carry_out(msgspec.convert(_command(), CommandToRun)))
     (source,) = sources.ranks()
     assert restart.ordered_end(source) == "c-1"

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from stabilityclient.agent.commands.agent_commands import MAX_WAITING, AgentCommand, AgentCommands
+from stabilityclient.agent.commands.agent_commands import MAX_WAITING, AgentCommands, CommandToRun
 from stabilityclient.agent.watch.stacks import MAX_STACK_CHARS, _cut
 from support.agent.gateway import Gateway
 from support.agent.small_job import SmallJob
@@ -119,7 +119,7 @@ async def test_orders_are_carried_out_one_at_a_time_and_a_handler_that_fails_is_
     said: list[tuple[str, str, str]] = []
     running: list[str] = []
 
-    async def handler(command: AgentCommand, over: bool) -> tuple[str, str]:
+    async def handler(command: CommandToRun, over: bool) -> tuple[str, str]:
         running.append(command.command_id)
         assert len(running) == 1
         await asyncio.sleep(0)

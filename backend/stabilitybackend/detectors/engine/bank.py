@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from stabilitybackend.saving import Part, Unfit, pack, part_of, restore, unpack, unpacked
+from stabilitybackend.saving import SavedPart, Unfit, pack, part_of, restore, unpack, unpacked
 from stabilitybackend.stateful import Stateful, fresh
 
 from .base import Detector, Finding, Mark, Point, Row
@@ -279,13 +279,13 @@ class DetectorBank(Stateful):
         self._adopt(made, context)
         return self.last_step
 
-    def saved(self, name: str) -> list[Part]:
+    def saved(self, name: str) -> list[SavedPart]:
         """Return the whole state: of the bank, called ``name``, of the context and of each detector by itself."""
         state = self.state()
         parts: dict[str, object] = {_CONTEXT: self.context, **self.detectors}
         return [part_of(name, self), *(part_of(f"{name}.{one}", part, state[one]) for one, part in parts.items())]
 
-    def restore(self, name: str, parts: Mapping[str, Part]) -> dict[str, str]:
+    def restore(self, name: str, parts: Mapping[str, SavedPart]) -> dict[str, str]:
         """Take over what ``saved`` returned.
 
         Returns:

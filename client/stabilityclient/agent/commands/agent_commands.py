@@ -18,7 +18,7 @@ import msgspec
 
 from stabilityclient.rollback.decision import ENDED_STATES
 
-__all__ = ["AGENT_KINDS", "MAX_REMEMBERED", "AgentCommand", "AgentCommands", "Fence", "Handler"]
+__all__ = ["AGENT_KINDS", "MAX_REMEMBERED", "AgentCommands", "CommandToRun", "Handler", "ProcessFence"]
 
 #: Kinds of commands for agents; all others are for the ranks.
 AGENT_KINDS = frozenset({"dump_stacks", "restart", "task"})
@@ -34,14 +34,14 @@ _SUPERVISED = frozenset({"restart"})
 _ONCE = frozenset({"task"})
 
 
-class Fence(msgspec.Struct):
+class ProcessFence(msgspec.Struct):
     """The processes that a command was decided on. ``starts``: node -> newest start of its ranks, ns in hex."""
 
     segment_key: str = ""
     starts: dict[str, str] = {}
 
 
-class AgentCommand(msgspec.Struct, omit_defaults=True):
+class CommandToRun(msgspec.Struct, omit_defaults=True):
     """What a handler needs of a command (docs/api.md); the server's notes on it are not written down."""
 
     command_id: str
@@ -49,7 +49,7 @@ class AgentCommand(msgspec.Struct, omit_defaults=True):
     attempt: int = 1
     expires: float | None = None
     plan: dict[str, Any] | None = None
-    fence: Fence | None = None
+    fence: ProcessFence | None = None
     grace_s: float | None = None
     run_id: str = ""
     task: str = ""
@@ -58,13 +58,13 @@ class AgentCommand(msgspec.Struct, omit_defaults=True):
 
 #: Carries out one command; returns the state ``acted`` or ``failed`` and a sentence for people. Beside the command is
 #: whether it is too late to act: then it only says what is known.
-Handler = Callable[[AgentCommand, bool], Awaitable[tuple[str, str]]]
+Handler = Callable[[CommandToRun, bool], Awaitable[tuple[str, str]]]
 
 
 class _Open(msgspec.Struct):
     """An order without an answer. ``begun``: by how many agents."""
 
-    command: AgentCommand
+    command: CommandToRun
     clock_offset_s: float
     begun: int = 0
 
@@ -90,7 +90,7 @@ class AgentCommands:
     def __init__(
         self,
         handlers: Mapping[str, Handler],
-        report: Callable[[AgentCommand, str, str], None],
+        report: Callable[[CommandToRun, str, str], None],
         before: object = None,
         remember: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.time,
@@ -125,10 +125,10 @@ class AgentCommands:
         if not isinstance(command_id, str) or command_id in self._taken or command.get("state") in ENDED_STATES:
             return True
         try:
-            order = _Open(msgspec.convert(command, AgentCommand), clock_offset_s)
+            order = _Open(msgspec.convert(command, CommandToRun), clock_offset_s)
         except msgspec.ValidationError as error:
             why = f"this agent can't read the command ({error}): update server and job to the same version"
-            self._report(AgentCommand(command_id, command["kind"]), "failed", why[:500])
+            self._report(CommandToRun(command_id, command["kind"]), "failed", why[:500])
             return True
         if self._is_over(order):
             return True  # the server says itself that it came too late

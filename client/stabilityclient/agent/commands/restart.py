@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from stabilityclient.agent.commands.agent_commands import AgentCommand
+from stabilityclient.agent.commands.agent_commands import CommandToRun
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.watch.exits import has_ended, open_process, send_signal, signal_name
 from stabilityclient.agent.watch.health import living_ranks
@@ -40,7 +40,7 @@ _POLL_S = 0.05
 _INFERRED = "u-"
 
 
-def refusal(command: AgentCommand, node: str, ranks: Iterable[Source]) -> str:
+def refusal(command: CommandToRun, node: str, ranks: Iterable[Source]) -> str:
     """Return why this node can't carry out the order, nothing when it can. Pure.
 
     Args:
@@ -66,7 +66,7 @@ def refusal(command: AgentCommand, node: str, ranks: Iterable[Source]) -> str:
     return ""
 
 
-def _of_before(command: AgentCommand, node: str, living: list[Source], over: bool) -> tuple[str, str] | None:
+def _of_before(command: CommandToRun, node: str, living: list[Source], over: bool) -> tuple[str, str] | None:
     """Return what is known of an order whose plan an earlier agent wrote; None where the rest is to be ended now."""
     known = None if command.fence is None else command.fence.starts.get(node)
     meant = [source for source in living if known is not None and started_ns(source.info.source) <= int(known, 16)]
@@ -110,7 +110,7 @@ class Restarter:
         self._ended: dict[str, str] = {}
         self._saved: set[str] = set()
 
-    async def carry_out(self, command: AgentCommand, over: bool = False) -> tuple[str, str]:
+    async def carry_out(self, command: CommandToRun, over: bool = False) -> tuple[str, str]:
         """Write the plan, end the ranks, and return how that went; at most the grace and some seconds later.
 
         Args:

@@ -10,16 +10,16 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from stabilityclient.agent.commands.agent_commands import AgentCommand
+from stabilityclient.agent.commands.agent_commands import CommandToRun
 
-__all__ = ["TASKS", "Call", "carry_out", "register"]
+__all__ = ["TASKS", "TaskCall", "carry_out", "register"]
 
 #: Seconds that a task may take; its thread goes on, but its answer is no longer waited for.
 TIMEOUT_S = 60.0
 MAX_DETAIL_CHARS = 500
 
 
-class Call(NamedTuple):
+class TaskCall(NamedTuple):
     """What a task is given.
 
     Args:
@@ -33,17 +33,17 @@ class Call(NamedTuple):
 
 
 #: Name of each task -> what does it. It returns a sentence for people; what it raises is reported as failed.
-TASKS: dict[str, Callable[[Call], str]] = {}
+TASKS: dict[str, Callable[[TaskCall], str]] = {}
 
 
-def register(name: str) -> Callable[[Callable[[Call], str]], Callable[[Call], str]]:
+def register(name: str) -> Callable[[Callable[[TaskCall], str]], Callable[[TaskCall], str]]:
     """Add a task, as a decorator above its function, which runs in a thread of the agent.
 
     Raises:
         ValueError: there is one of this name.
     """
 
-    def add(task: Callable[[Call], str]) -> Callable[[Call], str]:
+    def add(task: Callable[[TaskCall], str]) -> Callable[[TaskCall], str]:
         if name in TASKS:
             raise ValueError(f"there is a task {name!r} already, give this one another name")
         TASKS[name] = task
@@ -52,13 +52,13 @@ def register(name: str) -> Callable[[Callable[[Call], str]], Callable[[Call], st
     return add
 
 
-async def carry_out(command: AgentCommand, over: bool, folder: str, node: str) -> tuple[str, str]:
+async def carry_out(command: CommandToRun, over: bool, folder: str, node: str) -> tuple[str, str]:
     """Run a task; return the state ``acted`` or ``failed``, and a sentence for people."""
     task = TASKS.get(command.task)
     if task is None:
         known = ", ".join(TASKS) or "none"
         return "failed", f"there is no task {command.task!r} on this node, expected one of: {known}"
-    call = Call(command.run_id, folder, node, command.reason)
+    call = TaskCall(command.run_id, folder, node, command.reason)
     try:
         said = await asyncio.wait_for(asyncio.to_thread(task, call), TIMEOUT_S)
     except TimeoutError:

@@ -69,7 +69,7 @@ class Change(NamedTuple):
     text: str
 
 
-class _Counter:
+class _GpuCounter:
     """A counter of the GPU: what was added since it was reported."""
 
     def __init__(self, value: float, now: float) -> None:
@@ -99,7 +99,7 @@ class GpuChanges:
 
     def __init__(self) -> None:
         self._on: dict[str, tuple[float, Any]] = {}
-        self._counters: dict[str, _Counter] = {}
+        self._counters: dict[str, _GpuCounter] = {}
         self._calm: dict[str, int] = {}
         self._seen_twice: dict[str, int] = {}
         self._links: set[int] = set()
@@ -230,7 +230,7 @@ class GpuChanges:
             facts = {"down": down, "up": len(sample.links_up)}
             self._latch("nvlink", bool(down), facts, text, "all links are up again", down, name="nvlink:down")
         if "nvlink_errors" in values:
-            counter = self._counters.setdefault("nvlink", _Counter(values["nvlink_errors"], sample.time))
+            counter = self._counters.setdefault("nvlink", _GpuCounter(values["nvlink_errors"], sample.time))
             self._link_windows.append(counter.take(values["nvlink_errors"]) > 0)
             bad = sum(self._link_windows)
             on = bad > (LINK_GOOD_WINDOWS if "nvlink:errors" in self._on else LINK_BAD_WINDOWS)
@@ -242,7 +242,7 @@ class GpuChanges:
     def _pcie(self, sample: GpuSample) -> None:
         values = sample.values
         if "pcie_replays" in values:
-            counter = self._counters.setdefault("pcie_replay", _Counter(values["pcie_replays"], sample.time))
+            counter = self._counters.setdefault("pcie_replay", _GpuCounter(values["pcie_replays"], sample.time))
             before, quiet_until = self._times.get("pcie_replay", (sample.time, sample.time))
             added = counter.take(values["pcie_replays"])
             rate = added / max(1.0, sample.time - before) * 60.0
@@ -289,7 +289,7 @@ class GpuChanges:
             return
         counter = self._counters.get(what)
         if counter is None:
-            self._counters[what] = _Counter(value, self._now)
+            self._counters[what] = _GpuCounter(value, self._now)
             return
         counter.take(value)
         seconds = self._now - counter.since

@@ -27,7 +27,7 @@ _V1_FILE = "memory.oom_control"
 
 
 @dataclass(slots=True)
-class _Counter:
+class _KillCounter:
     value: int
     #: (monotonic seconds, kills) that belong to no death yet.
     moves: list[tuple[float, int]]
@@ -46,7 +46,7 @@ class OomCounters:
     ) -> None:
         self._find = find or counter_file
         self._now = now
-        self._counters: dict[str, _Counter] = {}
+        self._counters: dict[str, _KillCounter] = {}
         self._files: dict[int, tuple[float, str | None]] = {}
 
     def follow(self, pid: int) -> None:
@@ -60,7 +60,7 @@ class OomCounters:
         if path is not None and path not in self._counters and len(self._counters) < MAX_COUNTERS:
             value = _count(path)
             if value is not None:
-                self._counters[path] = _Counter(value, [])
+                self._counters[path] = _KillCounter(value, [])
 
     def poll(self) -> None:
         """Read all counters."""

@@ -78,8 +78,8 @@ class _Part:
 
     def __init__(self) -> None:
         self.chars = 0
-        self._threads = _Table()
-        self._groups = _Table()
+        self._threads = _ValueTable()
+        self._groups = _ValueTable()
         self._ranks: list[dict[str, Any]] = []
 
     def add(self, rank: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ class _Part:
         return {"threads": self._threads.values, "pgs": self._groups.values, "ranks": self._ranks}
 
 
-class _Table:
+class _ValueTable:
     """Different values in the order in which they came, and their characters as JSON."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stabilityclient.agent.commands.agent_commands import AgentCommand
+from stabilityclient.agent.commands.agent_commands import CommandToRun
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.watch.dump_signal import send_dump_signal, signal_trouble
 from stabilityclient.agent.watch.health import living_ranks, main_thread_pending
@@ -95,7 +95,7 @@ class StackTaker:
         self._tell = tell
         self._no_recorder: list[tuple[Source, str]] = []
 
-    async def carry_out(self, command: AgentCommand, over: bool = False) -> tuple[str, str]:
+    async def carry_out(self, command: CommandToRun, over: bool = False) -> tuple[str, str]:
         """Look at all ranks, tell it in ``stacks`` events, and return how that went. Takes 4.5 s at most."""
         samples = [_RankSample(source) for source in living_ranks(self._sources)]
         if not samples:
