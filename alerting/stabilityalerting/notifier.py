@@ -61,7 +61,7 @@ class Notifier:
 
     Args:
         sink: the receiver.
-        ledger: what it knows.
+        notifications: what it knows.
         base_url: address of the pages, for links.
         retry_policy: pauses and bounds.
         may_send: asked before each attempt; False breaks the delivery off.
@@ -72,7 +72,7 @@ class Notifier:
     def __init__(
         self,
         sink: Sink,
-        ledger: NotificationLog,
+        notifications: NotificationLog,
         base_url: str,
         retry_policy: RetryPolicy,
         may_send: Callable[[], bool],
@@ -83,7 +83,7 @@ class Notifier:
         #: What became of the events: by the reason of the stage that stopped them, ``sent``, ``refused``, ``given_up``,
         #: ``unsure`` (fate open after a crash, not sent again), and ``retries``.
         self.counts: Counter[str] = Counter()
-        self._ledger = ledger
+        self._notifications = notifications
         self._base_url = base_url
         self._retry_policy = retry_policy
         self._may_send = may_send
@@ -99,7 +99,7 @@ class Notifier:
         Raises:
             Interrupted: the service stops, or another process may send now.
         """
-        job.record = await self._patiently(lambda: self._ledger.read(stream, job.alert.incident_id))
+        job.record = await self._patiently(lambda: self._notifications.read(stream, job.alert.incident_id))
         if job.record.sending is not None and not self.sink.idempotent:
             job.record = await self._take_by_rules(stream, job)
         outcome = run_stages(job)
@@ -116,7 +116,7 @@ class Notifier:
             self.sink.name,
             job.alert.incident_id,
         )
-        await self._patiently(lambda: self._ledger.write(stream, job.alert.incident_id, record))
+        await self._patiently(lambda: self._notifications.write(stream, job.alert.incident_id, record))
         return record
 
     async def _send(self, stream: str, job: Job) -> str:
@@ -131,10 +131,10 @@ class Notifier:
             if not self._may_send():
                 raise Interrupted
             try:
-                async with self._ledger.mark(stream, incident_id, on_its_way) as before_write:
+                async with self._notifications.mark(stream, incident_id, on_its_way) as before_write:
                     await self.sink.send(notice, before_write)
             except SendError as error:
-                await self._patiently(lambda: self._ledger.write(stream, incident_id, known))
+                await self._patiently(lambda: self._notifications.write(stream, incident_id, known))
                 waited_s = self._monotonic() - began
                 if not error.recoverable:
                     _log.error("alert refused, not tried again: %s (incident %s)", error, incident_id)
@@ -150,7 +150,9 @@ class Notifier:
                 self._log_trouble(error)  # the mark could not be written: nothing has left yet
                 await self._sleep(self._retry_policy.first_s)
             else:
-                await self._patiently(lambda: self._ledger.write(stream, incident_id, on_its_way.after_sending()))
+                await self._patiently(
+                    lambda: self._notifications.write(stream, incident_id, on_its_way.after_sending())
+                )
                 return "sent"
 
     async def _wait_for_turn(self) -> None:

@@ -53,7 +53,7 @@ class AlertingService:
     """Notifies the receivers of what opens, gets critical and ends.
 
     Each receiver has a consumer group of its own on each stream. An event is acknowledged when its message has
-    arrived or never will, so what a killed process left is done by the next one; the ledger keeps it from being sent
+    arrived or never will, so what a killed process left is done by the next one; its log keeps it from being sent
     twice (see ``Notifier``). One process at a time sends, under a lease; others wait. Several processes may run, for
     the next one to take over.
 
@@ -93,7 +93,7 @@ class AlertingService:
         self._retry_policy = retry_policy or RetryPolicy()
         self._lease = Lease(redis, LEASE_KEY, owner or _unique_owner(), lease_s, monotonic)
         self._monotonic = monotonic
-        self._couriers: list[Notifier] = []
+        self._notifiers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0
 
@@ -103,7 +103,7 @@ class AlertingService:
             "sinks": [sink.name for sink in self._sinks],
             "sending": self._lease.held(),
             "unreadable": self.unreadable,
-            "counts": {notifier.sink.name: dict(notifier.counts) for notifier in self._couriers},
+            "counts": {notifier.sink.name: dict(notifier.counts) for notifier in self._notifiers},
         }
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -113,7 +113,7 @@ class AlertingService:
             await stop.wait()
             return
         _log.info("alerting: notifying %s", ", ".join(sink.name for sink in self._sinks))
-        self._couriers = [
+        self._notifiers = [
             Notifier(
                 sink,
                 NotificationLog(self._redis, sink.name),
@@ -129,7 +129,7 @@ class AlertingService:
             lease = asyncio.create_task(self._lease.keep(stop), name="alerting-lease")
             work = [
                 asyncio.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
-                for notifier in self._couriers
+                for notifier in self._notifiers
             ]
             try:
                 await asyncio.gather(lease, *work)

@@ -37,7 +37,7 @@ Stage = Callable[[Job], str | None]
 
 def dedupe(job: Job) -> str | None:
     """Stop an event that the receiver got, or that a later sent one has overtaken."""
-    return "told_already" if job.alert.version <= job.record.version else None
+    return "duplicate" if job.alert.version <= job.record.version else None
 
 
 def news(job: Job) -> str | None:
@@ -45,31 +45,31 @@ def news(job: Job) -> str | None:
     alert, record = job.alert, job.record
     if record.told != "open":
         if not alert.is_open:
-            return "never_told" if record.told == "" else "nothing_new"
+            return "never_notified" if record.told == "" else "unchanged"
         job.change = "opened"
     elif not alert.is_open:
         job.change = "resolved"
     elif alert.severity == "critical" and record.severity != "critical":
         job.change = "escalated"
     else:
-        return "nothing_new"
+        return "unchanged"
     return None
 
 
 def quiet(job: Job) -> str | None:
-    """Stop what is only worth knowing: it is shown on the page and wakes nobody. The server says what that is."""
-    return None if job.change == "resolved" or job.alert.alarm else "only_known"
+    """Stop what is information only: it is shown on the page and wakes nobody. The server says what that is."""
+    return None if job.change == "resolved" or job.alert.alarm else "info_only"
 
 
 def route(job: Job) -> str | None:
-    """Stop what is too mild for the receiver. Who got the opening always gets the resolution."""
+    """Stop what is below the severity that the receiver wants. Who got the opening always gets the resolution."""
     if job.change == "resolved":
         return None
-    mild = SEVERITIES.index(job.alert.severity) < SEVERITIES.index(job.sink.min_severity)
-    return "too_mild" if mild else None
+    below = SEVERITIES.index(job.alert.severity) < SEVERITIES.index(job.sink.min_severity)
+    return "below_min_severity" if below else None
 
 
-#: In the order in which they run. Rate bound, delivery with retry and the mark in the ledger follow in ``notifier.py``.
+#: In the order in which they run. Rate bound, delivery with retry and the entry in the log follow in ``notifier.py``.
 STAGES: tuple[Stage, ...] = (dedupe, news, quiet, route)
 
 

@@ -104,7 +104,7 @@ async def test_what_is_only_known_is_never_told_but_what_the_job_says_is(redis: 
             incident(3, 1, kind="of_a_plug_in", severity="info", alarm=True),
         )
         await settled(redis, "alerting:recording", 5)
-        assert service.status()["counts"]["recording"] == {"only_known": 2, "never_told": 1, "sent": 2}
+        assert service.status()["counts"]["recording"] == {"info_only": 2, "never_notified": 1, "sent": 2}
     assert changes(sink) == [("i-2", "opened", "warning"), ("i-3", "opened", "info")]
 
 
