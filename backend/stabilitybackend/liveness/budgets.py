@@ -157,7 +157,7 @@ class Budgets:
             self._steps_s.append(took_s)
 
     def learn_first_step(self, took_s: float, now: float) -> None:
-        """Take the time from a process's first word to the end of its first step."""
+        """Take the time from a process's first report to the end of its first step."""
         _take(self.first_step, took_s, _long(self.first_step), now)
 
     def learn_rows(self, took_s: float, steps: int, rows: int) -> None:

@@ -1,7 +1,7 @@
 """Tells a first step that is stuck from one that is long, well before its budget (600 s) is over.
 
 A first step compiles, fills caches and builds extensions: for minutes nobody knows how long it may take. But where no
-rank moves, no main thread uses the processor and the stacks of two looks are the same, nothing is being made. Who waits
+rank moves, no main thread uses the processor and two stack samples are the same, nothing is being made. Who waits
 for data is at it through its workers: of it no thread and no child may have used the processor either.
 """
 
@@ -19,12 +19,12 @@ from stabilitybackend.liveness.stacks.parse import DEPTH, ParsedFrame, in_long_w
 
 __all__ = ["FirstStep"]
 
-#: Stacks are looked at when nobody has moved for so long, and again so long after the first look was asked for: so many
+#: Stacks are sampled when nobody has moved for so long, and again so long after the first sample: so many
 #: times what a rank may always stall, and at most so many seconds. With the time that an answer may take the hang is
 #: reported within 120 s.
 CHECK_FLOORS = 4.0
 CHECK_S = 40.0
-#: Rounds of two looks at one hang: each of them disturbs the job a little.
+#: Rounds of two stack samples in one hang: each of them disturbs the job a little.
 MAX_ROUNDS = 4
 #: Share of a core from which a main thread does something.
 USES_CPU = 0.1
@@ -44,10 +44,10 @@ _LOCK_DEPTH = 3
 
 
 class FirstStep:
-    """The looks at one hang before the end of the first step.
+    """The stack samples of one hang before the end of the first step.
 
     Args:
-        run_id: of the run; part of a look's id.
+        run_id: of the run; part of a sample's id.
         dumps: where the agents' answers are.
     """
 
@@ -62,7 +62,7 @@ class FirstStep:
         self._place, self._rounds = place, 0
         self._request, self._asked_at = "", 0.0
         self._before: dict[int, tuple[ParsedFrame, ...]] = {}
-        #: Of each rank the CPU seconds of its process and children at the first look, where its agent says.
+        #: Of each rank the CPU seconds of its process and children at the first sample, where its agent reports them.
         self._cpu_s: dict[int, float | None] = {}
         self._used: set[int] = set()
         self._stuck = False

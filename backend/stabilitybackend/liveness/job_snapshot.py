@@ -20,7 +20,7 @@ from stabilityclient.wire import started_ns
 #: The pending calls are asked for once a beat; a main thread that ran one so lately runs Python, seconds. A busy
 #: machine makes beats late.
 RUNS_PYTHON_S = 6.0
-#: Looks at ranks that are read in one go.
+#: Samples of ranks that are read in one go.
 SAMPLES_AT_ONCE = 512
 #: Share of a core from which a main thread counts as busy.
 BUSY_CPU = 0.5
@@ -124,7 +124,7 @@ class JobSnapshot:
 
     @property
     def running(self) -> list[int]:
-        """Return the ranks whose processes run, seen or not: those that a look at stacks is expected of."""
+        """Return the ranks whose processes run, seen or not: those that a stack sample is expected of."""
         return [watch.rank for watch in (*self.visible, *self.unseen) if watch.running]
 
     @property
@@ -176,7 +176,7 @@ class JobSnapshot:
         return self.before_s + (min(watch.stalled_s, self.seen_to_stand_s) if watch.sparse else watch.stalled_s)
 
     def proc(self, watch: RankWatch) -> dict[str, Any]:
-        """Return the kernel's word on a rank: as sampled for the dump, undisturbed, else the newest."""
+        """Return what the kernel says of a rank: as sampled for the dump, undisturbed, else the newest."""
         return {**to_builtins(watch.proc), **self._sampled_of(watch.rank)}
 
     def where(self, watch: RankWatch) -> Where:
@@ -194,7 +194,7 @@ class JobSnapshot:
         return stack is not None and any(_DEBUGGER.search(frame.file) for frame in stack.frames[:4])
 
     def waits_for_disk(self, watch: RankWatch) -> bool:
-        """Say whether the main thread was in the kernel's uninterruptible sleep, in each look that we have."""
+        """Say whether the main thread was in the kernel's uninterruptible sleep, in each sample that we have."""
         looks = self._samples(watch)
         return bool(looks) and all(look["state"] == "D" for look in looks)
 
@@ -202,7 +202,7 @@ class JobSnapshot:
         return [look for look in (to_builtins(watch.proc), self._sampled_of(watch.rank)) if look.get("state")]
 
     def _sampled_of(self, rank: int) -> dict[str, Any]:
-        """Return the kernel's word on a rank as it was sampled for the dump; read once."""
+        """Return what the kernel says of a rank as it was sampled for the dump; read once."""
         if self.dump is None:
             return {}
         if rank not in self._sampled:

@@ -1,6 +1,6 @@
 """Gathers the agents that fell silent together into one incident: a switch, a rack, a network is one cause.
 
-What their silence means, and whether the training goes on without their word, is judged once for all of them.
+What their silence means, and whether the training goes on without their reports, is judged once for all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tells apart a job that hangs, a process that died, and an agent that does not reach us.
 
 Pure: what agents report and the time are handed in, findings come out of ``tick``. It never claims more than it sees:
-a hang is only said of ranks whose slots arrive, and a suspect is called a suspect. The rules: docs/liveness.md.
+a hang is only reported of ranks whose slots arrive, and a suspect is called a suspect. The rules: docs/liveness.md.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class LivenessMonitor(Stateful):
 
         Args:
             rank, source: of the process. step: of the row. time: unix seconds of its own clock.
-            rows: how many it logged since the row that was told before.
+            rows: how many it logged since the row that was reported before.
         """
         watch = self._watch_of(rank, source)
         if watch is not None:
@@ -199,7 +199,7 @@ class LivenessMonitor(Stateful):
         watch = self._ranks.get(rank)
         seen = watch is not None and watch.running and now - watch.seen_at <= SILENT_AFTER_S
         if not seen and self.newest_start.left_out(rank, source):
-            return  # late word of a job that runs on fewer ranks by now
+            return  # late report of a job that runs on fewer ranks by now
         watch = self._watch_of(rank, source) if source else self._ranks.get(rank)
         if watch is None:
             return  # of a process that a newer one has replaced
@@ -222,20 +222,20 @@ class LivenessMonitor(Stateful):
             # Its slot may have said "left" before: sys.exit(3) runs the hooks of the exit first, the code comes last.
             watch.dead, watch.alive = True, False
         if kind in ("exception", "process_death") and not data.get("ordered"):
-            # One that a restart ended is no trouble of its own: what that was ordered for is told already.
+            # One that a restart ended is no trouble of its own: what that was ordered for is reported already.
             self._deaths.add(watch.source, rank, node, event, reported_by(kind, data), beside, now)
 
     def _running(self) -> list[int]:
         return [watch.rank for watch in self._ranks.values() if watch.running]
 
-    # --- what is said --------------------------------------------------------------------------------------------
+    # --- reports -------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, gpu_faults: Iterable[CriticalFault] = ()) -> list[Finding]:
         """Return what changed since the last call, about once a second; ``gpu_faults`` as for ``broken_gpus``."""
         return at_once(self.ticking(now, gpu_faults))
 
     def ticking(self, now: float, gpu_faults: Iterable[CriticalFault] = ()) -> Generator[None, None, list[Finding]]:
-        """``tick`` in slices: it yields where others may be served; nothing may be told to the monitor meanwhile."""
+        """``tick`` in slices: it yields where others may be served; the monitor must get nothing new meanwhile."""
         self._gpu_faults = gpu_faults
         self._first_tick = min(self._first_tick, now)
         visible = self._visible(now)

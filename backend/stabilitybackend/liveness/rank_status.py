@@ -1,6 +1,6 @@
 """What each rank does, in one word, as every page shows it. Pure; pages draw it and judge nothing again.
 
-``over`` is who is past its budget by the same look that tells a hang (``hang/overdue.py``); of several such ranks those
+``over`` is who is past its budget by the check that finds a hang (``hang/overdue.py``); of several such ranks those
 stay ``over`` for whom the others wait: whom an open verdict names, else those furthest back. The others ``waits``.
 """
 

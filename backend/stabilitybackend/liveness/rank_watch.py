@@ -13,13 +13,13 @@ from stabilitybackend.schema.health import GpuOfRank, Proc, RankHealth
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
 BEAT_STOPPED_AFTER_S = 5.0
-#: Weight of one word in the share of those in which the main thread had run, and the share from which it is lively.
+#: Weight of one report in the share of those in which the main thread had run, and the share from which it is lively.
 LIVELY_FADE = 0.1
 LIVELY_SHARE = 0.4
-#: Agents report once a second. After a longer silence the first word may be of before it: what it shows as a hang
-#: counts only when the second word shows it too, seconds.
+#: Agents report once a second. After a longer silence the first report may be of before it: what it shows as a hang
+#: counts only when the second report shows it too, seconds.
 GAP_S = 3.0
-#: Tables of phases are looked at every so many words of an agent: phases shorter than this have the floor as budget.
+#: Tables of phases are looked at every so many reports of an agent: phases shorter than this have the floor as budget.
 TABLE_EVERY = 5
 #: Names in a slot's table of phases.
 MAX_TABLE = 24
@@ -112,7 +112,7 @@ class RankWatch:
     _beat_since: tuple[float, float] = (0.0, 0.0)
     _pending: int = -1
     _pending_since: tuple[float, float] = (0.0, 0.0)
-    #: Share of the newest writes in which the main thread had run Python since the word before.
+    #: Share of the newest writes in which the main thread had run Python since the report before.
     _main_ran: float = 0.0
     _first_seen: float = 0.0
     _step_seen: float = 0.0

@@ -53,7 +53,7 @@ class LaunchSizes(Stateful):
     _gpus: dict[str, int] = fresh(dict)
 
     def seen(self, source: SourceInfo) -> None:
-        """Take note of who sent a frame; late words of an old launch change nothing of today's."""
+        """Take note of who sent a frame; late reports of an old launch change nothing of today's."""
         if source.rank is None:
             return
         if source.started >= self._newest:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamWatch"]
 
-#: Longest wait in one look, milliseconds.
+#: Longest wait in one read, milliseconds.
 BLOCK_MS = 1_000
-#: Streams in one look; further ones take turns. Each may answer with one frame of up to 4 MiB.
+#: Streams in one read; further ones take turns. Each may answer with one frame of up to 4 MiB.
 RUNS_A_READ = 128
 #: Pause after something was seen, seconds: a worker that has not read yet would be woken again.
 PAUSE_S = 0.02
@@ -52,7 +52,7 @@ class StreamWatch:
         self._quiet = QuietLog(_log)
 
     async def follow(self) -> None:
-        """Look without end; cancel it to stop."""
+        """Watch without end; cancel it to stop."""
         try:
             await self._watch_streams()
         finally:

@@ -28,7 +28,7 @@ class Unreadable(Stateful):
     Attributes:
         passed_over: events and blocks of points that were left out as a whole.
         defects: how many of them failed on a mistake of ours.
-        fields: fields that were left out of events and of agents' words.
+        fields: fields that were left out of events and of agents' reports.
     """
 
     passed_over: int = 0

@@ -1,4 +1,4 @@
-"""When a run's worker looks again: what wakes it, when it reads its stream without that, when it ticks."""
+"""When a run's worker wakes up: what wakes it, when it reads its stream without that, when it ticks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READ_AGAIN_S = 15.0
 
 
 class Wakeups:
-    """Where one worker waits between two looks.
+    """Where one worker waits between two reads.
 
     Args:
         clock: unix seconds now; where it is put back, everything is due.
@@ -27,7 +27,7 @@ class Wakeups:
     def __init__(self, clock: Callable[[], float], busy: Callable[[], bool]) -> None:
         #: Whether it waits now.
         self.rests = False
-        #: Returns the seconds between two ticks, TICK_S or more: whoever follows thousands of runs looks less often.
+        #: Returns the seconds between two ticks, TICK_S or more: whoever follows thousands of runs reads less often.
         self.tick_s: Callable[[], float] = lambda: TICK_S
         self._clock = clock
         self._busy = busy

@@ -298,7 +298,7 @@ class RunWorker:
         self._slices.after(partial(self._take, partial(agent_disconnected, self.state, agent, self._clock())))
 
     def health(self, health: Health) -> None:
-        """Take an agent's newest word about its ranks."""
+        """Take an agent's newest report on its ranks."""
         self.rest.active()
         self._slices.after(partial(self._take, partial(self.state.on_health, health)))
 

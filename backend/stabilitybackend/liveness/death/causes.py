@@ -24,7 +24,7 @@ PASSED_ON = (
     "nccl", "gloo", "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused",
     "remote process exited", "socket timeout", "processgroup", "distbackenderror", "distnetworkerror", "watchdog",
 )  # fmt: skip
-#: What an agent may say of how a process ended; "unknown" is the word for anything else.
+#: What an agent may say of how a process ended; "unknown" stands for anything else.
 _CAUSES = frozenset({"oom_kill", "signal", "crash", "exit_code", "exception"})
 
 __all__ = [
@@ -89,7 +89,7 @@ def from_outside(death: Death) -> bool:
 
 
 def known_beside(dead: RankWatch, ranks: Iterable[RankWatch]) -> dict[str, Any]:
-    """Return what is known of a process beside what is told of its death.
+    """Return what is known of a process beside what is reported of its death.
 
     Args:
         dead: the process. ranks: the newest process of each rank.
@@ -110,7 +110,7 @@ def known_beside(dead: RankWatch, ranks: Iterable[RankWatch]) -> dict[str, Any]:
 
 
 def cause_of(death: Death) -> str:
-    """Return how a process ended: one of the agents' words for it, else "unknown"."""
+    """Return how a process ended: one of the agents' terms for it, else "unknown"."""
     if death.exception is not None and death.cause not in ("oom_kill", "signal", "crash"):
         return "exception"
     return death.cause if death.cause in _CAUSES else "unknown"

@@ -1,4 +1,4 @@
-"""What is said of the death of a process, and the verdict on it. Pure."""
+"""The sentences about the death of a process, and the verdict on it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stabilitybackend.liveness.format import MAX_NAMED_RANKS, capital, name_rank
 from stabilitybackend.schema.evidence import Death, Hung
 from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
 
-#: Characters of an exception's message or of the agent's words in a text.
+#: Characters of an exception's message or of the agent's text.
 MAX_MESSAGE_CHARS = 300
 
 #: How an agent knows the end of a process (``how`` of docs/wire.md), in words.
@@ -118,13 +118,13 @@ def _apart(seconds: float) -> str:
 
 
 def where_it_was(death: Death) -> str:
-    """Say at which step; a process that lived for less than a beat told none, and in many jobs only rank 0 does."""
+    """Say at which step; a process of less than a heartbeat reported none, and in many jobs only rank 0 reports."""
     told = "before its first step" if step_of(death) < 0 else f"while the job was at step {step_of(death)}"
     return f"at step {death.step}" if death.step >= 0 else told
 
 
 def step_of(death: Death) -> int:
-    """Return the step of a process that died, of one that told none its job's."""
+    """Return the step of a process that died, of one that reported none its job's."""
     return max(death.step, death.job_step)
 
 

@@ -48,7 +48,7 @@ MAX_REMEMBERED = 20_000
 #: Characters and entries of one fact that an agent tells of a death.
 MAX_FACT_CHARS = 2_000
 MAX_FACT_ENTRIES = 16
-#: Word of a death may come so long after its process was seen to be gone, and the hang with it was over, seconds.
+#: The report of a death may come so long after its process was seen to be gone, and the hang with it was over, seconds.
 REPORT_S = 5.0
 #: No plan is made from deaths before so long after the newest, seconds: the first rank that is reported dead need not
 #: be the cause, and kernel, driver and the other ranks have their say within it.
@@ -86,7 +86,7 @@ class DeathMonitor(Stateful):
     _least: tuple[int, float, int] | None = None
     #: When the newest death of a job that runs again was, on its node's clock.
     _died_at: float = float("-inf")
-    #: A process was seen or told to be over since ``news`` was asked, and when it was asked after the last one.
+    #: A process was seen or reported to be over since ``news`` was asked, and when it was asked after the last one.
     _ended: bool = False
     _ended_at: float = float("-inf")
 
@@ -96,11 +96,11 @@ class DeathMonitor(Stateful):
         return bool(self._deaths) and self._runs_again is None
 
     def ended(self) -> None:
-        """Take note that a process was seen or told to be over."""
+        """Take note that a process was seen or reported to be over."""
         self._ended = True
 
     def is_settled(self, now: float) -> bool:
-        """Say whether all that is known was told by ``news``, and nothing more of the dead is to be expected.
+        """Say whether all that is known was reported by ``news``, and nothing more of the dead is to be expected.
 
         Args:
             now: unix seconds of the clock that ``news`` is asked by; clocks of nodes differ.
@@ -167,7 +167,7 @@ class DeathMonitor(Stateful):
             self._changed = True
 
     def _is_late(self, death: Death) -> bool:
-        """Say whether a death is of a job that runs again: it was told late, or its launcher has come to it now.
+        """Say whether a death is of a job that runs again: it was reported late, or its launcher has come to it now.
 
         Clocks of nodes differ, so what started with the new process or after it is none of them, whatever its time.
         """
@@ -239,7 +239,7 @@ class DeathMonitor(Stateful):
                 self._deaths[rank] = replace(death, heard=now)
         if self._changed and self._runs_again is None:
             found.append(self._finding(now_step))
-        self._changed = False  # one that is over before it was told is told once, as over
+        self._changed = False  # one that is over before it was reported is reported once, as over
         if self._runs_again is not None:
             text, self._runs_again = self._runs_again, None
             found.append(self._finding(now_step, over=text))
@@ -263,7 +263,7 @@ class DeathMonitor(Stateful):
     def _ended_hung(self, first_at: float) -> Hung | None:
         """Return the hang that signals from outside ended, None where there was none or something else ended a rank.
 
-        A death that came with the hang may be what the others wait for, though it is told late: its agent was away.
+        A death that came with the hang may be what the others wait for, though it is reported late: its agent was away.
         """
         hung = self._hung
         if hung is None or self._more_by_itself or not all(map(from_outside, self._deaths.values())):

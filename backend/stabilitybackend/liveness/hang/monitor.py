@@ -23,7 +23,7 @@ NEWS_FACTOR = 2.0
 #: A hang that began so much earlier than is seen now was there before we looked again, seconds.
 AWAY_S = 5.0
 
-#: What the evidence keeps of the kernel's word on a rank; all of it is in the dump.
+#: What the evidence keeps of what the kernel says of a rank; all of it is in the dump.
 _PROC = ("state", "cpu", "wchan", "threads")
 
 #: A dump's signal comes so long after its order at the earliest, and is forgotten so long after it, seconds.

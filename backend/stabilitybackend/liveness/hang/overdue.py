@@ -1,7 +1,7 @@
-"""Which ranks stand for longer than they may, and whether that is excused: a long phase, a slow rank, a silent teller.
+"""Which ranks are stalled too long, and whether that is excused: a long phase, a slow rank, a rank that reports little.
 
 Not every rank reports each step: in many jobs only rank 0 logs, or the others log one step in fifty. What is there is
-their word and not the job: the others make steps meanwhile, which they can't while one of them hangs.
+their reports and not the job: the others make steps meanwhile, which they can't while one of them hangs.
 """
 
 from __future__ import annotations

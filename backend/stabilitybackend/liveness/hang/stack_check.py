@@ -13,17 +13,17 @@ from stabilitybackend.liveness.job_snapshot import JobSnapshot
 from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, DumpBook, DumpRequest
 from stabilitybackend.liveness.stacks.parse import in_long_work
 
-#: A stand that is explained is looked at again after so long, seconds: who saved may have got stuck.
+#: A hang that is explained is checked again after so long, seconds: who saved may have got stuck.
 AGAIN_S = 60.0
 
 __all__ = ["StackCheck"]
 
 
 class StackCheck:
-    """The looks at one hang.
+    """The stack samples of one hang.
 
     Args:
-        run_id: of the run; part of a look's id.
+        run_id: of the run; part of a sample's id.
         dumps: where the agents' answers are.
     """
 
@@ -46,7 +46,7 @@ class StackCheck:
         return wanted
 
     def taken(self) -> tuple[str, float]:
-        """Return the look that explained nothing and when it was asked for, "" where there is none; forget it."""
+        """Return the sample that explained nothing and when it was asked for, "" where there is none; forget it."""
         request, self._request = self._request, ""
         return request, self._asked_at
 

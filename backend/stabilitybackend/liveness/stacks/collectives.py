@@ -291,7 +291,7 @@ def _blame(found: Wavefront) -> None:
             waiting.update(one.joined)
     free = sorted(wanted - waiting)
     said = {rank for one in found.stuck for rank in one.missing}
-    # A rank may be missing in one group by its own word and unread in another: its word counts.
+    # A rank may be missing in one group by its own report and unread in another: its report counts.
     found.culprits = [rank for rank in free if rank in said]
     found.silent = [rank for rank in free if rank not in said]
     if wanted and not free:

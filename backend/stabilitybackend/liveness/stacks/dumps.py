@@ -49,7 +49,7 @@ __all__ = ["DUMP_WAIT_S", "Dump", "DumpBook", "DumpRequest", "RankSample", "Stac
 
 @dataclass(frozen=True, slots=True)
 class DumpRequest:
-    """Agents shall look closely at their ranks.
+    """Agents shall dump the stacks of their ranks.
 
     Attributes:
         request: id, also that of the command: the same for the same event, so that a restarted server asks once.
@@ -104,7 +104,7 @@ class Dump:
         return bool(self.expected) and self.expected <= self.looks.keys()
 
     def take(self, rank: int, data: Mapping[str, Any], node: str) -> None:
-        """Take what was seen of one rank; a second word replaces the first."""
+        """Take what was seen of one rank; a second report replaces the first."""
         if rank not in self.looks and len(self.looks) >= MAX_RANKS:
             self.not_kept += 1
             return
@@ -277,7 +277,7 @@ class DumpBook(Stateful):
 
     @staticmethod
     def request_id(run_id: str, key: str, now: float) -> str:
-        """Return the id of a look at what ``key`` names, at ``now`` (unix seconds): one a second."""
+        """Return the id of a dump of what ``key`` names, at ``now`` (unix seconds): one a second."""
         return "d-" + hashlib.sha256(f"{run_id}\0{key}\0{now:.0f}".encode()).hexdigest()[:16]
 
     def ask(self, request: DumpRequest, expected: Iterable[int], now: float) -> None:

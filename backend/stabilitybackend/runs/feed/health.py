@@ -1,7 +1,7 @@
 """Sends a run's browsers what its agents report: one message a second, however many ranks there are.
 
-An agent comes whole when it is new, when something of it changed that hardly ever does, and once in WHOLE_EVERY looks
-in any case. Otherwise only those of its columns come that changed since the last message
+An agent comes whole when it is new, when something rare of it changed, and once in WHOLE_EVERY messages in
+any case. Otherwise only those of its columns come that changed since the last message
 (``benchmarks/health_feed.py`` measures it).
 """
 
@@ -21,11 +21,11 @@ from stabilitybackend.slices import at_once
 
 __all__ = ["COLUMNS", "HealthFeed"]
 
-#: Every agent is reported whole at least once in so many looks: what a browser has wrong for any reason is right then.
+#: Every agent is reported whole at least once in so many messages: what a browser has wrong is right then.
 WHOLE_EVERY = 60
-#: A beat that has not moved for so long is missing, seconds: it moves once a second and is looked at once a second.
+#: A heartbeat that has not moved for so long is missing, seconds: it moves and is read once a second.
 HEARTBEAT_STALLED_S = 3.0
-#: In a phase for so long the kernel's word for where the process waits is reported, seconds; before it only flickers.
+#: In a phase for so long the kernel's name for where the process waits is reported, seconds; before it only flickers.
 WCHAN_AFTER_S = 3.0
 #: Agents whose columns are made in one go: a node has 8 ranks or so.
 AGENTS_AT_ONCE = 32
@@ -53,7 +53,7 @@ _Columns = dict[str, list[Any]]
 
 
 class HealthFeed:
-    """Collects the newest value of each agent between two looks.
+    """Collects the newest value of each agent between two messages.
 
     Args:
         channel: of the run's browsers.
@@ -203,7 +203,7 @@ def _static(agent: AgentHealth) -> Any:
         agent.connected,
         agent.gpu,
         state.blind,
-        # Free space changes with every chunk and is reported with the next whole word; what was lost is reported at
+        # Free space changes with every chunk and is reported with the next whole message; what was lost is reported at
         # once.
         spool and (spool.error, spool.dropped),
         bool(state.clock_step_s),
