@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from stabilitybackend.detectors.engine.base import Detector, Finding, Point, Row, State
+from stabilitybackend.detectors.engine.base import Detector, Event, Finding, Point, Row, State
 from stabilitybackend.detectors.engine.synthetic import rows
 from stabilitybackend.detectors.registry import register
 
@@ -41,11 +41,11 @@ class SlowDataDetector(Detector):
             return []
         self.is_open, self.in_a_row = slow, 0
         state: State = "open" if slow else "recovered"
-        seen, title = self.onset + POINTS - 1, f"Steps wait for data since step {self.onset}"
+        event = Event(point.metric, self.onset, self.onset + POINTS - 1, "warning")
+        title = f"Steps wait for data since step {self.onset}"
         text = f"Steps waited longer than {WAIT_S:g} s for data. Look at the loader's workers and its storage."
         back = None if slow else point.step - POINTS + 1
-        metric, onset, now = point.metric, self.onset, point.step
-        return [self.finding(metric, onset, seen, now, state, "warning", title=title, text=text, recovered_step=back)]
+        return [self.finding(event, point.step, state, title=title, text=text, recovered_step=back)]
 
     @classmethod
     def story(cls) -> Sequence[Row]:

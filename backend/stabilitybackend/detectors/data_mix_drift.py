@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
+from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.metric_roles import LOSS, role_of
 from .stats.levels import LARGEST, Level, level_of, percent
 from .stats.robust import median
@@ -36,12 +36,9 @@ __all__ = ["DataMixDriftDetector"]
 
 
 @dataclass(slots=True)
-class _MixEvent:
+class _MixEvent(Event):
     """One change of the mixture."""
 
-    metric: str
-    onset: int
-    seen: int
     now: int
     before: float
     sigma: float
@@ -49,7 +46,6 @@ class _MixEvent:
     fork: int | None
     fork_text: str
     ramp: bool
-    severity: Severity
     points: int
     loss_before: Level | None
     loss_after: list[float] = field(default_factory=list)
@@ -245,11 +241,10 @@ class DataMixDriftDetector(Detector):
         alarm = (fork is not None or large) and not ramp and not changed
         losses = list(self._loss)
         event = self._event = _MixEvent(
-            metric, onset, step, step, before, sigma, after,
+            metric, onset, step, "warning" if alarm else "info", step, before, sigma, after,
             fork=fork[0] if fork is not None else None,
             fork_text=fork[1] if fork is not None else "",
             ramp=ramp,
-            severity="warning" if alarm else "info",
             points=len(track.shifted) * BLOCK_POINTS if not at_fork else FORK_CONFIRM,
             loss_before=level_of(losses[: -2 * BLOCK_POINTS], 0.002) if len(losses) >= 3 * BLOCK_POINTS else None,
             explained_by=changed,
@@ -369,12 +364,9 @@ class DataMixDriftDetector(Detector):
         if event.ramp:
             evidence["explained_by"].append("a steady ramp, as a planned change of the mixture is")
         return self.finding(
-            event.metric,
-            event.onset,
-            event.seen,
+            event,
             now_step,
             state,
-            event.severity,
             title=f"Data mixture drift at step {event.onset} ({event.metric.removeprefix(RATIO)})",
             text=text,
             recovered_step=back,

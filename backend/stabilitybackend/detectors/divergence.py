@@ -8,7 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State, fresh
+from .engine.base import (
+    SENSITIVITY,
+    Detector,
+    Event,
+    Finding,
+    Mark,
+    Parameter,
+    Point,
+    Recovery,
+    Row,
+    State,
+    fresh,
+)
 from .engine.metric_roles import LOSS, role_of
 from .engine.synthetic import noisy
 from .stats.blocks import BLOCK_POINTS, LARGEST_VALUE
@@ -53,18 +65,15 @@ __all__ = ["DivergenceDetector"]
 
 
 @dataclass(slots=True)
-class _ClimbEvent:
+class _ClimbEvent(Event):
     """One climb from its onset until it is over."""
 
-    onset: int
-    seen: int
     level: float
     sigma: float
     threshold: float
     peak: float
     peak_step: int
     told_rise: float
-    severity: Severity
     points: int = 0
     missing: int = 0
     state: State = "open"
@@ -223,8 +232,8 @@ class DivergenceDetector(Detector):
                 event.peak, event.peak_step = peak, step
         else:
             event = _ClimbEvent(
-                climb.onset, step, climb.level, climb.sigma, climb.threshold, peak, step, climb.rise, "warning",
-                points=max(1, round((step - climb.onset) / max(1.0, self.context.interval))),
+                self._metric, climb.onset, step, "warning", climb.level, climb.sigma, climb.threshold, peak, step,
+                climb.rise, points=max(1, round((step - climb.onset) / max(1.0, self.context.interval))),
             )  # fmt: skip
         event.explained_by = explained
         self._event = event
@@ -346,12 +355,9 @@ class DivergenceDetector(Detector):
             "recovered_at": event.recovered_step,
         }
         return self.finding(
-            self._metric,
-            event.onset,
-            event.seen,
+            event,
             now_step,
             event.state,
-            event.severity,
             title=f"Loss climbs since step {event.onset}",
             text=text,
             peak_step=event.peak_step,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, State, fresh
+from .engine.base import SENSITIVITY, Detector, Event, Finding, Parameter, Point, State, fresh
 from .engine.metric_roles import GRAD_NORM, LOSS, role_of
 from .nonfinite import OVERFLOW
 from .stats.baseline import RobustBaseline
@@ -52,9 +52,7 @@ __all__ = ["GradNormDetector"]
 
 
 @dataclass(slots=True)
-class _GradientEvent:
-    onset: int
-    seen: int
+class _GradientEvent(Event):
     pattern: str
     level: float
     scale: float
@@ -199,7 +197,7 @@ class GradNormDetector(Detector):
         again = self._seen - self._ended_at < REOPEN_POINTS
         scale = max(self._baseline.scale(), LEAST_SIGMA)
         before = self._baseline.location() if level is None else level
-        event = _GradientEvent(onset, step, pattern, before, scale, peak, peak_step, points)
+        event = _GradientEvent(self._metric, onset, step, "info", pattern, before, scale, peak, peak_step, points)
         if pattern == "growth":
             event.resolved = True
             self._ended_at = self._seen
@@ -267,12 +265,9 @@ class GradNormDetector(Detector):
             "explained_by": [],
         }
         return self.finding(
-            self._metric,
-            event.onset,
-            event.seen,
+            event,
             now_step,
             state,
-            "info",
             title=f"Gradient norm {'grows' if event.pattern == 'growth' else 'jumped'} at step {event.onset}",
             text=text,
             peak_step=event.peak_step,

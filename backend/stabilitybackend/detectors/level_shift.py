@@ -274,7 +274,7 @@ class LevelShiftDetector(Detector):
         if self._wander.is_usual(jump.before, jump.after - jump.before):
             return []
         self._wander.note(jump.before, jump.after)
-        event = self._event = ShiftEvent(jump, step)
+        event = self._event = ShiftEvent(self._metric, jump.onset, step, "warning", jump)
         self.claim(self._metric, jump.onset)
         return [self._report(event, step)]
 
@@ -315,7 +315,8 @@ class LevelShiftDetector(Detector):
     def _known(self, jump: Jump, step: int, explained: tuple[str, ...]) -> list[Finding]:
         """Report a shift that is no alarm, and let all others start from its level."""
         self.claim(self._metric, jump.onset, step)
-        return [finding_of(self, self._metric, jump, step, step, None, explained)]
+        event = ShiftEvent(self._metric, jump.onset, step, "info", jump, state="resolved")
+        return [finding_of(self, event, step, explained)]
 
     def _follow(self, event: ShiftEvent, step: int, middle: float, points: int = BLOCK_POINTS) -> list[Finding]:
         """Advance an alarm: it is over when the loss is back, or when the level is the usual one."""
@@ -337,4 +338,4 @@ class LevelShiftDetector(Detector):
         jump = event.jump
         if jump.after - jump.before > CRITICAL_RISE * max(abs(jump.before), LEARNT_PART * self._first_level):
             event.severity = "critical"
-        return finding_of(self, self._metric, jump, event.seen, step, event, ())
+        return finding_of(self, event, step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .engine.base import Detector, Finding, Severity, State
+from .engine.base import Detector, Event, Finding, State
 from .stats.levels import change
 
 __all__ = ["Jump", "ShiftEvent", "finding_of"]
@@ -24,38 +24,28 @@ class Jump(NamedTuple):
 
 
 @dataclass(slots=True)
-class ShiftEvent:
+class ShiftEvent(Event):
     """A jump upwards that nothing explains, until it is over."""
 
     jump: Jump
-    seen: int
-    severity: Severity = "warning"
     points: int = 0
     state: State = "open"
     recovered_step: int | None = None
 
 
-def finding_of(
-    shift: Detector,
-    metric: str,
-    jump: Jump,
-    seen: int,
-    now_step: int,
-    event: ShiftEvent | None,
-    explained: tuple[str, ...],
-) -> Finding:
+def finding_of(shift: Detector, event: ShiftEvent, now_step: int, explained: tuple[str, ...] = ()) -> Finding:
     """Return what ``shift`` reports of a jump at step ``now_step``.
 
     Args:
-        event: the alarm; None for a jump that is known or harmless.
+        event: the alarm, or a jump that is known or harmless.
         explained: reasons that the run itself gives.
     """
+    jump, state = event.jump, event.state
     way = jump.after - jump.before
     down = way < 0
     percent = 100 * way / abs(jump.before) if jump.before else None
     size = change(jump.after, jump.before, jump.sigma, digits=1)
     text = f"The loss went from {jump.before:.4g} to {jump.after:.4g}{size} at step {jump.onset} and stays there."
-    state: State = "resolved" if event is None else event.state
     if explained:
         text += " Explained: " + "; ".join(explained) + ". This is no alarm."
     elif down:
@@ -63,7 +53,7 @@ def finding_of(
             " A sudden drop is usually learning: a step of the learning rate that is not logged, or understanding"
             " after a plateau. This is no alarm; if the data began again, look for repeated data."
         )
-    elif state == "recovered" and event is not None:
+    elif state == "recovered":
         text = (
             f"The loss went from {jump.before:.4g} to {jump.after:.4g}{size} at step {jump.onset}. It was back at "
             f"step {event.recovered_step}."
@@ -82,18 +72,15 @@ def finding_of(
         "score_unit": "robust sigmas of the difference of two windows",
         "points": jump.jump_points,
         "explained_by": list(explained),
-        "recovered_at": None if event is None else event.recovered_step,
+        "recovered_at": event.recovered_step,
     }
     return shift.finding(
-        metric,
-        jump.onset,
-        seen,
+        event,
         now_step,
         state,
-        "info" if event is None else event.severity,
         title=f"Loss {'drops' if down else 'jumps up'} to another level at step {jump.onset}",
         text=text,
-        recovered_step=None if event is None else event.recovered_step,
+        recovered_step=event.recovered_step,
         score=min(abs(way) / jump.sigma, 1e9),
         evidence=evidence,
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, SEVERITIES, Detector, Finding, Parameter, Point, Severity, State, fresh
+from .engine.base import SENSITIVITY, SEVERITIES, Detector, Event, Finding, Parameter, Point, Severity, State, fresh
 from .engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
 
 #: A value beyond this is an overflow whatever the logger made of it: the largest number of float32 and bfloat16 is
@@ -42,13 +42,9 @@ __all__ = ["OVERFLOW", "NonfiniteDetector"]
 
 
 @dataclass(slots=True)
-class _NonfiniteEvent:
-    onset: int
-    seen: int
-    metric: str
+class _NonfiniteEvent(Event):
     first_value: str
     last_bad: int
-    severity: Severity
     #: metric -> spelling -> count, of the first MAX_NAMED metrics.
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     total: int = 0
@@ -178,7 +174,7 @@ class NonfiniteDetector(Detector):
             held = self.context.claimed(point.metric, self.name)
             if self._off or (held is not None and held.kind == "nonfinite"):
                 return found
-            event = self._event = _NonfiniteEvent(point.step, point.step, point.metric, said, point.step, severity)
+            event = self._event = _NonfiniteEvent(point.metric, point.step, point.step, severity, said, point.step)
             self._quiet = False
         if SEVERITIES.index(severity) > SEVERITIES.index(event.severity):
             event.severity = severity
@@ -258,12 +254,9 @@ class NonfiniteDetector(Detector):
             "explained_by": [],
         }
         return self.finding(
-            event.metric,
-            event.onset,
-            event.seen,
+            event,
             now_step,
             state,
-            event.severity,
             metric=metric,
             title=f"{what[0].upper()}{what[1:]} not finite since step {event.onset}",
             text=text,

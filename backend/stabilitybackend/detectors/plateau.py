@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, Recovery, Row, Severity, State, fresh
+from .engine.base import SENSITIVITY, Detector, Event, Finding, Parameter, Point, Recovery, Row, Severity, State, fresh
 from .engine.metric_roles import LOSS, role_of
 from .engine.synthetic import noisy
 from .stats.blocks import LARGEST_VALUE
@@ -71,15 +71,12 @@ __all__ = ["PlateauDetector"]
 
 
 @dataclass(slots=True)
-class _PlateauEvent:
+class _PlateauEvent(Event):
     """One plateau from its onset until the loss leaves it."""
 
-    onset: int
-    seen: int
     level: float
     sigma: float
     never: bool
-    severity: Severity
     points: int
     classes: int | None
     explained_by: tuple[str, ...]
@@ -297,8 +294,9 @@ class PlateauDetector(Detector):
         if never and self._largest_rate == 0 and self.context.lr.last == 0:
             explained.append("lr: the learning rate is 0")
         points = self._points if never else (len(entries) - at) * self._each * ENTRY_POINTS
-        event = _PlateauEvent(onset, step, level, sigma, never, severity, points, classes, tuple(explained))
-        self._event = event
+        event = self._event = _PlateauEvent(
+            self._metric, onset, step, severity, level, sigma, never, points, classes, tuple(explained)
+        )
         return [self._finding(event, step)]
 
     def _follow(self, event: _PlateauEvent, step: int) -> list[Finding]:
@@ -353,12 +351,9 @@ class PlateauDetector(Detector):
             "recovered_at": event.left_step if event.state == "recovered" else None,
         }
         return self.finding(
-            self._metric,
-            event.onset,
-            event.seen,
+            event,
             now_step,
             event.state,
-            event.severity,
             title=title,
             text=text,
             recovered_step=event.left_step if event.state == "recovered" else None,

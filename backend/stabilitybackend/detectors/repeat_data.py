@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
+from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
 from .engine.metric_roles import LOSS, role_of
 from .stats.before_fork import BEFORE_POINTS, BeforeFork, before_fork
 from .stats.epoch_drops import ADD_POINTS, Drop, EpochDrops
@@ -44,15 +44,12 @@ __all__ = ["RepeatDataDetector"]
 
 
 @dataclass(slots=True)
-class _Low:
+class _Low(Event):
     """A loss that is too low since a fork."""
 
-    onset: int
-    seen: int
     before: BeforeFork
     level: float
     low: float
-    severity: Severity
     evidence: dict[str, Any]
     points: int = 0
     recent: list[tuple[int, float]] = field(default_factory=list)
@@ -61,14 +58,12 @@ class _Low:
 
 
 @dataclass(slots=True)
-class _RepeatedBatches:
+class _RepeatedBatches(Event):
     """Batches that were met before, at a constant lag."""
 
-    onset: int
     lag: int
     r: float
     earlier: int
-    seen: int = 0
     hits: int = 1
     misses: int = 0
     #: Whether it belongs to an incident about a low loss.
@@ -204,7 +199,7 @@ class RepeatDataDetector(Detector):
         known += [f"{c.key} is open" for c in self.context.open_claims().values() if c.kind == "data_mix_drift"]
         evidence = {**low.evidence, "explained_by": known}
         severity: Severity = "info" if known else "warning"
-        event = _Low(after[0][0], step, before, low.level, low.low, severity, evidence, points=count)
+        event = _Low(self._metric, after[0][0], step, severity, before, low.level, low.low, evidence, points=count)
         self._low, self._low_onset = event, event.onset
         self.claim(self._metric, event.onset)
         return [self._low_finding(event, "open", step)]
@@ -259,7 +254,8 @@ class RepeatDataDetector(Detector):
             self._low.evidence |= {"lag_points": again.lag, "r": round(again.r, 3)}
             return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
         if again is None or again.hits < CONFIRM_SEARCHES:
-            self._again = None if hit is None else _RepeatedBatches(hit[2], hit[0], hit[1], hit[3])
+            of = self._metric
+            self._again = hit and _RepeatedBatches(of, hit[2], 0, "warning", hit[0], hit[1], hit[3])
             return []
         again.misses += 1
         if again.misses < CONFIRM_SEARCHES:
@@ -325,8 +321,8 @@ class RepeatDataDetector(Detector):
         score = (event.level - event.low) / event.before.sigma
         title = f"Loss falsely low after the resume at step {event.before.step}"
         return self.finding(
-            self._metric, event.onset, event.seen, now_step, state, event.severity, title=title, text=text,
-            recovered_step=event.back, score=min(score, 1e9), evidence=evidence,
+            event, now_step, state, title=title, text=text, recovered_step=event.back, score=min(score, 1e9),
+            evidence=evidence,
         )  # fmt: skip
 
     def _again_finding(self, event: _RepeatedBatches, state: State, now_step: int, back: int | None) -> Finding:
@@ -345,8 +341,7 @@ class RepeatDataDetector(Detector):
         }
         title = f"Known data is fed again since step {event.onset}"
         return self.finding(
-            self._metric, event.onset, event.seen, now_step, state, "warning", title=title, text=text,
-            recovered_step=back, score=event.r, evidence=evidence,
+            event, now_step, state, title=title, text=text, recovered_step=back, score=event.r, evidence=evidence,
         )  # fmt: skip
 
     def _drop_finding(self, drop: Drop, distance: float, step: int) -> Finding:
@@ -370,6 +365,6 @@ class RepeatDataDetector(Detector):
         self._told_drops += 1
         severity: Severity = "warning" if self._told_drops <= MOST_DROPS else "info"
         return self.finding(
-            self._metric, drop.step, step, step, "open", severity, title=title, text=text,
+            Event(self._metric, drop.step, step, severity), step, "open", title=title, text=text,
             score=min(drop.size / sigma, 1e9), evidence=evidence,
         )  # fmt: skip

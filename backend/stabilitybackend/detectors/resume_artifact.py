@@ -8,7 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State, fresh
+from .engine.base import (
+    SENSITIVITY,
+    Detector,
+    Event,
+    Finding,
+    Mark,
+    Parameter,
+    Point,
+    Recovery,
+    Row,
+    State,
+    fresh,
+)
 from .engine.metric_roles import LOSS, role_of
 from .stats.before_fork import (
     BEFORE_POINTS,
@@ -72,13 +84,10 @@ class _Watch:
 
 
 @dataclass(slots=True)
-class _ResumeEvent:
+class _ResumeEvent(Event):
     """A rise after a fork, or a learning rate that came back different."""
 
-    onset: int
-    seen: int
     before: BeforeFork
-    severity: Severity
     loss: bool
     peak: float = math.nan
     peak_step: int | None = None
@@ -253,9 +262,8 @@ class ResumeArtifactDetector(Detector):
         """Report a learning rate that came back far from the one at the fork step, unannounced."""
         if not far(self.context.lr.at(step), watch.before.lr * watch.before.lr_scale):
             return []
-        self._event = event = _ResumeEvent(
-            watch.before.step, max(step, watch.before.step), watch.before, "info", loss=False
-        )
+        onset = watch.before.step
+        self._event = event = _ResumeEvent(self._metric, onset, max(step, onset), "info", watch.before, loss=False)
         event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
         return [self._finding(event, "open", step)]
 
@@ -267,7 +275,7 @@ class ResumeArtifactDetector(Detector):
         self._watch = None
         if known or self.context.claimed(self._metric, self.name, within_steps=WINDOW * self.context.interval):
             return [] if self._event is None else self._close(step, "resolved", None)
-        event = self._event or _ResumeEvent(out[0][0], step, watch.before, "info", loss=True)
+        event = self._event or _ResumeEvent(self._metric, out[0][0], step, "info", watch.before, loss=True)
         event.loss, event.recovery = True, "pending"
         event.explained_by = [*_excuses(watch.before), *drifted(self._shares(watch))]
         event.explained_by += [f"{c.key} is open" for c in self.context.open_claims().values() if c.kind == DRIFT]
@@ -366,12 +374,9 @@ class ResumeArtifactDetector(Detector):
         }
         subject = "Loss bump" if event.loss else "Other learning rate"
         return self.finding(
-            self._metric,
-            event.onset,
-            event.seen,
+            event,
             max(now_step, event.seen),
             state,
-            event.severity,
             title=f"{subject} after the resume at step {before.step}",
             text=text,
             peak_step=event.peak_step,

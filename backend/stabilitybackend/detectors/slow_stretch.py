@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .engine.base import Severity
+from .engine.base import Event
 
 __all__ = ["LEAST_LOST_S", "LEAST_S", "SlowStretch", "duration"]
 
@@ -16,7 +16,7 @@ LEAST_SLOW_BLOCKS = 8
 
 
 @dataclass(slots=True)
-class SlowStretch:
+class SlowStretch(Event):
     """A slow stretch from its onset.
 
     Args:
@@ -32,10 +32,7 @@ class SlowStretch:
         told, sudden: whether it was reported; whether it was slow enough for an alarm from the first blocks on.
     """
 
-    metric: str
-    onset: int
     onset_time: float
-    seen: int
     level: float
     least_s: float
     cost: float
@@ -45,7 +42,6 @@ class SlowStretch:
     earlier: list[int] = field(default_factory=list)
     told: bool = False
     sudden: bool = False
-    severity: Severity = "info"
 
     @property
     def rise(self) -> float:

@@ -278,7 +278,7 @@ class StragglerDetector(Detector):
             table.event.windows = 0
         else:
             onset = min(table.ranks[number].onset for number in fresh)
-            table.event = SlowRankTable(onset, step, dict(fresh), level, sigma, [metric])
+            table.event = SlowRankTable(metric, onset, step, "warning", dict(fresh), level, sigma, [metric])
         self.claim(table.event.metrics[0], table.event.onset)
         return [self._finding(table.event, "open", step, None)]
 
@@ -329,12 +329,9 @@ class StragglerDetector(Detector):
             "recovered_at": back,
         }
         return self.finding(
-            metric,
-            event.onset,
-            event.seen,
+            event,
             now_step,
             state,
-            "warning",
             title=f"Rank {worst} is slow since step {event.onset}{shown}",
             text=text,
             rank=worst,

@@ -214,7 +214,7 @@ class ThroughputDetector(Detector):
         if event is None:
             onset, onset_time, _ = track.slow_blocks[0]
             least_s = COOLDOWN_S if onset_time - self._went_time < COOLDOWN_S else LEAST_S
-            event = self._event = SlowStretch(metric, onset, onset_time, step, level, least_s, level)
+            event = self._event = SlowStretch(metric, onset, step, "info", onset_time, level, least_s, level)
             for _, _, cost in track.slow_blocks:
                 self._count(event, cost, time)
             event.sudden = event.cost >= event.level * _of(self._slow, metric) > 0
@@ -336,12 +336,9 @@ class ThroughputDetector(Detector):
         if recovered_step is not None:
             evidence["recovered_at"] = recovered_step
         return self.finding(
-            event.metric,
-            event.onset,
-            event.seen,
+            event,
             now_step,
             state,
-            event.severity,
             title=f"Slower since step {event.onset} ({change:+.0f} %)"
             if state == "open"
             else f"Slower from step {event.onset} ({change:+.0f} %)",

@@ -23,6 +23,7 @@ __all__ = [
     "Claim",
     "Detector",
     "DetectorSettingError",
+    "Event",
     "Finding",
     "Mark",
     "Parameter",
@@ -206,6 +207,22 @@ class Claim:
     ended_step: int | None = None
 
 
+@dataclass(slots=True)
+class Event:
+    """What a detector knows of an event that it follows; most detectors know more.
+
+    Args:
+        metric: that the event is of, and is named after.
+        onset, seen: its first step, and the step at which it was first seen.
+        severity: the worst so far.
+    """
+
+    metric: str
+    onset: int
+    seen: int
+    severity: Severity
+
+
 class Detector(Stateful, ABC):
     """Base of all detectors: scores a point before it learns from it, and never learns from the anomaly.
 
@@ -326,17 +343,15 @@ class Detector(Stateful, ABC):
         key = self.key(of or metric, onset)
         self.context.claim(metric, Claim(self.name, key, self.kinds[0], onset, ended))
 
-    def finding(
-        self, of: str, onset: int, seen: int, now_step: int, state: State, severity: Severity, **facts: Any
-    ) -> Finding:
-        """Return what is known now of the event of the metric ``of`` that began at ``onset``.
+    def finding(self, event: Event, now_step: int, state: State, **facts: Any) -> Finding:
+        """Return what is known now of ``event``.
 
         Args:
-            seen: step at which it was first seen.
             facts: further fields of ``Finding``; ``metric`` where it is another one than the event is named after.
         """
-        every: dict[str, Any] = {"metric": of, "onset_step": onset, "step": seen, "now_step": now_step, **facts}
-        return Finding(self.name, self.key(of, onset), self.kinds[0], state, severity, **every)
+        every: dict[str, Any] = {"metric": event.metric, "onset_step": event.onset, "step": event.seen, **facts}
+        key = self.key(event.metric, event.onset)
+        return Finding(self.name, key, self.kinds[0], state, event.severity, now_step=now_step, **every)
 
     def note(self, mark: Mark) -> list[Finding]:
         """Take note of something that happened to the run, after the points before it and before those after it."""

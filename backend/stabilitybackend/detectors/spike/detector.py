@@ -209,6 +209,7 @@ class SpikeDetector(Detector):
                 metric=tracker.metric,
                 onset=first.step,
                 seen=step,
+                severity="warning",
                 level=baseline.level(),
                 scale=baseline.scale(),
                 peak=top.value,

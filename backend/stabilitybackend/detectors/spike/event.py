@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.detectors.engine.base import Recovery, Severity
+from stabilitybackend.detectors.engine.base import Event, Recovery
 from stabilitybackend.detectors.stats.robust import median
 
 #: Back at the usual level: the median of the last RECOVERY_RING points is within this many sigmas or this fraction of
@@ -48,15 +48,12 @@ __all__ = ["NEW_LEVEL_POINTS", "RECOVERY_RING", "SpikeEvent"]
 
 
 @dataclass(slots=True)
-class SpikeEvent:
+class SpikeEvent(Event):
     """One spike from its onset until it is closed, with the level from before it.
 
     ``advance`` takes one point and says whether something is news; the fields then tell what.
     """
 
-    metric: str
-    onset: int
-    seen: int
     level: float
     scale: float
     peak: float
@@ -65,7 +62,6 @@ class SpikeEvent:
     points: int
     needed: str
     dataset: str | None = None
-    severity: Severity = "warning"
     explained_by: list[str] = field(default_factory=list)
     confirmed_by: list[dict[str, Any]] = field(default_factory=list)
     #: Losses of data sets that moved in this event, by metric: (onset step, rise as a fraction of their level).

@@ -69,12 +69,9 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
         ],
     }
     return spike.finding(
-        event.metric,
-        event.onset,
-        event.seen,
+        event,
         now_step,
         state,
-        event.severity,
         title=f"{what[0].upper()}{what[1:]} spike at step {event.onset}",
         text=text,
         dataset=event.dataset,

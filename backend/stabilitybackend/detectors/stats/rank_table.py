@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stabilitybackend.detectors.engine.base import Event
+
 #: Steps of a window at first. It doubles where a rank logs few points in it.
 WINDOW_STEPS = 16
 
@@ -27,11 +29,9 @@ class RankWindow:
 
 
 @dataclass(slots=True)
-class SlowRankTable:
+class SlowRankTable(Event):
     """Ranks that became slow in the same window."""
 
-    onset: int
-    seen: int
     ranks: dict[int, float]
     level: float
     sigma: float
