@@ -41,7 +41,7 @@ _FEATURES = ("camera", "microphone", "geolocation", "payment", "usb", "serial", 
 def security_headers(script_hashes: Iterable[str]) -> list[tuple[bytes, bytes]]:
     """Return what every answer carries.
 
-    Scripts run from this server's own addresses, and those few that stand in the page itself, by their hash. Styles
+    Scripts run from this server's own addresses, and those few that are in the page itself, by their hash. Styles
     may stand in the page: Dash's renderer puts some twenty of its own there, and under this policy no style can send
     data to another host.
 

@@ -1,4 +1,4 @@
-"""Feels how long the event loop is kept from its work: a sleep that ends late tells it."""
+"""Feels how long the event loop is kept from its work: a sleep that ends late shows it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _installed = False
 
 
 def watch(run: Hooked) -> None:
-    """Tell ``run`` when an exception ends the process, when it exits, and when a child is forked."""
+    """Call ``run`` when an exception ends the process, when it exits, and when a child is forked."""
     global _installed
     _open_runs.append(run)
     if _installed:

@@ -34,7 +34,7 @@ class RankLineage:
         self._slot: Slot | None = None
 
     def attach(self, boundary: Boundary, slot: Slot) -> None:
-        """Tell these two from now on when a segment is entered."""
+        """Notify these two from now on when a segment is entered."""
         self._boundary = boundary
         self._slot = slot
 

@@ -397,4 +397,4 @@ class Run:
 
 
 def _ignore(step: int, now: float, metrics: Mapping[str, Any]) -> None:
-    """Stand in for the intake of a run that is not open."""
+    """Stand in for the metric coercion of a run that is not open."""

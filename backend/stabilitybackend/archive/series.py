@@ -1,4 +1,4 @@
-"""One series and its rows: what the hot and the cold half of a run's store both speak."""
+"""One series and its rows: what the hot and the cold half of a run's store share."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Lines:
         self.plain = True
 
     def is_export(self) -> bool:
-        """Return whether the first line is that of our own export, which tells its segments in keys of its own."""
+        """Return whether the first line is that of our own export, which has its segments in keys of its own."""
         try:
             with _open(self.path) as file:
                 first = msgspec.json.decode(file.readline(MAX_LINE_BYTES))

@@ -20,11 +20,11 @@ from stabilitybackend.stateful import Stateful, fresh
 
 #: Metrics that tell which rank is the one that people look at and detectors judge.
 PRIMARY_METRICS = ("loss", "grad_norm", "lr")
-#: Points of the branch that was left that a fork's mark tells, for each metric: what is trained again soon.
+#: Points of the branch that was left that a fork's mark holds, for each metric: what is trained again soon.
 DISCARDED_POINTS = 512
-#: Losses that a fork's mark tells of.
+#: Losses that a fork's mark holds.
 DISCARDED_METRICS = 32
-#: Resumes without going back that are remembered, newest ones: they have no segment that tells of them.
+#: Resumes without going back that are remembered, newest ones: they have no segment.
 MAX_RESUMES = 64
 
 __all__ = ["PRIMARY_METRICS", "Found", "Judge"]

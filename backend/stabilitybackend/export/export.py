@@ -34,7 +34,7 @@ _BLOCKS = 4_096
 #: where the points are.
 _FRESH_TRIES = 5
 _FRESH_PAUSE_S = 0.2
-#: Fields of a segment that an export tells (docs/api.md).
+#: Fields of a segment in an export (docs/api.md).
 _SEGMENT_FIELDS = (
     "id", "key", "parent", "fork_step", "cause", "reason", "command_id", "issuer", "changes", "applied",
     "created",

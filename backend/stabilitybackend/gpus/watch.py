@@ -314,7 +314,7 @@ class GpuWatch(Stateful):
 
     @property
     def symptoms(self) -> Iterable[tuple[str, Sign]]:
-        """Return (GPU, sign) of the symptoms that stand alone, oldest first."""
+        """Return (GPU, sign) of the symptoms that are alone, oldest first."""
         return ((ident, sign) for (ident, _, _), sign in self._symptoms.items())
 
     def load(self, incidents: Iterable[Incident]) -> None:

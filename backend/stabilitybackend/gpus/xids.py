@@ -116,7 +116,7 @@ def _rows() -> tuple[Xid, ...]:
             (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)),
             Xid(0, "a copy engine stopped on a job's copy", "application", "software", "RESTART_APP"),
         ),
-        # NVIDIA decides these by a sub-code and by Fatal or Nonfatal, which stand in the kernel's line.
+        # NVIDIA decides these by a sub-code and by Fatal or Nonfatal, which are in the kernel's line.
         (
             tuple(range(144, 151)),
             Xid(0, "NVLink error (fifth generation)", "reset", "link", "WORKFLOW_NVLINK5_ERR", True),

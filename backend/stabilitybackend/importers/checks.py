@@ -20,7 +20,7 @@ from stabilitybackend.importers.batches import Batch
 
 __all__ = ["CHECK_KEY", "MAX_CHECKS", "RowCheck", "stored_checks"]
 
-#: Where the sums stand in a run's config: source -> [records, sum].
+#: Where the sums are in a run's config: source -> [records, sum].
 CHECK_KEY = "import_check"
 #: Streams of a run whose sums are kept: the config of a run stays small.
 MAX_CHECKS = 64

@@ -1,4 +1,4 @@
-"""Tells the segments of one of our own exports again, in the order in which its rows need them."""
+"""Repeats the segments of one of our own exports, in the order in which its rows need them."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def _optimizer_checks(case: Case) -> tuple[str, ...]:
     curve = case.curve
     quiet, burst = curve.gradients.quiet_ratio, curve.gradients.burst_ratio
     stale = quiet <= QUIET_RATIO and burst >= BURST_RATIO
-    # A burst that one data set brought is that data's doing and tells nothing of the optimizer.
+    # A burst that one data set brought is that data's doing and means nothing for the optimizer.
     burst_alone = burst >= HUGE_BURST_RATIO and case.incident.dataset is None
     if stale or burst_alone or _many_spikes(case):
         why = (

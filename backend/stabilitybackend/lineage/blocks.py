@@ -1,7 +1,7 @@
 """Blocks of a frame that hold one stretch of steps: sets of metrics that were logged in turn.
 
 Agents gather the rows of such sets by their set, which costs a tenth of a block a row. To which segment they belong and
-in which order detectors hear them is as if they had come row by row.
+the order for detectors is as if they had come row by row.
 """
 
 from __future__ import annotations

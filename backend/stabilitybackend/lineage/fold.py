@@ -387,7 +387,7 @@ class LineageFold(Stateful):
         origin = state.segment
         cause: Cause = "command" if data.get("command_id") else "declared"
         if cause == "declared" and data.get("cause") in ("restart", "resume"):
-            cause = data["cause"]  # an export tells what was inferred live
+            cause = data["cause"]  # an export names what was inferred live
         segment = self.tree.fork(
             origin, data["to_step"], key=key, cause=cause, created=block.time,
             reason=data.get("reason") or "", command_id=data.get("command_id"), issuer=data.get("issuer"),

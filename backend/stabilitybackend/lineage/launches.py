@@ -1,4 +1,4 @@
-"""Tells which processes were started together: a launch is one start of the whole job, at most one process a rank.
+"""Finds which processes were started together: a launch is one start of the whole job, at most one process a rank.
 
 What is certain comes first: a rank has one process a launch; on one node a launch has one restart count; nothing starts
 in a launch of which a process has ended; ranks wait for each other in the first step. Among the launches that are left
@@ -27,7 +27,7 @@ NEAR_LAUNCHES = 8
 
 @dataclass(frozen=True)
 class _ProcessStart:
-    """What tells of a process to which launch it belongs; ``generation`` is its launcher's restart count."""
+    """What shows to which launch a process belongs; ``generation`` is its launcher's restart count."""
 
     source: str
     rank: int

@@ -189,7 +189,7 @@ class SegmentTree(Stateful):
         return segment
 
     def note_applied(self, event: EventBlock) -> None:
-        """Take what a rank says that it changed in the rollback that it obeyed; any other event tells nothing."""
+        """Take what a rank says that it changed in the rollback that it obeyed; any other event changes nothing."""
         if event.type == "command" and isinstance(event.data.get("applied"), dict):
             for segment in self.with_key(str(event.data.get("command_id"))):
                 segment.note_applied(event.data["applied"])
@@ -220,7 +220,7 @@ class SegmentTree(Stateful):
         """Return the ranges from the root to ``segment`` (default: the head), each cut at its child's fork step.
 
         Args:
-            since: leave out the ranges that end before this step, as far as those after them tell.
+            since: leave out the ranges that end before this step, as far as those after them go.
         """
         if segment is None and since <= ROOT_FORK:
             return tuple(self._path)

@@ -135,7 +135,7 @@ class AgentBook:
         return {name for name, agent in self.all.items() if not agent.silent_s(now) > lost_after_s}
 
     def unheard(self, now: float) -> set[str]:
-        """Return the agents that are away, or silent for so long that their ranks tell nothing any more."""
+        """Return the agents that are away, or silent for so long that their ranks report nothing any more."""
         agents = self.all.items()
         return {name for name, agent in agents if not agent.connected or agent.silent_s(now) > SILENT_AFTER_S}
 

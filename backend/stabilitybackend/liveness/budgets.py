@@ -1,10 +1,10 @@
-"""How long a rank of this run may stand where it is: learned per phase, by all ranks together, over restarts.
+"""How long a rank of this run may stay where it is: learned per phase, by all ranks together, over restarts.
 
 Rules (docs/liveness.md), ``longest`` being the longest time that was seen:
 
 * a usual phase: 5 x longest, at least the floor and 2 x the longest step, at most the ceiling; one that was never seen:
   5 x the longest step;
-* no phase: 5 x the longest step or stand of this rank (a job may tell a step in a hundred), at least 3 x the floor: it
+* no phase: 5 x the longest step or stall of this rank (a job may report 1 step in 100), at least 3 x the floor: it
   may be in a checkpoint that nobody declared;
 * a phase known as long, and the first step of a process: 600 s at first, from its second time on 5 x longest, 120 to
   7,200 s;
@@ -31,11 +31,11 @@ __all__ = ["AFTER_LOOP", "FACTOR", "LONG_FLOOR_S", "Budgets", "Seen", "is_long"]
 #: one without a phase.
 AFTER_LOOP = run_components.AFTER_LOOP.decode()
 
-#: A rank may stand this many times the longest time that was seen: NVRx's ``safety_factor`` (docs/liveness.md) ...
+#: A rank may stall this many times the longest time that was seen: NVRx's ``safety_factor`` (docs/liveness.md) ...
 FACTOR = 5.0
 #: ... and never less than so many of the longest steps: a stall shorter than that is slow, not stuck.
 STEP_FACTOR = 2.0
-#: Where no phase is reported, so many times the floor: nothing tells a save or a validation from a hang there.
+#: Where no phase is reported, so many times the floor: a save or a validation looks like a hang there.
 UNNAMED_FACTOR = 3.0
 #: Budget of a long phase, or of a first step, that was not seen twice yet, seconds.
 LONG_FLOOR_S = 600.0
@@ -69,7 +69,7 @@ _WORDS = re.compile(r"[a-z]+")
 
 @lru_cache(maxsize=4_096)
 def is_long(phase: str) -> bool:
-    """Say whether a phase's name tells that it may be long without being a hang."""
+    """Say whether a phase's name means that it may be long without being a hang."""
     words = set(_WORDS.findall(phase.lower()))
     if not words.isdisjoint(_A_STEP):
         words.discard("load")
@@ -106,7 +106,7 @@ class Budgets:
     def of(
         self, phase: str, expect_s: float, limits: Limits, *, first_step_done: bool, stand_s: float = 0.0
     ) -> float:  # fmt: skip
-        """Return how long a rank may stand in a phase, seconds.
+        """Return how long a rank may stay in a phase, seconds.
 
         Args:
             phase: its name, empty for none.

@@ -1,4 +1,4 @@
-"""Tells a first step that is stuck from one that is long, well before its budget (600 s) is over.
+"""Tells a stuck first step from a long one, well before its budget (600 s) is over.
 
 A first step compiles, fills caches and builds extensions: for minutes nobody knows how long it may take. But where no
 rank moves, no main thread uses the processor and two stack samples are the same, nothing is being made. Who waits
@@ -74,18 +74,18 @@ class FirstStep:
 
     @staticmethod
     def concerns(visible: Sequence[RankWatch], limits: Limits) -> bool:
-        """Say whether all ranks stand before the end of their first step, in no phase that may be long."""
+        """Say whether all ranks are before the end of their first step, in no phase that may be long."""
         check_s = _check_s(limits)
         return bool(visible) and all(
             not watch.first_step_done and not watch.in_long_phase and watch.stalled_s >= check_s for watch in visible
         )
 
     def stuck(self, job: JobSnapshot, limits: Limits, now: float) -> bool:
-        """Say whether the job is stuck there; asks for stacks where they would tell.
+        """Say whether the job is stuck there; asks for stacks where they would show it.
 
         Args:
             job: the job as it is seen, of which ``concerns`` holds.
-            limits: how long ranks may stand.
+            limits: how long ranks may be stalled.
             now: unix seconds.
         """
         self._check_s = check_s = _check_s(limits)

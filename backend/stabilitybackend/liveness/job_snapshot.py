@@ -134,7 +134,7 @@ class JobSnapshot:
 
     @property
     def front(self) -> Wavefront:
-        """Where the collectives stand; empty without a Flight Recorder."""
+        """Where the collectives are stuck; empty without a Flight Recorder."""
         if self._front is None:
             self._front = self.dump.wavefront() if self.dump is not None else Wavefront()
         return self._front
@@ -161,7 +161,7 @@ class JobSnapshot:
 
     @cached_property
     def reporting_ranks(self) -> list[RankWatch]:
-        """Return the visible ranks that tell each step; all where none does."""
+        """Return the visible ranks that report each step; all where none does."""
         return [watch for watch in self.visible if not watch.sparse] or self.visible
 
     @property

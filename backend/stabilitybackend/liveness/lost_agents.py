@@ -32,7 +32,7 @@ MAX_NAMED = 64
 #: A connection that closes so soon after the agent's last message was closed by its kernel: the process ended. After a
 #: longer silence it was our own ping that gave up, seconds.
 CLOSED_BY_KERNEL_S = 4.0
-#: An agent may be silent so long before its ranks tell nothing of the job's progress, seconds.
+#: An agent may be silent so long before its ranks report nothing of the job's progress, seconds.
 SILENT_AFTER_S = 5.0
 #: Steps that a peer can do after the last message of a silent rank before it has to wait for that rank.
 STEPS_AHEAD = 2
@@ -160,7 +160,7 @@ class LostAgents:
         """Return what changes as agents are no longer away.
 
         Args:
-            how: of those, whether the agent or another one on its node speaks again, and what it had been.
+            how: of those, whether the agent or another one on its node reports again, and what it had been.
             newest_step: of the run.
         """
         found = []

@@ -1,4 +1,4 @@
-"""Tells apart a job that hangs, a process that died, and an agent that does not reach us.
+"""Tells apart a job that hangs, a process that died, and an agent that does not reach the server.
 
 Pure: what agents report and the time are handed in, findings come out of ``tick``. It never claims more than it sees:
 a hang is only reported of ranks whose slots arrive, and a suspect is called a suspect. The rules: docs/liveness.md.
@@ -52,7 +52,7 @@ class LivenessMonitor(Stateful):
 
     Args:
         run_id: the run.
-        limits: how long ranks may stand and agents be silent; may be replaced at any time.
+        limits: how long ranks may be stalled and agents silent; may be replaced at any time.
     """
 
     #: What agents collected on suspicion.
@@ -80,7 +80,7 @@ class LivenessMonitor(Stateful):
         self._excused_until = 0.0
         self._first_tick = math.inf
         self._gpu_faults: Iterable[CriticalFault] = ()
-        #: Of the job, as its frames tell it.
+        #: Of the job, as its frames report it.
         self.newest_start = JobStart(0.0, 0)
 
     # --- what is stored ------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class LivenessMonitor(Stateful):
         return how_it_runs(ranks, visible, self._agents, self._hang.finding, lost_after_s, self._first_tick, now)
 
     def budget_s(self, rank: int, source: str) -> float | None:
-        """Return how long a process may stand where it is, seconds; None for an older one, or one without a pace."""
+        """Return how long a process may stay where it is, seconds; None for an older one, or one without a pace."""
         watch = self._ranks.get(rank)
         return self._budget_of(watch) if watch is not None and watch.source == source and has_pace(watch) else None
 

@@ -1,4 +1,4 @@
-"""How a job that is not over runs, as far as its agents tell: the run's status and its note. Pure."""
+"""How a job that is not over runs, as far as its agents report: the run's status and its note. Pure."""
 
 from __future__ import annotations
 

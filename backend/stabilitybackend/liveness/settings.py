@@ -12,7 +12,7 @@ class Limits:
     """Bounds of the learned budgets, all in seconds.
 
     Args:
-        hang_floor_s: a rank may always stand so long before that is called a hang (``STABILITY_HANG_FLOOR_S``).
+        hang_floor_s: a rank may always stall so long before that is called a hang (``STABILITY_HANG_FLOOR_S``).
         hang_ceiling_s: no learned budget of a usual phase is longer (``STABILITY_HANG_CEILING_S``).
         agent_lost_s: an agent may be silent so long before that is reported (``STABILITY_AGENT_LOST_S``). Above 20: an
             agent that was stopped for 20 s and goes on has harmed nothing.

@@ -148,7 +148,7 @@ class SlowRanks:
                 if count <= old_count or total < old_total:
                     continue
                 whole += (total - old_total) / steps
-                # By the pass and not by the step: a pass that is under way stands in no total.
+                # By the pass and not by the step: a pass that is under way is in no total.
                 means.setdefault(name, {})[watch.rank] = (total - old_total) / (count - old_count)
                 passes.setdefault(name, []).append((count - old_count) / steps)
             pace.steps_s[watch.rank] = whole

@@ -389,7 +389,7 @@ class RunManager:
         await worker.room()
 
     async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:
-        """Wake the run's worker, and tell it how far the stream is ahead of it."""
+        """Wake the run's worker, and note how far the stream is ahead of it."""
         worker = self._workers.get(run_id)
         if worker is not None:
             worker.arrived(frame_id, size)

@@ -99,7 +99,7 @@ class CriticalFault(msgspec.Struct, frozen=True):
 
 
 class KernelLogLine(NamedTuple):
-    """A line of a node's kernel log that is about no GPU. ``pid``: of whom it speaks, None where that is not known."""
+    """A line of a node's kernel log that is about no GPU. ``pid``: whom it is about, None where that is not known."""
 
     node: str
     what: str

@@ -1,4 +1,4 @@
-"""The agent's life: lock, look, send, tell; and leave when the job is over and everything is confirmed."""
+"""The agent's life: lock, poll, send, report; and leave when the job is over and everything is confirmed."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ class AgentService:
 
     def _health_message(self) -> Health:
         for source in self._sources:
-            source.observe()  # an agent that itself was stopped for a while must not tell old slots under the new time
+            source.observe()  # an agent that was stopped for a while must not report old slots under the new time
         state = {
             "gpu": self._gpus.reading,
             "frames_sent": self._uplink.frames_sent,

@@ -1,4 +1,4 @@
-"""Carries out an ordered rollback with the job's own handler, and tells what it can do and what it did."""
+"""Carries out an ordered rollback with the job's own handler, and reports what it can do and what it did."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CHANGES", "Restoring"]
 
 #: What an order may ask for beside the step.
 CHANGES = ("lr_scale", "seed", "skip_batches")
-#: Facts that a handler may tell of one rollback.
+#: Facts that a handler may report of one rollback.
 MAX_APPLIED = 32
 #: Longest text of what a handler raised, characters.
 MAX_TEXT_CHARS = 10_000

@@ -199,7 +199,7 @@ class DetectorBank(Stateful):
         return found
 
     def mark(self, mark: Mark) -> list[Finding]:
-        """Tell the context and every detector that something happened to the run; return what changed.
+        """Let the context and every detector know that something happened to the run; return what changed.
 
         The state before it is saved: a run that goes back to the same step once more must not know of it.
         """

@@ -50,7 +50,7 @@ __all__ = ["RobustBaseline"]
 
 @dataclass(slots=True)
 class RobustBaseline:
-    """Tells what the next value of a metric should look like: ``location`` and ``scale``, both robust.
+    """Says what the next value of a metric should look like: ``location`` and ``scale``, both robust.
 
     The location is the smallest of the medians of the last 128, 32 and 9 values: the short ones follow a falling loss,
     the long one keeps a slow rise visible. The scale comes from what each value missed the location by, so that the

@@ -70,7 +70,7 @@ def is_cascade(death: Death) -> bool:
 
 
 def weight_of(death: Death) -> int:
-    """Return 0 for a death with a cause of its own, 1 for one that tells none, 2 for one that follows from another."""
+    """Return 0 for a death with a cause of its own, 1 for one that names none, 2 for one that follows from another."""
     if is_cascade(death):
         return 2
     return 0 if cause_of(death) in ("exception", "crash", "oom_kill", "signal") else 1

@@ -45,7 +45,7 @@ from stabilityclient.wire import started_ns
 MAX_DESCRIBED = 16
 #: Sources of deaths remembered, so that an event that comes again opens nothing again: those of the largest job.
 MAX_REMEMBERED = 20_000
-#: Characters and entries of one fact that an agent tells of a death.
+#: Characters and entries of one fact that an agent reports of a death.
 MAX_FACT_CHARS = 2_000
 MAX_FACT_ENTRIES = 16
 #: The report of a death may come so long after its process was seen to be gone, and the hang with it was over, seconds.
@@ -81,7 +81,7 @@ class DeathMonitor(Stateful):
     _hung: Hung | None = None
     #: One of the deaths that are not described was not by a signal from outside.
     _more_by_itself: bool = False
-    #: Nodes of the dead, and of those that are described the one that tells least of the cause.
+    #: Nodes of the dead, and of those that are described the one that explains least of the cause.
     _nodes: set[str] = fresh(set)
     _least: tuple[int, float, int] | None = None
     #: When the newest death of a job that runs again was, on its node's clock.
@@ -128,7 +128,7 @@ class DeathMonitor(Stateful):
         self._hung = known.hung
 
     def restored(self) -> None:
-        # Let the next ``news`` report an open death once more: a snapshot does not know whether it was heard.
+        # Let the next ``news`` report an open death once more: a snapshot does not know whether it was reported.
         self._changed = bool(self._deaths)
 
     def add(
@@ -182,7 +182,7 @@ class DeathMonitor(Stateful):
         return True
 
     def _make_room(self, fresh: Death) -> bool:
-        """Describe a death in the place of one that tells less of the cause; return whether there is one."""
+        """Describe a death in the place of one that explains less of the cause; return whether there is one."""
         if self._least is None:
             self._least = max(map(_order, self._deaths.values()))
         if _order(fresh) >= self._least:
@@ -300,7 +300,7 @@ class DeathMonitor(Stateful):
             text += f" {at}"
         if exception is not None and not by_hand:
             text += f": {exception.type or 'an exception'}: {cut(gist(exception.message))}".removesuffix(": ")
-        elif first.evidence and cause == "unknown":  # else it says the same, and stands in the verdict
+        elif first.evidence and cause == "unknown":  # else it says the same, and is in the verdict
             text += f" ({fact_text(first.evidence)})"
         text += "."
         if hung is not None:
@@ -348,7 +348,7 @@ class DeathMonitor(Stateful):
 
 
 def reported_by(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a ``Death`` that the data of an ``exception`` or ``process_death`` tell, within bounds."""
+    """Return the fields of a ``Death`` that the data of an ``exception`` or ``process_death`` gives, within bounds."""
     known = {name: _bounded(fact) for name, fact in data.items() if fact is not None}
     if kind == "process_death":
         return {name: known[name] for name in _FACTS if name in known}
@@ -365,7 +365,7 @@ def _short(hang: Finding) -> Hung:
 
 
 def _bounded(fact: Any) -> Any:
-    """Return a fact of an agent within bounds: it stands in the incident's evidence."""
+    """Return a fact of an agent within bounds: it goes into the incident's evidence."""
     if isinstance(fact, Mapping):
         return {str(name)[:MAX_FACT_CHARS]: _bounded(one) for name, one in list(fact.items())[:MAX_FACT_ENTRIES]}
     if isinstance(fact, list | tuple):

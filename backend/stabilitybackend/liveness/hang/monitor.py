@@ -55,7 +55,7 @@ class HangMonitor:
         self._busy: frozenset[int] = frozenset()
         #: Another verdict than the reported one, seen once: free probes flicker.
         self._doubt: tuple[str, list[int]] | None = None
-        #: Sources of the ranks that stand, and where: who has left its place since has gone on.
+        #: Sources of the ranks that are stalled, and where: who has left its place since has gone on.
         self._places: dict[int, tuple[str, int, str]] = {}
 
     def load(self, finding: Finding) -> None:
@@ -88,7 +88,7 @@ class HangMonitor:
             died: a process of the job is dead: what the others wait for is known.
             excused: some rank is in a long phase, and not for too long.
             over: no process of the job runs any more.
-            budget: tells a rank's budget and the usual step time.
+            budget: returns a rank's budget and the usual step time.
             now: unix seconds.
         """
         if self.finding is None:

@@ -24,7 +24,7 @@ __all__ = ["Allowance", "StallDetection", "budget_of", "has_pace"]
 
 
 class Allowance:
-    """Tells how long a rank may stand.
+    """Returns how long a rank may be stalled.
 
     Args:
         budgets: of the run. limits: floor and ceiling.
@@ -47,7 +47,7 @@ class Allowance:
 
 
 def budget_of(watch: RankWatch, budgets: Budgets, limits: Limits) -> float:
-    """Return how long a rank may stand where it is, seconds."""
+    """Return how long a rank may stay where it is, seconds."""
     return budgets.of(
         _declared(watch), watch.expect_s, limits, first_step_done=watch.first_step_done, stand_s=watch.stands.longest_s
     )
@@ -89,7 +89,7 @@ class StallDetection:
         self._made_before = {w.source: self._made_before.get(w.source, self._made) for w in visible if w.step < 0}
         for watch in fresh:
             if watch.step < 0 and self._made - self._made_before[watch.source] > PASSED_AFTER:
-                # It makes its steps with the others and tells none: a loop of run.steps() would have shown one.
+                # It makes its steps with the others and reports none: a loop of run.steps() would have shown one.
                 watch.stepless = watch.first_step_done = True
             moved_at, front = self._marks.get(watch.rank, (0.0, self._front))
             if moved_at == 0.0:
@@ -116,7 +116,7 @@ class StallDetection:
         """Return the ranks that stand for longer than they may, and whether that is excused.
 
         Args:
-            visible: running ranks whose slots arrive. every: all ranks. allowed: tells their budgets.
+            visible: running ranks whose slots arrive. every: all ranks. allowed: returns their budgets.
             excused_until: when some rank was last in a long phase, unix seconds.
             now: unix seconds.
         """

@@ -1,7 +1,7 @@
 """Looks at stacks before a hang that no phase explains is called a hang: it may be a save or a validation.
 
-Scripts that declare no phases save, validate and upload all the same, for minutes. Their stacks tell: whoever is in
-such work and in no collective is not stuck, and the others wait for it. As long as a stand is explained so, nothing is
+Scripts that declare no phases save, validate and upload all the same, for minutes. Their stacks show it: whoever is in
+such work and in no collective is not stuck, and the others wait for it. As long as a hang is explained so, nothing is
 said, at most as long as a declared phase may take that was never seen (``LONG_FLOOR_S``), and it is looked at again.
 """
 
@@ -51,7 +51,7 @@ class StackCheck:
         return request, self._asked_at
 
     def holds(self, job: JobSnapshot, now: float) -> bool:
-        """Say whether a hang is not to be reported yet; asks for stacks where they would tell.
+        """Say whether a hang is not to be reported yet; asks for stacks where they would show it.
 
         Args:
             job: the job as it is seen.

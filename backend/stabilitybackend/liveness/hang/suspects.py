@@ -139,7 +139,7 @@ def _step(job: JobSnapshot) -> _Answer:
 
 
 def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
-    """Return the ranks that the others wait for by the order of steps and phases; empty where it does not tell."""
+    """Return the ranks that the others wait for by the order of steps and phases; empty where it shows nothing."""
     told = [watch for watch in visible if not watch.sparse]
     if not told:
         return []
@@ -155,7 +155,7 @@ def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
 
 
 def _least_step(told: Sequence[RankWatch]) -> list[RankWatch]:
-    """Return the ranks of the least step, and those that may be at it because they tell none."""
+    """Return the ranks of the least step, and those that may be at it because they report none."""
     step = min((watch.step for watch in told if not watch.stepless), default=-1)
     return [watch for watch in told if watch.stepless or watch.step == step]
 

@@ -182,7 +182,7 @@ def _confidence(job: JobSnapshot, found: Sequence[Suspicion], kind: str) -> Conf
     """Return ``high``, ``medium`` or ``low``.
 
     High: evidence that suffices alone, ranks that never came while most did, or two kinds that name the same ranks, one
-    of them a stack. Medium: one kind that has other readings, two weak ones that agree, or evidence that would stand
+    of them a stack. Medium: one kind that has other readings, two weak ones that agree, or evidence that would hold
     alone beside other evidence against it. Low: the order of the phases alone, or nothing tells the ranks apart. Where
     ranks are not seen, only evidence that suffices alone is high.
     """
@@ -212,7 +212,7 @@ def _against(found: Sequence[Suspicion]) -> list[Suspicion]:
 
 
 def _beside(job: JobSnapshot, found: Sequence[Suspicion]) -> list[Suspicion]:
-    """Return who is seen to stand in its data while a silent node is suspected: no other node keeps it there."""
+    """Return who is seen to be stuck in its data while a silent node is suspected: no other node keeps it there."""
     if not found or found[0].kind != "node":
         return []
     data = {watch.rank for watch in job.visible if is_data(watch.phase)}
@@ -368,7 +368,7 @@ def _waiting(job: JobSnapshot, others: Sequence[RankWatch], after: bool, seen_at
 
 
 def _place(job: JobSnapshot, watch: RankWatch) -> str:
-    """Say where a rank is; of one that tells neither step nor phase the job's own innermost call does."""
+    """Say where a rank is; of one that reports neither step nor phase the job's own innermost call does."""
     stack = None if job.dump is None else job.dump.stack_of(watch.rank)
     if stack is None or watch.phase or not (watch.sparse or watch.stepless):
         return place_of(watch)

@@ -30,16 +30,16 @@ RECORDERS_AT_ONCE = 512
 
 #: Operations in which every member must give the same sizes. Others may differ by rank and are compared by name only.
 _SAME_SIZES = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "barrier"})
-#: Operations between two ranks: their numbers do not tell who is missing.
+#: Operations between two ranks: their numbers do not show who is missing.
 _BETWEEN_TWO = re.compile(r"^(i?send|i?recv|batch_isend_irecv|coalesced)\b|[ _](send|recv)\b")
 
 __all__ = ["Active", "Collective", "Group", "Joined", "Wavefront", "finding_wavefront", "read", "wavefront"]
 
 
 class Group(NamedTuple):
-    """A process group as one rank tells it: its key, its description and its members' global ranks, sorted.
+    """A process group as one rank reports it: its key, its description and its members' global ranks, sorted.
 
-    Description and members are empty where the rank does not know them: gloo tells them with its entries only.
+    Description and members are empty where the rank does not know them: gloo names them with its entries only.
     """
 
     key: str

@@ -231,7 +231,7 @@ class RestartFiles:
 
 
 def frame_checksum(message: bytes) -> int:
-    """Return what tells one stored message from another one."""
+    """Return what identifies one stored message."""
     return zlib.crc32(message)
 
 

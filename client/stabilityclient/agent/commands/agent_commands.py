@@ -81,7 +81,7 @@ class AgentCommands:
 
     Args:
         handlers: kind to what carries it out.
-        report: tells the server: ``report(command, state, detail)``.
+        report: reports to the server: ``report(command, state, detail)``.
         before: ``state()`` of an earlier life, or anything that was in its place.
         remember: writes ``state()`` down; called before something is done that depends on it.
         now: unix seconds.

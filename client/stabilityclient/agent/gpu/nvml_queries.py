@@ -17,7 +17,7 @@ __all__ = ["DriverGone", "NvmlDevice", "error_code", "error_text"]
 _MIB = 1024 * 1024
 #: NVLinks of one GPU (NVML_NVLINK_MAX_LINKS of nvidia-ml-py 13.615).
 MAX_LINKS = 36
-#: Temperature from which a sensor tells nonsense, degrees: every GPU switches itself off long before.
+#: Temperature from which a sensor reads nonsense, degrees: every GPU switches itself off long before.
 MAX_TEMP_C = 150.0
 #: Return codes of NVML (nvml.h, nvmlReturn_t).
 _INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 2, 3, 4, 13

@@ -115,7 +115,7 @@ class KernelLog:
             self.do = "give the container the host's /dev/kmsg and CAP_SYSLOG"
             return
         try:
-            os.lseek(fd, 0, os.SEEK_END)  # what is older than we is not ours to tell
+            os.lseek(fd, 0, os.SEEK_END)  # what is older than this agent is not reported by it
         except OSError:
             pass  # a FIFO: all of it is new
         self._fd = fd

@@ -96,7 +96,7 @@ class StackTaker:
         self._no_recorder: list[tuple[Source, str]] = []
 
     async def carry_out(self, command: CommandToRun, over: bool = False) -> tuple[str, str]:
-        """Look at all ranks, tell it in ``stacks`` events, and return how that went. Takes 4.5 s at most."""
+        """Sample all ranks, report it in ``stacks`` events, and return how that went. Takes 4.5 s at most."""
         samples = [_RankSample(source) for source in living_ranks(self._sources)]
         if not samples:
             return "failed", "no rank is alive on this node"
