@@ -63,19 +63,6 @@ function series(id, metrics, options) {
   return Promise.all(answers);
 }
 
-/** Whether a server that does not know an address answered: an older one than this page. */
-const absent = (error) => error.status === 404 || error.status === 405;
-
-/** What an address answers; null where the server has no such address. @returns {Promise<any>} */
-async function optional(path) {
-  try {
-    return await call("GET", path);
-  } catch (error) {
-    if (absent(error)) return null;
-    throw error;
-  }
-}
-
 /** @typedef {import("../../../types/api").Answers} Answers */
 
 export const api = {
@@ -108,15 +95,19 @@ export const api = {
   heldStacks: async (id, request) =>
     ((await call("GET", `${runPath(id)}/stacks`)).dumps || []).find((dump) => dump.request === request) || null,
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/stacks/{request}"]>} */
-  stacks: (id, request) => optional(`${runPath(id)}/stacks/${encodeURIComponent(request)}`),
+  stacks: (id, request) =>
+    call("GET", `${runPath(id)}/stacks/${encodeURIComponent(request)}`).catch((error) => {
+      if (error.status === 404) return null; // it is gone, or nobody has answered yet
+      throw error;
+    }),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/plan"]>} */
-  plan: (id) => optional(`${runPath(id)}/plan?ordered=true`),
+  plan: (id) => call("GET", `${runPath(id)}/plan?ordered=true`),
   /** The rollback that the server suggests, and the checkpoints that it offers. */
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback"]>} */
   wayBack: (id, incident) =>
     call("GET", `${runPath(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
   /** @returns {Promise<Answers["GET /api/v1/gpus"]>} */
-  gpus: () => optional("/gpus"),
+  gpus: () => call("GET", "/gpus"),
   /** @returns {Promise<Answers["GET /api/v1/interruptions"]>} */
   interruptions: (query) => call("GET", `/interruptions${query ? `?${query}` : ""}`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category"]>} */
@@ -127,7 +118,7 @@ export const api = {
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/health"]>} */
   health: (id) => call("GET", `${runPath(id)}/health`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/gpus"]>} */
-  gpusOf: (id) => optional(`${runPath(id)}/gpus`),
+  gpusOf: (id) => call("GET", `${runPath(id)}/gpus`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/commands"]>} */
   commands: (id) => call("GET", `${runPath(id)}/commands`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/commands/{command_id}"]>} */
@@ -139,16 +130,16 @@ export const api = {
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/segments/{segment}/undo"]>} */
   undo: (id, segment) => call("POST", `${runPath(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/ledger"]>} */
-  ledger: (id) => optional(`${runPath(id)}/ledger`),
+  ledger: (id) => call("GET", `${runPath(id)}/ledger`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */
-  detectorsOf: (id) => optional(`${runPath(id)}/detectors`),
+  detectorsOf: (id) => call("GET", `${runPath(id)}/detectors`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */
   setDetectors: (id, settings) => call("PUT", `${runPath(id)}/detectors`, { settings }),
   /** Takes as long as it takes, until `signal` ends it. */
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/backtest"]>} */
   tryDetectors: (id, body, signal) => call("POST", `${runPath(id)}/backtest`, body, signal),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/storage"]>} */
-  storage: (id) => optional(`${runPath(id)}/storage`),
+  storage: (id) => call("GET", `${runPath(id)}/storage`),
   /** @returns {Promise<Answers["GET /api/v1/compare"]>} */
   compare: (query) => call("GET", `/compare?${query}`),
   /** @returns {Promise<Answers["GET /api/v1/me"]>} */

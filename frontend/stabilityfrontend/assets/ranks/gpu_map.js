@@ -130,11 +130,11 @@ export class GpuMap {
     this.timer = setInterval(() => document.hidden || this.fetch(), ASK_MS);
   }
 
-  /** What the server knows of GPUs: identity, faults, offences of earlier runs. An older server knows nothing. */
+  /** What the server knows of GPUs: identity, faults, offences of earlier runs. */
   async fetch() {
     try {
       const answer = await api.gpusOf(this.page.id);
-      if (this.page.gone || !answer) return;
+      if (this.page.gone) return;
       this.known = new Map(
         (Array.isArray(answer.gpus) ? answer.gpus : []).map((gpu) => [`${gpu.node} ${gpu.index}`, gpu]),
       );

@@ -49,7 +49,6 @@ export class Ledger {
     try {
       const answer = await api.ledger(page.id);
       if (page.gone) return;
-      if (answer === null) return; // a server without a ledger: no panel, no more questions
       const before = this.lost;
       this.answer = answer;
       this.lost = JSON.stringify(answer.rollbacks.map((one) => [one.segment, one.steps_lost, one.last_dead_step]));

@@ -37,7 +37,7 @@ export class StorageLine {
     const { page } = this;
     try {
       const answer = await api.storage(page.id);
-      if (page.gone || answer === null) return; // a server without an archive says nothing
+      if (page.gone) return;
       this.answer = answer;
       this.draw();
     } catch {
