@@ -45,6 +45,9 @@ const [ROW_PX, COLUMN_PX] = [33, 80];
 /** Half of a mark, a letter's place under a flag, the bar of what a fork discarded above the plot: pixels. */
 const [MARK_PX, FLAG_PX, SPAN_PX] = [4, 15, 4];
 
+/** Points in one stroke: one of thousands that goes up and down costs far more than its parts. */
+const STROKE = 128;
+
 export class Plot {
   /**
    * @param {HTMLElement} element
@@ -221,6 +224,7 @@ export class Plot {
     context.setLineDash(line.dash || []);
     context.beginPath();
     let open = false;
+    let points = 0;
     const alone = [];
     const { x, y } = line;
     for (let index = 0; index < x.length; index += 1) {
@@ -231,8 +235,15 @@ export class Plot {
       }
       const px = this.toX(x[index]);
       const py = this.toY(row, value);
-      if (open) context.lineTo(px, py);
-      else {
+      if (open) {
+        context.lineTo(px, py);
+        points += 1;
+        if (!line.dash && points % STROKE === 0) {
+          context.stroke();
+          context.beginPath();
+          context.moveTo(px, py);
+        }
+      } else {
         context.moveTo(px, py);
         if (index + 1 >= x.length || y[index + 1] === null) alone.push([px, py]);
       }
