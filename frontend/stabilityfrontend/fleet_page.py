@@ -1,118 +1,228 @@
-"""The skeleton of the fleet's page: what interrupted all runs, how much time that cost, which GPUs do it again."""
+"""The fleet: what interrupted all runs, how much time that cost, which GPUs do it again.
+
+Period, project and the interruption that is open stand in the address (``days``, ``project``, ``open``), so that a link
+shows the same.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dash import html
 
-from stabilityfrontend.controls import more_panels, panel_head, segmented, topbar
+from stabilityfrontend.controls import choice, links, panel_head, totals
 from stabilityfrontend.declared import page
+from stabilityfrontend.format import count, duration, number, percent, plural
+from stabilityfrontend.interruption_list import href, interruptions
+from stabilityfrontend.tables import Cell, Column, table
+from stabilityfrontend.viewer import Api
 
-__all__ = ["HEADLINES", "bar", "body"]
+__all__ = ["fleet"]
 
-#: Headline numbers: id, words above, exactly how it is computed (under the pointer).
-HEADLINES = (
-    ("count", "Interruptions", "Stops of a job that nobody asked for. One a stop, however many ranks it took along."),
-    (
-        "lost",
-        "Time lost",
-        "Of all interruptions: from the last progress until training went on, and the steps that were trained twice.",
-    ),
-    ("mtbi", "Mean time between", "Hours that all runs of the period trained, divided by the interruptions."),
-    (
-        "rate",
-        "Per 1,000 GPU-hours",
-        "Interruptions per 1,000 GPU-hours that all runs of the period trained. Makes fleets of different sizes alike.",
-    ),
-)
+#: ``days`` of the address, and what the button says; without it they are 30.
+PERIODS = {"7": "7 days", "30": "30 days", "90": "90 days", "all": "All"}
+#: GPU-hours below which nothing is said of a thousand of them.
+FEW_HOURS = 10
+_VISIBLE = {"direct": "directly", "indirect": "indirectly", "no": "not visible"}
 
 
-@page("/fleet", name="Fleet", order=10, live="fleet")
-def skeleton() -> html.Div:
+@page("/fleet", name="Fleet", order=10)
+def fleet(api: Api, query: Mapping[str, str]) -> list[Any]:
     """Return the page."""
-    return html.Div([topbar(bar()), *body()], className="page")
+    days = query["days"] if query.get("days") in PERIODS else "30"
+    project = query.get("project", "")
+    data = api.get("/interruptions", days=None if days == "all" else days, project=project or None)
+    gpus = api.get("/gpus")["gpus"]
+    stops = data["interruptions"]
+    shown = [_tools(days, project, data["projects"])]
+    if data["runs"] or stops:
+        shown.append(totals("fleet-total", _totals(data), id="fleet-totals", className="panel totals four"))
+    if stops:
+        of_table = html.Span("the causes in the words and order of Llama 3's table", className="sub")
+        shown += [
+            html.Section([panel_head("What interrupted training", of_table), *_table(data)], className="panel"),
+            interruptions(stops, data["table"], query),
+        ]
+    else:
+        shown.append(_empty(data["runs"], days, project))
+    return [*shown, _gpus(gpus)] if gpus else shown
 
 
-def bar() -> list[Any]:
-    """Return what the page puts into the top bar."""
-    return [
-        html.A("Runs", href="/", className="crumb", id="crumb-runs"),
-        html.Span("/", className="crumb-sep"),
-        html.Span("Fleet", className="crumb-here"),
-        html.Span(className="grow"),
-        html.Span(id="live-pill", className="pill quiet"),
+def _tools(days: str, project: str, projects: list[str]) -> html.Div:
+    there = {"project": project}
+    known = sorted({*projects, project} - {""})
+    parts: list[Any] = [
+        links("fleet-days", "Period", [(text, href(there, days=name), name == days) for name, text in PERIODS.items()])
     ]
+    if known:
+        parts.append(
+            choice("fleet-projects", "Project", "project", [("", "all"), *((one, one) for one in known)], project)
+        )
+    return html.Div(parts, className="fleet-tools")
 
 
-def body() -> list[Any]:
-    """Return the regions below the top bar."""
+def _totals(data: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
+    lost, running, hours = data["time_lost_s"], data["running_s"], data["gpu_hours"]
+    rate, few = data["per_1000_gpu_hours"], hours is not None and hours < FEW_HOURS
+    aside = f"; {count(data['not_counted'])} by hand or by themselves not counted" if data["not_counted"] else ""
+    share = f"{percent(lost / (running + lost))} of the time" if lost and running else ""
     return [
-        html.Div(id="banner", role="alert", hidden=True),
-        html.Main(
-            [
-                html.Div(
-                    [
-                        segmented(
-                            "fleet-days",
-                            "Period",
-                            [("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("all", "All")],
-                        ),
-                        # Made by the script: projects are known when the list of runs is.
-                        html.Div(id="fleet-project", className="tool"),
-                        html.Span(className="grow"),
-                        html.Span(id="fleet-note", className="sub"),
-                    ],
-                    className="fleet-tools",
-                ),
-                html.Section(
-                    [_headline(*headline) for headline in HEADLINES],
-                    id="fleet-totals",
-                    className="panel totals four",
-                    **{"aria-label": "In this period"},
-                ),
-                html.Div(id="fleet-empty", hidden=True),
-                html.Section(
-                    [
-                        panel_head("What interrupted training", html.Span(id="fleet-table-note", className="sub")),
-                        html.Div(id="fleet-table", className="wide-table"),
-                    ],
-                    className="panel",
-                    id="fleet-table-panel",
-                ),
-                html.Section(
-                    [
-                        panel_head("Interruptions", html.Span(id="fleet-list-note", className="sub")),
-                        html.Div(id="fleet-list"),
-                    ],
-                    className="panel",
-                    id="fleet-list-panel",
-                ),
-                html.Section(
-                    [
-                        panel_head("GPUs with faults", html.Span(id="fleet-gpus-note", className="sub")),
-                        html.Div(id="fleet-gpus", className="wide-table"),
-                    ],
-                    className="panel",
-                    id="fleet-gpus-panel",
-                ),
-                more_panels(),
-            ],
-            className="list stack",
-            id="fleet-main",
+        (
+            "count",
+            "Interruptions",
+            count(data["count"]),
+            f"in {plural(data['runs'], 'run')}{aside}",
+            "Stops of a job that nobody asked for. One a stop, however many ranks it took along.",
+        ),
+        (
+            "lost",
+            "Time lost",
+            duration(lost) if lost else "0",
+            share,
+            "Of all interruptions: from the last progress until training went on, and the steps that were trained "
+            "twice.",
+        ),
+        (
+            "mtbi",
+            "Mean time between",
+            duration(data["mtbi_s"]),
+            f"{duration(running)} trained" if running else "",
+            "Hours that all runs of the period trained, divided by the interruptions.",
+        ),
+        (
+            "rate",
+            "Per 1,000 GPU-hours",
+            "–" if few else number(rate),
+            "" if hours is None else f"{number(hours)} GPU-hours{': too few to say' if few else ''}",
+            "Interruptions per 1,000 GPU-hours that all runs of the period trained. Makes fleets of different sizes "
+            "alike.",
         ),
     ]
 
 
-def _headline(id_: str, label: str, how: str) -> html.Div:
+def _table(data: Mapping[str, Any]) -> list[Any]:
+    rows, published = data["table"], data["published"]
+    most = max([one["share"] or 0 for one in rows] + [one["published_share"] or 0 for one in rows], default=0)
+    heads = [
+        ("Category", ""),
+        ("Count", "num"),
+        ("Share", "num"),
+        ("Time lost", "num"),
+        ("", "bars"),
+        ("Llama 3", "num"),
+    ]
+    head = [html.Th(words, scope="col", className=look) for words, look in [*heads, ("Visibility", "")]]
+    said = f"{count(published['count'])} unexpected interruptions in {count(published['days'])} days on " + (
+        f"{count(published['gpus'])} GPUs ({published['source']}). {published['note']}"
+    )
+    return [
+        html.Div(
+            html.Table(
+                [html.Thead(html.Tr(head)), html.Tbody([_category(one, most) for one in rows])],
+                className="table dense fleet-table",
+            ),
+            id="fleet-table",
+            className="wide-table",
+        ),
+        html.P(
+            [
+                html.Span([html.I(className="line"), "this fleet"], className="key"),
+                " ",
+                html.Span([html.I(className="line quiet"), "Llama 3"], className="key"),
+                f" · {said}",
+            ],
+            className="panel-note",
+        ),
+    ]
+
+
+def _category(one: Mapping[str, Any], most: float) -> html.Tr:
+    theirs = one["published_share"]
+    bars = [("ours", one["share"] or 0), ("theirs", theirs or 0)]
+    return html.Tr(
+        [
+            html.Th(one["label"], scope="row"),
+            html.Td(count(one["count"]), className="num strong"),
+            html.Td(percent(one["share"]) if one["count"] else "–", className="num"),
+            html.Td(duration(one["time_lost_s"]) if one["count"] else "–", className="num"),
+            html.Td(
+                [html.I(className=look, style={"width": f"{100 * share / (most or 1):.1f}%"}) for look, share in bars],
+                className="bars",
+                **{"aria-hidden": "true"},
+            ),
+            html.Td(
+                "not in it" if theirs is None else percent(theirs),
+                className="num sub",
+                title=None if theirs is None else f"{count(one['published'])} of Llama 3's interruptions",
+            ),
+            html.Td(
+                [
+                    html.Span(_VISIBLE[one["visible"]], className=f"seen {one['visible']}"),
+                    html.Span(f": {one['sees']}", className="sub") if one["sees"] else None,
+                ],
+                className="sees",
+            ),
+        ],
+        className="" if one["count"] else "never",
+        **{"data-category": one["category"]},
+    )
+
+
+def _gpus(gpus: list[dict[str, Any]]) -> html.Section:
+    rows = []
+    for gpu in sorted(gpus, key=lambda one: (-one["runs"], -one["count"], -one["last"])):
+        newest = gpu["faults"][0] if gpu["faults"] else None
+        again = gpu["runs"] > 1
+        where = [gpu["node"], "" if gpu["index"] is None else f"GPU {gpu['index']}"]
+        link = f"/runs/{newest['run_id']}/incidents/{newest['incident_id']}" if newest and newest["incident_id"] else ""
+        rows.append(
+            {
+                "id": gpu["uuid"],
+                "gpu": Cell(
+                    gpu["uuid"],
+                    sub=" · ".join(filter(None, [gpu["name"], "repeats" if again else ""])),
+                    tone="critical" if again or gpu["recent"] > 1 else "",
+                ),
+                "where": " · ".join(filter(None, where)),
+                "count": gpu["count"],
+                "runs": gpu["runs"],
+                "recent": gpu["recent"],
+                "last": Cell(gpu["last"], moment=True),
+                "class": newest["class"] if newest else "",
+                "newest": Cell(newest["title"] or newest["what"], href=link) if newest else "",
+            }
+        )
+    columns = [
+        Column("gpu", "GPU", grow=2, width=190),
+        Column("where", "Where", width=110),
+        Column("count", "Faults", number=True, grow=0.5, width=80),
+        Column("runs", "Runs", number=True, grow=0.5, width=80),
+        Column("recent", "14 days", number=True, grow=0.5, width=85),
+        Column("last", "Last", width=140),
+        Column("class", "Class", width=90),
+        Column("newest", "Newest fault", grow=2, width=180),
+    ]
+    note = html.Span("over all runs and projects, those that do it again first", className="sub")
+    return html.Section(
+        [panel_head("GPUs with faults", note), table(rows, columns, key="id", id="fleet-gpus")], className="panel"
+    )
+
+
+def _empty(runs: int, days: str, project: str) -> html.Div:
+    period = "as long as this server remembers" if days == "all" else f"in the last {days} days"
+    what = f"{plural(runs, 'run')} trained {period}, and none of them stopped without being asked to"
+    said = what if runs else f"There is no run {period}"
     return html.Div(
         [
-            html.Div(label, className="kpi-label"),
-            html.Div([html.Span("–", className="kpi-value"), html.Span(className="kpi-unit")], className="kpi-line"),
-            html.Div(className="kpi-note"),
+            html.H2("Nothing has interrupted training" if runs else "No run trained"),
+            html.P(f"{said} in project “{project}”." if project else f"{said}."),
+            html.P(
+                "When a job dies, hangs, or loses a node or a GPU, the stop appears here: what it was, in the words of "
+                "the table that the Llama 3 report published, what speaks for that, how sure it is, and what it cost. "
+                "Nothing has to be set up for it."
+            ),
         ],
-        id=f"fleet-total-{id_}",
-        className="total",
-        title=how,
-        tabIndex="0",
+        className="empty panel",
+        id="fleet-empty",
     )

@@ -31,6 +31,7 @@ class Cell:
         href: address that it leads to.
         tone: ``good``, ``warning``, ``critical`` or ``quiet``.
         title: what is shown under the pointer.
+        moment: the value is a time, unix seconds; the browser writes it in the viewer's time zone.
     """
 
     value: str | float | None
@@ -39,6 +40,7 @@ class Cell:
     href: str = ""
     tone: str = ""
     title: str = ""
+    moment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,6 @@ class Column:
         number: its values are numbers: right-aligned, filtered as such.
         grow: its share of the width that is left.
         width: least width, px.
-        choices: what a cell may become, where people may change it: double-click, or Enter.
         tip: how it is computed, shown under the pointer.
     """
 
@@ -60,7 +61,6 @@ class Column:
     number: bool = False
     grow: float = 1
     width: int = 90
-    choices: tuple[str, ...] = ()
     tip: str = ""
 
 
@@ -70,16 +70,14 @@ def table(
     *,
     key: str | None = None,
     id: Any = None,
-    select: bool = False,
 ) -> AgGrid:
     """Return a table.
 
     Args:
         rows: cells or plain values by the columns' fields.
         columns: from left to right.
-        key: field whose values tell rows apart: a row that is still there keeps its place and its selection.
+        key: field whose values tell rows apart: a row that is still there keeps its place.
         id: of the component, for callbacks.
-        select: one row can be chosen.
     """
     high = any(isinstance(cell, Cell) and cell.sub for row in rows for cell in row.values())
     row_px = _ROW_WITH_SUB_PX if high else _ROW_PX
@@ -97,12 +95,8 @@ def table(
             "animateRows": False,
             "enableCellTextSelection": True,
             "ensureDomOrder": True,
-            "suppressCellFocus": not select and not any(column.choices for column in columns),
             "tooltipShowDelay": 400,
-        }
-        | (
-            {"rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True}} if select else {}
-        ),
+        },
         className="grid",
         style={"height": f"{height}px", "width": "100%"},
         **given,
@@ -113,7 +107,14 @@ def _row(row: Mapping[str, Cell | str | float | None]) -> dict[str, Any]:
     plain: dict[str, Any] = {"cells": {}}
     for field, cell in row.items():
         if isinstance(cell, Cell):
-            looks = {"text": cell.text, "sub": cell.sub, "href": cell.href, "tone": cell.tone, "title": cell.title}
+            looks = {
+                "text": cell.text,
+                "sub": cell.sub,
+                "href": cell.href,
+                "tone": cell.tone,
+                "title": cell.title,
+                "moment": cell.moment,
+            }
             plain["cells"][field] = {name: value for name, value in looks.items() if value}
             plain[field] = cell.value
         else:
@@ -132,7 +133,4 @@ def _column(column: Column) -> dict[str, Any]:
     }
     if column.number:
         look |= {"type": "rightAligned", "filter": "agNumberColumnFilter"}
-    if column.choices:
-        choices = {"values": list(column.choices)}
-        look |= {"editable": True, "cellEditor": "agSelectCellEditor", "cellEditorParams": choices}
     return look

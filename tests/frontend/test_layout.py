@@ -39,7 +39,7 @@ def nodes(node: Any) -> Iterator[dict[str, Any]]:
 
 def ids(node: Any) -> list[str]:
     """Return the ids in a layout, in order."""
-    return [props["id"] for props in nodes(node) if "id" in props]
+    return [props["id"] for props in nodes(node) if isinstance(props.get("id"), str)]
 
 
 def script_ids() -> set[str]:

@@ -5,7 +5,6 @@ import { viewer } from "./core/parts.js";
 import { watchPresses } from "./core/patch.js";
 import { go, route } from "./core/route.js";
 import { colorTheme } from "./core/theme.js";
-import { FleetPage } from "./fleet/fleet_page.js";
 import { IncidentPage } from "./incident/incident_page.js";
 import { showMe } from "./login/account.js";
 import { LoginPage } from "./login/login_page.js";
@@ -19,7 +18,6 @@ const PAGES = {
   run: RunPage,
   incident: IncidentPage,
   compare: ComparePage,
-  fleet: FleetPage,
   login: LoginPage,
   server: ServerPage,
 };

@@ -31,38 +31,37 @@ def test_an_interruption_comes_by_itself_is_corrected_and_leads_to_its_incident(
 ) -> None:
     page = open_page(server.url, width=1000)
     page.click("#pages a[href='/fleet']")
-    page.wait_for_selector("#fleet-empty:not([hidden]) h2")
+    page.wait_for_selector("#fleet-empty h2")
     assert page.inner_text("#fleet-empty h2") == "No run trained"
     assert "Llama 3" in page.inner_text("#fleet-empty")
 
     plan = json.dumps({"stop": 100_000, "period_s": 0.02, "die_at": [0, 40]})
     with Ranks("job.py", [plan], url=server.url, folder=tmp_path / "spool", run_id="r-1", world_size=1):
         # Nobody asks for it: the page hears that the run's state changed.
-        page.wait_for_selector("#fleet-list [data-interruption]")
+        page.wait_for_selector("#fleet-list .ag-row")
         assert page.inner_text("#fleet-total-count .kpi-value") == "1"
         assert page.locator("#fleet-table tbody tr").first.inner_text().startswith("Faulty GPU")
-        page.click("#fleet-list .fold")
-        assert "SIGKILL" in page.inner_text(".interruption-more")
+        page.click("#fleet-list .ag-row [col-id=since] a")
+        page.wait_for_selector("#fleet-open:has-text('SIGKILL')")
 
         # A person knows better; taking it back is choosing what was seen.
-        page.select_option("#fleet-list select", "power_supply")
-        wait_until(lambda: "set by" in page.inner_text("#fleet-list"), 20, "who set it is told")
-        wait_until(
-            lambda: page.inner_text("[data-category=power_supply] td:nth-of-type(1)") == "1", 20, "the table counts it"
-        )
-        seen = page.get_attribute("#fleet-list option:has-text('(as seen)')", "value") or ""
-        page.select_option("#fleet-list select", seen)
-        wait_until(lambda: "set by" not in page.inner_text("#fleet-list"), 20, "it is taken back")
+        page.select_option("#fleet-category", "power_supply")
+        page.wait_for_selector("#fleet-open:has-text('Set by')")
+        page.wait_for_selector("[data-category=power_supply] td:nth-of-type(1):text-is('1')")
+        page.select_option("#fleet-category", label=page.inner_text("#fleet-category option:has-text('(as seen)')"))
+        wait_until(lambda: "Set by" not in page.inner_text("#fleet-open"), 20, "it is taken back")
 
         # What is chosen stands in the address; another project has nothing.
+        page.click("#fleet-open a:text-is('Close')")
         page.select_option("#fleet-projects", "tests")
-        page.click("#fleet-days [data-value=all]")
-        assert page.evaluate("location.search") == "?days=all&project=tests"
+        page.click("#fleet-days a:text-is('All')")
+        page.wait_for_selector("#fleet-days .on:text-is('All')")
+        assert page.evaluate("location.search") == "?project=tests&days=all"
         other = open_page(f"{server.url}/fleet?days=7&project=nobody's", width=390)
-        other.wait_for_selector("#fleet-empty:not([hidden]) h2")
+        other.wait_for_selector("#fleet-empty h2")
         assert "in project “nobody's”" in other.inner_text("#fleet-empty")
-        assert other.get_attribute("#fleet-days [data-value='7']", "aria-pressed") == "true"
+        assert other.inner_text("#fleet-days [aria-current]") == "7 days"
 
-        page.click("#fleet-list .interruption-link a")
+        page.click("#fleet-list .ag-row [col-id=incident] a")
         page.wait_for_selector(".verdict-words")
         assert "Process death" in page.inner_text("#incident-head")

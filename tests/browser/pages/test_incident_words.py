@@ -1,4 +1,4 @@
-"""What the pages of incidents and of the fleet say, by our scripts alone: no server, every field from anywhere."""
+"""What the pages of incidents say, by our scripts alone: no server, every field from anywhere."""
 
 from __future__ import annotations
 
@@ -270,64 +270,3 @@ def test_a_node_that_the_plan_leaves_out_is_ticked_and_used_again_once_somebody_
     assert after[:2] == [[], ["n1"]]
     assert "Without n1" in before[2]
     assert after[2].endswith("Against the plan this is used again: n1.")
-
-
-FLEET = """
-  const S = window.stability;
-  const drawFleet = (data, gpus) => {
-    document.body.innerHTML = ["table", "list", "gpus"].map((id) => `<section><div id="fleet-${id}"></div></section>`)
-      .join("") + '<div id="fleet-empty"></div>';
-    S.drawFleet({
-      data, gpus, opened: new Set(["n-1"]), more: 1, days: "30", project: "", now: () => 2000, draw() {},
-      setCategory: (one, category) => (window.said = [one.id, category]),
-    });
-  };
-"""
-ROWS = [
-    {"category": "gpu_hbm3", "label": "GPU HBM3 Memory", "count": 1, "share": 0.5, "time_lost_s": 60.0,
-     "visible": "direct", "sees": NASTY, "published": 72, "published_share": 0.17},
-    {"category": "unknown", "label": "Unknown", "count": 1, "share": 0.5, "time_lost_s": 60.0, "visible": "no",
-     "sees": "", "published": None, "published_share": None},
-]  # fmt: skip
-STOP = {
-    "id": "n-1", "run_id": "r", "run_name": NASTY, "incident_id": "i-1", "incidents": ["i-1"], "category": "gpu_hbm3",
-    "seen_category": "unknown", "label": "GPU HBM3 Memory", "since": 1000.0, "time_lost_s": 60.0, "ranks": [3],
-    "nodes": ["gpu-1"], "gpus": ["GPU-1"], "evidence": ["Xid 94"], "confidence": "low", "unsure": "it came late",
-    "set_by": {"who": "alice", "time": 1500.0},
-}  # fmt: skip
-
-
-def test_the_fleet_shows_its_table_beside_the_published_one_and_who_corrected_what(pages: Page) -> None:
-    gpu = {"uuid": "GPU-1", "count": 3, "runs": 2, "recent": 1, "last": 1990.0, "faults": [{"class": "reset"}]}
-    once = {"uuid": "GPU-0", "count": 9, "runs": 1, "recent": 0, "last": 1999.0, "faults": []}
-    data = {"interruptions": [STOP], "table": ROWS, "published": {"count": 419, "days": 54, "gpus": 16384}, "runs": 1}
-    code = f"([data, gpus]) => {{ {FLEET} drawFleet(data, gpus); return document.body.innerText; }}"
-    words = pages.evaluate(code, [data, [once, gpu]])
-    for expected in (NASTY, "17 %", "419 unexpected interruptions", "set by alice", "seen as unknown", "Xid 94",
-                     "It came late.", "rank 3"):  # fmt: skip
-        assert expected in words, expected
-    assert pages.locator("#fleet-gpus tbody tr code").all_inner_texts() == ["GPU-1", "GPU-0"]
-    pages.select_option("#fleet-list select", "gpu_hbm3")
-    pages.select_option("#fleet-list select", "unknown")
-    assert pages.evaluate("window.said") == ["n-1", ""]  # what was seen is nobody's correction
-    assert pages.evaluate("window.pwned") is None
-
-
-def test_garbage_in_the_fleets_answers_leaves_a_page(pages: Page) -> None:
-    pages.evaluate(
-        f"""([data, garbage]) => {{ {FLEET}
-          const [stop] = data.interruptions;
-          const [row] = data.table;
-          for (const value of garbage) {{
-            for (const name in stop)
-              drawFleet(
-                {{ ...data, interruptions: [value, {{ ...stop, [name]: value }}] }}, [value, {{ faults: [value] }}],
-              );
-            for (const name in row) drawFleet({{ ...data, table: [value, {{ ...row, [name]: value }}] }}, []);
-            for (const name of ["table", "published", "interruptions", "runs"])
-              drawFleet({{ ...data, [name]: value }}, []);
-          }}
-        }}""",
-        [{"interruptions": [STOP], "table": ROWS, "published": {}, "runs": 1}, GARBAGE],
-    )
-    assert pages.evaluate("window.pwned") is None

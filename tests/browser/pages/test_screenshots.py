@@ -126,7 +126,7 @@ def test_screenshot_of_a_hang(
         page.wait_for_selector("#incident-stacks .stack-group.odd")
         take(page, "hang-dark")
         fleet = open_page(f"{server.url}/fleet", scheme="dark", width=1440, height=1180)
-        fleet.wait_for_selector("#fleet-list [data-interruption]")
+        fleet.wait_for_selector("#fleet-list .ag-row")
         take(fleet, "fleet-dark")
 
 

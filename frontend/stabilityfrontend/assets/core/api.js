@@ -108,11 +108,8 @@ export const api = {
     call("GET", `${runPath(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
   /** @returns {Promise<Answers["GET /api/v1/gpus"]>} */
   gpus: () => call("GET", "/gpus"),
-  /** @returns {Promise<Answers["GET /api/v1/interruptions"]>} */
-  interruptions: (query) => call("GET", `/interruptions${query ? `?${query}` : ""}`),
-  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category"]>} */
-  setCategory: (id, incident, category) =>
-    call("PUT", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),
+  /** Sends what was chosen on a page that the server draws; the path is from there. */
+  put: (path, body) => call("PUT", path, body),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/checkpoints"]>} */
   checkpoints: (id) => call("GET", `${runPath(id)}/checkpoints`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/health"]>} */

@@ -1,5 +1,9 @@
 // What the server draws, as Dash components: when it is asked again, and the scripts that only some components need.
 
+import { api } from "./api.js";
+import { toast } from "./dom.js";
+import { ago, errorText, moment } from "./format.js";
+import { go } from "./route.js";
 import { colorTheme } from "./theme.js";
 
 /** What the server drew is asked for again this often. */
@@ -44,28 +48,61 @@ function load(url) {
   return loading.get(url);
 }
 
+/** Write times where the server left a place for them: only the browser knows the viewer's time zone. */
+function withTimes(node) {
+  if (Array.isArray(node)) return node.map(withTimes);
+  if (!node || typeof node !== "object" || !node.props) return node;
+  const unix = node.type === "Time" ? node.props["data-unix"] : undefined;
+  if (unix === undefined) return { ...node, props: { ...node.props, children: withTimes(node.props.children) } };
+  return { ...node, props: { ...node.props, children: moment(unix), title: ago(Date.now() / 1000 - unix) } };
+}
+
 /** What the server drew, when the scripts of its components are here. */
 export async function fill(given, config) {
   if (given === null || given === undefined) return window.dash_clientside.no_update;
   const text = JSON.stringify(given);
   for (const [name, url] of Object.entries(config.later))
     if (!window[name] && text.includes(`"namespace":"${name}"`)) await load(url);
-  return given;
+  return withTimes(given);
 }
 
 /** A cell of a table: its text, a second line, where it leads. Text of a run is only ever text. */
 function Cell({ value, data, colDef }) {
   const { createElement } = window.React;
   const look = data?.cells?.[colDef.field] || {};
-  const text = look.text ?? (value === null || value === undefined || value === "" ? "–" : String(value));
+  const missing = value === null || value === undefined || value === "";
+  const text = look.text ?? (missing ? "–" : look.moment ? moment(value) : String(value));
+  const title = look.moment && !missing ? ago(Date.now() / 1000 - value) : look.title;
   const line = look.href?.startsWith("/") ? createElement("a", { href: look.href }, text) : text;
   return createElement(
     "div",
-    { className: `cell ${look.tone || ""}`, title: look.title },
+    { className: `cell ${look.tone || ""}`, title },
     createElement("div", {}, line),
     look.sub ? createElement("div", { className: "sub" }, look.sub) : null,
   );
 }
+
+/** What is chosen from a list goes into the address, or to the server. */
+document.addEventListener("change", async (event) => {
+  const list = /** @type {HTMLSelectElement} */ (event.target);
+  const { name, put, chosen } = list.dataset;
+  if (!name) return;
+  if (!put) {
+    const query = new URLSearchParams(location.search);
+    query.delete(name);
+    if (list.value) query.set(name, list.value);
+    go(`${location.pathname}${query.size ? `?${query}` : ""}`);
+    return;
+  }
+  try {
+    await api.put(put, { [name]: list.value || null });
+    toast("Saved, with your name.", "good", 3);
+  } catch (error) {
+    list.value = chosen;
+    toast(errorText(error), "warning");
+  }
+  drawAgain();
+});
 
 colorTheme.watch(drawAgain);
 setInterval(() => {

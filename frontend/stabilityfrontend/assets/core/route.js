@@ -26,7 +26,8 @@ export function route(pathname, pages) {
 
 /** Go to another page of ours without loading everything again: Dash listens to the history. */
 export function go(href) {
+  const from = location.pathname;
   history.pushState({}, "", href);
   window.dispatchEvent(new PopStateEvent("popstate"));
-  window.scrollTo(0, 0);
+  if (location.pathname !== from) window.scrollTo(0, 0);
 }
