@@ -39,9 +39,8 @@ def fleet(api: Api, query: Mapping[str, str]) -> list[Any]:
     if data["runs"] or stops:
         shown.append(totals("fleet-total", _totals(data), id="fleet-totals", className="panel totals four"))
     if stops:
-        of_table = html.Span("the causes in the words and order of Llama 3's table", className="sub")
         shown += [
-            html.Section([panel_head("What interrupted training", of_table), *_table(data)], className="panel"),
+            html.Section([panel_head("What interrupted training"), *_table(data)], className="panel"),
             interruptions(stops, data["table"], query),
         ]
     else:
@@ -145,7 +144,7 @@ def _category(one: Mapping[str, Any], most: float) -> html.Tr:
             html.Th(one["label"], scope="row"),
             html.Td(count(one["count"]), className="num strong"),
             html.Td(percent(one["share"]) if one["count"] else "–", className="num"),
-            html.Td(duration(one["time_lost_s"]) if one["count"] else "–", className="num"),
+            html.Td(duration(one["time_lost_s"] or None) if one["count"] else "–", className="num"),
             html.Td(
                 [html.I(className=look, style={"width": f"{100 * share / (most or 1):.1f}%"}) for look, share in bars],
                 className="bars",
@@ -194,11 +193,11 @@ def _gpus(gpus: list[dict[str, Any]]) -> html.Section:
             }
         )
     columns = [
-        Column("gpu", "GPU", grow=2, width=190),
+        Column("gpu", "GPU", grow=2.6, width=190),
         Column("where", "Where", width=110),
         Column("count", "Faults", number=True, grow=0.5, width=80),
         Column("runs", "Runs", number=True, grow=0.5, width=80),
-        Column("recent", "14 days", number=True, grow=0.5, width=85),
+        Column("recent", "14 days", number=True, grow=0.5, width=100),
         Column("last", "Last", width=140),
         Column("class", "Class", width=90),
         Column("newest", "Newest fault", grow=2, width=180),

@@ -37,7 +37,7 @@ def interruptions(stops: list[dict[str, Any]], rows: list[dict[str, Any]], query
         rows: of the table of categories.
         query: parameters of the page's address; ``open`` is the id of the one that is open.
     """
-    note = html.Span("newest first; open one for its evidence, and to correct its category", className="sub")
+    note = html.Span("newest first; open one to see why, and to correct its category", className="sub")
     columns = [
         Column("since", "Since", width=150),
         Column("run", "Run", grow=1.2, width=130),
@@ -53,7 +53,11 @@ def interruptions(stops: list[dict[str, Any]], rows: list[dict[str, Any]], query
 
 
 def _row(one: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
-    who = [words for words in (ranks(one["ranks"]), names(one["nodes"]), names(one["gpus"], 1)) if words]
+    who = [
+        words
+        for words in (ranks(one["ranks"]), names(one["nodes"]), names([uuid[:12] for uuid in one["gpus"]], 1))
+        if words
+    ]
     aside = "" if one["counted"] else "by hand, not counted" if one["category"] == "user_stop" else "not counted"
     set_by = one["set_by"]
     sub = f"set by {set_by['who']}" if set_by else f"{one['confidence']} confidence" if one["confidence"] else ""

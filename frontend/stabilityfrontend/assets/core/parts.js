@@ -72,7 +72,7 @@ function Cell({ value, data, colDef }) {
   const look = data?.cells?.[colDef.field] || {};
   const missing = value === null || value === undefined || value === "";
   const text = look.text ?? (missing ? "–" : look.moment ? moment(value) : String(value));
-  const title = look.moment && !missing ? ago(Date.now() / 1000 - value) : look.title;
+  const title = look.moment && !missing ? ago(Date.now() / 1000 - value) : look.title || [text, look.sub].join("\n");
   const line = look.href?.startsWith("/") ? createElement("a", { href: look.href }, text) : text;
   return createElement(
     "div",
