@@ -21,7 +21,17 @@ from dash.exceptions import DashException, PreventUpdate
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from stabilityfrontend import compare_page, figures, fleet_page, incident_page, layout, run_page, runs_page, theme
+from stabilityfrontend import (
+    compare_page,
+    figures,
+    fleet_page,
+    incident_page,
+    layout,
+    rollback_cost_panel,
+    run_page,
+    runs_page,
+    theme,
+)
 from stabilityfrontend.bundle import bundle
 from stabilityfrontend.loading import Declared, collect, from_packages, from_path
 from stabilityfrontend.parts import REQUEST, Parts
@@ -30,7 +40,7 @@ from stabilityfrontend.served import ASSETS, packed, serve_modules, serve_styles
 __all__ = ["OUR_PAGES", "attach"]
 
 #: Our own pages; those of others follow.
-OUR_PAGES = (runs_page, run_page, incident_page, compare_page, fleet_page)
+OUR_PAGES = (runs_page, run_page, rollback_cost_panel, incident_page, compare_page, fleet_page)
 #: Scripts that a page loads when something on it needs them: the table's is 1.3 MB. As Dash writes them into the page.
 _LATER = '<script src="([^"]*/(dash_ag_grid|dash_table)/[^"]+)"></script>'
 

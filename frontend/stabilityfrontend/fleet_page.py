@@ -14,7 +14,7 @@ from dash import html
 from stabilityfrontend.controls import choice, links, panel_head, totals
 from stabilityfrontend.declared import page
 from stabilityfrontend.format import count, duration, number, percent, plural
-from stabilityfrontend.interruption_list import href, interruptions
+from stabilityfrontend.interruption_list import interruptions
 from stabilityfrontend.tables import Cell, Column, table
 from stabilityfrontend.viewer import Api
 
@@ -49,10 +49,9 @@ def fleet(api: Api, query: Mapping[str, str]) -> list[Any]:
 
 
 def _tools(days: str, project: str, projects: list[str]) -> html.Div:
-    there = {"project": project}
     known = sorted({*projects, project} - {""})
     parts: list[Any] = [
-        links("fleet-days", "Period", [(text, href(there, days=name), name == days) for name, text in PERIODS.items()])
+        links("fleet-days", "Period", [(text, f"?days={name}&open=", name == days) for name, text in PERIODS.items()])
     ]
     if known:
         parts.append(

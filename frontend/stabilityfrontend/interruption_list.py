@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote
 
 from dash import html
 
@@ -12,7 +12,7 @@ from stabilityfrontend.controls import choice, fact_list, panel_head
 from stabilityfrontend.format import count, duration, moment, names, plural, ranks, sentence
 from stabilityfrontend.tables import Cell, Column, table
 
-__all__ = ["href", "interruptions"]
+__all__ = ["interruptions"]
 
 _WHAT = {
     "death": "a process died",
@@ -21,12 +21,6 @@ _WHAT = {
     "node_lost": "a node was lost",
     "restart": "it was restarted",
 }
-
-
-def href(query: Mapping[str, str], **changed: str) -> str:
-    """Return the address of the fleet's page with some parameters changed; "" takes one away."""
-    kept = {name: value for name, value in {**query, **changed}.items() if value}
-    return f"/fleet?{urlencode(kept)}" if kept else "/fleet"
 
 
 def interruptions(stops: list[dict[str, Any]], rows: list[dict[str, Any]], query: Mapping[str, str]) -> html.Section:
@@ -46,13 +40,13 @@ def interruptions(stops: list[dict[str, Any]], rows: list[dict[str, Any]], query
         Column("lost", "Time lost", number=True, width=120),
         Column("incident", "", grow=0.6, width=90),
     ]
-    grid = table([_row(one, query) for one in stops], columns, key="id", id="fleet-list")
+    grid = table([_row(one) for one in stops], columns, key="id", id="fleet-list")
     opened = next((one for one in stops if one["id"] == query.get("open")), None)
-    more = [] if opened is None else [_details(opened, rows, query)]
+    more = [] if opened is None else [_details(opened, rows)]
     return html.Section([panel_head("Interruptions", note), *more, grid], className="panel", id="fleet-list-panel")
 
 
-def _row(one: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
+def _row(one: Mapping[str, Any]) -> dict[str, Any]:
     who = [
         words
         for words in (ranks(one["ranks"]), names(one["nodes"]), names([uuid[:12] for uuid in one["gpus"]], 1))
@@ -64,11 +58,11 @@ def _row(one: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
     run = one["run_name"] or one["run_id"]
     return {
         "id": one["id"],
-        "since": Cell(one["since"], moment=True, href=href(query, open=one["id"])),
+        "since": Cell(one["since"], moment=True, href=f"?open={quote(one['id'])}"),
         "run": Cell(run, sub="the run is deleted")
         if one["deleted"]
         else Cell(run, sub=one["project"] or "no project", href=f"/runs/{one['run_id']}"),
-        "category": Cell(one["label"], sub=sub, href=href(query, open=one["id"])),
+        "category": Cell(one["label"], sub=sub, href=f"?open={quote(one['id'])}"),
         "who": Cell(", ".join(who), who[0] if who else "nobody stands out", sub=", ".join(who[1:])),
         "lost": Cell(
             one["time_lost_s"],
@@ -82,7 +76,7 @@ def _row(one: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _details(one: Mapping[str, Any], rows: list[dict[str, Any]], query: Mapping[str, str]) -> html.Div:
+def _details(one: Mapping[str, Any], rows: list[dict[str, Any]]) -> html.Div:
     labels = {row["category"]: row["label"] for row in rows} | {one["category"]: one["label"]}
     seen, by = one["seen_category"], one["set_by"]
     options = [(name, f"{text}{' (as seen)' if name == seen else ''}") for name, text in labels.items()]
@@ -104,7 +98,7 @@ def _details(one: Mapping[str, Any], rows: list[dict[str, Any]], query: Mapping[
                     html.H3([one["run_name"] or one["run_id"], ", ", moment(one["since"])]),
                     html.Span(className="grow"),
                     correction,
-                    html.A("Close", href=href(query, open=""), className="toggle"),
+                    html.A("Close", href="?open=", className="toggle"),
                 ],
                 className="fleet-tools",
             ),

@@ -12,7 +12,7 @@ from typing import Any
 
 from dash import html
 
-from stabilityfrontend import detectors_panel, ledger_panel, walls_panel
+from stabilityfrontend import detectors_panel, walls_panel
 from stabilityfrontend.controls import more_panels, panel_head, segmented, topbar
 from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
@@ -149,7 +149,6 @@ def body() -> list[Any]:
                         detectors_panel.panel(),
                         html.Section([_panel(panel) for panel in PANELS], id="panels", className="panels"),
                         walls_panel.panel(),
-                        ledger_panel.panel(),
                         more_panels(),
                         _all_metrics(),
                     ],

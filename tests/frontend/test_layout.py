@@ -14,7 +14,6 @@ import pytest
 import stabilityfrontend
 from stabilityfrontend import layout
 from stabilityfrontend.app import OUR_PAGES
-from stabilityfrontend.ledger_panel import TOTALS
 from stabilityfrontend.loading import collect
 from stabilityfrontend.parts import Parts
 from stabilityfrontend.run_page import KPIS, PANELS, first_requests
@@ -84,12 +83,6 @@ def test_every_number_of_the_strip_and_every_panel_has_its_region() -> None:
     assert [id_ for id_ in there if id_.startswith("panel-")] == [f"panel-{panel.id}" for panel in PANELS]
     described = [json.loads(props["data-panel"]) for props in nodes(PAGES["Run"]) if "data-panel" in props]
     assert [panel["metrics"] for panel in described] == [list(panel.metrics) for panel in PANELS]
-
-
-def test_every_total_of_the_ledger_has_its_region_and_says_how_it_is_computed() -> None:
-    totals = {props["id"]: props["title"] for props in nodes(PAGES["Run"]) if props.get("className") == "total"}
-    assert totals == {f"total-{total.id}": total.how for total in TOTALS}
-    assert all(how.endswith(".") for how in totals.values())
 
 
 def test_the_page_asks_early_for_what_the_large_chart_may_show_and_for_every_panel() -> None:

@@ -3,7 +3,7 @@
 import { ComparePage } from "./compare/compare_page.js";
 import { viewer } from "./core/parts.js";
 import { watchPresses } from "./core/patch.js";
-import { go, route } from "./core/route.js";
+import { changed, go, route } from "./core/route.js";
 import { colorTheme } from "./core/theme.js";
 import { IncidentPage } from "./incident/incident_page.js";
 import { showMe } from "./login/account.js";
@@ -35,11 +35,13 @@ let shown = /** @type {any} */ (null);
 document.addEventListener("click", (event) => {
   const target = /** @type {Element} */ (event.target);
   if (target.closest("#theme-toggle")) colorTheme.toggle();
-  const link = /** @type {HTMLAnchorElement | null} */ (target.closest("a[href^='/']"));
+  const link = /** @type {HTMLAnchorElement | null} */ (target.closest("a[href^='/'], a[href^='?']"));
   if (!link || event.defaultPrevented || event.button !== 0 || link.target) return;
   if (event.metaKey || event.ctrlKey || event.shiftKey) return;
   event.preventDefault();
-  go(link.getAttribute("href"));
+  const href = link.getAttribute("href");
+  go(href.startsWith("?") ? changed(href) : href);
+  if (href.startsWith("?")) opened.page?.addressChanged?.();
 });
 
 function open(config, name) {

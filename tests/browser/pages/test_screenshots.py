@@ -82,7 +82,7 @@ def test_screenshots_of_the_demo(server: Server, run_id: str, open_page: OpenPag
     wait_until(lambda: last_step(page) > forked + 60, 120, "the new branch has some length")
     page.wait_for_selector("#command-strip", state="hidden")
     take(page, "run-dark")
-    page.locator("#ledger-panel").scroll_into_view_if_needed()
+    page.locator("#ledger").scroll_into_view_if_needed()
     take(page, "ledger-dark")
     light = open_page(f"{server.url}/runs/{run_id}", scheme="light", width=1440, height=1700)
     wait_until(lambda: light.evaluate("(window.stability?.drawLog.drawn.length || 0) > 30"), 60, "the charts are drawn")

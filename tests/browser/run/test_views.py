@@ -154,7 +154,7 @@ def test_the_ledger_says_what_each_rollback_cost_newest_first(server: Server, op
     assert page.inner_text("#total-steps .kpi-value") == "100"
     assert page.inner_text("#total-data .kpi-value") == "80"
     totals = server.get("/runs/r-long/ledger")["totals"]
-    assert page.inner_text("#total-goodput .kpi-value") == f"{100 * totals['goodput']:.1f}"
+    assert page.inner_text("#total-goodput .kpi-value") == f"{100 * totals['goodput']:.1f} %"
     assert "Effective time / wall time" in str(page.get_attribute("#total-goodput", "title"))
     wait_until(lambda: "goodput" in page.inner_text("#kpi-rollbacks .kpi-note"), 10, "the strip says it too")
     page.wait_for_selector("#storage .gauge")

@@ -3,7 +3,7 @@
 import { api } from "./api.js";
 import { toast } from "./dom.js";
 import { ago, errorText, moment } from "./format.js";
-import { go } from "./route.js";
+import { changed, go } from "./route.js";
 import { colorTheme } from "./theme.js";
 
 /** What the server drew is asked for again this often. */
@@ -73,7 +73,7 @@ function Cell({ value, data, colDef }) {
   const missing = value === null || value === undefined || value === "";
   const text = look.text ?? (missing ? "–" : look.moment ? moment(value) : String(value));
   const title = look.moment && !missing ? ago(Date.now() / 1000 - value) : look.title || [text, look.sub].join("\n");
-  const line = look.href?.startsWith("/") ? createElement("a", { href: look.href }, text) : text;
+  const line = /^[/?]/.test(look.href || "") ? createElement("a", { href: look.href }, text) : text;
   return createElement(
     "div",
     { className: `cell ${look.tone || ""}`, title },
@@ -88,10 +88,7 @@ document.addEventListener("change", async (event) => {
   const { name, put, chosen } = list.dataset;
   if (!name) return;
   if (!put) {
-    const query = new URLSearchParams(location.search);
-    query.delete(name);
-    if (list.value) query.set(name, list.value);
-    go(`${location.pathname}${query.size ? `?${query}` : ""}`);
+    go(changed(`?${name}=${encodeURIComponent(list.value)}`));
     return;
   }
   try {

@@ -24,6 +24,16 @@ export function route(pathname, pages) {
   return { ...page, skeleton: { ...page.skeleton, props: { ...page.skeleton.props, ...ids } } };
 }
 
+/** This page's address with some parameters changed, `?days=7&project=`; an empty one is taken away. */
+export function changed(search) {
+  const query = new URLSearchParams(location.search);
+  for (const [name, value] of new URLSearchParams(search)) {
+    if (value) query.set(name, value);
+    else query.delete(name);
+  }
+  return `${location.pathname}${query.size ? `?${query}` : ""}`;
+}
+
 /** Go to another page of ours without loading everything again: Dash listens to the history. */
 export function go(href) {
   const from = location.pathname;

@@ -9,6 +9,7 @@ import { Derived } from "../chart/server_series.js";
 import { forks } from "../chart/traces.js";
 import { byId, setShown } from "../core/dom.js";
 import { firstMetrics, firstRequests } from "../core/first_requests.js";
+import { drawAgain } from "../core/parts.js";
 import { pressed } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
 import { WhenNear } from "../core/when_near.js";
@@ -265,6 +266,15 @@ export class RunPage {
     this.dirty("header", "kpis");
   }
 
+  /** A link in a panel names other steps. */
+  addressChanged() {
+    const query = new URLSearchParams(location.search);
+    const [from, to] = ["from", "to"].map((key) => (query.has(key) ? Number(query.get(key)) : NaN));
+    if (!(to > from)) return;
+    this.zoom.set([from, to]);
+    byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
+
   /** There is another fork, or the server's ledger has booked one: it says what each discarded. */
   forksChanged() {
     this.forkList = forks(this.store.segments, this.ledger.rollbacks());
@@ -365,6 +375,7 @@ export class RunPage {
   }
 
   setLost(lost) {
+    if (this.lost && !lost) drawAgain();
     this.lost = lost;
     setShown(byId("run-main"), !lost);
     setShown(byId("kpis"), !lost);
