@@ -80,6 +80,3 @@ export function lastingWords(words, incident, now) {
 export function tickLasting(root, now) {
   if (root) for (const part of root.querySelectorAll(".lasts")) setText(part, lasted(now - Number(part.dataset.since)));
 }
-
-/** The beginning of a GPU's UUID: enough to tell eight apart. */
-export const shortUuid = (uuid) => (asText(uuid).length > 16 ? `${asText(uuid).slice(0, 16)}…` : asText(uuid));
