@@ -33,8 +33,8 @@ from stabilityfrontend import (
     theme,
 )
 from stabilityfrontend.bundle import bundle
-from stabilityfrontend.loading import Declared, collect, from_packages, from_path
-from stabilityfrontend.parts import REQUEST, Parts
+from stabilityfrontend.loading import Declarations, collect, from_packages, from_path
+from stabilityfrontend.parts import REQUEST, ServerParts
 from stabilityfrontend.served import ASSETS, packed, serve_modules, serve_styles
 
 __all__ = ["OUR_PAGES", "attach"]
@@ -136,9 +136,9 @@ def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], pages: Pat
     return [*dash.csp_hashes(), *_script_hashes(index)]
 
 
-def _register(dash: _Pages, declared: Declared) -> None:
+def _register(dash: _Pages, declared: Declarations) -> None:
     """Give the Dash application its layout and callbacks."""
-    parts = Parts(declared)
+    parts = ServerParts(declared)
     table = layout.page_table(declared, parts)
     config = figures.browser_config(importlib.metadata.version("stabilityboard"))
     dash.layout = layout.layout(config, table)
@@ -155,7 +155,7 @@ def _register(dash: _Pages, declared: Declared) -> None:
     parts.register(dash)
 
 
-def _answer_what_is_ours(dash: Dash, app: FastAPI, declared: Declared) -> None:
+def _answer_what_is_ours(dash: Dash, app: FastAPI, declared: Declarations) -> None:
     """Take away the addresses of Dash that no page of ours uses, and answer the others as the rest of the server does.
 
     Dash answers what it can't read with 500, its WebSocket is open to whoever comes, and it serves a page at every

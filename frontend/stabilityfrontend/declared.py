@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-__all__ = ["GIVEN", "Page", "PagesError", "Panel", "declarations", "page", "panel"]
+__all__ = ["GIVEN", "DeclaredPage", "DeclaredPanel", "PagesError", "declarations", "page", "panel"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -38,7 +38,7 @@ class PagesError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DeclaredPage:
     """One page.
 
     Attributes:
@@ -68,7 +68,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class DeclaredPanel:
     """One panel on a page.
 
     Attributes:
@@ -99,7 +99,7 @@ def page(path: str, *, name: str, order: float | None = None, live: str = "") ->
     """
     if not _PATH.fullmatch(path) or path.split("/")[1].startswith("_") or path.split("/")[1] in _TAKEN:
         raise PagesError(f'page path is {path!r}, expected one such as "/budget" or "/runs/{{run}}/budget"')
-    return lambda function: _declare(function, Page(path, name, function, order, live))
+    return lambda function: _declare(function, DeclaredPage(path, name, function, order, live))
 
 
 def panel(*, page: str, title: str) -> Callable[[Function], Function]:
@@ -113,10 +113,10 @@ def panel(*, page: str, title: str) -> Callable[[Function], Function]:
     Raises:
         PagesError: an argument of the function has a name that nothing is given for.
     """
-    return lambda function: _declare(function, Panel(page, title, function))
+    return lambda function: _declare(function, DeclaredPanel(page, title, function))
 
 
-def declarations(module: ModuleType) -> Iterator[Page | Panel]:
+def declarations(module: ModuleType) -> Iterator[DeclaredPage | DeclaredPanel]:
     """Yield what the functions of a module declare, in their order."""
     for function in vars(module).values():
         if inspect.isfunction(function) and function.__module__ == module.__name__:
@@ -129,8 +129,8 @@ def place(function: Callable[..., Any]) -> str:
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
-def _declare(function: Function, declared: Page | Panel) -> Function:
-    path = declared.path if isinstance(declared, Page) else declared.page
+def _declare(function: Function, declared: DeclaredPage | DeclaredPanel) -> Function:
+    path = declared.path if isinstance(declared, DeclaredPage) else declared.page
     names = [name for name in GIVEN if name not in ("run", "incident") or name in _PLACEHOLDER.findall(path)]
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name not in names and parameter.default is parameter.empty:

@@ -15,9 +15,9 @@ from dash import dcc, html
 from plotly.io.json import to_json_plotly
 
 from stabilityfrontend.controls import more_panels, navigation, topbar
-from stabilityfrontend.declared import Page, PagesError
-from stabilityfrontend.loading import Declared
-from stabilityfrontend.parts import Parts
+from stabilityfrontend.declared import DeclaredPage, PagesError
+from stabilityfrontend.loading import Declarations
+from stabilityfrontend.parts import ServerParts
 from stabilityfrontend.runs_page import missing_page
 
 __all__ = ["is_page", "layout", "page_table"]
@@ -44,7 +44,7 @@ def layout(config: dict[str, Any], pages: list[dict[str, Any]]) -> html.Div:
     )
 
 
-def page_table(declared: Declared, parts: Parts) -> list[dict[str, Any]]:
+def page_table(declared: Declarations, parts: ServerParts) -> list[dict[str, Any]]:
     """Return all pages as plain JSON: which addresses one has, its name, which module fills it, and its skeleton.
 
     They come with the frame: going to a page costs no request, and the first chart waits for one less. The first whose
@@ -62,7 +62,7 @@ def page_table(declared: Declared, parts: Parts) -> list[dict[str, Any]]:
     return [*table, _entry(".*", [], "Page not found", "missing", missing_page())]
 
 
-def is_page(path: str, declared: Declared) -> bool:
+def is_page(path: str, declared: Declarations) -> bool:
     """Return whether a page is at an address."""
     asked = path.rstrip("/") or "/"
     return any(re.fullmatch(page.pattern, asked) for page in declared.pages.values())
@@ -78,7 +78,7 @@ def _entry(pattern: str, ids: list[str], name: str, live: str, skeleton: html.Di
     }
 
 
-def _skeleton(page: Page, declared: Declared, parts: Parts) -> html.Div:
+def _skeleton(page: DeclaredPage, declared: Declarations, parts: ServerParts) -> html.Div:
     panels = parts.panels(page.path)
     skeleton = page.draw() if page.live else _server_page(parts.page(page))
     places = {one.id: one for one in skeleton._traverse() if getattr(one, "id", None) in ("pages", "more-panels")}

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from stabilityfrontend.declared import Page, PagesError, Panel, declarations, place
+from stabilityfrontend.declared import DeclaredPage, DeclaredPanel, PagesError, declarations, place
 
-__all__ = ["ENTRY_POINTS", "Declared", "collect", "from_packages", "from_path"]
+__all__ = ["ENTRY_POINTS", "Declarations", "collect", "from_packages", "from_path"]
 
 #: Group of entry points by which an installed package adds a module of pages and panels.
 ENTRY_POINTS = "stabilityboard.pages"
 
 
 @dataclass(slots=True)
-class Declared:
+class Declarations:
     """All that is served.
 
     Attributes:
@@ -31,21 +31,21 @@ class Declared:
         panels: in the order in which they were found.
     """
 
-    pages: dict[str, Page] = field(default_factory=dict)
-    panels: list[Panel] = field(default_factory=list)
+    pages: dict[str, DeclaredPage] = field(default_factory=dict)
+    panels: list[DeclaredPanel] = field(default_factory=list)
 
 
-def collect(modules: Iterable[ModuleType]) -> Declared:
+def collect(modules: Iterable[ModuleType]) -> Declarations:
     """Return what modules declare.
 
     Raises:
         PagesError: two pages have one path, or a panel is for a page that is not there.
     """
-    pages: list[Page] = []
-    found = Declared()
+    pages: list[DeclaredPage] = []
+    found = Declarations()
     for module in modules:
         for one in declarations(module):
-            if isinstance(one, Panel):
+            if isinstance(one, DeclaredPanel):
                 found.panels.append(one)
                 continue
             for other in pages:

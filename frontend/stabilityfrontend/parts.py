@@ -26,13 +26,13 @@ from plotly.io.json import to_json_plotly
 from starlette.requests import Request
 
 from stabilityfrontend.controls import panel_head
-from stabilityfrontend.declared import Page, Panel
+from stabilityfrontend.declared import DeclaredPage, DeclaredPanel
 from stabilityfrontend.figures import template
-from stabilityfrontend.loading import Declared
+from stabilityfrontend.loading import Declarations
 from stabilityfrontend.theme import THEMES
 from stabilityfrontend.viewer import Api, ApiError, Theme
 
-__all__ = ["REQUEST", "Parts"]
+__all__ = ["REQUEST", "ServerParts"]
 
 #: The request that the callback answers.
 REQUEST: ContextVar[Request] = ContextVar("stability-request")
@@ -48,20 +48,22 @@ _FIGURE_CONFIG = {"displayModeBar": False, "displaylogo": False, "showTips": Fal
 _log = logging.getLogger(__name__)
 
 
-class Parts:
+class ServerParts:
     """All that is drawn in the server: the pages that no browser module fills, and the panels.
 
     Args:
         declared: pages and panels.
     """
 
-    def __init__(self, declared: Declared) -> None:
+    def __init__(self, declared: Declarations) -> None:
         self._pages = declared.pages
-        self._parts: dict[str, Page | Panel] = {page.path: page for page in declared.pages.values() if not page.live}
+        self._parts: dict[str, DeclaredPage | DeclaredPanel] = {
+            page.path: page for page in declared.pages.values() if not page.live
+        }
         self._parts |= {f"{panel.page}#{index}": panel for index, panel in enumerate(declared.panels)}
         self._free = asyncio.Semaphore(AT_A_TIME)
 
-    def page(self, page: Page) -> html.Div:
+    def page(self, page: DeclaredPage) -> html.Div:
         """Return the place of what a page's own function draws."""
         return _place(page.path)
 
@@ -70,7 +72,7 @@ class Parts:
         return [
             html.Section([panel_head(part.title), _place(name)], className="panel added")
             for name, part in self._parts.items()
-            if isinstance(part, Panel) and part.page == path
+            if isinstance(part, DeclaredPanel) and part.page == path
         ]
 
     def register(self, app: Dash) -> None:
@@ -103,7 +105,7 @@ class Parts:
             PreventUpdate: the part is not on that page, or not any more.
         """
         part = self._parts[name]
-        page = part if isinstance(part, Page) else self._pages[part.page]
+        page = part if isinstance(part, DeclaredPage) else self._pages[part.page]
         found = re.fullmatch(page.pattern, str(viewer["path"]))
         if found is None:
             raise PreventUpdate

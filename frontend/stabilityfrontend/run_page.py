@@ -17,7 +17,7 @@ from stabilityfrontend.controls import more_panels, panel_head, segmented, topba
 from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
 
-__all__ = ["KPIS", "PANELS", "Kpi", "Panel", "bar", "body", "first_requests"]
+__all__ = ["KPIS", "PANELS", "Kpi", "SmallChart", "bar", "body", "first_requests"]
 
 #: Names that a run's loss has, the likeliest first: asked for before the page knows what the run logs.
 LOSSES = ("loss", "train/loss", "train_loss")
@@ -43,7 +43,7 @@ class Kpi:
 
 
 @dataclass(frozen=True)
-class Panel:
+class SmallChart:
     """One small chart: the metrics whose name equals or, with a trailing ``*``, begins with what is given.
 
     Args:
@@ -75,12 +75,12 @@ KPIS = (
 )
 
 PANELS = (
-    Panel("datasets", "Loss by dataset", ("loss/*",)),
-    Panel("ratio", "Mixture", ("ratio/*",), unit="share"),
-    Panel("grad", "Gradient norm", ("grad_norm",)),
-    Panel("step-time", "Step time by rank", ("step_time_s",), per_rank=True, unit="s"),
-    Panel("tokens", "Throughput", ("tokens_per_s",), unit="tokens/s"),
-    Panel("lr", "Learning rate", ("lr",)),
+    SmallChart("datasets", "Loss by dataset", ("loss/*",)),
+    SmallChart("ratio", "Mixture", ("ratio/*",), unit="share"),
+    SmallChart("grad", "Gradient norm", ("grad_norm",)),
+    SmallChart("step-time", "Step time by rank", ("step_time_s",), per_rank=True, unit="s"),
+    SmallChart("tokens", "Throughput", ("tokens_per_s",), unit="tokens/s"),
+    SmallChart("lr", "Learning rate", ("lr",)),
 )
 
 
@@ -219,7 +219,7 @@ def _focus() -> html.Section:
     )
 
 
-def _panel(panel: Panel) -> html.Section:
+def _panel(panel: SmallChart) -> html.Section:
     return html.Section(
         [
             html.Div(

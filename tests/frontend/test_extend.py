@@ -120,7 +120,7 @@ def test_a_part_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch, tmp
         "headers": [(b"host", b"a")],
     }
     viewer = {"path": "/slow", "search": "", "theme": "dark"}
-    drawn = asyncio.run(parts.Parts(collect(modules)).drawn("/slow", viewer, Request(scope)))
+    drawn = asyncio.run(parts.ServerParts(collect(modules)).drawn("/slow", viewer, Request(scope)))
     modules[0].ended.set()
     assert "not drawn after" in str(drawn)
     assert all(thread.name != "stability-page" or not thread.join() for thread in threading.enumerate())

@@ -15,7 +15,7 @@ import stabilityfrontend
 from stabilityfrontend import layout
 from stabilityfrontend.app import OUR_PAGES
 from stabilityfrontend.loading import collect
-from stabilityfrontend.parts import Parts
+from stabilityfrontend.parts import ServerParts
 from stabilityfrontend.run_page import KPIS, PANELS, first_requests
 
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
@@ -50,7 +50,7 @@ def script_ids() -> set[str]:
 
 
 DECLARED = collect(OUR_PAGES)
-TABLE = layout.page_table(DECLARED, Parts(DECLARED))
+TABLE = layout.page_table(DECLARED, ServerParts(DECLARED))
 SKELETONS = {entry["name"]: entry["skeleton"] for entry in TABLE}
 PAGES = {"frame": layout.layout({}, TABLE)} | SKELETONS
 
