@@ -20,6 +20,7 @@ from dash.backends._fastapi import set_current_request
 from dash.exceptions import DashException, PreventUpdate
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from plotly.io.json import to_json_plotly
 
 from stabilityfrontend import (
     compare_page,
@@ -164,9 +165,11 @@ def _answer_what_is_ours(dash: Dash, app: FastAPI, declared: Declarations) -> No
     prefix = dash.config.routes_pathname_prefix
     suites = f"{prefix}_dash-component-suites/{{package_name}}/{{fingerprinted_path:path}}"
     update = f"{prefix}_dash-update-component"
-    gone = {suites, update, f"{prefix}assets", f"{prefix}_dash-ws-callback", f"{prefix}_reload-hash"}
+    frame = f"{prefix}_dash-layout"
+    gone = {suites, update, frame, f"{prefix}assets", f"{prefix}_dash-ws-callback", f"{prefix}_reload-hash"}
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) not in gone]
     dispatch = dash.backend.serve_callback(dash)
+    table = to_json_plotly(dash.layout).encode()
 
     def suite(request: Request, package_name: str, fingerprinted_path: str) -> Response:
         try:
@@ -184,10 +187,14 @@ def _answer_what_is_ours(dash: Dash, app: FastAPI, declared: Declarations) -> No
             told = {"code": "bad_request", "message": f"no callback of a page: {type(error).__name__}"}
             return JSONResponse({"error": told | {"hint": "load the page again"}}, status_code=422)
 
+    def frame_of_pages(request: Request) -> Response:
+        return packed(Response(table, media_type="application/json"), request)
+
     def page(request: Request, path: str) -> Response:
         set_current_request(request)  # of this thread's own context; Dash asks for it, and reads nothing of it
         return HTMLResponse(dash.index(), status_code=200 if layout.is_page(f"/{path}", declared) else 404)
 
+    app.add_api_route(frame, frame_of_pages, methods=["GET"], include_in_schema=False)
     app.add_api_route(suites, suite, methods=["GET"], include_in_schema=False)
     app.add_api_route(update, callback, methods=["POST"], include_in_schema=False)
     app.add_api_route(f"{prefix}{{path:path}}", page, methods=["GET"], include_in_schema=False)

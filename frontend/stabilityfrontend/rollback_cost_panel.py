@@ -55,7 +55,7 @@ def rollback_costs(run: str, api: Api) -> Any:
     titles: dict[str, str] = {}
     if any(one["incidents"] for one in found):
         incidents = api.get("/runs/{run}/incidents", run=run)["incidents"]
-        titles = {one["incident_id"]: one["title"] for one in incidents}
+        titles = {one["incident_id"]: one["title"].partition(" at step ")[0] for one in incidents}
     counted = sum(not one["undone"] for one in found)
     heads = [html.Th(head, title=how or None, className="num" if number else "") for head, how, number in _HEADS]
     rows = [_row(one, run, labels, titles) for one in found[:MOST]]

@@ -39,7 +39,7 @@ document.addEventListener("click", (event) => {
   if (!link || event.defaultPrevented || event.button !== 0 || link.target) return;
   if (event.metaKey || event.ctrlKey || event.shiftKey) return;
   event.preventDefault();
-  const href = link.getAttribute("href");
+  const href = link.getAttribute("href") || "";
   go(href.startsWith("?") ? changed(href) : href);
   if (href.startsWith("?")) opened.page?.addressChanged?.();
 });

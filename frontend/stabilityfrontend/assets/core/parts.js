@@ -95,7 +95,7 @@ document.addEventListener("change", async (event) => {
     await api.put(put, { [name]: list.value || null });
     toast("Saved, with your name.", "good", 3);
   } catch (error) {
-    list.value = chosen;
+    list.value = chosen || "";
     toast(errorText(error), "warning");
   }
   drawAgain();

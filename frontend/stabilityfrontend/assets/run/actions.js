@@ -37,6 +37,15 @@ export const actions = {
     }
   },
 
+  /** A link in a panel names other steps. */
+  addressChanged() {
+    const query = new URLSearchParams(location.search);
+    const [from, to] = ["from", "to"].map((key) => (query.has(key) ? Number(query.get(key)) : NaN));
+    if (!(to > from)) return;
+    this.zoom.set([from, to]);
+    byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
+  },
+
   zoomTo(incident) {
     if (incident.onset_step === null || incident.onset_step === undefined) return;
     const end = bandEnd(incident, this.store.segments, this.lastStep());

@@ -266,15 +266,6 @@ export class RunPage {
     this.dirty("header", "kpis");
   }
 
-  /** A link in a panel names other steps. */
-  addressChanged() {
-    const query = new URLSearchParams(location.search);
-    const [from, to] = ["from", "to"].map((key) => (query.has(key) ? Number(query.get(key)) : NaN));
-    if (!(to > from)) return;
-    this.zoom.set([from, to]);
-    byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
-  }
-
   /** There is another fork, or the server's ledger has booked one: it says what each discarded. */
   forksChanged() {
     this.forkList = forks(this.store.segments, this.ledger.rollbacks());
