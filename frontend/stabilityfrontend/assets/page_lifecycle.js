@@ -1,7 +1,7 @@
 // Brings a page to life when Dash has put its skeleton there, and ends the one before. All other modules hang on this one.
 
 import { ComparePage } from "./compare/compare_page.js";
-import { viewer } from "./core/parts.js";
+import { viewer, watchParts } from "./core/parts.js";
 import { watchPresses } from "./core/patch.js";
 import { changed, go, route } from "./core/route.js";
 import { colorTheme } from "./core/theme.js";
@@ -27,10 +27,11 @@ const FRAMES = 120;
 /** What is open now: the page, and the element that it fills. */
 export const opened = { page: /** @type {any} */ (null), root: /** @type {any} */ (null) };
 let waiting = 0;
+let shown = /** @type {any} */ (null);
 
 colorTheme.followSystem();
 watchPresses();
-let shown = /** @type {any} */ (null);
+watchParts();
 
 document.addEventListener("click", (event) => {
   const target = /** @type {Element} */ (event.target);

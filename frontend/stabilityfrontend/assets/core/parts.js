@@ -83,7 +83,7 @@ function Cell({ value, data, colDef }) {
 }
 
 /** What is chosen from a list goes into the address, or to the server. */
-document.addEventListener("change", async (event) => {
+async function onChange(event) {
   const list = /** @type {HTMLSelectElement} */ (event.target);
   const { name, put, chosen } = list.dataset;
   if (!name) return;
@@ -99,10 +99,14 @@ document.addEventListener("change", async (event) => {
     toast(errorText(error), "warning");
   }
   drawAgain();
-});
+}
 
-colorTheme.watch(drawAgain);
-setInterval(() => {
-  if (!document.hidden) drawAgain();
-}, AGAIN_MS);
-window.dashAgGridComponentFunctions = { Cell };
+/** Keep what the server drew up to date, on whichever page is open. */
+export function watchParts() {
+  window.dashAgGridComponentFunctions = { Cell };
+  document.addEventListener("change", onChange);
+  colorTheme.watch(drawAgain);
+  setInterval(() => {
+    if (!document.hidden) drawAgain();
+  }, AGAIN_MS);
+}
