@@ -69,8 +69,7 @@ class LineageFold(Stateful):
 
     def segment_of(self, source: str) -> int | None:
         """Return the segment that a source is in, None for one that is not known."""
-        state = self._sources.get(source)
-        return None if state is None else state.segment
+        return None if (state := self._sources.get(source)) is None else state.segment
 
     def pending(self) -> list[Placed]:
         """Return the rows about which nothing is decided yet, as strays of the segment their source was in."""
@@ -105,8 +104,7 @@ class LineageFold(Stateful):
             state = SourceState(info.source, info.rank, info.node, old.segment, marks, old.stride, old.last_step)
         else:
             state = SourceState(info.source, info.rank, info.node, self._head_at(info.started))
-        self._seen += 1
-        state.number = self._seen
+        self._seen = state.number = self._seen + 1
         self._sources[info.source] = state
         self.starts[info.source] = info.started
         self._relaunches.saw(info)
@@ -159,8 +157,7 @@ class LineageFold(Stateful):
 
     def _plain(self, state: SourceState, rows: Placed, time: float) -> bool:
         """Return whether ``rows``, the last of them of ``time``, just go on where their source is."""
-        steps = rows.steps
-        first = int(steps[0])
+        steps, first = rows.steps, int(rows.steps[0])
         return (
             state.tentative is None
             and not state.fresh
@@ -240,10 +237,8 @@ class LineageFold(Stateful):
         origin, fork_step = self._relaunches.origin(launch), self._fork_step(first_step, state)
         back = self.tree.reaches_past(origin, fork_step)
         cause: Cause = "restart" if back else "resume"
-        key = self.tree.new_key(f"u-{state.source}-{first_step}")
-        target = self.tree.fork(
-            origin, fork_step, key=key, cause=cause, created=time, reason=WENT_BACK if back else WENT_ON
-        )
+        key, why = self.tree.new_key(f"u-{state.source}-{first_step}"), WENT_BACK if back else WENT_ON
+        target = self.tree.fork(origin, fork_step, key=key, cause=cause, created=time, reason=why)
         target.undone = key in self.undone
         launch.segment = target.id
         if target.undone:

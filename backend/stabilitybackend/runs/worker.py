@@ -63,8 +63,7 @@ class RunWorker:
         run_id: the run. redis: client of the server that holds its stream. clock: unix seconds now.
         overview: channel of the list of runs. files: the archive of all runs.
         window_bytes: bytes of frames that the stream keeps.
-        limits: how long its ranks may be stalled.
-        fleet: what is remembered over all runs.
+        limits: how long its ranks may be stalled. fleet: what is remembered over all runs.
     """
 
     def __init__(
@@ -85,9 +84,8 @@ class RunWorker:
         self._limits = limits
         self._health = HealthFeed(self.channel)
         self.cursor = "0-0"
-        self.used = clock()
+        self._clock, self.used = clock, clock()
         self.rest = Wakeups(clock, lambda: me.busy)
-        self._clock = clock
         self.journal = Journal(run_id, redis, clock)
         self.detectors = DetectorSettings(run_id, redis, self.journal.patiently, self.channel, clock)
         self.listing = RunListing(run_id, RunIndex(redis), self.channel, overview)
@@ -113,11 +111,8 @@ class RunWorker:
     def start(self, after: RunWorker | None = None) -> None:
         """Begin to follow the stream, in the place of ``after``, which is over or about to be."""
         if after is not None:
-            self._delivery, self.state.agents, self.internal_errors = (
-                after._delivery,
-                after.state.agents,
-                after.internal_errors,
-            )
+            self._delivery, self.state.agents = after._delivery, after.state.agents
+            self.internal_errors = after.internal_errors
         self._task = asyncio.create_task(self._follow(after), name=f"run-{self.run_id}")
         self._task.add_done_callback(self._ended)
 
@@ -302,17 +297,16 @@ class RunWorker:
         self.rest.active()
         self._slices.after(partial(self._take, partial(self.state.on_health, health)))
 
-    def _take(self, word: Callable[[], AgentHealth | None]) -> None:
-        with self.internal_errors.noted("taking what its agents say"):
-            if (agent := word()) is not None:
+    def _take(self, report: Callable[[], AgentHealth | None]) -> None:
+        with self.internal_errors.noted("taking what its agents report"):
+            if (agent := report()) is not None:
                 self._health.put(agent)
 
     async def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
         """Issue a command, store it and send it on; return it, or the one issued under the same idempotency key."""
         state = await self.ready()
         self.rest.came()
-        known = state.commands.find(request.idempotency_key)
-        if known is not None:
+        if (known := state.commands.find(request.idempotency_key)) is not None:
             return known
         command = state.issue(request, command_id=command_id, issuer=issuer)
         await self._conclude(Changes(commands={command.command_id: command}))

@@ -71,7 +71,7 @@ async def test_a_word_of_an_agent_at_which_the_server_fails_costs_the_agent_noth
     worker = await stage.manager.get("run-1")
     worker.state.on_health = lambda health: _fails()  # type: ignore[method-assign]
     await stage.manager.health("run-1", Health("a1", "n0", 1.0, []))
-    assert "The server fails at taking what its agents say" in worker.run().note
+    assert "The server fails at taking what its agents report" in worker.run().note
 
 
 async def test_judging_that_works_again_is_told_no_more(stage: Stage) -> None:
