@@ -111,7 +111,7 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
     alerting = alerting_service(alarm, settings)
     pulse = Pulse(time.monotonic)
     audit = AuditLog(redis)
-    keeper = Retention(manager, RunIndex(redis), time.time, audit)
+    run_retention = Retention(manager, RunIndex(redis), time.time, audit)
     ours = version("stabilityboard")
 
     def nobody_here() -> bool:
@@ -142,7 +142,7 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
         if beat is not None:
             others.append(asyncio.create_task(beat.run(stop), name="heartbeat"))
         if settings.retention_days is not None:
-            others.append(asyncio.create_task(keeper.follow(settings.retention_days), name="retention"))
+            others.append(asyncio.create_task(run_retention.follow(settings.retention_days), name="retention"))
         try:
             yield
         finally:
@@ -172,7 +172,7 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
     app.state.audit = audit
     app.state.manager = manager
     app.state.storing = storing
-    app.state.retention = keeper
+    app.state.retention = run_retention
     app.state.ingest = ingest
     app.state.version = ours
     app.state.started = time.monotonic()

@@ -133,8 +133,8 @@ def _retain(client: ApiClient, days: float, *, dry_run: bool) -> list[dict[str, 
 def _show(runs: list[dict[str, Any]]) -> None:
     table = Table(Column("run", no_wrap=True), "project", "name", "status", "last report")
     for run in runs:
-        heard = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["updated"]))
-        table.add_row(*(escape(str(run[name])) for name in ("run_id", "project", "name", "status")), heard)
+        reached = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["updated"]))
+        table.add_row(*(escape(str(run[name])) for name in ("run_id", "project", "name", "status")), reached)
     Console().print(table)
 
 

@@ -27,7 +27,12 @@ Wait = Callable[[str, Callable[[], Any]], Any]
 
 
 def act_on_hang(
-    run_id: str, fault_step: int, board: BoardClient, wait: Wait, result: dict[str, Any], say: Callable[[str], None]
+    run_id: str,
+    fault_step: int,
+    board: BoardClient,
+    wait: Wait,
+    result: dict[str, Any],
+    print_line: Callable[[str], None],
 ) -> None:
     """Play the person's part in a hang, and note in ``result`` what was reported and what came of it.
 
@@ -53,10 +58,10 @@ def act_on_hang(
         "verdict": {name: verdict.get(name) for name in ("class", "text", "confidence", "culprits")},
         "opened_after_s": round(incident["opened"] - verdict["since"], 1) if verdict.get("since") else None,
     }
-    say(verdict.get("text") or incident["text"])
+    print_line(verdict.get("text") or incident["text"])
     ordered = time.monotonic()
     command = board.issue(run_id, CommandRequest("restart", reason=f"demo: {incident['title']}"))
-    say("restart ordered: the agent ends the ranks, the launcher starts them again from the newest checkpoint")
+    print_line("restart ordered: the agent ends the ranks, the launcher starts them again from the newest checkpoint")
 
     def again() -> bool:
         return ((board.run(run_id) or {}).get("last_step") or 0) >= fault_step + STEPS_AFTER

@@ -148,7 +148,9 @@ def _wait_for(what: str, look: Callable[[], Any], *, until: float, alive: Callab
     return found
 
 
-def _act_on_incident(plan: DemoPlan, board: BoardClient, alive: Callable[[], bool], say: Callable[[str], None]) -> None:
+def _act_on_incident(
+    plan: DemoPlan, board: BoardClient, alive: Callable[[], bool], print_line: Callable[[str], None]
+) -> None:
     """Wait for the fault's incident, order what it suggests, and wait until the job is healthy again.
 
     Raises:
@@ -181,7 +183,7 @@ def _act_on_incident(plan: DemoPlan, board: BoardClient, alive: Callable[[], boo
         idempotency_key=f"demo-{incident['incident_id']}",
     )
     command = board.issue(plan.run_id, request)
-    say(f"rollback to step {request.to_step} ordered, skipping {request.skip_batches} batches")
+    print_line(f"rollback to step {request.to_step} ordered, skipping {request.skip_batches} batches")
 
     def ended() -> Command | None:
         newest = board.command(plan.run_id, command.command_id)
@@ -200,7 +202,7 @@ def _act_on_incident(plan: DemoPlan, board: BoardClient, alive: Callable[[], boo
     }
     if command.state != "done":
         raise DemoFailed(f"the rollback ended as {command.state}: {command.history[-1].detail}")
-    say(f"rolled back; first new point after {seconds:.1f} s")
+    print_line(f"rolled back; first new point after {seconds:.1f} s")
 
     def healthy_again() -> bool:
         segments = {segment["id"]: segment for segment in board.segments(plan.run_id)["segments"]}

@@ -101,17 +101,17 @@ class GpuWatch(Stateful):
                 if held is not None and held is not device:
                     held.ranks = [other for other in held.ranks if other != rank]
                 self._holders[rank] = device.ident
-        told = []
+        reported = []
         for fault in self._open():
             if fault.foreign and (ranks := self._ranks_on(fault)):
                 next(iter(fault.devices.values())).ranks = ranks
-                told += self._report(fault)
+                reported += self._report(fault)
             moved = all(self._holders.get(rank, "") not in {*fault.devices, ""} for rank in fault.ranks)
             # A new agent does not know whose the GPU was that it does not see: by its place the rank gets another one.
             guessed = fault.node == node and any(self._is_missing(ident) for ident in fault.devices)
             if fault.ranks and moved and not guessed and fault.last < time:
-                told += self._end(fault, "The job runs on other GPUs now; this one is as it was left.")
-        return told
+                reported += self._end(fault, "The job runs on other GPUs now; this one is as it was left.")
+        return reported
 
     def _is_missing(self, ident: str) -> bool:
         device = self._devices.get(ident)
@@ -132,33 +132,33 @@ class GpuWatch(Stateful):
         sign = sign_of({"what": "xid", "state": "event", "facts": facts, "text": said}, time)
         return [] if device is None or sign is None else self._seen(device, sign)
 
-    def _device(self, told: NodeGpu, *, nameless: bool = False) -> NodeGpu | None:
+    def _device(self, reported: NodeGpu, *, nameless: bool = False) -> NodeGpu | None:
         """Return the GPU that an event names, by its UUID, else by its bus or index on its node.
 
         Args:
-            told: the event's fields about it. nameless: whether one that is not named at all stands for its whole node.
+            reported: the event's fields about it. nameless: whether one without a name stands for its whole node.
         """
-        known = self._devices.get(told.uuid) if told.uuid else None
-        of_node = [] if known is not None else [one for one in self._devices.values() if one.node == told.node]
+        known = self._devices.get(reported.uuid) if reported.uuid else None
+        of_node = [] if known is not None else [one for one in self._devices.values() if one.node == reported.node]
         if known is None:
-            bus = bus_key(told.bus_id)
+            bus = bus_key(reported.bus_id)
             for device in of_node:
-                same_bus = told.bus_id and bus_key(device.bus_id) == bus
-                if not (told.uuid and device.uuid) and (
-                    same_bus or (not told.bus_id and told.index is not None and device.index == told.index)
+                same_bus = reported.bus_id and bus_key(device.bus_id) == bus
+                if not (reported.uuid and device.uuid) and (
+                    same_bus or (not reported.bus_id and reported.index is not None and device.index == reported.index)
                 ):
                     known = device
                     break
         if known is not None:
-            known.ranks = told.ranks or known.ranks
+            known.ranks = reported.ranks or known.ranks
             return known
-        if not told.is_named:
-            return told if nameless else None
+        if not reported.is_named:
+            return reported if nameless else None
         if len(self._devices) >= MAX_GPUS or len(of_node) >= MAX_GPUS_A_NODE:
             self.not_followed += 1
             return None
-        self._devices[told.ident] = told
-        return told
+        self._devices[reported.ident] = reported
+        return reported
 
     # --- signs ----------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,9 @@ class GpuWatch(Stateful):
     def _acquitted(self) -> list[Finding]:
         """Report the suspects that are none any more, because programs fail on other GPUs as well by now."""
         suspects = [(fault, ident) for fault in self._open() if fault.suspected for ident in fault.devices]
-        return [told for fault, ident in suspects if self._suspects(fault, ident) for told in self._report(fault)]
+        return [
+            reported for fault, ident in suspects if self._suspects(fault, ident) for reported in self._report(fault)
+        ]
 
     def _node_loss(self, device: NodeGpu, sign: Sign) -> PhysicalFault | None:
         """Return the loss of another GPU of the node within GROUP_S, with this one added to it."""
@@ -225,7 +227,7 @@ class GpuWatch(Stateful):
 
     def _off(self, device: NodeGpu, sign: Sign) -> list[Finding]:
         """A condition is over; a recovery action that is over says that the GPU was reset."""
-        told = []
+        reported = []
         for fault in self._open():
             known = fault.signs.get((device.ident, sign.name))
             if known is None or not known.lasts:
@@ -234,29 +236,29 @@ class GpuWatch(Stateful):
             healed = _HEALED.get(sign.what)
             waits = any(s.xid is not None and s.severity == "critical" for s in fault.signs.values())
             if fault.lasts or (waits and healed is None):
-                told += self._report(fault)
+                reported += self._report(fault)
             else:
-                told += self._end(
+                reported += self._end(
                     fault, f"{healed or 'The condition is over'}: {device.label} of {device.node} is back."
                 )
-        return told
+        return reported
 
     # --- the clock ------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Finding]:
         """Return the faults that are over because nothing came any more. Call it about once a second."""
-        told = []
+        reported = []
         for ident, (since, until) in list(self._returned.items()):
             if until is None:
                 self._returned[ident] = (since, now + SEEN_AGAIN_AFTER_S)
             elif not until - SEEN_AGAIN_AFTER_S <= now < until:
                 del self._returned[ident]
-                told += self._seen_again(ident, since)
+                reported += self._seen_again(ident, since)
         for fault in self._open():
             resting = not fault.lasts and not fault.needs_reset
             if resting and now - fault.last > QUIET_S:
-                told += self._end(fault, f"Nothing more came for {QUIET_S / 60:.0f} min.")
-        return told
+                reported += self._end(fault, f"Nothing more came for {QUIET_S / 60:.0f} min.")
+        return reported
 
     def _seen_again(self, ident: str, since: float) -> list[Finding]:
         """A GPU is there and its agent had time to say what is wrong: end the faults that were not reported again.
@@ -264,15 +266,15 @@ class GpuWatch(Stateful):
         Args:
             since: when a new agent, or a newly loaded driver, showed it, unix seconds of the node.
         """
-        told = []
+        reported = []
         for fault in self._open():
             known = [device for other in fault.devices if (device := self._devices.get(other)) is not None]
             counted = [device.missing for device in known if device.missing is not None]
             # A fault of GPUs that no agent ever counted is one of the node: any GPU that is there is evidence for it.
             its = ident in fault.devices if counted else fault.node == self._devices[ident].node
             if its and not any(counted) and fault.last < since:
-                told += self._end(fault, "The GPU is there again, and a new agent sees nothing wrong.")
-        return told
+                reported += self._end(fault, "The GPU is there again, and a new agent sees nothing wrong.")
+        return reported
 
     def _open(self) -> list[PhysicalFault]:
         """Return the open faults, newest first."""

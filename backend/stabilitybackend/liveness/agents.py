@@ -36,7 +36,7 @@ class Agent:
     #: When its process started, unix seconds by its own clock, 0 where it does not say.
     started: float = 0.0
     blind: list[VisibilityGap] = field(default_factory=list)
-    _told: float = 0.0
+    _reported_at: float = 0.0
     clock: float = 0.0
 
     def silent_s(self, now: float) -> float:
@@ -49,13 +49,13 @@ class Agent:
 
         A jump that the agent names (``clock_step_s``) is taken out; a time that goes back is one that nobody named.
         """
-        state, told = health.agent_state, health.time
-        if self.seen_at == 0.0 or self._told == 0.0:
-            self.clock = told
+        state, reported = health.agent_state, health.time
+        if self.seen_at == 0.0 or self._reported_at == 0.0:
+            self.clock = reported
         else:
-            passed = told - self._told - (state.clock_step_s or 0.0)
+            passed = reported - self._reported_at - (state.clock_step_s or 0.0)
             self.clock += passed if passed >= 0 else max(0.0, now - self.seen_at)
-        self._told, self.seen_at, self.connected, self.lost_at = told, now, True, None
+        self._reported_at, self.seen_at, self.connected, self.lost_at = reported, now, True, None
         self.node = health.node
         self.started = state.started or 0.0
         if state.blind is not None:

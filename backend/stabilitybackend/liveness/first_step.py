@@ -106,8 +106,8 @@ class FirstStep:
                 self._ask(job, now)  # nobody answered
         elif not self._before:
             if waited >= check_s:
-                self._before = {rank: one.frames for rank in dump.looks if (one := dump.stack_of(rank)) is not None}
-                self._cpu_s = {rank: _tree_cpu_s(dump, rank) for rank in dump.looks}
+                self._before = {rank: one.frames for rank in dump.samples if (one := dump.stack_of(rank)) is not None}
+                self._cpu_s = {rank: _tree_cpu_s(dump, rank) for rank in dump.samples}
                 self._ask(job, now)
         else:
             self._stuck = all(self._is_stalled(watch, dump, job) for watch in job.visible)

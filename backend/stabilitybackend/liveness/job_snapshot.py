@@ -144,7 +144,7 @@ class JobSnapshot:
         if self.dump is None:
             return
         self._front = yield from self.dump.finding_wavefront()
-        for count, rank in enumerate(self.dump.looks):
+        for count, rank in enumerate(self.dump.samples):
             self._sampled_of(rank)
             if count % SAMPLES_AT_ONCE == 0:
                 yield
@@ -195,11 +195,11 @@ class JobSnapshot:
 
     def waits_for_disk(self, watch: RankWatch) -> bool:
         """Say whether the main thread was in the kernel's uninterruptible sleep, in each sample that we have."""
-        looks = self._samples(watch)
-        return bool(looks) and all(look["state"] == "D" for look in looks)
+        samples = self._samples(watch)
+        return bool(samples) and all(sample["state"] == "D" for sample in samples)
 
     def _samples(self, watch: RankWatch) -> list[Mapping[str, Any]]:
-        return [look for look in (to_builtins(watch.proc), self._sampled_of(watch.rank)) if look.get("state")]
+        return [sample for sample in (to_builtins(watch.proc), self._sampled_of(watch.rank)) if sample.get("state")]
 
     def _sampled_of(self, rank: int) -> dict[str, Any]:
         """Return what the kernel says of a rank as it was sampled for the dump; read once."""
@@ -221,7 +221,7 @@ class JobSnapshot:
         if silent is None or silent > RUNS_PYTHON_S or watch.python_silent_s:
             return False
         # On a machine with more work than cores a busy thread gets little, but it is always found waiting for a core.
-        looks = self._samples(watch)
-        return any(number(look.get("cpu")) >= BUSY_CPU for look in looks) or (
-            bool(looks) and all(look.get("state") == "R" for look in looks)
+        samples = self._samples(watch)
+        return any(number(sample.get("cpu")) >= BUSY_CPU for sample in samples) or (
+            bool(samples) and all(sample.get("state") == "R" for sample in samples)
         )

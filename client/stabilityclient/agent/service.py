@@ -103,7 +103,7 @@ class AgentService:
         self._cursor_at = 0.0
         self._dirty = True
         self._finishing_until = 0.0
-        self._looks = 0
+        self._polls = 0
         self._over_since: float | None = None
         self._started = time.monotonic()
         url = environ.get("STABILITY_URL") or str(self._facts.get("url") or DEFAULT_URL)
@@ -161,7 +161,7 @@ class AgentService:
     # --- looking -------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        self._looks += 1
+        self._polls += 1
         self._sources.discover()
         self._read_kernel()
         for source in self._sources:
@@ -183,7 +183,7 @@ class AgentService:
             return
         was_final = source.final
         try:
-            if self._deaths.descriptor(source) is None or self._finishing_until or self._looks % QUIET_POLLS == 0:
+            if self._deaths.descriptor(source) is None or self._finishing_until or self._polls % QUIET_POLLS == 0:
                 source.observe()
             self._dirty |= source.final and not was_final
             self._after_end(source)

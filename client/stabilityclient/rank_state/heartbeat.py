@@ -63,7 +63,7 @@ class HeartbeatThread:
         self._wake = threading.Event()
         self._stopped = False
         self._published = 0.0
-        self._told = ""
+        self._reported = ""
         self._away = 0
         #: Set by the run when a device value comes: its dropped rows count too.
         self.deferred: Deferred | None = None
@@ -142,9 +142,9 @@ class HeartbeatThread:
     def _poll(self, sidecar: Sidecar) -> None:
         sidecar.ensure()
         state = sidecar.state()
-        if state.get("state") == "refused" and state.get("error") != self._told:
-            self._told = str(state.get("error"))
-            self._guard.note("agent", f"the server refuses this run's data, it stays in the spool: {self._told}")
+        if state.get("state") == "refused" and state.get("error") != self._reported:
+            self._reported = str(state.get("error"))
+            self._guard.note("agent", f"the server refuses this run's data, it stays in the spool: {self._reported}")
         self._away = self._away + 1 if state.get("state") == "connecting" else 0
         if self._away == AWAY_POLLS:
             where, why = state.get("url"), state.get("error")

@@ -151,7 +151,7 @@ def test_a_dump_of_2048_ranks_takes_less_than_4_mib() -> None:
         tracemalloc.stop()
     dump = book.dump("d-1")
     assert dump is not None
-    assert len(dump.looks) == 128
+    assert len(dump.samples) == 128
     assert sizes[-1] + 30 * (sizes[-1] - sizes[63]) < 4 * 1024 * 1024
 
 

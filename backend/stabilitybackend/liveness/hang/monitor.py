@@ -122,7 +122,7 @@ class HangMonitor:
         self._busy, self._broken_then = job.all_busy(), frozenset(job.broken_gpus)
         if request:  # the stacks are here already
             self._asked_at, job.dump, job.busy = looked_at, self._dumps.dump(request), self._stack_check.busy
-            self._answers = len(job.dump.looks) if job.dump is not None else -1
+            self._answers = len(job.dump.samples) if job.dump is not None else -1
         else:
             request = self._request(key, now)
             self._ask(request, job, _reason(step), now)
@@ -161,7 +161,7 @@ class HangMonitor:
             if dump is None and now - self._asked_at < SIGNALLED_AFTER_S:
                 self._busy = job.all_busy()
             job.busy = self._busy
-        news = ready and dump is not None and len(dump.looks) != self._answers
+        news = ready and dump is not None and len(dump.samples) != self._answers
         longer = job.stalled_s > NEWS_FACTOR * old.score
         broken = bool(job.broken_gpus.keys() - self._broken_then)
         if self._answers >= 0 and not (news or longer or broken) and self._gone(job) == self._absent_then:
@@ -174,7 +174,7 @@ class HangMonitor:
         if not (other or news or longer or broken):
             return []
         if news and dump is not None:
-            self._answers = len(dump.looks)
+            self._answers = len(dump.samples)
         took = now - verdict.since if other or news else before.decided_after_s or now - verdict.since
         fresh = _finding(job, verdict, old.key, old.onset_step, request, budget, took)
         self._absent_then, self._broken_then = self._gone(job), frozenset(job.broken_gpus)

@@ -294,11 +294,11 @@ def _gaps(job: JobSnapshot) -> list[str]:
     if job.dump is not None:
         dumb: dict[str, list[int]] = {}
         for watch in job.visible:
-            look = job.dump.looks.get(watch.rank)
-            if look is None or look.stack < 0:
-                dumb.setdefault(look.missing if look and look.missing else "no answer", []).append(watch.rank)
+            sample = job.dump.samples.get(watch.rank)
+            if sample is None or sample.stack < 0:
+                dumb.setdefault(sample.missing if sample and sample.missing else "no answer", []).append(watch.rank)
         blind += [f"stacks of {name_ranks(ranks)}: {why}" for why, ranks in list(dumb.items())[:4]]
-        if len(job.visible) > 1 and not any(look.recorder for look in job.dump.looks.values()):
+        if len(job.visible) > 1 and not any(sample.recorder for sample in job.dump.samples.values()):
             blind.append("collectives: no Flight Recorder was read")
     return blind
 

@@ -90,7 +90,7 @@ class Dump:
     reason: str = ""
     time: float = 0.0
     expected: frozenset[int] = frozenset()
-    looks: dict[int, RankSample] = field(default_factory=dict)
+    samples: dict[int, RankSample] = field(default_factory=dict)
     stacks: list[Stack] = field(default_factory=list)
     bytes: int = 0
     not_kept: int = 0
@@ -101,11 +101,11 @@ class Dump:
     @property
     def complete(self) -> bool:
         """Whether every rank that was expected has answered."""
-        return bool(self.expected) and self.expected <= self.looks.keys()
+        return bool(self.expected) and self.expected <= self.samples.keys()
 
     def take(self, rank: int, data: Mapping[str, Any], node: str) -> None:
         """Take what was seen of one rank; a second report replaces the first."""
-        if rank not in self.looks and len(self.looks) >= MAX_RANKS:
+        if rank not in self.samples and len(self.samples) >= MAX_RANKS:
             self.not_kept += 1
             return
         slot, proc, text = data.get("slot"), data.get("proc"), data.get("stack")
@@ -115,7 +115,7 @@ class Dump:
             stack = self._stack(text, str(slot.get("phase") or ""))
             missing = "" if stack >= 0 else missing or "the text shows no stack of the main thread"
         recorder = read(data.get("collectives"), self._groups)
-        look = RankSample(
+        sample = RankSample(
             node=node,
             pid=int(number(data.get("pid"))),
             stack=stack,
@@ -124,10 +124,10 @@ class Dump:
             slot=_json({name: value for name, value in slot.items() if name != "phases"}),
             recorder=recorder,
         )
-        if rank not in self.looks:
+        if rank not in self.samples:
             entries = 0 if recorder is None else len(recorder.groups) + 2 * len(recorder.active)
-            self.bytes += 400 + len(look.proc) + len(look.slot) + len(missing) + 120 * entries
-        self.looks[rank] = look
+            self.bytes += 400 + len(sample.proc) + len(sample.slot) + len(missing) + 120 * entries
+        self.samples[rank] = sample
 
     def _stack(self, text: str, phase: str) -> int:
         frames = main_thread(text)
@@ -147,19 +147,19 @@ class Dump:
 
     def stack_of(self, rank: int) -> Stack | None:
         """Return a rank's stack, None where there is none."""
-        look = self.looks.get(rank)
-        return None if look is None or look.stack < 0 else self.stacks[look.stack]
+        sample = self.samples.get(rank)
+        return None if sample is None or sample.stack < 0 else self.stacks[sample.stack]
 
     def proc_of(self, rank: int) -> dict[str, Any]:
         """Return a rank's ``proc``."""
-        look = self.looks.get(rank)
-        return _object(look.proc) if look is not None else {}
+        sample = self.samples.get(rank)
+        return _object(sample.proc) if sample is not None else {}
 
     def groups(self) -> list[tuple[Stack, list[int]]]:
         """Return the stacks with their ranks, the most common first. One stack in two phases is two."""
         ranks: dict[int, list[int]] = {}
-        for rank in sorted(self.looks):
-            at = self.looks[rank].stack
+        for rank in sorted(self.samples):
+            at = self.samples[rank].stack
             if at >= 0:
                 ranks.setdefault(at, []).append(rank)
         order = sorted(ranks.items(), key=lambda group: (-len(group[1]), group[1]))
@@ -188,7 +188,7 @@ class Dump:
     def finding_wavefront(self) -> Generator[None, None, Wavefront]:
         """The same in slices."""
         return finding_wavefront(
-            {rank: look.recorder for rank, look in self.looks.items() if look.recorder is not None}
+            {rank: sample.recorder for rank, sample in self.samples.items() if sample.recorder is not None}
         )
 
     def shown(self) -> RankStacks:
@@ -201,7 +201,7 @@ class Dump:
             groups.append(
                 StackGroup(
                     ranks=ranks,
-                    nodes=sorted({self.looks[rank].node for rank in ranks}),
+                    nodes=sorted({self.samples[rank].node for rank in ranks}),
                     where=stack.where,
                     what=in_.most_common(1)[0][0] if in_ else called,
                     frames=[StackFrame(*frame) for frame in stack.frames],
@@ -215,8 +215,10 @@ class Dump:
             time=self.time,
             complete=self.complete,
             ranks={
-                str(rank): DumpedRank(look.node, look.pid, _object(look.proc), _object(look.slot), look.missing or None)
-                for rank, look in sorted(self.looks.items())
+                str(rank): DumpedRank(
+                    sample.node, sample.pid, _object(sample.proc), _object(sample.slot), sample.missing or None
+                )
+                for rank, sample in sorted(self.samples.items())
             },
             groups=groups,
             collectives=[one.shown() for one in front.stuck],
@@ -240,14 +242,14 @@ class _Saved:
         numbers = {group: at for at, group in enumerate(dump._groups)}
         recorders = {
             rank: (
-                [(numbers[one.group], one.enqueued, one.completed) for one in look.recorder.groups],
-                [(numbers[one.group], *one[1:]) for one in look.recorder.active],
+                [(numbers[one.group], one.enqueued, one.completed) for one in sample.recorder.groups],
+                [(numbers[one.group], *one[1:]) for one in sample.recorder.active],
             )
-            for rank, look in dump.looks.items()
-            if look.recorder is not None
+            for rank, sample in dump.samples.items()
+            if sample.recorder is not None
         }
-        looks = {rank: replace(look, recorder=None) for rank, look in dump.looks.items()}
-        return cls(replace(dump, looks=looks, _groups={}), list(dump._groups), recorders)
+        samples = {rank: replace(sample, recorder=None) for rank, sample in dump.samples.items()}
+        return cls(replace(dump, samples=samples, _groups={}), list(dump._groups), recorders)
 
     def whole(self) -> Dump:
         """Return the dump."""
@@ -255,7 +257,7 @@ class _Saved:
         for rank, (groups, active) in self.recorders.items():
             joined = tuple(Joined(self.groups[at], *numbers) for at, *numbers in groups)
             entered = tuple(Active(self.groups[at], *facts) for at, *facts in active)  # type: ignore[arg-type]
-            self.dump.looks[rank].recorder = Recorder(joined, entered)
+            self.dump.samples[rank].recorder = Recorder(joined, entered)
         return self.dump
 
 
@@ -326,7 +328,7 @@ class DumpBook(Stateful):
 
     def held(self) -> list[Dump]:
         """Return those that somebody has answered, newest first."""
-        return [dump for dump in list(self._dumps.values())[::-1] if dump.looks]
+        return [dump for dump in list(self._dumps.values())[::-1] if dump.samples]
 
     def get(self, request: str) -> RankStacks | None:
         """Return one dump as the API has it, None where nobody has answered it."""
@@ -336,7 +338,7 @@ class DumpBook(Stateful):
     def dump(self, request: str) -> Dump | None:
         """Return one dump as it is held, None where nobody has answered it."""
         dump = self._dumps.get(request)
-        return None if dump is None or not dump.looks else dump
+        return None if dump is None or not dump.samples else dump
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -79,7 +79,7 @@ class StackTaker:
     Args:
         run_folder: of the run on this node. sources: its ranks.
         descriptor: returns the pidfd of a rank, None where there is none.
-        tell: sends an event: ``tell(kind, step, data)``.
+        report: sends an event: ``report(kind, step, data)``.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class StackTaker:
         run_folder: Path,
         sources: Sources,
         descriptor: Callable[[Source], int | None],
-        tell: Callable[[str, int | None, dict[str, Any]], None],
+        report: Callable[[str, int | None, dict[str, Any]], None],
     ) -> None:
         self._probe = run_folder / "probe"
         self._sources = sources
         self._descriptor = descriptor
-        self._tell = tell
+        self._report = report
         self._no_recorder: list[tuple[Source, str]] = []
 
     async def carry_out(self, command: CommandToRun, over: bool = False) -> tuple[str, str]:
@@ -101,12 +101,12 @@ class StackTaker:
         if not samples:
             return "failed", "no rank is alive on this node"
         await self._sample(samples)
-        standing = await self._ask_heartbeats(samples)
-        await self._signal(standing)
+        stuck = await self._ask_heartbeats(samples)
+        await self._signal(stuck)
         steps = [sample.source.slot.step for sample in samples if sample.source.slot is not None]
         step = max((step for step in steps if step >= 0), default=None)
         for data in stack_events(command.command_id, map(_facts, samples)):
-            self._tell("stacks", step, data)
+            self._report("stacks", step, data)
         self._no_recorder = [(sample.source, why) for sample in samples if (why := _recorder_trouble(sample))]
         seen = sum(sample.stack is not None for sample in samples)
         missing = sorted({sample.stack_missing for sample in samples if sample.stack_missing})
@@ -146,7 +146,7 @@ class StackTaker:
             trouble = None
         except OSError as error:
             trouble = f"ranks can't be asked: {error.strerror or error}"
-        waiting, standing = [], []
+        waiting, stuck = [], []
         for sample in samples:
             why = _heartbeat_trouble(sample) or trouble
             if why is not None:
@@ -164,14 +164,14 @@ class StackTaker:
                         "why": f"its heartbeat thread has been stuck for {sample.stalled_s:.0f} s: "
                         "something holds the interpreter's lock"
                     }
-                    standing.append(sample)
+                    stuck.append(sample)
                 elif time.monotonic() >= deadline:
                     self._take(sample, wanted, f"its heartbeat thread did not answer within {PROBE_S:g} s")
                 else:
                     continue
                 waiting.remove(sample)
             await asyncio.sleep(_POLL_S)
-        return standing
+        return stuck
 
     def _take(self, sample: _RankSample, wanted: int, missing: str) -> None:
         try:
