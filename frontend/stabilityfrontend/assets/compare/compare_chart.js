@@ -9,6 +9,9 @@ import { colorTheme } from "../core/theme.js";
 /** How strong the true values are behind the smoothed ones. */
 const BEHIND = 0.25;
 
+/** Marks of what is no number, as the server writes it. */
+const SYMBOLS = { Infinity: "up", "-Infinity": "down" };
+
 /** The lines of a run in one: its segments in step order, cut where each stopped counting. */
 function lineOf(run, column, align) {
   const x = [];
@@ -57,7 +60,9 @@ export function drawChart(page, element) {
     if (inside.length) ranges.push(robustRange(inside, []));
     for (const part of run.series)
       part.values.forEach(
-        (value, index) => Number.isFinite(toNumber(value)) || marks.push({ x: (part.xs || part.steps)[index], color }),
+        (value, index) =>
+          Number.isFinite(toNumber(value)) ||
+          marks.push({ x: (part.xs || part.steps)[index], color, symbol: SYMBOLS[value] || "x" }),
       );
     if (raw.x.length) {
       low = Math.min(low, raw.x[0]);

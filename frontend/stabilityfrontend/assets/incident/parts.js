@@ -27,7 +27,7 @@ export const keyOf = new WeakMap();
 
 function stateWords(incident) {
   if (incident.state === "open") return "open";
-  return incident.state === "recovered" ? "recovered" : "over";
+  return incident.state === "recovered" ? "recovered" : "resolved";
 }
 
 function head(page) {
