@@ -212,14 +212,14 @@ def verdict(command: AgentCommand, *, late: bool) -> tuple[State, str] | None:
     Args:
         late: the command has expired: nobody else will act.
     """
-    heard = {name: node for name, node in command.nodes.items() if node.state in ("acted", "failed")}
-    acted = [name for name, node in heard.items() if node.state == "acted"]
+    ended = {name: node for name, node in command.nodes.items() if node.state in ("acted", "failed")}
+    acted = [name for name, node in ended.items() if node.state == "acted"]
     wanted = command.world_size
-    if len(heard) < wanted and not late:
+    if len(ended) < wanted and not late:
         return None
-    refusals = "; ".join(f"{name}: {node.detail}" for name, node in heard.items() if node.state == "failed")[:500]
-    missing = f"; {wanted - len(heard)} did not answer" if len(heard) < wanted else ""
-    if not heard:
+    refusals = "; ".join(f"{name}: {node.detail}" for name, node in ended.items() if node.state == "failed")[:500]
+    missing = f"; {wanted - len(ended)} did not answer" if len(ended) < wanted else ""
+    if not ended:
         return ("expired", f"0 of {wanted} agents answered; nothing was done")
     if not acted:
         return ("failed", f"{refusals}{missing}")

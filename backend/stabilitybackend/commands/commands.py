@@ -221,29 +221,33 @@ class CommandBook:
         command = self._commands.get(report.command_id)
         if command is None:
             return []
-        said, detail = report.state, report.detail or ""
-        if said == "delivered":
+        reported, detail = report.state, report.detail or ""
+        if reported == "delivered":
             return []  # by an older agent: whoever sent it has noted it
         if rank is None:
-            return self._on_agent(command, node, said, detail, time, step) if isinstance(command, AgentCommand) else []
-        if (report.attempt or command.attempt) != command.attempt and said != "acted":
+            return (
+                self._on_agent(command, node, reported, detail, time, step) if isinstance(command, AgentCommand) else []
+            )
+        if (report.attempt or command.attempt) != command.attempt and reported != "acted":
             return []  # about a boundary that was given up
         known = command.ranks.get(str(rank))
-        if known is not None and known.state == said and known.step == step:
+        if known is not None and known.state == reported and known.step == step:
             return []
-        command.ranks[str(rank)] = RankState(said, step, time, detail, report.applied if said == "acted" else None)
-        command.add_line(said, time, detail, rank=rank, step=step)
-        self._draw_conclusion(command, said, time, detail, rank)
+        command.ranks[str(rank)] = RankState(
+            reported, step, time, detail, report.applied if reported == "acted" else None
+        )
+        command.add_line(reported, time, detail, rank=rank, step=step)
+        self._draw_conclusion(command, reported, time, detail, rank)
         return [command]
 
     def _on_agent(
-        self, command: AgentCommand, node: str, said: str, detail: str, time: float, step: int | None
+        self, command: AgentCommand, node: str, reported: str, detail: str, time: float, step: int | None
     ) -> list[Command]:
         known = command.nodes.get(node)
         back = command.state == "failed" and known is not None and known.gone
-        if not answered(command, node, said, detail, time):
+        if not answered(command, node, reported, detail, time):
             return []
-        command.add_line(said, time, f"{node}: {detail}", step=step)
+        command.add_line(reported, time, f"{node}: {detail}", step=step)
         self._conclude(command, time, late=False, again=back)
         return [command]
 
@@ -274,18 +278,18 @@ class CommandBook:
                 changed.append(command)
         return changed
 
-    def _draw_conclusion(self, command: Command, said: str, time: float, detail: str, rank: int) -> None:
+    def _draw_conclusion(self, command: Command, reported: str, time: float, detail: str, rank: int) -> None:
         size = command.world_size
-        if said == "acted":
+        if reported == "acted":
             if _count(command, "acted") >= size:
                 command.note("acted", time, f"all {size} ranks rolled back")
-        elif said == "failed":
+        elif reported == "failed":
             command.note("failed", time, f"rank {rank}: {detail}")
         elif command.state not in OPEN_STATES:
             pass
-        elif said == "rejected":
+        elif reported == "rejected":
             command.note("rejected", time, f"rank {rank}: {detail}")
-        elif said == "ready" and _count(command, "ready") >= size:
+        elif reported == "ready" and _count(command, "ready") >= size:
             command.note("ready", time, f"all {size} ranks stop at step {command.apply_at_step}")
 
     def retries(self, job: JobView, now: float) -> list[Command]:

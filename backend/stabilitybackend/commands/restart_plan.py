@@ -41,7 +41,7 @@ MEGATRON_FAILED = 17
 MAX_SUSPECTS = 16
 
 #: Statuses of a job that hangs now: other incidents that stop one may be older, and it trained on.
-_STANDING = ("stalled", "unreachable")
+_HUNG = ("stalled", "unreachable")
 #: Verdicts that are about a node as such.
 _NODE_CLASSES = frozenset({"node_lost"})
 #: Verdicts that blame nobody's machine, however often they come.
@@ -91,15 +91,15 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
         filter(stops_job, job.incidents), key=lambda i: (i.opened, i.incident_id)
     )  # the first cause first
     cause = stopping[0] if stopping else None
-    standing = next((incident for incident in stopping if kind_of(incident.kind).status in _STANDING), None)
-    verdict = _verdict(cause) or _verdict(standing)
+    hung = next((incident for incident in stopping if kind_of(incident.kind).status in _HUNG), None)
+    verdict = _verdict(cause) or _verdict(hung)
     hard, soft = _blamed(job.incidents, stopping)
     named = set(request.exclude_nodes or ()) if request is not None else set[str]()
     # Suspicion alone must not empty the job.
     kept = set(request.keep_nodes or ()) if request is not None else set[str]()
     hard, soft = hard - kept, soft - kept
     exclude = sorted(named | hard | (soft if set(job.nodes) - hard - named - soft else set()))
-    action, why = _action(job, cause, standing, now)
+    action, why = _action(job, cause, hung, now)
     if request is not None:
         action, why = "relaunch", _sentence(request.reason) or ("" if cause is None else _why(cause, job))
     if action == "relaunch" and exclude:
@@ -161,9 +161,7 @@ def _blamed(incidents: Iterable[Incident], stopping: Sequence[Incident]) -> tupl
     return hard, {node for node in open_names if blames[node] >= _BLAMES}
 
 
-def _action(
-    job: RestartFacts, cause: Incident | None, standing: Incident | None, now: float
-) -> tuple[PlannedAction, str]:
+def _action(job: RestartFacts, cause: Incident | None, hung: Incident | None, now: float) -> tuple[PlannedAction, str]:
     """Return what to do and why.
 
     Args:
@@ -187,13 +185,13 @@ def _action(
         if deaths and deaths[0].exit_code == MEGATRON_FAILED:
             return ("stop", f"{_why(cause, job)} Exit code 17: Megatron's own check of a result failed.")
         return ("relaunch", _why(cause, job))
-    if standing is not None:
-        verdict = _verdict(standing)
-        undecided = verdict is None and now - standing.opened < UNDECIDED_S
+    if hung is not None:
+        verdict = _verdict(hung)
+        undecided = verdict is None and now - hung.opened < UNDECIDED_S
         if undecided or (verdict is not None and verdict.kind in ("overdue", "partition")):
-            return ("wait", f"{_why(standing, job)} That is not decided yet.")
+            return ("wait", f"{_why(hung, job)} That is not decided yet.")
         # A GPU that failed first is why it hangs.
-        return ("relaunch", " ".join(dict.fromkeys((_why(cause, job), _why(standing, job)))))
+        return ("relaunch", " ".join(dict.fromkeys((_why(cause, job), _why(hung, job)))))
     if cause is not None:
         return ("none", f"The job runs on. {_why(cause, job)}")
     return ("none", job.note or "The job runs.")

@@ -210,8 +210,8 @@ class RunState:
         segment = forked.segment
         self._step_clock.forked(segment.fork_step)
         self._evidence.forked(segment.fork_step)
-        told = not replayed or self.reconciling
-        if told:
+        reports = not replayed or self.reconciling
+        if reports:
             dead = {s for s in self.incidents.segments() if self.fold.tree.dead_after(s) is not None}
             changes.add_incidents(
                 self.incidents.rolled_back(segment.fork_step, dead, segment.created, segment.id, segment.reason)
@@ -219,22 +219,22 @@ class RunState:
         if not replayed:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
         for time, finding in self.judge.forked(segment):
-            if told:
+            if reports:
                 self.found(finding, time, changes)
 
     def _event(self, event: LineageEvent, changes: Changes, replayed: bool) -> None:
         rank = event.source.rank
-        told = not replayed or self.reconciling
+        reports = not replayed or self.reconciling
         self.stretches.watched |= rank is None
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(event.data["path"])
-            if told:
+            if reports:
                 changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), event.time))
         elif event.type == "finish":
             self.stretches.finished(event.source.source)
         elif event.type == "left":
             self.stretches.finished(event.data["source"])
-        elif event.type == "alert" and told:
+        elif event.type == "alert" and reports:
             self.found(alert_finding(event), event.time, changes)
         elif event.type == "handler":
             self.handlers.take(rank, event.data)
@@ -255,7 +255,7 @@ class RunState:
             event = replace(event, data={**event.data, "ordered": event.data.get("ordered") or restart})
         if event.type in GPU_EVENTS:
             for finding in self.gpus.event(event, self._step_clock.newest):
-                if told:
+                if reports:
                     self.found(self.remember(finding), event.time, changes)
         self.liveness.event(event, event.time)
 

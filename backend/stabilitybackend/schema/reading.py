@@ -36,8 +36,8 @@ def fitted(data: dict[str, Any], kind: type[msgspec.Struct]) -> tuple[dict[str, 
 
     The same object comes back where all of it fits; then fields that the type does not know are still in it.
     """
-    data, _, told = _read(data, kind)
-    return data, told
+    data, _, left_out = _read(data, kind)
+    return data, left_out
 
 
 def typed(data: dict[str, Any], kind: type[T]) -> tuple[T, list[str]]:
@@ -50,16 +50,16 @@ def typed(data: dict[str, Any], kind: type[T]) -> tuple[T, list[str]]:
     Raises:
         Misfit: a field is missing or wrong without which it is nothing, or too many fields are wrong.
     """
-    _, struct, told = _read(data, kind)
-    return struct, told
+    _, struct, left_out = _read(data, kind)
+    return struct, left_out
 
 
 def _read(given: dict[str, Any], kind: type[T]) -> tuple[dict[str, Any], T, list[str]]:
     data = given
-    told: list[str] = []
+    left_out: list[str] = []
     while True:
         try:
-            return data, msgspec.convert(data, kind), told
+            return data, msgspec.convert(data, kind), left_out
         except (msgspec.ValidationError, OverflowError) as error:
             problem = str(error)
         if data is given:
@@ -67,11 +67,11 @@ def _read(given: dict[str, Any], kind: type[T]) -> tuple[dict[str, Any], T, list
         place = _PLACE.search(problem)
         path = place["path"] if place else ""
         if not path:
-            raise Misfit(told[-1] if told else problem)
+            raise Misfit(left_out[-1] if left_out else problem)
         said = f"{path.removeprefix('.')}: {_PLACE.sub('', problem)}, {_leave_out(data, path)} came"
-        if len(told) >= MAX_LEFT_OUT:
-            raise Misfit(f"{said}, and {len(told)} more")
-        told.append(said)
+        if len(left_out) >= MAX_LEFT_OUT:
+            raise Misfit(f"{said}, and {len(left_out)} more")
+        left_out.append(said)
 
 
 def _leave_out(data: dict[str, Any], path: str) -> str:

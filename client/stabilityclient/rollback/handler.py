@@ -102,14 +102,14 @@ class Restoring:
 
     def _acted(self, command: Mapping[str, Any], step: int, answer: object) -> None:
         """Report that this rank went back, and what else it changed by the job's own word."""
-        told: dict[str, Any] | None = None
+        applied: dict[str, Any] | None = None
         trouble: Exception | None = None
         try:
-            told = _applied(answer)
+            applied = _applied(answer)
         except Exception as error:  # the state is back all the same: the others must know that first
             trouble = error
         try:
-            self.report(command, "acted", f"went back to step {command['to_step']}", step, applied=told)
+            self.report(command, "acted", f"went back to step {command['to_step']}", step, applied=applied)
         except Exception as error:
             trouble = trouble or error
         if trouble is not None:
@@ -125,11 +125,11 @@ def _applied(answer: Any) -> dict[str, Any] | None:
     if answer is None:
         return None
     try:
-        told = {str(name): value for name, value in answer.items()}
+        applied = {str(name): value for name, value in answer.items()}
     except Exception as error:
         what = f"the rollback handler returned a {type(answer).__name__}, expected None or a mapping of what was"
         raise RefusedError([f"{what} applied, like {{'lr_scale': 0.5}}"]) from error
-    if len(told) > MAX_APPLIED:
-        raise RefusedError([f"the rollback handler returned {len(told)} facts, expected at most {MAX_APPLIED}"])
-    found: dict[str, Any] = plain(told)
+    if len(applied) > MAX_APPLIED:
+        raise RefusedError([f"the rollback handler returned {len(applied)} facts, expected at most {MAX_APPLIED}"])
+    found: dict[str, Any] = plain(applied)
     return found

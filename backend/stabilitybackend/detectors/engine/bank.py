@@ -147,20 +147,20 @@ class DetectorBank(Stateful):
         """Like ``feed_rows``, with rows of several sets of metrics that were logged in turn: in the order of steps."""
         if not self._in_order:
             return [found for block in blocks for found in self._feed_columns(block, rank)]
-        heard: list[tuple[RowBlock, list[_Wanted], list[tuple[str, Sequence[float]]]]] = []
+        wanting: list[tuple[RowBlock, list[_Wanted], list[tuple[str, Sequence[float]]]]] = []
         for block in blocks:
             plan, columns = self._plan(block.names), block.columns
             wanted = self._wanted(plan, block.names, columns)
             companions = [(role, columns[name]) for role, name in plan.companions if name in columns]
             if wanted or companions:
-                heard.append((block, wanted, companions))
+                wanting.append((block, wanted, companions))
                 if len(block.steps) >= MANY_ROWS:
                     self._spare(wanted)
         found: list[tuple[float, Finding]] = []
         context = self.context
         make = tuple.__new__  # a named tuple's own constructor costs twice as much, and this is the innermost loop
-        for step, time, at, row in rows_in_order([block for block, _, _ in heard]):
-            _, wanted, companions = heard[at]
+        for step, time, at, row in rows_in_order([block for block, _, _ in wanting]):
+            _, wanted, companions = wanting[at]
             if step > self.last_step:
                 self._enter_step(step)
             elif step < self.last_step and not self._order_restarted(step):
@@ -176,7 +176,7 @@ class DetectorBank(Stateful):
                         news = update(point)
                     except Exception as error:
                         another = self._failed(update.__self__, error)  # type: ignore[attr-defined]  # a bound method
-                        for _, _, others in (one for _, those, _ in heard for one in those):
+                        for _, _, others in (one for _, those, _ in wanting for one in those):
                             others[:] = [another.update if other == update else other for other in others]
                         continue
                     if news:

@@ -132,21 +132,21 @@ def _stack(job: JobSnapshot) -> _Answer:
 
 
 def _step(job: JobSnapshot) -> _Answer:
-    told = [watch for watch in job.reporting_ranks if not watch.stepless]
-    last = min((watch.step for watch in told), default=-1)
-    behind = [watch for watch in told if watch.step == last]
-    return ([watch.rank for watch in behind] if len(behind) < len(told) else []), "behind the others by a step"
+    reporting = [watch for watch in job.reporting_ranks if not watch.stepless]
+    last = min((watch.step for watch in reporting), default=-1)
+    behind = [watch for watch in reporting if watch.step == last]
+    return ([watch.rank for watch in behind] if len(behind) < len(reporting) else []), "behind the others by a step"
 
 
 def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
     """Return the ranks that the others wait for by the order of steps and phases; empty where it shows nothing."""
-    told = [watch for watch in visible if not watch.sparse]
-    if not told:
+    reporting = [watch for watch in visible if not watch.sparse]
+    if not reporting:
         return []
-    there = _least_step(told)
+    there = _least_step(reporting)
     phases = {watch.phase for watch in there}
     if len(phases) == 1:
-        return there if len(there) < len(told) else []
+        return there if len(there) < len(reporting) else []
     data = [watch for watch in there if is_data(watch.phase)]
     if data or not phases <= set(PHASE_ORDER):
         return data
@@ -154,10 +154,10 @@ def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
     return [watch for watch in there if watch.phase == first]
 
 
-def _least_step(told: Sequence[RankWatch]) -> list[RankWatch]:
+def _least_step(reporting: Sequence[RankWatch]) -> list[RankWatch]:
     """Return the ranks of the least step, and those that may be at it because they report none."""
-    step = min((watch.step for watch in told if not watch.stepless), default=-1)
-    return [watch for watch in told if watch.stepless or watch.step == step]
+    step = min((watch.step for watch in reporting if not watch.stepless), default=-1)
+    return [watch for watch in reporting if watch.stepless or watch.step == step]
 
 
 def _phase(job: JobSnapshot) -> _Answer:

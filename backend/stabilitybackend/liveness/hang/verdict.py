@@ -189,13 +189,13 @@ def _confidence(job: JobSnapshot, found: Sequence[Suspicion], kind: str) -> Conf
     if not found:
         if len(job.visible) == 1:
             return "high" if kind in _PLAIN or job.where(job.visible[0]) == "data" else "medium"
-        told = job.front.all_joined or kind in _PLAIN or kind == "data_loader"
-        told = told or (kind == "collective_stuck" and all(job.where(w) == "collective" for w in job.visible))
-        return "medium" if told else "low"
+        clear = job.front.all_joined or kind in _PLAIN or kind == "data_loader"
+        clear = clear or (kind == "collective_stuck" and all(job.where(w) == "collective" for w in job.visible))
+        return "medium" if clear else "low"
     if found[0].kind == "absent":
         # Where most ranks were never connected, the script may call init() on the others only.
-        told = bool(job.not_back) or len(job.never) < len(job.visible)
-        return "high" if told and not job.unseen else "medium"
+        clear = bool(job.not_back) or len(job.never) < len(job.visible)
+        return "high" if clear and not job.unseen else "medium"
     agree = {one.kind for one in found if one.ranks == found[0].ranks}
     if found[0].kind in _STRONG:
         return "medium" if _against(found) else "high"
@@ -240,8 +240,8 @@ def _because(
     if job.front.circle:
         because.append(f"{name_ranks(job.front.circle)} wait for each other in different process groups")
     for one in job.front.stuck[:MAX_GROUPS]:
-        told = one.group.ranks or len(one.joined) > 1
-        nobody = "nobody is missing" if told else "the other ranks of its group are not known"
+        clear = one.group.ranks or len(one.joined) > 1
+        nobody = "nobody is missing" if clear else "the other ranks of its group are not known"
         lacking = f"missing: {name_ranks(one.missing)}" if one.missing else nobody
         if one.unknown:
             lacking += f"; not known of {name_ranks(one.unknown)}"
@@ -315,8 +315,8 @@ def _parts(job: JobSnapshot, verdict: Diagnosis) -> _Parts:
     clauses += _waiting(job, others, bool(clauses), verdict.seen_at)
     end = "."
     if not verdict.ranks and kind in _ALL:
-        told = kind != "collective_stuck" or job.front.all_joined
-        end += f" {_ALL[kind] if told else 'Nothing visible tells the ranks apart: no rank is a suspect yet.'}"
+        clear = kind != "collective_stuck" or job.front.all_joined
+        end += f" {_ALL[kind] if clear else 'Nothing visible tells the ranks apart: no rank is a suspect yet.'}"
     parts: _Parts = [one for clause in clauses for one in ("; ", *clause)][1:]
     return [capital(str(parts[0])), *parts[1:], end] if parts else [end]
 
