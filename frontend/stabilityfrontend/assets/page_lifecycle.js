@@ -6,7 +6,7 @@ import { watchPresses } from "./core/patch.js";
 import { changed, go, route } from "./core/route.js";
 import { colorTheme } from "./core/theme.js";
 import { IncidentPage } from "./incident/incident_page.js";
-import { showMe } from "./login/account.js";
+import { admitted, showMe } from "./login/account.js";
 import { LoginPage } from "./login/login_page.js";
 import { RunPage } from "./run/run_page.js";
 import { RunsPage } from "./runs/runs_page.js";
@@ -66,11 +66,12 @@ function open(config, name) {
  * The skeleton of an address for Dash to put there, and what the server draws by. As soon as the skeleton stands, it
  * comes to life; where only the address's parameters are others, it stays.
  */
-export function show(pathname, search, pages, config) {
+export async function show(pathname, search, pages, config) {
   const given = viewer(pathname, search || "");
   if (given.path === shown) return [window.dash_clientside.no_update, given];
   shown = given.path;
   waiting = 0;
+  if (given.path !== "/login") await admitted();
   const { name, skeleton } = route(pathname, pages);
   requestAnimationFrame(() => open(config, name));
   return [skeleton, given];

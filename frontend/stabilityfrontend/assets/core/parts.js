@@ -24,8 +24,14 @@ export const viewer = (path = location.pathname, search = location.search) => ({
 });
 
 /** Ask the server again for what it draws on this page. */
-export function drawAgain() {
-  if (drawn()) window.dash_clientside.set_props("viewer", { data: viewer() });
+export async function drawAgain() {
+  if (!drawn()) return;
+  try {
+    await api.me(); // goes to the login where that is needed, which Dash's own request can't
+  } catch {
+    return; // the server is away: what it drew last stays
+  }
+  window.dash_clientside.set_props("viewer", { data: viewer() });
 }
 
 function load(url) {

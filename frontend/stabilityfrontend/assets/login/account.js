@@ -19,12 +19,17 @@ function ask() {
         // assets/me.css leaves out the buttons for the rest.
         document.documentElement.dataset.may = answer.scopes.join(" ");
       },
-      () => {
-        asked = null; // the server is away, or wants a login: the page itself says so
+      (error) => {
+        asked = null;
+        // Wants a login: the page is on its way there. Else the server is away, and the page itself says so.
+        return error.status === 401 ? new Promise(() => {}) : undefined;
       },
     );
   return asked;
 }
+
+/** Wait until the server has said who looks: what it draws, it draws for nobody else. */
+export const admitted = () => (known === null ? ask() : Promise.resolve());
 
 async function leave() {
   try {
