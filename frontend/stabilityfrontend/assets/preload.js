@@ -38,6 +38,7 @@ export function begin({ first, kinds, statuses, verdicts }, url) {
     show: async (...given) => (await loaded)["page_lifecycle.js"].show(...given),
     fill: async (...given) => (await loaded)["core/parts.js"].fill(...given),
   };
+  if (location.pathname !== "/login") ask("/me"); // a page waits for it
   const found = RUN.exec(location.pathname);
   if (!found) return;
   try {
