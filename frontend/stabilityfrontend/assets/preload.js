@@ -38,14 +38,13 @@ export function begin({ first, kinds, statuses, verdicts }, url) {
     show: async (...given) => (await loaded)["page_lifecycle.js"].show(...given),
     fill: async (...given) => (await loaded)["core/parts.js"].fill(...given),
   };
-  if (location.pathname !== "/login") ask("/me"); // a page waits for it
   const found = RUN.exec(location.pathname);
-  if (!found) return;
   try {
-    askForRun(decodeURIComponent(found[1]));
+    if (found) askForRun(decodeURIComponent(found[1]));
   } catch {
     // An id that can't be decoded: the page says so.
   }
+  if (location.pathname !== "/login") ask("/me"); // a page waits for it; the first chart comes first
 }
 
 function askForRun(id) {
