@@ -90,6 +90,7 @@ class ServerParts:
             ClientsideFunction("stability", "fill"),
             Output({"type": "part", "part": MATCH}, "children"),
             Input({"type": "given", "part": MATCH}, "data"),
+            State({"type": "given", "part": MATCH}, "id"),
             State("chart-config", "data"),
         )
 

@@ -109,6 +109,8 @@ def lied_to(chromium: Browser) -> Iterator[Browser]:
 @pytest.fixture
 def open_page(chromium: Browser) -> Iterator[OpenPage]:
     """Opens pages, see the top of this file; ``quiet=False`` leaves the console alone, ``before`` is run first."""
+    from playwright.sync_api import Error as PlaywrightError
+
     troubles: list[str] = []
     contexts = []
 
@@ -147,7 +149,12 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
                 ),
             )
         page.goto(url)
-        page.evaluate(HANDLE)  # waits for it, where the page is one of ours
+        try:
+            page.evaluate(HANDLE)  # waits for it, where the page is one of ours
+        except PlaywrightError as error:
+            if "navigation" not in str(error):
+                raise
+            page.evaluate(HANDLE)  # it went on to the login
         return page
 
     yield open_

@@ -1,19 +1,30 @@
 // What the server draws, as Dash components: when it is asked again, and the scripts that only some components need.
 
 import { api } from "./api.js";
-import { toast } from "./dom.js";
+import { h, toast } from "./dom.js";
 import { ago, errorText, moment } from "./format.js";
+import { patch } from "./patch.js";
 import { changed, go } from "./route.js";
 import { colorTheme } from "./theme.js";
 
 /** What the server drew is asked for again this often. */
 const AGAIN_MS = 15000;
 
+/** HTML that we draw ourselves where a part has nothing else: a table of 50 rows holds Dash up for nearly two seconds. */
+const TAGS = new Set(
+  "A B Br Code Dd Details Div Dl Dt Em H2 H3 H4 Hr I Li Ol P Pre S Section Small Span Strong Summary Table Tbody Td Th Thead Time Tr Ul".split(
+    " ",
+  ),
+);
+/** Properties of Dash's components that are no attributes. */
+const NOT_ATTRIBUTES = new Set(["children", "key", "n_clicks", "n_clicks_timestamp", "disable_n_clicks"]);
+const SAFE_LINK = /^(https?:|mailto:|[/?#.])/i;
+
 let asked = 0;
 const loading = new Map();
 
 /** Whether something on the page that is open is drawn by the server. */
-const drawn = () => document.querySelector("[data-part]") !== null;
+const hasParts = () => document.querySelector("[data-part]") !== null;
 
 /** What a part's function is given of the browser. */
 export const viewer = (path = location.pathname, search = location.search) => ({
@@ -25,7 +36,7 @@ export const viewer = (path = location.pathname, search = location.search) => ({
 
 /** Ask the server again for what it draws on this page. */
 export async function drawAgain() {
-  if (!drawn()) return;
+  if (!hasParts()) return;
   try {
     await api.me(); // goes to the login where that is needed, which Dash's own request can't
   } catch {
@@ -63,9 +74,56 @@ function withTimes(node) {
   return { ...node, props: { ...node.props, children: moment(unix), title: ago(Date.now() / 1000 - unix) } };
 }
 
-/** What the server drew, when the scripts of its components are here. */
-export async function fill(given, config) {
+/** Whether that is text and plain HTML only. */
+export function isHtml(node) {
+  if (Array.isArray(node)) return node.every(isHtml);
+  if (!node || typeof node !== "object") return true;
+  const { id, style, children } = node.props;
+  return (
+    node.namespace === "dash_html_components" &&
+    TAGS.has(node.type) &&
+    (!id || typeof id === "string") &&
+    !Object.values(style || {}).some((rule) => typeof rule === "number") &&
+    isHtml(children)
+  );
+}
+
+/** The attributes of a component of Dash, under their names in HTML. */
+export function attributes(props) {
+  const found = {};
+  for (const [name, value] of Object.entries(props)) {
+    if (NOT_ATTRIBUTES.has(name) || (name === "href" && !SAFE_LINK.test(value || ""))) continue;
+    if (name === "className") found.class = value || "";
+    else if (name === "style")
+      found.style = Object.fromEntries(
+        Object.entries(value || {}).map(([rule, to]) => [rule.replace(/[A-Z]/g, (one) => `-${one.toLowerCase()}`), to]),
+      );
+    else found[name.toLowerCase()] = value;
+  }
+  return found;
+}
+
+function elements(node) {
+  if (Array.isArray(node)) return node.flatMap(elements);
+  if (node === null || node === undefined || typeof node === "boolean") return [];
+  if (typeof node !== "object") return [String(node)];
+  return [h(node.type.toLowerCase(), attributes(node.props), ...elements(node.props.children))];
+}
+
+/** What the server drew, when the scripts of its components are here; plain HTML goes into the page past Dash. */
+export async function fill(given, id, config) {
   if (given === null || given === undefined) return window.dash_clientside.no_update;
+  const place = [.../** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-part]"))].find(
+    (one) => one.dataset.part === id.part,
+  );
+  const drawn = place?.querySelector(":scope > .own");
+  if (place && isHtml(given)) {
+    const own = drawn || h("div", { class: "part own" });
+    if (!drawn) place.prepend(own);
+    patch(own, elements(withTimes(given)));
+    return null;
+  }
+  drawn?.remove();
   const text = JSON.stringify(given);
   for (const [name, url] of Object.entries(config.later))
     if (!window[name] && text.includes(`"namespace":"${name}"`)) await load(url);
