@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     for example in EXAMPLES.glob("*.py"):
         (pages / example.name).write_text(example.read_text())
     with EmbeddedRedis(folder) as redis, RunningServer(redis.url, folder / "data", pages=pages) as server:
-        asyncio.run(_fill(server.agent_url))
+        with ThreadPoolExecutor(1) as thread:  # Playwright's loop may run in this one
+            thread.submit(lambda: asyncio.run(_fill(server.agent_url))).result()
         server.wait_for("/runs", lambda found: found["runs"], "the run is there")
         yield server
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,7 +40,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
     folder = tmp_path_factory.mktemp("policy")
     with EmbeddedRedis(folder) as redis, RunningServer(redis.url, folder / "data") as server:
-        asyncio.run(_fill(server.agent_url))
+        with ThreadPoolExecutor(1) as thread:  # Playwright's loop may run in this one
+            thread.submit(lambda: asyncio.run(_fill(server.agent_url))).result()
         server.wait_for("/runs/run-1/incidents", lambda found: found["incidents"], "the spike is an incident")
         yield server
 
