@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from stabilitybackend.auth import KeyRing
@@ -17,6 +18,7 @@ from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -172,6 +174,8 @@ def test_a_key_that_only_looks_sees_no_button_that_orders(
     page.wait_for_selector("#rollback-open")
     assert page.inner_text("#who") == ""
     key = _run(_key(redis_of_its_own, "read"))
+    # The server reads its keys again within two seconds; a login before that is one to a server without keys.
+    wait_until(lambda: httpx.get(f"{server.url}/api/v1/runs").status_code == 401, 10, "the server knows the key")
     page = open_page(f"{server.url}/login?next=/runs/run-1", quiet=False)
     page.fill("#login-key", key)
     page.click("#login-send")
