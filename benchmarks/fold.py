@@ -8,7 +8,7 @@ beside it, measured in the same run:
 frames      values/s of the rank that detectors judge, and of any other, against decoding the same frames
 snapshot    bytes, and ms to freeze (on the event loop), to seal (in a thread) and to load, against folding again
 summary     ms of the whole view of a run, against counting its points anew
-ledger      ms of the ledger of rollbacks, the first time and with what was looked up
+costs       ms of the costs of rollbacks, the first time and with what was looked up
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def long_run(steps: int) -> dict[str, Any]:
         "folding again / loading": fold_ms / figures["load ms"],
         "view ms": view_ms,
         "counting anew / view": recount_ms / view_ms,
-        "ledger ms, first": first_ms,
-        "ledger ms, again": again_ms,
+        "costs ms, first": first_ms,
+        "costs ms, again": again_ms,
     }
 
 

@@ -6,15 +6,12 @@ is what outlives a run: its removal, keys, logins.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from redis.asyncio import Redis
 
 from stabilitybackend.keys import AUDIT
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.server import AuditEntry
 
 __all__ = ["AuditLog"]
@@ -23,17 +20,8 @@ __all__ = ["AuditLog"]
 MAX_ENTRIES = 10_000
 
 
-class AuditLog:
-    """The audit stream in Redis.
-
-    Args:
-        redis: client of the server.
-        clock: unix seconds now.
-    """
-
-    def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
-        self._redis = redis
-        self._clock = clock
+class AuditLog(InRedis):
+    """The audit stream."""
 
     async def add(self, who: str, key_id: str | None, action: str, target: str = "", detail: str = "") -> None:
         """Append an entry. Raises Unavailable when Redis is away."""

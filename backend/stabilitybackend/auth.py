@@ -19,11 +19,10 @@ from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
-from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
 from stabilitybackend.keys import API_KEYS, API_KEYS_USED
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.server import Me
 from stabilitybackend.sessions import Sessions, session_of
 from stabilitybackend.settings import Settings
@@ -129,17 +128,8 @@ class Principal:
 LOCAL = Principal("local", frozenset(SCOPES))
 
 
-class KeyRing:
-    """The API keys in Redis.
-
-    Args:
-        redis: client of the server.
-        clock: unix seconds now.
-    """
-
-    def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
-        self._redis = redis
-        self._clock = clock
+class KeyRing(InRedis):
+    """The API keys."""
 
     async def create(
         self, name: str, scopes: Iterable[str] = USUAL_SCOPES, project: str | None = None
@@ -179,10 +169,7 @@ class KeyRing:
             times = await self._redis.hgetall(API_KEYS_USED)
         used = {_text(key_id): float(when) for key_id, when in times.items()}
         keys = (msgspec.json.decode(text, type=ApiKey) for text in found.values())
-        return sorted(
-            (msgspec.structs.replace(key, used=used.get(key.key_id)) for key in keys),
-            key=lambda key: key.created,
-        )
+        return sorted((replace(key, used=used.get(key.key_id)) for key in keys), key=lambda key: key.created)
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Make the key stop working, within CACHE_S everywhere, and return it.
@@ -197,7 +184,7 @@ class KeyRing:
                 raise NotFound(f"no key has the id {key_id!r}", hint="see stabilityboard keys list", key_id=key_id)
             key = msgspec.json.decode(found, type=ApiKey)
             if key.revoked is None:
-                key = msgspec.structs.replace(key, revoked=self._clock())
+                key = replace(key, revoked=self._clock())
                 await self._redis.hset(API_KEYS, key_id, msgspec.json.encode(key))
         return key
 

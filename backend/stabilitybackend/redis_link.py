@@ -6,7 +6,8 @@ One place decides on time limits, retries and reply shapes, so that all parts se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -29,7 +30,7 @@ from redis.exceptions import (
 from stabilitybackend.errors import RedisStartError, Unavailable
 from stabilitybackend.redis_server.binary import OLDEST_VERSION
 
-__all__ = ["as_unavailable", "check_server", "make_redis", "make_watchful", "redis_errors", "shown_url"]
+__all__ = ["InRedis", "as_unavailable", "check_server", "make_redis", "make_watchful", "redis_errors", "shown_url"]
 
 #: A reply that takes longer than this many seconds counts as a dead server.
 SOCKET_TIMEOUT_S = 5.0
@@ -57,6 +58,19 @@ _AWAY = (
 _AWAY_WORDS = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "LOADING", "OOM", "READONLY", "CLUSTERDOWN")
 #: What redis-py says when all connections of our own pool are in use.
 _NONE_FREE = "No connection available."
+
+
+class InRedis:
+    """What the server keeps in Redis beside the runs.
+
+    Args:
+        redis: client of the server.
+        clock: unix seconds now.
+    """
+
+    def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
+        self._redis = redis
+        self._clock = clock
 
 
 def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Redis:

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import session_key
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.redis_link import InRedis, redis_errors
 
 __all__ = ["Session", "Sessions", "login_cookie", "logout_cookies", "session_of"]
 
@@ -45,17 +45,11 @@ class Session(msgspec.Struct, frozen=True):
     created: float
 
 
-class Sessions:
-    """The sessions in Redis.
-
-    Args:
-        redis: client of the server.
-        clock: unix seconds now.
-    """
+class Sessions(InRedis):
+    """The sessions."""
 
     def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
-        self._redis = redis
-        self._clock = clock
+        super().__init__(redis, clock)
         #: Digest -> the session, when it was read, and when its use was noted.
         self._cached: dict[str, tuple[Session, float, float]] = {}
 

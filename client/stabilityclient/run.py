@@ -157,7 +157,7 @@ class Run:
     ) -> Any:
         """Register the function that restores the job's state; it gets a :class:`Rollback`. Use as a decorator.
 
-        It may return what it applied, e.g. ``{"lr_scale": 0.5}``: the ledger shows that beside what was ordered.
+        It may return what it applied, e.g. ``{"lr_scale": 0.5}``: the rollback costs show that beside what was ordered.
 
         Args:
             can: what it can change beside the step: some of ``lr_scale``, ``seed``, ``skip_batches``; orders for others

@@ -58,7 +58,7 @@ def main() -> None:
         if rollback.seed is not None:
             trainer.reseed(rollback.seed)
             done["seed"] = rollback.seed
-        return done  # what was done, not what was ordered: the ledger shows both
+        return done  # what was done, not what was ordered: the rollback costs show both
 
     def save_checkpoint(step: int) -> None:
         with run.phase("checkpoint"):  # <- stabilityboard

@@ -43,7 +43,7 @@ _HEADS = (
 @panel(page="/runs/{run}", title="Rollback costs")
 def rollback_costs(run: str, api: Api) -> Any:
     """Return the panel."""
-    costs = api.get("/runs/{run}/ledger", run=run)
+    costs = api.get("/runs/{run}/rollback_costs", run=run)
     found = sorted(costs["rollbacks"], key=lambda one: -one["segment"])
     if not found:
         return html.P(
@@ -59,9 +59,9 @@ def rollback_costs(run: str, api: Api) -> Any:
     counted = sum(not one["undone"] for one in found)
     heads = [html.Th(head, title=how or None, className="num" if number else "") for head, how, number in _HEADS]
     rows = [_row(one, run, labels, titles) for one in found[:MOST]]
-    table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)], className="table dense ledger")
+    table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)], className="table dense rollback-costs")
     numbers = [totals("total", _totals(costs["totals"], counted), className="totals")] if counted else []
-    return [*numbers, html.Div(table, id="ledger", className="wide-table")]
+    return [*numbers, html.Div(table, id="rollback-costs", className="wide-table")]
 
 
 def changes(given: Mapping[str, Any] | None, *, ordered: bool = False) -> str:

@@ -1525,9 +1525,9 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/incidents/{incident_id}": ShownIncident;
   "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": ShownIncident;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
-  "GET /api/v1/runs/{run_id}/ledger": RollbackCosts;
   "GET /api/v1/runs/{run_id}/plan": Plan;
   "GET /api/v1/runs/{run_id}/rollback": Offer;
+  "GET /api/v1/runs/{run_id}/rollback_costs": RollbackCosts;
   "GET /api/v1/runs/{run_id}/segments": Segments;
   "POST /api/v1/runs/{run_id}/segments/{segment}/undo": Segments;
   "GET /api/v1/runs/{run_id}/series": SeriesAnswer;

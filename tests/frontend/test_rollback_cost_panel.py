@@ -28,7 +28,7 @@ class Answers:
 
     def __init__(self, *costs: dict[str, Any]) -> None:
         self.answers = {
-            "/runs/{run}/ledger": {"rollbacks": list(costs), "totals": TOTALS},
+            "/runs/{run}/rollback_costs": {"rollbacks": list(costs), "totals": TOTALS},
             "/runs/{run}/segments": {"segments": [{"id": 1, "label": "R1"}, {"id": 2, "label": "R2"}]},
             "/runs/{run}/incidents": {"incidents": [{"incident_id": "i-1", "title": "Loss spike"}]},
         }

@@ -22,7 +22,7 @@ const forked = (segments, costs) =>
     one.discarded,
   ]);
 
-test("what a fork discarded is what the ledger says", () => {
+test("what a fork discarded is what the rollback costs say", () => {
   const segments = [segment(0, null, 499), segment(1, 300, 449), segment(2, 400, null)];
   const costs = [[1, { steps_lost: 49, last_dead_step: 449 }]];
   assert.deepEqual(forked(segments, costs), [

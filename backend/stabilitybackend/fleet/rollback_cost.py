@@ -1,6 +1,6 @@
-"""Keeps the books of a run's rollbacks: what each discarded, how long the job was down, what time was worth it.
+"""Says what the rollbacks of a run cost: what each discarded, how long the job was down, what time was worth it.
 
-Pure. The words, and where they come from, are in docs/api.md ("Ledger").
+Pure. The words, and where they come from, are in docs/api.md ("Rollback costs").
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LogTimes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CostFacts:
-    """What the books need to know of the job.
+    """What has to be known of the job.
 
     Args:
         world_size: its ranks.

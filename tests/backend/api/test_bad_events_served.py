@@ -65,7 +65,17 @@ async def test_a_bad_event_is_named_on_its_run_and_all_pages_answer(
     assert kind in [one["what"] for one in unreadable["named"]]
     assert (unreadable["defects"], runs["good"]["unreadable"]["passed_over"]) == (0, 0)
     for run_id in runs:
-        for page in ("", "/segments", "/incidents", "/checkpoints", "/health", "/gpus", "/ledger", "/plan", "/stacks"):
+        for page in (
+            "",
+            "/segments",
+            "/incidents",
+            "/checkpoints",
+            "/health",
+            "/gpus",
+            "/rollback_costs",
+            "/plan",
+            "/stacks",
+        ):
             server.get(f"/runs/{run_id}{page}")
     if kind == "segment":
         assert [one["path"] for one in server.get("/runs/bad/checkpoints")["checkpoints"]] == ["c/10"]

@@ -1,4 +1,4 @@
-"""The ledger of rollbacks says what each one cost, counts nothing twice, and never says less than nothing."""
+"""The table of rollback costs says what each one cost, counts nothing twice, and never says less than nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _run(*frames: Frame, undone: tuple[str, ...] = ()) -> RunState:
     return state
 
 
-def _ledger(*frames: Frame, now: float = 5_000.0, undone: tuple[str, ...] = ()) -> dict[str, Any]:
+def _costs(*frames: Frame, now: float = 5_000.0, undone: tuple[str, ...] = ()) -> dict[str, Any]:
     return _shown(_run(*frames, undone=undone), now)
 
 
@@ -82,14 +82,14 @@ def test_what_was_ordered_is_done_only_by_the_word_of_the_job(told: Any, applied
     job = _Rank()
     frames = [job.steps(1, 20), job.rolled_back(10, "c-1", command_id="c-1", changes=ORDERED)]
     frames.append(job.event("command", 20, command_id="c-1", state="acted", applied=told))
-    [entry] = _ledger(*frames, job.steps(11, 12))["rollbacks"]
+    [entry] = _costs(*frames, job.steps(11, 12))["rollbacks"]
     assert (entry["changes"], entry["applied"], entry["batches_skipped"]) == (ORDERED, applied, skipped)
 
 
 def test_what_an_export_tells_of_a_rollback_is_what_was_done_then() -> None:
     job = _Rank()
     told = job.rolled_back(10, "c-1", command_id="c-1", changes=ORDERED, applied={"lr_scale": 0.5})
-    [entry] = _ledger(job.steps(1, 20), told, job.steps(11, 12))["rollbacks"]
+    [entry] = _costs(job.steps(1, 20), told, job.steps(11, 12))["rollbacks"]
     assert (entry["changes"], entry["applied"]) == (ORDERED, {"lr_scale": 0.5})
 
 
@@ -102,13 +102,13 @@ def test_ranks_that_changed_different_things_are_told_apart() -> None:
         job.event("command", 20, command_id="c-1", state="acted", applied=one)
         for job, one in zip(ranks, said, strict=True)
     ]
-    [entry] = _ledger(*frames)["rollbacks"]
+    [entry] = _costs(*frames)["rollbacks"]
     assert entry["applied"] == {"lr_scale": "differs between ranks", "seed": 1}
 
 
 def test_a_story_with_nested_rollbacks_is_booked_as_by_hand() -> None:
     _, frames = _story()
-    book = _ledger(*frames, _story()[0].at(1_242.0).event("finish", 40))
+    book = _costs(*frames, _story()[0].at(1_242.0).event("finish", 40))
     first, second, third = book["rollbacks"]
     names = ("segment", "parent", "fork_step", "last_dead_step", "steps_lost", "wall_lost_s", "downtime_s")
     costs = [tuple(entry[name] for name in names) for entry in book["rollbacks"]]
@@ -128,7 +128,7 @@ def test_a_story_with_nested_rollbacks_is_booked_as_by_hand() -> None:
 
 def test_the_time_of_a_run_is_effective_or_dead_or_idle() -> None:
     job, frames = _story()
-    totals = _ledger(*frames, job.event("finish", 40))["totals"]
+    totals = _costs(*frames, job.event("finish", 40))["totals"]
     # 1011 .. 1242; effective: root 1-30 (29 s after its first row), fourth 31-40 (9 s); dead 103 s; the rest is idle.
     assert (totals["wall_s"], totals["effective_s"], totals["dead_s"], totals["idle_s"]) == (231.0, 38.0, 103.0, 90.0)
     assert totals["goodput"] == pytest.approx(38 / 231)
@@ -138,7 +138,7 @@ def test_the_time_of_a_run_is_effective_or_dead_or_idle() -> None:
 
 def test_gpu_hours_are_those_of_the_time_lost_and_of_the_time_waited() -> None:
     job, frames = _story()
-    book = _ledger(*frames, job.event("finish", 40))
+    book = _costs(*frames, job.event("finish", 40))
     assert book["rollbacks"][0]["gpu_hours_lost"] == pytest.approx((40 + 20) * 1 / 3600)
     assert (book["totals"]["gpus"], book["totals"]["gpus_from"]) == (1, "world_size")
 
@@ -147,23 +147,23 @@ def test_gpus_are_counted_where_agents_see_them_but_never_more_than_ranks() -> N
     jobs, agent = [_Rank(rank, world_size=2) for rank in (0, 1)], Job()
     agent.info.rank, agent.info.source = None, "a1"
     frames = [job.steps(1, 20) for job in jobs]
-    one = _ledger(*frames, agent.rows([20], {"gpu/0/temp_c": [50.0], "gpu/0/power_w": [100.0]}))
-    many = _ledger(*frames, agent.rows([20], {f"gpu/{i}/temp_c": [50.0] for i in range(8)}))
+    one = _costs(*frames, agent.rows([20], {"gpu/0/temp_c": [50.0], "gpu/0/power_w": [100.0]}))
+    many = _costs(*frames, agent.rows([20], {f"gpu/{i}/temp_c": [50.0] for i in range(8)}))
     assert [(b["totals"]["gpus"], b["totals"]["gpus_from"]) for b in (one, many)] == [(1, "agents"), (2, "agents")]
 
 
 def test_a_run_without_points_and_one_without_rollbacks_have_lost_nothing() -> None:
-    nothing = _ledger()["totals"]
+    nothing = _costs()["totals"]
     assert (nothing["wall_s"], nothing["goodput"], nothing["ettr"], nothing["rollbacks"]) == (0.0, None, None, 0)
     job = _Rank()
-    plain = _ledger(job.at(1_000.0).steps(1, 50), job.event("finish", 50))
+    plain = _costs(job.at(1_000.0).steps(1, 50), job.event("finish", 50))
     assert plain["rollbacks"] == []
     assert (plain["totals"]["wall_s"], plain["totals"]["goodput"]) == (49.0, 1.0)
 
 
 def test_two_rollbacks_without_a_point_between_share_the_time_down_and_lose_the_steps_once() -> None:
     job = _Rank()
-    book = _ledger(
+    book = _costs(
         job.at(1_000.0).steps(1, 50), job.at(1_059.99).rolled_back(40, "a"), job.at(1_069.99).rolled_back(30, "b"),
         job.at(1_080.0).steps(31, 35), job.event("finish", 35),
     )  # fmt: skip
@@ -175,7 +175,7 @@ def test_two_rollbacks_without_a_point_between_share_the_time_down_and_lose_the_
 @pytest.mark.parametrize(("to_step", "first"), [(0, 1), (-1, 0), (-1, 1)])
 def test_a_rollback_to_the_beginning_loses_every_step_there_was(to_step: int, first: int) -> None:
     job = _Rank()
-    book = _ledger(
+    book = _costs(
         job.at(1_000.0).steps(first, 50), job.rolled_back(to_step, "a"), job.at(1_060.0).steps(to_step + 1, 60)
     )
     (entry,) = book["rollbacks"]
@@ -185,7 +185,7 @@ def test_a_rollback_to_the_beginning_loses_every_step_there_was(to_step: int, fi
 
 def test_a_job_that_begins_at_a_later_step_has_not_lost_those_before() -> None:
     job = _Rank()
-    book = _ledger(job.at(1_000.0).steps(5_000, 5_049), job.rolled_back(-1, "a"), job.steps(0, 10))
+    book = _costs(job.at(1_000.0).steps(5_000, 5_049), job.rolled_back(-1, "a"), job.steps(0, 10))
     assert book["rollbacks"][0]["steps_lost"] == 50
 
 
@@ -223,7 +223,7 @@ def test_an_undone_segment_is_listed_and_costs_nothing() -> None:
     job = Job()
     frames = [job.rows(range(1, 101)), job.rows(range(1, 31)), job.rows(range(101, 121))]
     key = _run(*frames).fold.tree[1].key
-    book = _ledger(*frames, undone=(key,))
+    book = _costs(*frames, undone=(key,))
     (entry,) = book["rollbacks"]
     assert (entry["undone"], entry["steps_lost"], entry["wall_lost_s"], entry["incidents"]) == (True, 0, 0.0, [])
     assert book["totals"]["rollbacks"] == 0
@@ -232,9 +232,9 @@ def test_an_undone_segment_is_listed_and_costs_nothing() -> None:
 def test_steps_of_a_process_left_behind_are_lost_but_not_the_time_of_the_job() -> None:
     old, new = _Rank(0, 1), _Rank(0, 2)
     frames = [old.at(1_000.0).steps(1, 50), new.at(2_010.0).steps(41, 70)]
-    before = _ledger(*frames)["totals"]
+    before = _costs(*frames)["totals"]
     late = [old.at(1_060.0).rolled_back(45, "late"), old.steps(46, 55)]
-    book = _ledger(*frames, *late)
+    book = _costs(*frames, *late)
     aside = book["rollbacks"][-1]
     assert (aside["steps_lost"], aside["wall_lost_s"], aside["downtime_s"]) == (10, 0.0, 0.0)
     assert book["totals"]["effective_s"] == before["effective_s"]
@@ -244,13 +244,13 @@ def test_a_late_rank_changes_nothing_that_was_booked() -> None:
     jobs = [_Rank(rank, world_size=2) for rank in (0, 1)]
     lead = [jobs[0].at(1_000.0).steps(1, 50), jobs[0].rolled_back(40, "a"), jobs[0].at(1_070.0).steps(41, 60)]
     late = [jobs[1].at(1_000.5).steps(1, 50), jobs[1].rolled_back(40, "a"), jobs[1].at(1_070.5).steps(41, 60)]
-    assert _ledger(*lead)["rollbacks"][0]["steps_lost"] == _ledger(*lead, *late)["rollbacks"][0]["steps_lost"] == 10
-    assert _ledger(*lead, *late)["totals"]["effective_s"] == _ledger(*lead)["totals"]["effective_s"]
+    assert _costs(*lead)["rollbacks"][0]["steps_lost"] == _costs(*lead, *late)["rollbacks"][0]["steps_lost"] == 10
+    assert _costs(*lead, *late)["totals"]["effective_s"] == _costs(*lead)["totals"]["effective_s"]
 
 
 def test_a_clock_that_goes_back_makes_no_negative_time_and_is_named() -> None:
     job = _Rank()
-    book = _ledger(job.at(1_000.0).steps(1, 50), job.rolled_back(40, "a"), job.at(700.0).steps(41, 60))
+    book = _costs(job.at(1_000.0).steps(1, 50), job.rolled_back(40, "a"), job.at(700.0).steps(41, 60))
     (entry,) = book["rollbacks"]
     assert entry["downtime_s"] == 0.0
     assert "clock" in entry["notes"][0]
@@ -267,6 +267,15 @@ def test_while_the_new_segment_has_no_point_the_time_down_goes_on_as_long_as_som
         state.on_health(Health("a1", "n0", now, [slot]))
         waits.append(_shown(state, now)["rollbacks"][0]["downtime_s"])
     assert (alone["downtime_s"], waits) == (None, [20.0, 50.0])
+
+
+def test_a_job_that_is_unreachable_is_under_way_while_a_connection_of_its_agent_is_open() -> None:
+    job = _Rank()
+    state = _run(job.at(1_000.0).steps(1, 50), job.at(1_059.99).rolled_back(40, "a"))
+    slot = {"rank": 0, "source": job.info.source, "pid": 1, "alive": True, "state": "running", "step": 41}
+    state.on_health(Health("a1", "n0", 5_000.0, [slot]))
+    assert state.liveness.status(5_200.0)[0] == "unreachable"
+    assert _shown(state, 5_200.0)["rollbacks"][0]["downtime_s"] == 5_200.0 - 1_050.0
 
 
 def test_what_was_looked_up_once_is_not_read_again_unless_something_came(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_charts_need_no_plotly_and_one_request_each(server: Server, open_page: O
 def test_a_first_load_takes_few_files_and_little_to_send(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r-long")
     wait_in(page, "window.stability.page?.ready && window.stability.drawLog.first.focus > 0")
-    wait_in(page, "stability.page.ledger.answer && stability.page.detectors.list.length")
+    wait_in(page, "stability.page.rollbackCosts.answer && stability.page.detectors.list.length")
     sent = page.evaluate(
         """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
           .map((one) => ({ name: one.name, bytes: one.encodedBodySize }))"""
@@ -143,23 +143,23 @@ def test_a_nan_is_a_mark_at_its_step_on_every_axis_and_smoothing_goes_on_over_it
     assert len([y for y in around if y is not None]) >= 2
 
 
-def test_the_ledger_says_what_each_rollback_cost_newest_first(server: Server, open_page: OpenPage) -> None:
+def test_the_table_says_what_each_rollback_cost_newest_first(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r-long")
-    page.wait_for_selector("#ledger tbody tr")
-    rows = [row.split("\t") for row in page.locator("#ledger tbody tr").all_inner_texts()]
+    page.wait_for_selector("#rollback-costs tbody tr")
+    rows = [row.split("\t") for row in page.locator("#rollback-costs tbody tr").all_inner_texts()]
     assert [row[:3] for row in rows] == [["R2", "300 → 250", "50"], ["R1", "200 → 150", "50"]]
     assert [(row[6], row[7]) for row in rows] == [("40", "–")] * 2  # nobody ordered it, the job went back by itself
     assert all("LR × 0.5" in row[8] for row in rows)
     assert "spike number 2" in rows[0][9]
     assert page.inner_text("#total-steps .kpi-value") == "100"
     assert page.inner_text("#total-data .kpi-value") == "80"
-    totals = server.get("/runs/r-long/ledger")["totals"]
+    totals = server.get("/runs/r-long/rollback_costs")["totals"]
     assert page.inner_text("#total-goodput .kpi-value") == f"{100 * totals['goodput']:.1f} %"
     assert "Effective time / wall time" in str(page.get_attribute("#total-goodput", "title"))
     wait_until(lambda: "goodput" in page.inner_text("#kpi-rollbacks .kpi-note"), 10, "the strip says it too")
     page.wait_for_selector("#storage .gauge")
     assert "Hot " in page.inner_text("#storage")
-    page.click("#ledger .flag >> nth=1")
+    page.click("#rollback-costs .flag >> nth=1")
     page.wait_for_selector("#zoom-reset:not([hidden])")
     low, high = page.evaluate("stability.page.zoom.range")
     assert low < 150 < 200 < high

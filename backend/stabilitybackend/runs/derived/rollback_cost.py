@@ -1,4 +1,4 @@
-"""The ledger of rollbacks of one run, made from its lineage and from when its rows were logged."""
+"""What the rollbacks of one run cost, made from its lineage and from when its rows were logged."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from stabilitybackend.points.store import StoreView
 from stabilitybackend.points.timestamps import TimesFound
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.rollback_cost import RollbackCosts
+from stabilitybackend.schema.runs import STATUSES
 
 __all__ = ["rollback_costs_of"]
 
-#: States of a run in which its time goes on.
-_UNDER_WAY = frozenset({"running", "stalled"})
 _GPU = re.compile(r"gpu/(\d+)/")
 
 
 class _Times:
-    """The ledger's ``LogTimes`` over a view of the store."""
+    """``LogTimes`` over a view of the store."""
 
     def __init__(
         self, segments: Sequence[Segment], keys: Mapping[int, SeriesKey], view: StoreView, found: TimesFound
@@ -44,7 +43,7 @@ class _Times:
 
 
 def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts]:
-    """Return what makes the ledger of a run as it is now. Call this on the event loop, and the answer in a thread.
+    """Return what works out the costs of a run as it is now. Call this on the event loop, and the answer in a thread.
 
     Args:
         state: the run.
@@ -56,12 +55,13 @@ def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts
     view = state.store.view_of(keys.values())
     # A server that has just started calls a run "running" until it has waited for agents: that is not the job's time.
     seen = any(agent.connected for agent in state.agents.values())
+    under_way = seen and STATUSES[state.liveness.status(now)[0]].under_way
     starts = [time for time in state.fold.starts.values() if time > 0]
     job = CostFacts(
         world_size=state.launch_sizes.size,
         gpus=_gpus(state),
         started=min(starts, default=None),
-        until=now if seen and state.liveness.status(now)[0] in _UNDER_WAY else None,
+        until=now if under_way else None,
     )
     heads = [segment for _, segment in state.fold.heads]
     incidents = state.incidents.all()

@@ -191,8 +191,8 @@ export function layered(bands) {
 }
 
 /**
- * The forks of a run, oldest first: `{step, label, segment, discarded, deadEnd}`. `lost`: segment -> its Rollback of the
- * server's ledger, which says what a fork discarded; 0 and null of one that is not in it yet.
+ * The forks of a run, oldest first: `{step, label, segment, discarded, deadEnd}`. `lost`: segment -> its
+ * RollbackCost, which says what a fork discarded; 0 and null of one that has none yet.
  */
 export function forks(segments, lost) {
   const forked = [...segments.values()].filter((segment) => segment.label).sort((a, b) => a.id - b.id);

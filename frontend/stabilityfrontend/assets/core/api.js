@@ -126,8 +126,8 @@ export const api = {
   acknowledge: (id, incident) => call("POST", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/segments/{segment}/undo"]>} */
   undo: (id, segment) => call("POST", `${runPath(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/ledger"]>} */
-  ledger: (id) => call("GET", `${runPath(id)}/ledger`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback_costs"]>} */
+  rollbackCosts: (id) => call("GET", `${runPath(id)}/rollback_costs`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */
   detectorsOf: (id) => call("GET", `${runPath(id)}/detectors`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */

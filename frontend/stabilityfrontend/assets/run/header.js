@@ -143,7 +143,7 @@ export function drawHeader(page) {
   const closed = !page.ready || page.lost === true || over;
   if (back.disabled !== closed) back.disabled = closed;
   setTitle(back, over ? "This run has ended: there is no job to roll back. Start it again from a checkpoint." : "");
-  const gone = page.ledger.stepsLost();
+  const gone = page.rollbackCosts.stepsLost();
   const forks = page.forkList.length;
   setText(byId("focus-note"), gone ? `−${plural(gone, "step")}` : "");
   setTitle(

@@ -174,18 +174,18 @@ function rollbacksCell(page) {
   if (!parts) return;
   const { forks } = page.view();
   const restarts = forks.filter((fork) => fork.segment.cause === "restart").length;
-  const gone = forks.length ? page.ledger.stepsLost() : page.ready ? 0 : null;
+  const gone = forks.length ? page.rollbackCosts.stepsLost() : page.ready ? 0 : null;
   setText(parts.value, page.ready || forks.length ? formatCount(forks.length) : "–");
   const words = gone
     ? `${gone < 1000 ? plural(gone, "step") : formatCount(gone)} discarded`
     : gone === 0
       ? "nothing discarded"
       : "";
-  const goodput = page.ledger.goodput();
+  const goodput = page.rollbackCosts.goodput();
   note(
     parts,
     goodput && forks.length ? goodput : words,
-    `${gone === null ? "" : `${plural(gone, "step")} discarded`}${restarts ? `; ${plural(restarts, "restart")} among the forks` : ""}${goodput ? `; ${goodput} (see the ledger)` : ""}`,
+    `${gone === null ? "" : `${plural(gone, "step")} discarded`}${restarts ? `; ${plural(restarts, "restart")} among the forks` : ""}${goodput ? `; ${goodput} (see Rollback costs)` : ""}`,
   );
   const last = page.lastStep();
   const share = last ? gone / (last + gone) : 0;

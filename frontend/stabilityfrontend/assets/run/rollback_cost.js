@@ -8,7 +8,7 @@ const AGAIN_MS = 15000;
 /** After a fork its first numbers are there when its first points are. */
 const SOON_MS = 1500;
 
-export class Ledger {
+export class RollbackCosts {
   constructor(page) {
     this.page = page;
     this.answer = null;
@@ -18,7 +18,7 @@ export class Ledger {
     clearTimeout(this.timer);
     const { page } = this;
     try {
-      const answer = await api.ledger(page.id);
+      const answer = await api.rollbackCosts(page.id);
       if (page.gone) return;
       const before = this.lost;
       this.answer = answer;
@@ -44,7 +44,7 @@ export class Ledger {
     this.timer = setTimeout(() => this.fetch(), SOON_MS);
   }
 
-  /** Segment -> what the server's ledger says of the rollback that opened it. */
+  /** Segment -> what the server says of the rollback that opened it. */
   rollbacks() {
     return new Map(((this.answer && this.answer.rollbacks) || []).map((one) => [one.segment, one]));
   }

@@ -24,7 +24,7 @@ import { drawKpis, median } from "./kpis.js";
 import { drawLineage, forgetLineage } from "./lineage.js";
 import { Cards } from "./metric_cards.js";
 import { makePanels, showPanels } from "./panels.js";
-import { Ledger } from "./rollback_cost.js";
+import { RollbackCosts } from "./rollback_cost.js";
 import { Feed } from "./run_feed.js";
 import { drawCheckpoints, drawIncidents, forgetRail } from "./sidebar.js";
 import { StorageLine } from "./storage_line.js";
@@ -71,13 +71,13 @@ export class RunPage {
     this.grid = new RankGrid(this);
     this.gpus = new GpuMap(this);
     this.cards = new Cards(this, config);
-    this.ledger = new Ledger(this);
+    this.rollbackCosts = new RollbackCosts(this);
     this.storage = new StorageLine(this);
     this.detectors = new Detectors(this);
     this.belowCharts = new WhenNear(byId("walls"), () => {
       this.feed.fetchHealth();
       this.gpus.fetch();
-      this.ledger.fetch();
+      this.rollbackCosts.fetch();
     });
     this.foot = new WhenNear(byId("storage").parentElement, () => this.storage.fetch());
     this.listen();
@@ -141,7 +141,7 @@ export class RunPage {
     else if (this.zoom.range) this.fetchDetail(this.zoom.range);
     this.belowCharts.ask();
     // What forks discarded stands above the charts, too.
-    if (this.forkList.length && !this.belowCharts.near) this.ledger.fetch();
+    if (this.forkList.length && !this.belowCharts.near) this.rollbackCosts.fetch();
     this.foot.ask();
     this.detectors.fetch();
   }
@@ -266,9 +266,9 @@ export class RunPage {
     this.dirty("header", "kpis");
   }
 
-  /** There is another fork, or the server's ledger has booked one: it says what each discarded. */
+  /** There is another fork, or the server has worked out what one discarded. */
   forksChanged() {
-    this.forkList = forks(this.store.segments, this.ledger.rollbacks());
+    this.forkList = forks(this.store.segments, this.rollbackCosts.rollbacks());
     this.dirty("lineage", "kpis", "header");
   }
 
@@ -276,7 +276,7 @@ export class RunPage {
     this.store.setSegments(head, segments);
     const forks = this.forkList.length;
     this.forksChanged();
-    if (this.ready && forks !== this.forkList.length) this.ledger.soon();
+    if (this.ready && forks !== this.forkList.length) this.rollbackCosts.soon();
   }
 
   setIncident(incident) {
@@ -385,7 +385,7 @@ export class RunPage {
     this.derived.clear();
     this.belowCharts.close();
     this.foot.close();
-    this.ledger.close();
+    this.rollbackCosts.close();
     this.storage.close();
     this.detectors.close();
     this.board.close();

@@ -1,4 +1,4 @@
-"""The ledger of a run's rollbacks: ``GET /api/v1/runs/{id}/ledger``. Shapes and words: docs/api.md."""
+"""What the rollbacks of a run cost: ``GET /api/v1/runs/{id}/rollback_costs``. Shapes and words: docs/api.md."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 
-@router.get("/{run_id}/ledger", responses=answers(RollbackCosts))
-async def ledger(reader: Reader, worker: Worker) -> Response:
+# ``ledger`` is the route's name of older scripts.
+@router.get("/{run_id}/ledger", include_in_schema=False)
+@router.get("/{run_id}/rollback_costs", responses=answers(RollbackCosts))
+async def rollback_costs(reader: Reader, worker: Worker) -> Response:
     """What each rollback cost, and how much of the run's time was worth it."""
     found = await asyncio.to_thread(rollback_costs_of(worker.state, time.time()))
     return answer(found)
