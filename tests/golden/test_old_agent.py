@@ -7,10 +7,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from golden import samples
 from golden.samples import Message
-from stabilityclient.wire import Ack, CommandMessage, Frame, Health, Hello, PointsBlock, Welcome, decode_message
-from support.gateway_stack import RawAgent
+from stabilityclient.wire import (
+    Ack,
+    CommandMessage,
+    EventBlock,
+    Frame,
+    Health,
+    Hello,
+    PointsBlock,
+    SourceInfo,
+    Welcome,
+    decode_message,
+    encode_message,
+)
+from support.gateway_stack import RawAgent, event_frame
 from support.server_stack import RunningServer
 
 _ANSWERS = samples.answers()
@@ -33,6 +47,8 @@ class Replay:
         #: Ids of the recorded commands -> those of today's.
         self.ids: dict[bytes, bytes] = {}
         self._points = 0
+        #: Sources of the ranks and their last numbers.
+        self.ranks: dict[str, tuple[SourceInfo, int]] = {}
 
     async def say(self, messages: list[Message]) -> None:
         """Replay the talk; each frame has to be confirmed, each command to be sent to the agent."""
@@ -51,6 +67,8 @@ class Replay:
         elif isinstance(what, Frame):
             ack = await self._agent.next(Ack)
             assert (ack.source, ack.last_seq) == (what.source.source, what.last_seq)
+            if what.source.rank is not None:
+                self.ranks[what.source.source] = (what.source, what.last_seq)
             self._points += sum(len(block.values) // 8 for block in what.blocks if isinstance(block, PointsBlock))
         else:
             assert isinstance(what, Health)
@@ -99,6 +117,43 @@ def test_an_older_agent_is_served_from_hello_to_the_end_of_its_job_with_rollback
     assert states == ["done", "done", "done"]
     assert facts == {path: facts_of(_ANSWERS[path]) for path in _COMPARED}
     assert dump["complete"]
+
+
+@pytest.mark.parametrize("steps", [True, False], ids=["its job steps", "its job hangs"])
+def test_a_task_for_an_agent_that_is_too_old_to_know_it_ends_with_what_to_do(
+    redis_url: str, tmp_path: Path, steps: bool
+) -> None:
+    talk = samples.talk()
+    before = next(at for at, message in enumerate(talk) if message.by == "server" and _is_command(message))
+
+    async def ordered(server: RunningServer) -> str:
+        async with RawAgent(server.agent_url) as agent:
+            replay = Replay(server, agent)
+            await replay.say(talk[:before])
+            body = {"kind": "task", "task": "disk_space", "expires_s": 60 if steps else 1}
+            answer = await asyncio.to_thread(server.client.post, "/api/v1/runs/job/commands", json=body)
+            command_id: str = answer.json()["command_id"]
+            assert (await agent.next(CommandMessage)).command["command_id"] == command_id
+            # It put the command into its ranks' mailbox, and this is what they answered at their next boundary.
+            says = {"state": "rejected", "detail": "task is not supported by this job yet"}
+            for source, last_seq in replay.ranks.values() if steps else ():
+                event = EventBlock("command", source.started, 1, {"command_id": command_id, "attempt": 1, **says})
+                await agent.send(encode_message(event_frame(last_seq + 1, event, source)))
+                await agent.next(Ack)
+            await asyncio.to_thread(
+                server.wait_for, f"/runs/job/commands/{command_id}", lambda r: r["progress"]["ended"], "it has ended"
+            )
+            return command_id
+
+    with RunningServer(redis_url, tmp_path / "data") as server:
+        command = server.get(f"/runs/job/commands/{asyncio.run(ordered(server))}")
+
+    assert command["state"] == ("failed" if steps else "expired")
+    assert "update stabilityclient" in command["progress"]["line"]
+
+
+def _is_command(message: Message) -> bool:
+    return isinstance(decode_message(message.data), CommandMessage)
 
 
 def _has_a_death(answer: dict[str, Any]) -> bool:

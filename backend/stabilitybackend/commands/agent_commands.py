@@ -30,6 +30,7 @@ from stabilitybackend.schema.commands import (
 from stabilitybackend.schema.plan import Plan
 
 __all__ = [
+    "AGENT_TOO_OLD",
     "GONE_S",
     "OURSELVES",
     "answer_for",
@@ -54,6 +55,8 @@ UNANSWERED_AFTER_S = 20.0
 #: People may order so many dumps within DUMPS_WITHIN_S: each one interrupts the system calls of every rank.
 MAX_DUMPS = 6
 DUMPS_WITHIN_S = 60.0
+#: What is noted for a node whose ranks answer: its agent handed them a command of a kind that it does not know.
+AGENT_TOO_OLD = "its agent is older than this kind of command: update stabilityclient there and start the job again"
 #: Issuer of the server's own orders.
 OURSELVES = "stabilityboard"
 
@@ -220,7 +223,8 @@ def verdict(command: AgentCommand, *, late: bool) -> tuple[State, str] | None:
     refusals = "; ".join(f"{name}: {node.detail}" for name, node in ended.items() if node.state == "failed")[:500]
     missing = f"; {wanted - len(ended)} did not answer" if len(ended) < wanted else ""
     if not ended:
-        return ("expired", f"0 of {wanted} agents answered; nothing was done")
+        older = "; agents that are older than it do not know it: update stabilityclient on the nodes"
+        return ("expired", f"0 of {wanted} agents answered; nothing was done{older if command.kind == 'task' else ''}")
     if not acted:
         return ("failed", f"{refusals}{missing}")
     detail = f"{len(acted)} of {wanted} agents have done it{missing}{f'; {refusals}' if refusals else ''}"

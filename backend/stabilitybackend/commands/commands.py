@@ -6,9 +6,10 @@ commands that changed, for the worker to store, audit and deliver. The book alon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from stabilitybackend.commands.agent_commands import (
+    AGENT_TOO_OLD,
     OURSELVES,
     answer_for,
     answered,
@@ -87,9 +88,6 @@ class CommandBook:
 
     def _waiting_for_ranks(self) -> list[Command]:
         return [c for c in self.waiting() if KINDS[c.kind].by == "ranks"]
-
-    def _for_agents(self) -> Iterator[AgentCommand]:
-        return (c for c in self._commands.values() if isinstance(c, AgentCommand))
 
     def restarts(self) -> list[Restart]:
         """Return the restarts that ended the job, or may still, newest first."""
@@ -219,15 +217,15 @@ class CommandBook:
     ) -> list[Command]:
         """Take what a rank reports (or an agent, rank None); return what changed."""
         command = self._commands.get(report.command_id)
-        if command is None:
+        if command is None or report.state == "delivered":  # older agents report that too: who sent it has noted it
             return []
         reported, detail = report.state, report.detail or ""
-        if reported == "delivered":
-            return []  # by an older agent: whoever sent it has noted it
+        if isinstance(command, AgentCommand):
+            if rank is not None:  # what an agent does not know it hands to its ranks
+                reported, detail = "failed", AGENT_TOO_OLD
+            return self._on_agent(command, node, reported, detail, time, step)
         if rank is None:
-            return (
-                self._on_agent(command, node, reported, detail, time, step) if isinstance(command, AgentCommand) else []
-            )
+            return []
         if (report.attempt or command.attempt) != command.attempt and reported != "acted":
             return []  # about a boundary that was given up
         known = command.ranks.get(str(rank))
@@ -269,8 +267,10 @@ class CommandBook:
             gone: node -> when the connection of its last agent ended, unix seconds, of nodes that have none now.
         """
         changed: list[Command] = []
-        for command in self._for_agents():
-            noted = answer_for(command, gone, now) if command.state in OPEN_STATES else {}
+        for command in self.waiting():
+            if not isinstance(command, AgentCommand):
+                continue
+            noted = answer_for(command, gone, now)
             for node, detail in noted.items():
                 command.add_line("failed", now, f"{node}: {detail}")
             if noted:
