@@ -46,7 +46,6 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
-from stabilitybackend.collector import CycleCollector
 from stabilitybackend.errors import RedisStartError, SettingsError, StabilityBoardError
 from stabilitybackend.http_guard import HttpGuard, security_headers
 from stabilitybackend.ingest.gateway import Gateway
@@ -55,7 +54,9 @@ from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.metrics import ServerMetrics, registry
 from stabilitybackend.origins import Origins
-from stabilitybackend.pulse import Pulse
+from stabilitybackend.process.collector import CycleCollector
+from stabilitybackend.process.pulse import Pulse
+from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.retention import Retention
@@ -66,7 +67,6 @@ from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing
-from stabilitybackend.tasks import end
 from stabilityfrontend import PagesError, attach
 
 __all__ = ["create_app"]

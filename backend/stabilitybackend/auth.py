@@ -26,7 +26,6 @@ from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.server import Me
 from stabilitybackend.sessions import Sessions, session_of
 from stabilitybackend.settings import Settings
-from stabilitybackend.tasks import SingleFlight
 
 __all__ = [
     "SCOPES",

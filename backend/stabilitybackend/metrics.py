@@ -16,9 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from stabilityalerting import AlertingService
-from stabilitybackend.collector import CycleCollector
 from stabilitybackend.ingest.gateway import Gateway
-from stabilitybackend.pulse import BUCKETS_S, Pulse
+from stabilitybackend.process.collector import CycleCollector
+from stabilitybackend.process.pulse import BUCKETS_S, Pulse
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.storing import Storing
 

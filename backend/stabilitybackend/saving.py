@@ -19,7 +19,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 import numpy as np
 
-from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.stateful import Stateful, fields_of
 
 __all__ = ["SavedPart", "Unfit", "pack", "packed_list", "part_of", "restore", "unpack", "unpacked", "unpacked_list"]

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stabilitybackend.collector import COLLECT_EVERY_S, CycleCollector
+from stabilitybackend.process.collector import COLLECT_EVERY_S, CycleCollector
+from stabilitybackend.process.slices import SLICE_S
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.health import HealthFeed
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.incidents import encoded
-from stabilitybackend.slices import SLICE_S
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, decode_message, encode_message
 
 __all__ = ["COLLECTOR", "JOBS", "RANKS_PER_NODE", "START", "Rank", "Run", "Steps", "running", "words"]

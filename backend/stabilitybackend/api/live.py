@@ -16,9 +16,9 @@ from starlette.websockets import WebSocketDisconnect
 from stabilitybackend.api.access import check_project, identify, until_refused
 from stabilitybackend.auth import Principal
 from stabilitybackend.errors import BadRequest, StabilityBoardError
+from stabilitybackend.process.tasks import end
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
 from stabilitybackend.runs.manager import RunManager
-from stabilitybackend.tasks import end
 
 __all__ = ["router"]
 

@@ -9,10 +9,10 @@ import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stabilitybackend.allocator import give_memory_back
 from stabilitybackend.auth import KeyRing, check_exposure
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit
-from stabilitybackend.collector import CycleCollector
+from stabilitybackend.process.allocator import give_memory_back
+from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.redis_link import check_server, make_redis, shown_url
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.redis_server.folder_lock import FolderLock

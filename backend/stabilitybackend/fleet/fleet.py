@@ -22,7 +22,7 @@ from stabilitybackend.fleet.gpu_history import GpuFaultHistory
 from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, table_of
 from stabilitybackend.fleet.interruptions import shown, summed
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS, RunKeys
-from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.schema.fleet import (
     Correction,

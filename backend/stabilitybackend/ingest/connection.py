@@ -18,9 +18,9 @@ from stabilitybackend.errors import AgentGone, BadRequest, Forbidden, NotFound, 
 from stabilitybackend.ingest.frame_checks import MAX_RECORDS, check_frame, check_source
 from stabilitybackend.ingest.ingest import Duplicate, Gap, Outcome, StoredFrames
 from stabilitybackend.keys import check_run_id, check_source_id
+from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.schema.json_data import check_data
-from stabilitybackend.tasks import end
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
     Ack,

@@ -21,9 +21,9 @@ from stabilitybackend.auth import Authenticator, Principal
 from stabilitybackend.errors import Forbidden, StabilityBoardError, Unauthorized, Unavailable
 from stabilitybackend.ingest.connection import AgentConnection
 from stabilitybackend.ingest.ingest import Ingest
-from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.process.tasks import end
 from stabilitybackend.schema.commands import Command
-from stabilitybackend.tasks import end
 from stabilityclient.wire import CommandMessage, Health, Hello
 
 __all__ = ["Gateway", "GatewayCounts", "RunServices", "router"]

@@ -20,8 +20,8 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
+from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, redis_errors
-from stabilitybackend.tasks import end
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["QUEUE_BYTES", "Duplicate", "Gap", "Ingest", "Outcome", "StoredFrames"]

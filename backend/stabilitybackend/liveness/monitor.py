@@ -31,11 +31,11 @@ from stabilitybackend.liveness.running import how_it_runs
 from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.stacks.dumps import DumpBook, DumpRequest
+from stabilitybackend.process.slices import at_once
 from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.runs import RunStatus
-from stabilitybackend.slices import at_once
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import started_ns
 

@@ -11,7 +11,7 @@ from msgspec import structs
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import Unavailable
-from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.schema.runs import RunStatus, RunView
 
 __all__ = ["FAILED", "FOLLOWING", "JUDGING", "PAGE", "InternalErrors"]

@@ -15,7 +15,7 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
-from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.schema.commands import Command, read_command
 from stabilitybackend.schema.incidents import Incident, decoded, encoded

@@ -14,6 +14,7 @@ from stabilitybackend.errors import AgentGone, ArchiveError, Conflict, NotFound,
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.keys import check_run_id
 from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.delivery import Send
@@ -27,7 +28,6 @@ from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.schema.runs import STATUSES, Run, RunPage, StoringProblem
 from stabilitybackend.schema.server import Storage
-from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunManager"]

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 
 from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.process.tasks import end
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.tasks import end
 
 __all__ = ["RunResumer"]
 

@@ -31,6 +31,7 @@ from stabilitybackend.liveness.world_size import LaunchSizes
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.points.summary import RunSummary
 from stabilitybackend.points.timestamps import TimesFound
+from stabilitybackend.process.slices import at_once
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
@@ -44,7 +45,6 @@ from stabilitybackend.schema.health import AgentHealth, read_health
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.runs import RunView
-from stabilitybackend.slices import at_once
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, started_ns
 

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.keys import QUIET, RunKeys
-from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import make_watchful
 
 if TYPE_CHECKING:

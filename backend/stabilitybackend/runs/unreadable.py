@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.schema.runs import UnreadableCounts, UnreadableReason
 from stabilitybackend.stateful import Stateful, fresh
 

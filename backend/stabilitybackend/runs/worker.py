@@ -18,6 +18,8 @@ from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.lineage.undo import undoable
 from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.process.slices import Slices
+from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
@@ -46,9 +48,7 @@ from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.runs import Run
 from stabilitybackend.schema.server import Storage
-from stabilitybackend.slices import Slices
 from stabilitybackend.stream_id import stream_order
-from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunWorker"]

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stabilitybackend.auth import KeyRing
 from stabilitybackend.metrics import MAX_RUNS, OTHERS, ServerMetrics
-from stabilitybackend.pulse import BUCKETS_S, Pulse
+from stabilitybackend.process.pulse import BUCKETS_S, Pulse
 from stabilitybackend.redis_link import make_redis
 from stabilityclient.wire import Ack
 from support.gateway_stack import RawAgent

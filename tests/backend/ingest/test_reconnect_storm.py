@@ -14,9 +14,9 @@ from redis.exceptions import ConnectionError
 
 from stabilitybackend.auth import Authenticator, KeyRing
 from stabilitybackend.errors import Unavailable
+from stabilitybackend.process.tasks import SingleFlight
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.schema.commands import Command
-from stabilitybackend.tasks import SingleFlight
 from stabilityclient.wire import CommandMessage, Error, Hello
 from support.gateway_stack import RawAgent, RecordingServices, RunningGateway
 from support.manager_stack import Stage

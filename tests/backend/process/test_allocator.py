@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import sys, threading
 import numpy as np
-from stabilitybackend.allocator import give_memory_back
+from stabilitybackend.process.allocator import give_memory_back
 if sys.argv[1] == "set":
     assert give_memory_back()
 together = threading.Barrier(8)

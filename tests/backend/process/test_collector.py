@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stabilitybackend import collector as module
-from stabilitybackend.collector import NEW_OBJECTS, SET_ASIDE_FROM, CycleCollector
+from stabilitybackend.process import collector as module
+from stabilitybackend.process.collector import NEW_OBJECTS, SET_ASIDE_FROM, CycleCollector
 
 #: Containers that a large job keeps.
 HELD = 150_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 
+from stabilitybackend.process.slices import SLICE_S, Slices, at_once
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.slices import SLICE_S, Slices, at_once
 from stabilityclient.wire import Health
 from support.job_frames import Job
 

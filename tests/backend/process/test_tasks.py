@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from stabilitybackend import tasks
+from stabilitybackend.process import tasks
 
 
 async def test_a_task_that_swallows_a_cancellation_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from stabilitybackend.liveness.format import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
+from stabilitybackend.process.slices import at_once
 from stabilitybackend.schema.ranks import StuckCollective
-from stabilitybackend.slices import at_once
 
 #: Process groups and active collectives read of one rank: a rank of a 4D parallel job is in about ten.
 MAX_GROUPS = 32

@@ -21,8 +21,8 @@ from stabilitybackend.liveness.stacks.collectives import (
 )
 from stabilitybackend.liveness.stacks.events import ranks_of
 from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, collective_of, main_thread
+from stabilitybackend.process.slices import at_once
 from stabilitybackend.schema.ranks import DumpedRank, RankStacks, StackFrame, StackGroup, Where
-from stabilitybackend.slices import at_once
 from stabilitybackend.stateful import Stateful, fresh
 
 #: Dumps kept per run, newest ones ...

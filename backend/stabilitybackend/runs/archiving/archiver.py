@@ -25,10 +25,10 @@ from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.points.memtable import Generation
+from stabilitybackend.process.tasks import in_thread
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.stream_id import stream_order
-from stabilitybackend.tasks import in_thread
 
 __all__ = ["ArchiveFiles", "PartsChanged", "RunArchive"]
 

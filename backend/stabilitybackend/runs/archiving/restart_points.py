@@ -20,10 +20,10 @@ from typing import TypeVar
 from stabilitybackend.errors import SnapshotError
 from stabilitybackend.points.memtable import Generation, RowPlace, RowRange
 from stabilitybackend.points.store import RunStore
+from stabilitybackend.process.tasks import end, in_thread
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_files import FoldHead, Found, RestartFiles, RestartShare, frame_checksum
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.tasks import end, in_thread
 
 __all__ = ["RestartPoints"]
 

@@ -11,13 +11,13 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.errors import ArchiveError, Unavailable
 from stabilitybackend.points.store import RunStore, series_of
+from stabilitybackend.process.tasks import end
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.archiver import PartsChanged, RunArchive
 from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.server import ColdPoints, HotPoints, Storage
 from stabilitybackend.stream_id import stream_order
-from stabilitybackend.tasks import end
 
 __all__ = ["FRAME_OVERHEAD_BYTES", "RunWindow"]
 

@@ -15,9 +15,9 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from stabilitybackend.liveness.rank_status import RankStatuses
+from stabilitybackend.process.slices import at_once
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.schema.health import AgentHealth, Proc
-from stabilitybackend.slices import at_once
 
 __all__ = ["COLUMNS", "HealthFeed"]
 
