@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
 from stabilitybackend.keys import API_KEYS, API_KEYS_USED
+from stabilitybackend.process.tasks import SingleFlight
 from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.server import Me
 from stabilitybackend.sessions import Sessions, session_of

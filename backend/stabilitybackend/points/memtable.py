@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.stream_id import stream_order
+from stabilitybackend.streams import stream_order
 
 __all__ = ["Generation", "HotSeries", "RowPlace", "RowRange", "TablePart", "TableRows"]
 

@@ -18,7 +18,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.points.memtable import Generation, RowRange
-from stabilitybackend.stream_id import stream_order
+from stabilitybackend.streams import stream_order
 
 if TYPE_CHECKING:
     from stabilitybackend.archive.part import PartReader

@@ -26,7 +26,7 @@ from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.schema.detectors import DetectorChange, RunDetectors
-from stabilitybackend.stream_id import stream_order
+from stabilitybackend.streams import next_id, stream_order
 
 __all__ = ["MAX_CHANGES", "DetectorSettings", "checked"]
 
@@ -143,7 +143,7 @@ class DetectorSettings:
         Raises:
             BadRequest: a name is unknown or a number is out of range; nothing changed.
         """
-        change = DetectorChange(_after(cursor), checked(settings), who, self._clock())
+        change = DetectorChange(next_id(cursor), checked(settings), who, self._clock())
         # At once, and stored after: frames that come meanwhile are folded with it already, as they will be again.
         self._changes.append(change)
         self._pending.append(change)
@@ -195,8 +195,3 @@ def checked(settings: object) -> dict[str, dict[str, float]]:
         for name, values in found.items()
     }
     return {name: values for name, values in differing.items() if values}
-
-
-def _after(stream_id: str) -> str:
-    ms, n = stream_order(stream_id)
-    return f"{ms}-{n + 1}"

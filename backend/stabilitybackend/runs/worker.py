@@ -48,7 +48,7 @@ from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.runs import Run
 from stabilitybackend.schema.server import Storage
-from stabilitybackend.stream_id import stream_order
+from stabilitybackend.streams import stream_order
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunWorker"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,10 @@ from stabilitybackend.points.memtable import Generation
 from stabilitybackend.process.tasks import in_thread
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_files import RestartShare
-from stabilitybackend.stream_id import stream_order
+from stabilitybackend.streams import entries_between, next_id, stream_order
 
 __all__ = ["ArchiveFiles", "PartsChanged", "RunArchive"]
 
-#: Frames read from the stream in one round trip while a part is written.
-READ_COUNT = 64
 #: Adjacent parts of one size that are merged into one of the next size.
 MERGE_PARTS = 8
 #: Parts with fewer rows than this are of the smallest size; each further size is MERGE_PARTS times larger.
@@ -179,7 +177,7 @@ class RunArchive:
             done: Any = await self._redis.hget(self._keys.parts, stem)
             if done is None:
                 await self.check_place()
-                frames = [frame async for frame in self._frames(from_id, to_id)]
+                frames = [frame async for frame in entries_between(self._redis, self._keys.frames, from_id, to_id)]
                 expected = sum(generation.frames for generation in generations)
                 if len(frames) != expected:
                     raise PartsChanged(
@@ -237,7 +235,7 @@ class RunArchive:
                 pipe.hset(self._keys.parts, part.stem, part.as_json())
                 pipe.srem(self._keys.garbage, part.stem)
             if trim_to:
-                pipe.xtrim(self._keys.frames, minid=_after(trim_to), approximate=False)
+                pipe.xtrim(self._keys.frames, minid=next_id(trim_to), approximate=False)
             pipe.delete(self._keys.parts_next)
             await pipe.execute()
         self._listed = (self._listed - {part.stem for part in old}) | {part.stem for part in new}
@@ -322,16 +320,6 @@ class RunArchive:
 
         return await in_thread(write)
 
-    async def _frames(self, from_id: str, to_id: str) -> AsyncIterator[tuple[str, bytes]]:
-        after = from_id
-        while True:
-            found: Any = await self._redis.xrange(self._keys.frames, min=f"({after}", max=to_id, count=READ_COUNT)
-            for entry_id, fields in found:
-                after = entry_id.decode()
-                yield after, fields[b"b"]
-            if len(found) < READ_COUNT:
-                return
-
     def _stem(self, from_id: str, to_id: str) -> str:
         return self._stems.setdefault((from_id, to_id), self._new_stem(from_id, to_id))
 
@@ -347,12 +335,6 @@ def _joined(generations: Sequence[Generation]) -> list[tuple[SeriesKey, Rows]]:
         for key, rows in generation.contents():
             found.setdefault(key, []).append(rows)
     return [(key, rows[0] if len(rows) == 1 else join_rows(rows)) for key, rows in found.items()]
-
-
-def _after(stream_id: str) -> str:
-    """Return the smallest stream id after ``stream_id``."""
-    ms, n = stream_order(stream_id)
-    return f"{ms}-{n + 1}"
 
 
 def _size(rows: int) -> int:

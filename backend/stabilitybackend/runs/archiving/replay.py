@@ -16,12 +16,11 @@ from stabilitybackend.errors import BadRequest, Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.streams import entries_between
 from stabilityclient.wire import BadMessage, Frame, PointsBlock, decode_message
 
 __all__ = ["Replay", "Stopped", "replay"]
 
-#: Stream entries read at once.
-READ_COUNT = 256
 #: Times that reading the stream is begun again because the archiver takes frames out of it, and the pause before that,
 #: seconds: it has committed a part then and is about to show it.
 TRIES = 20
@@ -126,19 +125,8 @@ async def replay(redis: Redis, run_id: str, now: Callable[[], tuple[RunState, st
         store, parts = state.store, tuple(state.store.parts)
         after, expected = parts[-1].part.to_id if parts else "0-0", sum(one.frames for one in store.generations)
         with redis_errors():
-            newest = await _newest(redis, run_id, after, cursor)
+            newest = [message async for _, message in entries_between(redis, RunKeys(run_id).frames, after, cursor)]
         if len(newest) == expected:
-            return Replay(run_id, parts, newest, store.values, frozenset(state.fold.undone))
+            return Replay(run_id, parts, tuple(newest), store.values, frozenset(state.fold.undone))
         await asyncio.sleep(TRY_AGAIN_S)
     raise Unavailable(f"run {run_id} is being archived", hint="try again in a moment", code="archiving")
-
-
-async def _newest(redis: Redis, run_id: str, after: str, upto: str) -> tuple[bytes, ...]:
-    found: list[bytes] = []
-    while True:
-        entries: Any = await redis.xrange(RunKeys(run_id).frames, min=f"({after}", max=upto, count=READ_COUNT)
-        for entry_id, fields in entries:
-            after = entry_id.decode()
-            found.append(fields[b"b"])
-        if len(entries) < READ_COUNT:
-            return tuple(found)

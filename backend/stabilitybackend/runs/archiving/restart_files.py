@@ -26,7 +26,7 @@ import numpy as np
 
 from stabilitybackend.errors import SnapshotError
 from stabilitybackend.points.memtable import RowPlace, RowRange, TableRows
-from stabilitybackend.stream_id import stream_order
+from stabilitybackend.streams import stream_order
 
 __all__ = ["FoldHead", "Found", "RestartFiles", "RestartShare", "frame_checksum"]
 

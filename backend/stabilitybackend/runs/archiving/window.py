@@ -17,7 +17,7 @@ from stabilitybackend.runs.archiving.archiver import PartsChanged, RunArchive
 from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.server import ColdPoints, HotPoints, Storage
-from stabilitybackend.stream_id import stream_order
+from stabilitybackend.streams import stream_order
 
 __all__ = ["FRAME_OVERHEAD_BYTES", "RunWindow"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from stabilitybackend.stream_id import stream_order
+from stabilitybackend.streams import stream_order
 
 __all__ = ["Channel", "Subscriber"]
 
