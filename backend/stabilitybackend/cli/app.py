@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -17,17 +18,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from stabilitybackend import plugins
-from stabilitybackend.cli import archive as cli_archive
-from stabilitybackend.cli import backtest as cli_backtest
-from stabilitybackend.cli import detectors as cli_detectors
-from stabilitybackend.cli import doctor as cli_doctor
-from stabilitybackend.cli import exporting as cli_exporting
-from stabilitybackend.cli import importing as cli_importing
-from stabilitybackend.cli import interruptions as cli_interruptions
-from stabilitybackend.cli import keys as cli_keys
-from stabilitybackend.cli import plan as cli_plan
-from stabilitybackend.cli import rollback as cli_rollback
-from stabilitybackend.cli import runs as cli_runs
+from stabilitybackend.cli import archive, keys
+from stabilitybackend.cli.backtest import backtest_command
+from stabilitybackend.cli.detectors import detectors
+from stabilitybackend.cli.doctor import doctor
+from stabilitybackend.cli.exporting import export_run
+from stabilitybackend.cli.importing import import_paths
+from stabilitybackend.cli.interruptions import interruptions
+from stabilitybackend.cli.plan import dump, plan, restart, task
+from stabilitybackend.cli.rollback import roll_back
+from stabilitybackend.cli.runs import list_runs
 from stabilitybackend.errors import WRONG_USE, SettingsError, StabilityBoardError
 from stabilitybackend.settings import Settings
 
@@ -120,18 +120,25 @@ def demo(context: typer.Context) -> None:
     raise typer.Exit(demo_main(context.args) or 0)
 
 
-# Below the commands above, because help shows them in this order.
-cli_runs.register(app)
-cli_rollback.register(app)
-cli_plan.register(app)
-cli_detectors.register(app)
-cli_backtest.register(app)
-cli_importing.register(app)
-cli_exporting.register(app)
-cli_interruptions.register(app)
-app.add_typer(cli_keys.app, name="keys")
-app.add_typer(cli_archive.app, name="archive")
-cli_doctor.register(app)
+# In the order of --help.
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "runs": list_runs,
+    "rollback": roll_back,
+    "plan": plan,
+    "restart": restart,
+    "dump": dump,
+    "task": task,
+    "detectors": detectors,
+    "backtest": backtest_command,
+    "import": import_paths,
+    "export": export_run,
+    "interruptions": interruptions,
+    "doctor": doctor,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)
+app.add_typer(keys.app, name="keys")
+app.add_typer(archive.app, name="archive")
 
 
 def main() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.cli.api_client import ApiClient
-from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 
 __all__ = ["app"]
 
@@ -36,9 +36,9 @@ def status(
     data_dir: DataDir = None,
 ) -> None:
     """Show how much of each run is in Redis and how much in files."""
-    with ApiClient.of(url, api_key, data_dir) as client:
+    with connect(url, api_key, data_dir) as client:
         ids = [run_id] if run_id is not None else [run["run_id"] for run in client.runs(500)[0]]
-        found = [(run, client.get(f"{_place(run)}/storage")) for run in ids]
+        found = [(run, client.get(f"{run_path(run)}/storage")) for run in ids]
     if not found:
         typer.echo(f"no runs yet at {client.url}")
         return
@@ -63,9 +63,9 @@ def status(
 @app.command()
 def compact(run_id: _Run, url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None) -> None:
     """Merge the small files of a run; one that is over is moved out of Redis first."""
-    with ApiClient.of(url, api_key, data_dir) as client:
-        before = client.get(f"{_place(run_id)}/storage")["cold"]
-        facts = client.call("POST", f"{_place(run_id)}/compact", timeout_s=None)
+    with connect(url, api_key, data_dir) as client:
+        before = client.get(f"{run_path(run_id)}/storage")["cold"]
+        facts = client.call("POST", f"{run_path(run_id)}/compact", timeout_s=None)
     cold = facts["cold"]
     typer.echo(
         f"{run_id}: {before['parts']} parts of {_size(before['bytes'])} are {cold['parts']} of {_size(cold['bytes'])}"
@@ -84,13 +84,13 @@ def delete(
     data_dir: DataDir = None,
 ) -> None:
     """Delete a run: points, files, incidents, commands."""
-    with ApiClient.of(url, api_key, data_dir) as client:
-        run = client.get(_place(run_id))
+    with connect(url, api_key, data_dir) as client:
+        run = client.get(run_path(run_id))
         if not yes:
             points = run.get("effective_points", 0) + run.get("dead_points", 0)
             what = f"{run_id} ({run.get('name') or run_id}, {run.get('status')}, {points:,} points of its loss)"
             typer.confirm(f"Delete {what} for good?", abort=True, err=True)
-        client.call("DELETE", f"{_place(run_id)}?{urlencode({'force': str(force).lower()})}", timeout_s=None)
+        client.call("DELETE", f"{run_path(run_id)}?{urlencode({'force': str(force).lower()})}", timeout_s=None)
     typer.echo(f"{run_id}: deleted")
 
 
@@ -104,7 +104,7 @@ def retain(
     data_dir: DataDir = None,
 ) -> None:
     """Delete the runs that ended some days ago. With STABILITY_RETENTION_DAYS the server does it by itself."""
-    with ApiClient.of(url, api_key, data_dir) as client:
+    with connect(url, api_key, data_dir) as client:
         found = _retain(client, days, dry_run=True)
         if not found:
             typer.echo(f"no run ended more than {days:g} days ago")
@@ -136,10 +136,6 @@ def _show(runs: list[dict[str, Any]]) -> None:
         reached = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["updated"]))
         table.add_row(*(escape(str(run[name])) for name in ("run_id", "project", "name", "status")), reached)
     Console().print(table)
-
-
-def _place(run_id: str) -> str:
-    return f"/api/v1/runs/{quote(run_id, safe='')}"
 
 
 def _size(size: float) -> str:

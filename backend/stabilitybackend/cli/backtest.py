@@ -12,28 +12,22 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import quote
 
 import typer
 
 from stabilitybackend import plugins
-from stabilitybackend.cli.api_client import ApiClient
-from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.api_client import run_path
+from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
 
 if TYPE_CHECKING:
     from stabilitybackend.backtest.judged import Filter, Judged
     from stabilitybackend.backtest.sources import Log
 
-__all__ = ["register"]
+__all__ = ["backtest_command"]
 
 #: What ends so is meant as a file, also where there is none.
 _FILE_SUFFIXES = (".jsonl", ".gz", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".wandb", ".log", ".txt")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("backtest")(backtest_command)
 
 
 def backtest_command(
@@ -147,9 +141,9 @@ class _StoredRuns:
         """
         from stabilitybackend.cli.exporting import download
 
-        place = f"/api/v1/runs/{quote(run_id, safe='')}"
+        place = run_path(run_id)
         try:
-            with ApiClient.of(*self._options) as client:
+            with connect(*self._options) as client:
                 client.get(place)
                 if self._folder is None:
                     self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="backtest-")))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from stabilitybackend.api_client import ApiClient
 from stabilitybackend.archive.location import open_location
-from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.serving import bind, read_server_file
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.redis_link import check_server, make_redis, shown_url

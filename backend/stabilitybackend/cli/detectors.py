@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.cli.api_client import ApiClient
-from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.api_client import run_path
+from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.errors import BadRequest
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("detectors")(detectors)
+__all__ = ["detectors"]
 
 
 def detectors(
@@ -39,12 +33,12 @@ def detectors(
     wished = parse_settings(sets or [])
     if run_id is None and (wished or reset):
         raise BadRequest("--set and --reset need a run", hint="stabilityboard detectors RUN_ID --set ...")
-    with ApiClient.of(url, api_key, data_dir) as client:
+    with connect(url, api_key, data_dir) as client:
         listed = client.get("/api/v1/detectors")["detectors"]
         if run_id is None:
             _show(listed, {})
             return
-        place = f"/api/v1/runs/{quote(run_id, safe='')}/detectors"
+        place = f"{run_path(run_id)}/detectors"
         shown = client.get(place)
         if wished or reset:
             together = {} if reset else shown["settings"]

@@ -12,14 +12,9 @@ from rich.markup import escape
 
 from stabilitybackend.settings import Settings
 
-__all__ = ["register"]
+__all__ = ["doctor"]
 
 _MARKS = {"ok": "[green]ok  [/green]", "note": "[yellow]note[/yellow]", "fail": "[bold red]FAIL[/bold red]"}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("doctor")(doctor)
 
 
 def doctor(

@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stabilitybackend.cli.api_client import ApiClient
-from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.errors import BadRequest, StabilityBoardError, Unavailable
 
-__all__ = ["download", "register"]
+__all__ = ["download", "export_run"]
 
 _FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _VIEWS = ("effective", "all")
@@ -29,11 +29,6 @@ _POLL_S = 0.5
 _STALLED_S = 120.0
 _COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 _ID_HEADER = "X-Export-Id"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("export")(export_run)
 
 
 def export_run(
@@ -55,10 +50,10 @@ def export_run(
     wanted = _format_of(to, file_format)
     if view not in _VIEWS:
         raise BadRequest(f"--view is {view!r}, expected all or effective")
-    with ApiClient.of(url, api_key, data_dir) as client:
-        client.get(f"/api/v1/runs/{run_id}")  # says in its own words what is wrong with the URL, the key or the run
+    with connect(url, api_key, data_dir) as client:
+        client.get(run_path(run_id))  # says in its own words what is wrong with the URL, the key or the run
         with _destination(to) as file, _bar(run_id) as show:
-            facts = download(client, f"/api/v1/runs/{run_id}/export", wanted, view, metric or [], file, show)
+            facts = download(client, f"{run_path(run_id)}/export", wanted, view, metric or [], file, show)
     rows = facts.get("rows")
     known = "" if rows is None else f"{rows} rows ({facts['points']} points), "
     typer.echo(f"{run_id}: {known}{facts['bytes']} bytes of {wanted} to {to}", err=to == "-")

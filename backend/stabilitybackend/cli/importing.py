@@ -16,22 +16,17 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stabilitybackend.cli.api_client import ApiClient
-from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.errors import StabilityBoardError
 
 if TYPE_CHECKING:
     from stabilitybackend.importers.detect import ImportPlan
     from stabilitybackend.importers.job import ImportResult, Options
 
-__all__ = ["register"]
+__all__ = ["import_paths"]
 
 _COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("import")(import_paths)
 
 
 def _show_formats(asked: bool) -> None:
@@ -77,7 +72,7 @@ def import_paths(
 
     options = Options(name, project, parse_renames(rename or []), keep_names, step_key)
     plans = find_plans(paths, run_id=run_id)
-    with ApiClient.of(url, api_key, data_dir) as client:
+    with connect(url, api_key, data_dir) as client:
         client.get("/healthz")  # a server that is away is reported at once, not after a minute of trying
     target = client.url
     good = True
@@ -127,7 +122,7 @@ def _stored_config(run_id: str, url: str, api_key: str | None) -> dict[str, Any]
     """Return the run's config at the server, None for a new run or a key that may only send."""
     try:
         with ApiClient(url, api_key) as client:
-            config = client.get(f"/api/v1/runs/{run_id}").get("config")
+            config = client.get(run_path(run_id)).get("config")
     except StabilityBoardError:
         return None
     return config if isinstance(config, dict) else None

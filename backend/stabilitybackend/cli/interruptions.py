@@ -12,21 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.cli.api_client import ApiClient
-from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 
-__all__ = ["register"]
+__all__ = ["interruptions"]
 
 #: Characters of a line from which on the table also says what is seen of each category.
 _WIDE = 120
 #: Interruptions listed under the table; --json gives all that the server lists.
 _LISTED = 20
 _VISIBLE_STYLE = {"direct": "green", "indirect": "yellow", "no": "red"}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("interruptions")(interruptions)
 
 
 def interruptions(
@@ -41,7 +35,7 @@ def interruptions(
 ) -> None:
     """Show what stopped the jobs, in the categories of Llama 3's published table, and how often."""
     asked = {name: value for name, value in (("days", days), ("project", project)) if value is not None}
-    with ApiClient.of(url, api_key, data_dir) as client:
+    with connect(url, api_key, data_dir) as client:
         answer = client.get("/api/v1/interruptions" + (f"?{urlencode(asked)}" if asked else ""))
     if as_json:
         typer.echo(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode())

@@ -1,14 +1,29 @@
-"""The options of all commands that talk to a server."""
+"""The options of all commands that talk to a server, and the server that they mean."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["ApiKey", "DataDir", "Url"]
+from stabilitybackend.api_client import ApiClient
+from stabilitybackend.cli.serving import read_server_file
+from stabilitybackend.settings import Settings
+
+__all__ = ["ApiKey", "DataDir", "Url", "connect"]
+
+#: Where a server listens that was started with no options.
+DEFAULT_URL = "http://127.0.0.1:8080"
 
 Url = Annotated[str | None, typer.Option(help="The server. (default: STABILITY_URL, or the one running here)")]
 ApiKey = Annotated[str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")]
 DataDir = Annotated[Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")]
+
+
+def connect(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:
+    """Return the client of the server as given, else of ``STABILITY_URL``, else of the one that runs on the folder."""
+    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
+    found = url or os.environ.get("STABILITY_URL") or read_server_file(settings.data_dir).get("url") or DEFAULT_URL
+    return ApiClient(str(found).rstrip("/"), api_key)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
-import uuid
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stabilitybackend.cli.api_client import ApiClient
-from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.errors import StabilityBoardError, Unavailable
 from stabilitybackend.schema.commands import AgentCommand, CommandRequest, Restart
 
-__all__ = ["register"]
+__all__ = ["dump", "plan", "restart", "task"]
 
 #: Seconds between two questions while ``plan --wait`` waits.
 _ASK_S = 1.0
@@ -30,14 +29,6 @@ _UNDECIDED = ("none", "wait")
 RunId = Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the run's history.")]
 Wait = Annotated[bool, typer.Option(help="Show the states until it is done.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command("plan")(plan)
-    app.command("restart")(restart)
-    app.command("dump")(dump)
-    app.command("task")(task)
 
 
 def plan(
@@ -56,8 +47,8 @@ def plan(
     Exit codes: 0 nothing, 40 restart the job, 41 restart it without the named nodes, 42 a human has to look,
     1 no answer from the server.
     """
-    with ApiClient.of(url, api_key, data_dir) as client:
-        found = _decided(client, f"/api/v1/runs/{run_id}", time.monotonic() + wait_s)
+    with connect(url, api_key, data_dir) as client:
+        found = _decided(client, run_path(run_id), time.monotonic() + wait_s)
     text = json.dumps(found, indent=1)
     if output is not None:
         try:
@@ -138,15 +129,13 @@ def restart(
         grace_s=grace_s,
         reason=reason,
         accept_inside_incident=accept_inside_incident,
-        idempotency_key=uuid.uuid4().hex,
     )
-    deadline = time.monotonic() + timeout_s
-    with ApiClient.of(url, api_key, data_dir) as client:
+    with connect(url, api_key, data_dir) as client:
         command = issue(client, run_id, request)
         if isinstance(command, Restart):
             _warn(command.plan.warning)
         if wait:
-            command = follow(client, command, deadline)
+            command = follow(client, command, timeout_s)
     if command.state == "done":
         typer.echo(f"done: the job goes on from step {command.first_step}")
     elif wait:
@@ -163,14 +152,13 @@ def dump(
     data_dir: DataDir = None,
 ) -> None:
     """Collect the stacks of all ranks; the run's page shows them."""
-    request = CommandRequest("dump_stacks", reason=reason, idempotency_key=uuid.uuid4().hex)
-    deadline = time.monotonic() + _DUMP_WITHIN_S
-    with ApiClient.of(url, api_key, data_dir) as client:
+    request = CommandRequest("dump_stacks", reason=reason)
+    with connect(url, api_key, data_dir) as client:
         command = issue(client, run_id, request)
         if wait:
-            command = follow(client, command, deadline)
+            command = follow(client, command, _DUMP_WITHIN_S)
     if command.state == "done":
-        typer.echo(f"stacks: {client.url}/api/v1/runs/{run_id}/stacks/{command.command_id}")
+        typer.echo(f"stacks: {client.url}{run_path(run_id)}/stacks/{command.command_id}")
     elif wait:
         typer.echo(f"no stacks: {command.state}", err=True)
         raise typer.Exit(1)
@@ -186,12 +174,11 @@ def task(
     data_dir: DataDir = None,
 ) -> None:
     """Run a task of your own on every node of a job (docs/extending.md)."""
-    request = CommandRequest("task", task=name, reason=reason, idempotency_key=uuid.uuid4().hex)
-    deadline = time.monotonic() + _TASK_WITHIN_S
-    with ApiClient.of(url, api_key, data_dir) as client:
+    request = CommandRequest("task", task=name, reason=reason)
+    with connect(url, api_key, data_dir) as client:
         command = issue(client, run_id, request)
         if wait:
-            command = follow(client, command, deadline)
+            command = follow(client, command, _TASK_WITHIN_S)
     assert isinstance(command, AgentCommand)
     for node, answer in sorted(command.nodes.items()):
         typer.echo(f"{node}: {answer.state}: {answer.detail}")

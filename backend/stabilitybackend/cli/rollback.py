@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import secrets
-import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
-from stabilitybackend.cli.api_client import ApiClient
-from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.api_client import run_path
+from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.schema.commands import CommandRequest
 
-__all__ = ["register"]
+__all__ = ["roll_back"]
 
 #: Checkpoints that are listed under the suggestion.
 _LISTED = 8
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("rollback")(roll_back)
 
 
 def roll_back(
@@ -59,15 +52,14 @@ def roll_back(
         skip_batches=skip_batches,
         reason=reason,
         accept_inside_incident=accept_inside_incident,
-        idempotency_key=uuid.uuid4().hex,
     )
-    with ApiClient.of(url, api_key, data_dir) as client:
+    with connect(url, api_key, data_dir) as client:
         if to_step is None:
-            request = _take_suggestion(request, client.get(f"/api/v1/runs/{run_id}/rollback"), yes)
+            request = _take_suggestion(request, client.get(f"{run_path(run_id)}/rollback"), yes)
         command = issue(client, run_id, request)
         if not wait:
             return
-        command = follow(client, command, time.monotonic() + timeout_s)
+        command = follow(client, command, timeout_s)
     if command.state != "done":
         typer.echo(f"the rollback did not happen: {command.state}", err=True)
         raise typer.Exit(1)

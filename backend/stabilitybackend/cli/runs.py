@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import uuid
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -10,20 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.cli.api_client import ApiClient
-from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest, read_command
 
-__all__ = ["follow", "issue", "register"]
+__all__ = ["follow", "issue", "list_runs"]
 
 _POLL_S = 0.2
 _STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "unreachable": "red"}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("runs")(list_runs)
 
 
 def list_runs(
@@ -33,7 +30,7 @@ def list_runs(
     data_dir: DataDir = None,
 ) -> None:
     """Show the runs, newest first."""
-    with ApiClient.of(url, api_key, data_dir) as client:
+    with connect(url, api_key, data_dir) as client:
         runs, total = client.runs(limit or None)
     if not runs:
         typer.echo(f"no runs yet at {client.url}")
@@ -63,15 +60,16 @@ def list_runs(
 
 
 def issue(client: ApiClient, run_id: str, request: CommandRequest) -> Command:
-    """Send a command, say under which id it goes, and return it."""
-    command = read_command(client.post(f"/api/v1/runs/{run_id}/commands", request.given()))
+    """Send a command once, also where the call is repeated; say under which id it goes, and return it."""
+    request = replace(request, idempotency_key=uuid.uuid4().hex)
+    command = read_command(client.call("POST", f"{run_path(run_id)}/commands", request.given()))
     typer.echo(f"command {command.command_id}: {command.state}")
     return command
 
 
-def follow(client: ApiClient, command: Command, deadline: float) -> Command:
+def follow(client: ApiClient, command: Command, timeout_s: float) -> Command:
     """Print each new state of the command until it stays in one, and return it."""
-    shown = 0
+    shown, deadline = 0, time.monotonic() + timeout_s
     while True:
         for entry in command.history[shown:]:
             who = "" if entry.rank is None else f" rank {entry.rank}"
@@ -87,7 +85,7 @@ def follow(client: ApiClient, command: Command, deadline: float) -> Command:
                 hint="it goes on or expires by itself; see the run's page",
             )
         time.sleep(_POLL_S)
-        command = read_command(client.get(f"/api/v1/runs/{command.run_id}/commands/{command.command_id}"))
+        command = read_command(client.get(f"{run_path(command.run_id)}/commands/{command.command_id}"))
 
 
 def _ranks(run: dict[str, Any]) -> str:

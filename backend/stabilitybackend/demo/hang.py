@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stabilitybackend.demo.api import BoardClient
+from stabilitybackend.demo.api import DemoRun
 from stabilitybackend.demo.check import incident_facts
 from stabilitybackend.schema.commands import END_STATES, CommandRequest
 
@@ -22,14 +22,13 @@ SHARPENED_WITHIN_S = 12.0
 #: A verdict has to be there within this of the last progress, seconds.
 VERDICT_WITHIN_S = 60.0
 
-#: Waits for something: ``wait(what, look)`` returns the first true answer of ``look`` or raises.
+#: Waits for something: ``wait(what, poll)`` returns the first true answer of ``poll`` or raises.
 Wait = Callable[[str, Callable[[], Any]], Any]
 
 
 def act_on_hang(
-    run_id: str,
+    run: DemoRun,
     fault_step: int,
-    board: BoardClient,
     wait: Wait,
     result: dict[str, Any],
     print_line: Callable[[str], None],
@@ -43,7 +42,7 @@ def act_on_hang(
     seen_at: list[float] = []
 
     def judged() -> dict[str, Any] | None:
-        hang = next((incident for incident in board.incidents(run_id) if incident["kind"] == "hang"), None)
+        hang = next((incident for incident in run.incidents() if incident["kind"] == "hang"), None)
         if hang is None:
             return None
         seen_at.append(time.monotonic())
@@ -60,16 +59,16 @@ def act_on_hang(
     }
     print_line(verdict.get("text") or incident["text"])
     ordered = time.monotonic()
-    command = board.issue(run_id, CommandRequest("restart", reason=f"demo: {incident['title']}"))
+    command = run.issue(CommandRequest("restart", reason=f"demo: {incident['title']}"))
     print_line("restart ordered: the agent ends the ranks, the launcher starts them again from the newest checkpoint")
 
     def again() -> bool:
-        return ((board.run(run_id) or {}).get("last_step") or 0) >= fault_step + STEPS_AFTER
+        return run.last_step() >= fault_step + STEPS_AFTER
 
     wait(f"step {fault_step + STEPS_AFTER}", again)
     result["restart"] = {
         "command_id": command.command_id,
-        "state": wait("the end of the restart", lambda: _ended(board, run_id, command.command_id)),
+        "state": wait("the end of the restart", lambda: _ended(run, command.command_id)),
         "seconds_until_past_the_hang": round(time.monotonic() - ordered, 1),
     }
 
@@ -90,6 +89,6 @@ def hang_problems(result: dict[str, Any], incidents: list[dict[str, Any]]) -> li
     return problems + [f"still open although the job goes on: {title}" for title in still]
 
 
-def _ended(board: BoardClient, run_id: str, command_id: str) -> str | None:
-    state = board.command(run_id, command_id).state
+def _ended(run: DemoRun, command_id: str) -> str | None:
+    state = run.command(command_id).state
     return state if state in END_STATES else None

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from stabilitybackend.demo.api import BoardClient
+from stabilitybackend.demo.api import DemoRun
 from stabilitybackend.demo.check import check_lineage, dead_peak, healthy_after, incident_facts, ranks_that_acted
 from stabilitybackend.demo.hang import act_on_hang, hang_problems
 from stabilitybackend.demo.job import RANKS, TrainingJob
@@ -64,7 +64,7 @@ class DemoPlan:
     """What the demo set up, and what it learned on the way.
 
     Args:
-        run_id: the run.
+        run: the run.
         fault: name of the fault, as in ``--fault``.
         fault_step: where it was injected.
         seed: new seed for the rollback.
@@ -72,7 +72,7 @@ class DemoPlan:
         result: the JSON object that is printed at the end; filled as the demo goes on.
     """
 
-    run_id: str
+    run: DemoRun
     fault: str
     fault_step: int
     seed: int
@@ -80,34 +80,34 @@ class DemoPlan:
     result: dict[str, Any] = field(default_factory=dict)
 
 
-def run_headless(options: DemoOptions, board: BoardClient, job: TrainingJob, run_id: str, console: Console) -> int:
+def run_headless(options: DemoOptions, run: DemoRun, job: TrainingJob, console: Console) -> int:
     """Play the person's part, check, print the result as JSON; return 0 only if all of it held."""
     started = time.monotonic()
     deadline = started + TIMEOUT_S + (SECOND_START_S if options.fault in RESUMING else 0.0)
-    plan = DemoPlan(run_id, options.fault, options.fault_step, options.seed + 1, deadline)
-    plan.result = {"run_id": run_id, "steps": 0}
+    plan = DemoPlan(run, options.fault, options.fault_step, options.seed + 1, deadline)
+    plan.result = {"run_id": run.run_id, "steps": 0}
     problems: list[str] = []
-    watch = Watch(board, run_id, console)
+    watch = Watch(run, console)
 
     def alive() -> bool:
         watch.update()
         return job.running
 
     def reached() -> bool:
-        return ((board.run(run_id) or {}).get("last_step") or 0) >= options.fault_step
+        return run.last_step() >= options.fault_step
 
     try:
-        _wait_for("the first point", lambda: board.run(run_id), until=started + _FIRST_POINT_S, alive=alive)
+        _wait_for("the first point", run.facts, until=started + _FIRST_POINT_S, alive=alive)
         if options.fault == "none":
             _wait_for(f"step {options.fault_step}", reached, until=plan.deadline, alive=alive)
         elif options.fault == "hang":
 
-            def wait(what: str, look: Callable[[], Any]) -> Any:
-                return _wait_for(what, look, until=plan.deadline, alive=alive)
+            def wait(what: str, poll: Callable[[], Any]) -> Any:
+                return _wait_for(what, poll, until=plan.deadline, alive=alive)
 
-            act_on_hang(run_id, options.fault_step, board, wait, plan.result, console.print)
+            act_on_hang(run, options.fault_step, wait, plan.result, console.print)
         else:
-            _act_on_incident(plan, board, alive, console.print)
+            _act_on_incident(plan, alive, console.print)
     except StabilityBoardError as error:
         problems.append(error.message)
         console.print(f"[red]{escape(error.message)}[/red]\n{escape(job.tail())}", soft_wrap=True)
@@ -115,13 +115,13 @@ def run_headless(options: DemoOptions, board: BoardClient, job: TrainingJob, run
     watch.close()
     with contextlib.suppress(DemoFailed):
         over = time.monotonic() + _LAST_MESSAGE_S
-        _wait_for("the last change", lambda: (board.run(run_id) or {}).get("status") != "running", until=over)
+        _wait_for("the last change", lambda: (run.facts() or {}).get("status") != "running", until=over)
     measured = job.log_calls()
     if measured is None:
         problems.append("the job left no measurement of its log calls: it did not end by itself")
     try:
         # The measurement is of the last start only.
-        problems += _check_everything(plan, board, measured["count"] if measured and job.starts == 1 else None)
+        problems += _check_everything(plan, measured["count"] if measured and job.starts == 1 else None)
     except StabilityBoardError as error:
         problems.append(error.message)
     plan.result |= {"log_call_us": measured, "seconds": round(time.monotonic() - started, 1)}
@@ -133,13 +133,13 @@ def run_headless(options: DemoOptions, board: BoardClient, job: TrainingJob, run
     return 1 if problems else 0
 
 
-def _wait_for(what: str, look: Callable[[], Any], *, until: float, alive: Callable[[], bool] = lambda: True) -> Any:
-    """Return the first true answer of ``look``.
+def _wait_for(what: str, poll: Callable[[], Any], *, until: float, alive: Callable[[], bool] = lambda: True) -> Any:
+    """Return the first true answer of ``poll``.
 
     Raises:
         DemoFailed: the time is over, or ``alive`` says that nobody is left who could make it true.
     """
-    while not (found := look()):
+    while not (found := poll()):
         if not alive():
             raise DemoFailed(f"the training job ended while the demo waited for {what}")
         if time.monotonic() > until:
@@ -148,9 +148,7 @@ def _wait_for(what: str, look: Callable[[], Any], *, until: float, alive: Callab
     return found
 
 
-def _act_on_incident(
-    plan: DemoPlan, board: BoardClient, alive: Callable[[], bool], print_line: Callable[[str], None]
-) -> None:
+def _act_on_incident(plan: DemoPlan, alive: Callable[[], bool], print_line: Callable[[str], None]) -> None:
     """Wait for the fault's incident, order what it suggests, and wait until the job is healthy again.
 
     Raises:
@@ -160,7 +158,7 @@ def _act_on_incident(
     earliest = ONSET_TOLERANCE_STEPS + (RESUMED_FROM_STEPS if plan.fault in RESUMING else 0)
 
     def opened() -> dict[str, Any] | None:
-        for incident in board.incidents(plan.run_id):
+        for incident in plan.run.incidents():
             late = incident["onset_step"] - plan.fault_step
             if incident["kind"] in expected and -earliest <= late <= ONSET_TOLERANCE_STEPS and incident["suggestion"]:
                 return incident
@@ -182,11 +180,11 @@ def _act_on_incident(
         reason=f"demo: {incident['title']}",
         idempotency_key=f"demo-{incident['incident_id']}",
     )
-    command = board.issue(plan.run_id, request)
+    command = plan.run.issue(request)
     print_line(f"rollback to step {request.to_step} ordered, skipping {request.skip_batches} batches")
 
     def ended() -> Command | None:
-        newest = board.command(plan.run_id, command.command_id)
+        newest = plan.run.command(command.command_id)
         return newest if newest.state in END_STATES else None
 
     command = _wait_for("the rollback", ended, until=min(plan.deadline, ordered + 60), alive=alive)
@@ -205,22 +203,22 @@ def _act_on_incident(
     print_line(f"rolled back; first new point after {seconds:.1f} s")
 
     def healthy_again() -> bool:
-        segments = {segment["id"]: segment for segment in board.segments(plan.run_id)["segments"]}
+        segments = {segment["id"]: segment for segment in plan.run.segments()}
         return bool((segments[command.segment]["last_step"] or 0) >= target)
 
     target = max((command.to_step or 0) + HEALTHY_STEPS, incident["onset_step"] + HEALTHY_STEPS // 2)
     _wait_for(f"step {target}", healthy_again, until=plan.deadline, alive=alive)
 
 
-def _check_everything(plan: DemoPlan, board: BoardClient, logged_points: int | None) -> list[str]:
+def _check_everything(plan: DemoPlan, logged_points: int | None) -> list[str]:
     """Fill the result with what the server reports about the finished run, and return what is wrong with it."""
-    run = board.run(plan.run_id) or {}
-    segments = board.segments(plan.run_id)
-    effective = board.series(plan.run_id, ["loss"], "effective")
-    everything = board.series(plan.run_id, ["loss"], "all")
+    facts = plan.run.facts() or {}
+    segments = plan.run.segments()
+    effective = plan.run.series("loss", "effective")
+    everything = plan.run.series("loss", "all")
     last_step = max((step for entry in effective for step in entry["steps"]), default=0)
-    lineage = check_lineage(effective, everything, segments["segments"], last_step)
-    lineage["segments"] = len(segments["segments"])
+    lineage = check_lineage(effective, everything, segments, last_step)
+    lineage["segments"] = len(segments)
     plan.result["steps"] = last_step
     plan.result["lineage"] = lineage
     problems = [
@@ -229,7 +227,7 @@ def _check_everything(plan: DemoPlan, board: BoardClient, logged_points: int | N
     stored = lineage["effective_points"] + lineage["dead_points"]
     if logged_points is not None and stored != logged_points:
         problems.append(f"the job logged {logged_points} points of loss, the server holds {stored}")
-    newest = {incident["incident_id"]: incident for incident in board.incidents(plan.run_id)}
+    newest = {incident["incident_id"]: incident for incident in plan.run.incidents()}
     mine = newest.get(plan.result.get("incident", {}).get("incident_id"))
     if mine is not None:
         # Its suggestion is gone by now: what was advised is what was acted on.
@@ -262,6 +260,6 @@ def _check_everything(plan: DemoPlan, board: BoardClient, logged_points: int | N
             f"the loss is {health['after']} after the rollback, it was {health['baseline']} before the spike"
         )
     expected = 2 if plan.fault in RESUMING else 1  # a restart from a checkpoint goes back as well
-    if run.get("rollbacks") != expected:
-        problems.append(f"the run shows {run.get('rollbacks')} rollbacks, expected {expected}")
+    if facts.get("rollbacks") != expected:
+        problems.append(f"the run shows {facts.get('rollbacks')} rollbacks, expected {expected}")
     return problems

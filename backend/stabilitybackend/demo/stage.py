@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from stabilitybackend.demo.api import BoardClient
+from stabilitybackend.api_client import ApiClient
+from stabilitybackend.demo.api import DemoRun, wait_healthy
 from stabilitybackend.demo.headless import run_headless
 from stabilitybackend.demo.job import TrainingJob
 from stabilitybackend.demo.options import DemoOptions, check_packages, find_script, parse_options
@@ -60,21 +61,21 @@ def run_demo(options: DemoOptions, console: Console) -> int:
     run_id = f"demo-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     with contextlib.ExitStack() as cleanup:
         url = options.url or _start_server(options, console, cleanup)
-        board = BoardClient(url, os.environ.get("STABILITY_API_KEY"))
-        cleanup.callback(board.close)
-        if not board.wait_healthy(5.0):
+        client = cleanup.enter_context(ApiClient(url, os.environ.get("STABILITY_API_KEY")))
+        if not wait_healthy(client, 5.0):
             raise StartError(f"no healthy Stabilityboard at {url}", hint="start one, or leave --url out")
         job = TrainingJob(options, script, run_id, url)
         cleanup.callback(job.end)
-        page = f"[bold]{url}/runs/{run_id}[/bold]\nCtrl-C ends it all."
+        run = DemoRun(client, run_id)
+        page = f"[bold]{run.page}[/bold]\nCtrl-C ends it all."
         console.print(Panel(page, title="Stabilityboard", expand=False))
         if options.headless:
-            return run_headless(options, board, job, run_id, console)
-        return _interactive(board, job, run_id, console)
+            return run_headless(options, run, job, console)
+        return _interactive(run, job, console)
 
 
-def _interactive(board: BoardClient, job: TrainingJob, run_id: str, console: Console) -> int:
-    watch = Watch(board, run_id, console)
+def _interactive(run: DemoRun, job: TrainingJob, console: Console) -> int:
+    watch = Watch(run, console)
     while job.running:
         watch.update()
         time.sleep(_POLL_S)
@@ -82,7 +83,7 @@ def _interactive(board: BoardClient, job: TrainingJob, run_id: str, console: Con
     if job.exit_code:
         console.print(f"[red]The training job ended with code {job.exit_code}:[/red]\n{escape(job.tail())}")
     job.end()
-    console.print(f"The job is over; the pages stay at {board.url}/runs/{run_id} until Ctrl-C.", soft_wrap=True)
+    console.print(f"The job is over; the pages stay at {run.page} until Ctrl-C.", soft_wrap=True)
     while True:
         signal.pause()
 
@@ -95,13 +96,9 @@ def _start_server(options: DemoOptions, console: Console, cleanup: contextlib.Ex
     command = server_command(port, options.data_dir / "server")
     server = ManagedProcess(command, log=options.data_dir / "server.log", env={})
     cleanup.callback(server.end, _SERVER_GRACE_S)
-    board = BoardClient(url)
-    cleanup.callback(board.close)
-    deadline = time.monotonic() + _SERVER_START_S
-    while not board.healthy():
-        if not server.running or time.monotonic() > deadline:
+    with ApiClient(url) as client:
+        if not wait_healthy(client, _SERVER_START_S, lambda: server.running):
             raise StartError(f"the server did not start:\n{server.tail()}", hint=f"all of its output: {server.log}")
-        time.sleep(_POLL_S)
     return url
 
 

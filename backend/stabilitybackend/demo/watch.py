@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from stabilitybackend.demo.api import BoardClient
+from stabilitybackend.demo.api import DemoRun
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.schema.commands import END_STATES
 
 __all__ = ["Watch", "progress_line"]
 
-#: How often the server is asked, seconds; on a terminal, and where every look is a line of a log file.
+#: How often the server is asked, seconds; on a terminal, and where each answer is a line of a log file.
 _TERMINAL_S = 0.5
 _LOG_FILE_S = 5.0
 
@@ -24,35 +24,33 @@ class Watch:
     """Follows one run.
 
     Args:
-        board: the server.
-        run_id: the run.
+        run: the run.
         console: where to write; a terminal gets one line that changes, anything else a line now and then.
     """
 
-    def __init__(self, board: BoardClient, run_id: str, console: Console) -> None:
-        self._board = board
-        self._run_id = run_id
+    def __init__(self, run: DemoRun, console: Console) -> None:
+        self._run = run
         self._console = console
         self._seen: dict[str, str] = {}
-        self._next_look = 0.0
+        self._next_poll = 0.0
         self._next_line = 0.0
         self._status: Status | None = console.status("starting the training job ...") if console.is_terminal else None
         if self._status is not None:
             self._status.start()
 
     def update(self) -> None:
-        """Look, if it is time to, and show what is new. A server that is away for a moment is shown, not raised."""
+        """Ask the server, if it is time to, and show what is new. A server that is away is shown, not raised."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_poll:
             return
-        self._next_look = now + _TERMINAL_S
+        self._next_poll = now + _TERMINAL_S
         try:
-            run = self._board.run(self._run_id)
-            if run is None:
+            facts = self._run.facts()
+            if facts is None:
                 return
-            checkpoints = self._board.checkpoints(self._run_id)
+            checkpoints = self._run.checkpoints()
             self._show_events()
-            line = progress_line(run, checkpoints)
+            line = progress_line(facts, checkpoints)
         except StabilityBoardError as error:
             line = escape(error.message)
         if self._status is not None:
@@ -67,12 +65,12 @@ class Watch:
             self._status.stop()
 
     def _show_events(self) -> None:
-        for incident in reversed(self._board.incidents(self._run_id)):
+        for incident in reversed(self._run.incidents()):
             text = f"[yellow]incident[/yellow] {escape(incident['title'])} ({incident['state']})"
             if incident["state"] == "open" and (suggestion := incident["suggestion"]):
                 text += f"\n  {escape(suggestion['text'])}"
             self._print_once(incident["incident_id"], text)
-        for command in reversed(self._board.commands(self._run_id)):
+        for command in reversed(self._run.commands()):
             text = f"[cyan]{command.kind}[/cyan] to step {command.to_step}: {command.state}"
             if command.command_id not in self._seen or command.state in END_STATES:
                 self._print_once(command.command_id, text)

@@ -94,7 +94,7 @@ def test_the_program_says_how_many_runs_it_leaves_out_and_shows_all_when_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     asyncio.run(_many(redis_url, 5))
-    monkeypatch.setattr("stabilitybackend.cli.api_client.PAGE_RUNS", 2)
+    monkeypatch.setattr("stabilitybackend.api_client.PAGE_RUNS", 2)
     program = program_in(tmp_path, monkeypatch, capsys)
     _, some, _ = program("runs", "--limit", "3", "--url", server.url)
     _, everything, _ = program("runs", "--limit", "0", "--url", server.url)

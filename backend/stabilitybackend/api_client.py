@@ -1,35 +1,28 @@
-"""Talks to a running server over its HTTP API, for the command line."""
+"""Talks to a running server over its HTTP API, for the command line and the demo."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from stabilitybackend.cli.serving import read_server_file
 from stabilitybackend.errors import StabilityBoardError, Unavailable
-from stabilitybackend.settings import Settings
 
-__all__ = ["DEFAULT_URL", "ApiClient", "server_url"]
+__all__ = ["ApiClient", "run_path"]
 
-#: Where a server listens that was started with no options.
-DEFAULT_URL = "http://127.0.0.1:8080"
 #: Seconds for one call.
 TIMEOUT_S = 15.0
 #: Runs asked for in one call.
 PAGE_RUNS = 500
 
 
-def server_url(given: str | None, env: Mapping[str, str], data_dir: Path) -> str:
-    """Return the server to ask: as given, else ``STABILITY_URL``, else the one that runs on ``data_dir``."""
-    url = given or env.get("STABILITY_URL") or read_server_file(data_dir).get("url") or DEFAULT_URL
-    return str(url).rstrip("/")
+def run_path(run_id: str) -> str:
+    """Return where a run is in the API."""
+    return f"/api/v1/runs/{quote(run_id, safe='')}"
 
 
 class ApiClient:
@@ -52,12 +45,6 @@ class ApiClient:
         except httpx.InvalidURL as error:
             raise StabilityBoardError(f"{url!r} is no URL: {error}", hint="expected http://host:port") from error
 
-    @classmethod
-    def of(cls, url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:
-        """Return the client of the server that a command's options mean."""
-        settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
-        return cls(server_url(url, os.environ, settings.data_dir), api_key)
-
     def get(self, path: str) -> Any:
         """Return the JSON at ``path``. Raises as ``call`` does."""
         return self.call("GET", path)
@@ -70,15 +57,9 @@ class ApiClient:
             wanted = PAGE_RUNS if limit is None else min(limit - len(runs), PAGE_RUNS)
             page = self.get(f"/api/v1/runs?limit={wanted}{cursor}")
             runs += page["runs"]
-            following = page.get("next")
-            # A server of before pages names neither, and answers with what it has.
-            if following is None or (limit is not None and len(runs) >= limit):
-                return runs, max(len(runs), int(page.get("total") or 0))
-            cursor = f"&cursor={quote(following)}"
-
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Send ``body`` as JSON and return the answer's JSON. Raises as ``call`` does."""
-        return self.call("POST", path, body)
+            if page["next"] is None or (limit is not None and len(runs) >= limit):
+                return runs, page["total"]
+            cursor = f"&cursor={quote(page['next'])}"
 
     def call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = TIMEOUT_S
@@ -99,10 +80,7 @@ class ApiClient:
                 f"no server answers at {self.url} ({error or type(error).__name__})",
                 hint="start one with: stabilityboard up; or name it with --url or STABILITY_URL",
             ) from error
-        try:
-            content = answer.json()
-        except ValueError:
-            content = None
+        content = _content(answer)
         if answer.is_success and content is not None:
             return content
         raise _refusal(answer, content)
@@ -121,11 +99,7 @@ class ApiClient:
         with self._http.stream("GET", path, params=query, timeout=timeout_s) as answer:
             if not answer.is_success:
                 answer.read()
-                try:
-                    content = answer.json()
-                except ValueError:
-                    content = None
-                raise _refusal(answer, content)
+                raise _refusal(answer, _content(answer))
             yield answer
 
     def __enter__(self) -> ApiClient:
@@ -135,6 +109,14 @@ class ApiClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._http.close()
+
+
+def _content(answer: httpx.Response) -> Any:
+    """Return the JSON of an answer, None for one that is none."""
+    try:
+        return answer.json()
+    except ValueError:
+        return None
 
 
 def _refusal(answer: httpx.Response, content: Any) -> StabilityBoardError:
