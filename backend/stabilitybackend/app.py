@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -18,30 +19,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from stabilitybackend.alerts import alerting_service, heartbeat
-from stabilitybackend.api import (
-    commands,
-    compare,
-    detectors,
-    export,
-    fleet,
-    gpus,
-    live,
-    login,
-    metrics,
-    plan,
-    probes,
-    retention,
-    rollback,
-    rollback_costs,
-    runs,
-    server,
-    stacks,
-    storage,
-    trial,
-)
+from stabilitybackend.api import commands, compare, detectors, export, fleet, live, login, runs, server, storage, trial
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
-from stabilitybackend.api.probes import reasons
+from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.audit import AuditLog
@@ -135,7 +116,7 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
         ]
-        beat = heartbeat(lambda: not reasons(manager, storing))
+        beat = heartbeat(lambda: not server.reasons(manager, storing))
         if collector is not None:
             collector.start()
             others.append(asyncio.create_task(collector.follow(nobody_here), name="collector"))
@@ -175,32 +156,17 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
     app.state.retention = run_retention
     app.state.ingest = ingest
     app.state.version = ours
+    app.state.reading_threads = ReadingThreads()
+    app.state.exports = OrderedDict()
+    app.state.trials = trial.Trials()
     app.state.started = time.monotonic()
     gateway = Gateway(ingest, authenticator, manager, server_version=ours)
     app.state.gateway = gateway
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector())
     )
-    for router in (
-        probes.router,
-        metrics.router,
-        login.router,
-        runs.router,
-        compare.router,
-        commands.router,
-        detectors.router,
-        trial.router,
-        rollback_costs.router,
-        gpus.router,
-        fleet.router,
-        stacks.router,
-        plan.router,
-        rollback.router,
-        storage.router,
-        retention.router,
-        export.router,
-    ):
-        app.include_router(router, dependencies=[Depends(check_run)])
+    for room in (server, login, runs, compare, commands, detectors, trial, fleet, storage, export):
+        app.include_router(room.router, dependencies=[Depends(check_run)])
     app.include_router(live.router)
     app.include_router(agent_router(gateway))
     app.include_router(server.fallback)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends
@@ -70,19 +71,12 @@ async def check_run(connection: HTTPConnection, manager: Annotated[RunManager, D
         await check_project(await identify(connection), manager, run_id)
 
 
-async def _reader(identity: Annotated[Principal, Depends(identify)]) -> Principal:
-    identity.require("read")
-    return identity
+def _with_scope(scope: str) -> Callable[[Principal], Awaitable[Principal]]:
+    async def allowed(identity: Annotated[Principal, Depends(identify)]) -> Principal:
+        identity.require(scope)
+        return identity
 
-
-async def _commander(identity: Annotated[Principal, Depends(identify)]) -> Principal:
-    identity.require("command")
-    return identity
-
-
-async def _administrator(identity: Annotated[Principal, Depends(identify)]) -> Principal:
-    identity.require("admin")
-    return identity
+    return allowed
 
 
 async def _worker(run_id: str, manager: Annotated[RunManager, Depends(_manager)]) -> RunWorker:
@@ -98,9 +92,9 @@ async def audit(connection: HTTPConnection, who: Principal, action: str, target:
 
 #: Whoever has any key that works.
 Caller = Annotated[Principal, Depends(identify)]
-Reader = Annotated[Principal, Depends(_reader)]
-Commander = Annotated[Principal, Depends(_commander)]
-Administrator = Annotated[Principal, Depends(_administrator)]
+Reader = Annotated[Principal, Depends(_with_scope("read"))]
+Commander = Annotated[Principal, Depends(_with_scope("command"))]
+Administrator = Annotated[Principal, Depends(_with_scope("admin"))]
 Manager = Annotated[RunManager, Depends(_manager)]
 #: The worker of the run that the path names; 404 where there is no such run.
 Worker = Annotated[RunWorker, Depends(_worker)]

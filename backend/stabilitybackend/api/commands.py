@@ -1,21 +1,27 @@
-"""Ordering and following commands: ``/api/v1/runs/{run_id}/commands``. Shapes: docs/api.md."""
+"""Ordering and following commands, and what is suggested to order. Shapes: docs/api.md, docs/restart.md."""
 
 from __future__ import annotations
 
 import secrets
+import time
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from stabilitybackend.api.access import Commander, Reader, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.commands.progress import shown
 from stabilitybackend.errors import NotFound
+from stabilitybackend.runs.derived.restart_plan import plan_of
+from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.schema.commands import AnyCommand, CommandRequest
+from stabilitybackend.schema.lineage import Offer
+from stabilitybackend.schema.plan import Plan
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/api/v1/runs/{run_id}/commands", tags=["commands"])
+router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["commands"])
 
 
 class Commands(msgspec.Struct):
@@ -24,23 +30,45 @@ class Commands(msgspec.Struct):
     commands: list[AnyCommand]
 
 
-@router.post("", status_code=201, responses=answers(AnyCommand, 201))
+@router.post("/commands", status_code=201, responses=answers(AnyCommand, 201))
 async def issue(body: CommandRequest, commander: Commander, worker: Worker) -> Response:
     """Issue a rollback, a restart, a dump of every rank's stacks, or a task of your own."""
     issued = await worker.issue(body, command_id=f"c-{secrets.token_hex(8)}", issuer=commander.name)
     return answer(shown(issued), 201)
 
 
-@router.get("", responses=answers(Commands))
+@router.get("/commands", responses=answers(Commands))
 async def commands(reader: Reader, worker: Worker) -> Response:
     """Commands of the run, newest first."""
     return answer({"commands": [shown(one) for one in worker.state.commands.all()]})
 
 
-@router.get("/{command_id}", responses=answers(AnyCommand))
+@router.get("/commands/{command_id}", responses=answers(AnyCommand))
 async def command(command_id: str, reader: Reader, worker: Worker) -> Response:
     """One command with its history."""
     found = worker.state.commands.get(command_id)
     if found is None:
         raise NotFound(f"run {worker.run_id} has no command {command_id!r}", hint="list them with GET .../commands")
     return answer(shown(found))
+
+
+@router.get("/rollback", responses=answers(Offer))
+async def rollback(
+    reader: Reader,
+    worker: Worker,
+    incident: Annotated[str | None, Query(description="the incident to roll back for; left out: the run")] = None,
+) -> Response:
+    """The rollback that is suggested now, and the checkpoints that are offered; all pages show this one."""
+    return answer(offer_of(await worker.ready(), incident))
+
+
+@router.get("/plan", responses=answers(Plan))
+async def plan(
+    reader: Reader,
+    worker: Worker,
+    ordered: Annotated[bool, Query(description="as a restart that is ordered now would be carried out")] = False,
+) -> Response:
+    """Whether to start the job again, from where, and without which nodes."""
+    state = await worker.ready()
+    request = CommandRequest("restart") if ordered else None
+    return answer(plan_of(state, time.time(), request))

@@ -98,7 +98,7 @@ async def export(
 
     made, chunks = await asyncio.to_thread(begin)
     name = uuid.uuid4().hex
-    remembered = _remembered(request)
+    remembered: OrderedDict[str, ExportProgress] = request.app.state.exports
     remembered[name] = made.progress
     while len(remembered) > MAX_REMEMBERED:
         remembered.popitem(last=False)
@@ -112,15 +112,7 @@ async def export(
 @router.get("/{export_id}", responses=answers(ExportProgress))
 async def progress(request: Request, export_id: str, reader: Reader) -> Response:
     """How far an export is: points in all (about) and written, and what could not be read."""
-    found = _remembered(request).get(export_id)
+    found: ExportProgress | None = request.app.state.exports.get(export_id)
     if found is None:
         raise NotFound(f"there is no export {export_id!r}", hint="only the newest ones of this server are remembered")
     return answer(found)
-
-
-def _remembered(request: Request) -> OrderedDict[str, ExportProgress]:
-    state: Any = request.app.state
-    if not hasattr(state, "exports"):
-        state.exports = OrderedDict()
-    exports: OrderedDict[str, ExportProgress] = state.exports
-    return exports

@@ -1,4 +1,4 @@
-"""What is known over all runs: ``GET /api/v1/gpus`` and ``/api/v1/interruptions``. Shapes: docs/api.md."""
+"""GPUs, of one run and over all, and interruptions over all runs. Shapes: docs/api.md."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from stabilitybackend.api.access import Commander, Manager, Reader, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.errors import NotFound
+from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.schema.fleet import Interruption, Interruptions
-from stabilitybackend.schema.gpus import FleetGpus
+from stabilitybackend.schema.gpus import FleetGpus, Gpus
 
 __all__ = ["CategoryBody", "router"]
 
@@ -30,6 +31,19 @@ class CategoryBody(BaseModel):
 async def gpus(manager: Manager, reader: Reader) -> Response:
     """Every GPU with a known fault, newest fault first."""
     return answer(manager.fleet.gpus(reader.project))
+
+
+@router.get("/runs/{run_id}/gpus", responses=answers(Gpus))
+async def gpus_of_run(reader: Reader, manager: Manager, worker: Worker) -> Response:
+    """The GPUs of the run's nodes, by node and index, with their faults in this run and in others."""
+    gpu_history = manager.fleet.gpu_history
+    found = gpus_view(
+        worker.state.gpus,
+        worker.state.incidents.of({"gpu_fault"}),
+        lambda uuid: gpu_history.offences(uuid, but=worker.run_id, project=reader.project),
+        worker.state.gpu_readings.of,
+    )
+    return answer({"gpus": found})
 
 
 @router.get("/interruptions", responses=answers(Interruptions))

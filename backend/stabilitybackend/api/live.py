@@ -57,6 +57,13 @@ async def live(socket: WebSocket) -> None:
             await socket.close(code)
 
 
+class _Subscribe(msgspec.Struct, tag_field="type", tag="subscribe"):
+    """What a browser sends: a run, or none for the list of runs, and the newest stream id that it has."""
+
+    run_id: str | None = None
+    cursor: str | None = None
+
+
 class _OneProject(Subscriber):
     """Gets of the list of runs what is about one project."""
 
@@ -65,8 +72,8 @@ class _OneProject(Subscriber):
         self._project = project
 
     def put(self, message: bytes) -> None:
-        told = orjson.loads(message)
-        if told["type"] != "run" or told["run"]["project"] == self._project:
+        content = orjson.loads(message)
+        if content["type"] != "run" or content["run"]["project"] == self._project:
             super().put(message)
 
 
@@ -104,18 +111,17 @@ class _Feed:
             except StabilityBoardError as error:
                 self._send({"type": "error", **error.as_json()})
 
-    async def _subscribe(self, wish: dict[str, Any]) -> None:
+    async def _subscribe(self, wish: _Subscribe) -> None:
         self.leave()
-        run_id, cursor = wish.get("run_id"), wish.get("cursor")
-        if run_id is None:
+        if wish.run_id is None:
             self._hello(None)
             self._join(self._manager.overview)
             return
-        await check_project(self._identity, self._manager, run_id)
-        worker = await self._manager.get(run_id)
+        await check_project(self._identity, self._manager, wish.run_id)
+        worker = await self._manager.get(wish.run_id)
         self._hello(worker.cursor)
-        if cursor is not None and cursor != worker.cursor:
-            missed = worker.channel.since(cursor, worker.cursor)
+        if wish.cursor is not None and wish.cursor != worker.cursor:
+            missed = worker.channel.since(wish.cursor, worker.cursor)
             if missed is None:
                 self._send({"type": "reset", "reason": "too long away; fetch again"})
             for message in missed or []:
@@ -140,16 +146,11 @@ class _Feed:
         self._subscriber.put(msgspec.json.encode(message))
 
 
-def _subscription(text: str) -> dict[str, Any]:
+def _subscription(text: str) -> _Subscribe:
     try:
-        wish = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"not JSON: {error}", hint='send {"type":"subscribe","run_id":...,"cursor":...}') from error
-    if not isinstance(wish, dict) or wish.get("type") != "subscribe":
+        return msgspec.json.decode(text, type=_Subscribe)
+    except msgspec.DecodeError as error:
         raise BadRequest(
-            f"not a subscription: {text[:100]}", hint='send {"type":"subscribe","run_id":...,"cursor":...}'
-        )
-    for name in ("run_id", "cursor"):
-        if not isinstance(wish.get(name), str | None):
-            raise BadRequest(f"{name} is {wish[name]!r}, expected a string or null")
-    return wish
+            f"not a subscription: {text[:100]} ({error})",
+            hint='send {"type":"subscribe","run_id":...,"cursor":...}, the last two strings or null',
+        ) from error

@@ -31,10 +31,7 @@ class ReadingThreads:
 
 
 def _threads(connection: HTTPConnection) -> ReadingThreads:
-    state = connection.app.state
-    if not hasattr(state, "reading_threads"):
-        state.reading_threads = ReadingThreads()
-    threads: ReadingThreads = state.reading_threads
+    threads: ReadingThreads = connection.app.state.reading_threads
     return threads
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Annotated
 
 import msgspec
@@ -15,9 +17,12 @@ from stabilitybackend.errors import NotFound
 from stabilitybackend.query import query
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.schema.health import HealthAnswer
 from stabilitybackend.schema.incidents import ShownIncident, shown
 from stabilitybackend.schema.lineage import Checkpoints, Segments
+from stabilitybackend.schema.ranks import RankStacks, StackDumps
+from stabilitybackend.schema.rollback_cost import RollbackCosts
 from stabilitybackend.schema.runs import RunPage, RunWithStoring
 from stabilitybackend.schema.series import SeriesAnswer
 
@@ -128,3 +133,31 @@ async def health(reader: Reader, worker: Worker) -> Response:
             rank.status = judged.of.get(rank.source)
     agents = [state.agent_view(agent) for agent in state.agents.values()]
     return answer(HealthAnswer(agents, judged.waits_for))
+
+
+# ``ledger`` is the route's name of older scripts.
+@router.get("/{run_id}/ledger", include_in_schema=False)
+@router.get("/{run_id}/rollback_costs", responses=answers(RollbackCosts))
+async def rollback_costs(reader: Reader, worker: Worker) -> Response:
+    """What each rollback cost, and how much of the run's time was worth it."""
+    found = await asyncio.to_thread(rollback_costs_of(worker.state, time.time()))
+    return answer(found)
+
+
+@router.get("/{run_id}/stacks", responses=answers(StackDumps))
+async def stacks(reader: Reader, worker: Worker) -> Response:
+    """The newest dumps of the run, newest first."""
+    state = await worker.ready()
+    return await asyncio.to_thread(answer, StackDumps([dump.shown() for dump in state.liveness.dumps.held()]))
+
+
+@router.get("/{run_id}/stacks/{request}", responses=answers(RankStacks))
+async def dump(request: str, reader: Reader, worker: Worker) -> Response:
+    """One dump: the ranks' stacks in groups, and the collectives that are stuck."""
+    state = await worker.ready()
+    found = state.liveness.dumps.get(request)
+    if found is None:
+        raise NotFound(
+            f"run {worker.run_id} has no dump {request!r}", hint="list them with GET .../stacks; the newest 8 are kept"
+        )
+    return await asyncio.to_thread(answer, found)

@@ -1,15 +1,91 @@
-"""A clear 404 for everything below ``/api`` that is no call."""
+"""Is the server well, what Prometheus asks, and a clear 404 for everything below ``/api`` that is no call."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+import asyncio
+import time
 
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from redis.exceptions import RedisError
+
+from stabilitybackend.api.access import Reader
+from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.errors import NotFound
+from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.schema.runs import StoringProblem
+from stabilitybackend.schema.server import Alive, ErrorFacts, Ready, ServerHealth
+from stabilitybackend.storing import Storing
 
-__all__ = ["fallback"]
+__all__ = ["fallback", "reasons", "router"]
 
+#: Seconds that Redis has to answer before /healthz calls it away.
+HEALTH_TIMEOUT_S = 2.0
+
+router = APIRouter(tags=["server"])
 #: Included after all other routes: Dash would answer an unknown API path with its HTML page.
 fallback = APIRouter()
+
+
+@router.head("/livez", include_in_schema=False)
+@router.get("/livez", responses=answers(Alive))
+async def livez() -> Response:
+    """Whether this process answers. Restart one that does not; nothing else should end it."""
+    return answer(Alive("ok"))
+
+
+@router.head("/readyz", include_in_schema=False)
+@router.get("/readyz", responses=answers(Ready, 200, 503))
+async def readyz(request: Request) -> Response:
+    """Whether every live run is judged and stored; 503 with the reasons while that is not so."""
+    found = reasons(request.app.state.manager, request.app.state.storing)
+    return answer(Ready("not ready" if found else "ready", found), 503 if found else 200)
+
+
+def reasons(manager: RunManager, storing: Storing) -> list[ErrorFacts]:
+    """Return why the server is not ready. No run is named: anybody may ask."""
+    found = []
+    if storing.trouble is not None:
+        trouble = storing.trouble
+        found.append(ErrorFacts(trouble.code, trouble.problem, trouble.hint))
+    waiting = manager.waking.waiting
+    if manager.late:
+        message, hint = "Redis was away at the start: live runs are not taken up yet", "wait; it is tried each second"
+        found.append(ErrorFacts("restoring", message, hint))
+    elif waiting:
+        message = f"{waiting} of {manager.waking.total} live runs are not judged yet after the restart"
+        found.append(ErrorFacts("restoring", message, "wait; the server's log names trouble"))
+    unarchived = manager.unarchived()
+    if unarchived:
+        runs = "1 run" if unarchived == 1 else f"{unarchived} runs"
+        message = f"the archive of {runs} can't be written; their points stay in Redis until it can"
+        hint = "make room on its disk, or mend the way to its store: the run's page and its storage call say why"
+        found.append(ErrorFacts("archive", message, hint))
+    return found
+
+
+@router.head("/healthz", include_in_schema=False)
+@router.get("/healthz", responses=answers(ServerHealth, 200, 503))
+async def healthz(request: Request) -> Response:
+    """Whether the server works and its Redis stores what comes."""
+    state = request.app.state
+    found = ServerHealth("ok", state.version, "ok", round(time.monotonic() - state.started, 3))
+    trouble: StoringProblem | None = state.storing.trouble
+    if trouble is not None:
+        found.status, found.redis = "degraded", f"{trouble.problem}. {trouble.hint}"
+    else:
+        try:
+            await asyncio.wait_for(state.redis.ping(), HEALTH_TIMEOUT_S)
+        except (RedisError, OSError, TimeoutError) as error:
+            found.status, found.redis = "degraded", f"away: {type(error).__name__}"
+    return answer(found, 200 if found.status == "ok" else 503)
+
+
+@router.get("/metrics", response_class=Response, responses=answers(None, media_types=(CONTENT_TYPE_LATEST,)))
+async def metrics(reader: Reader, request: Request) -> Response:
+    """The server's own metrics in Prometheus' text format; docs/operations.md says what they mean."""
+    reader.require_all_projects()
+    return Response(generate_latest(request.app.state.metrics), media_type=CONTENT_TYPE_LATEST)
 
 
 @fallback.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
@@ -21,7 +20,7 @@ from stabilitybackend.runs.detector_settings import checked
 from stabilitybackend.schema.detectors import SeverityCounts, Trial
 from stabilitybackend.schema.incidents import Incident, shown
 
-__all__ = ["TrialBody", "router"]
+__all__ = ["TrialBody", "Trials", "router"]
 
 #: Values that one try may judge: half a million steps of twelve metrics, some 15 s of one core and 80 MB for that time.
 #: Live requests share the interpreter with it and wait some ten ms longer meanwhile.
@@ -49,7 +48,7 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
     It takes some seconds for a long run; it stops when the connection is closed.
     """
     settings = checked(body.settings)
-    trials = _trials(request)
+    trials: Trials = request.app.state.trials
     if worker.run_id in trials.running:
         raise Conflict(
             f"settings are being tried on run {worker.run_id} already",
@@ -91,20 +90,12 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
     )
 
 
-class _Trials:
+class Trials:
     """What is being tried in this process: one run at a time, it takes a core."""
 
     def __init__(self) -> None:
         self.running: set[str] = set()
         self.turn = asyncio.Lock()
-
-
-def _trials(request: Request) -> _Trials:
-    state: Any = request.app.state
-    if not hasattr(state, "trials"):
-        state.trials = _Trials()
-    trials: _Trials = state.trials
-    return trials
 
 
 async def _while_there(request: Request, judge: Callable[[], Backtest], stopped: threading.Event) -> Backtest | None:

@@ -16,7 +16,7 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 from websockets.asyncio.client import connect
 
-from stabilitybackend.api.probes import reasons
+from stabilitybackend.api.server import reasons
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.schema.runs import RunView
 from stabilitybackend.storing import Storing
