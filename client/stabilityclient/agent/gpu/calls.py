@@ -7,7 +7,6 @@ ctypes, which gives the GIL away, so only the thread that called waits; others a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 __all__ = ["Call", "CallWatch", "HangGuard", "Hanging"]
@@ -39,22 +38,21 @@ class CallWatch:
     """Makes the calls of one thread.
 
     Args:
-        module: pynvml. now: monotonic seconds.
+        module: pynvml.
 
     Attributes:
         current: the call that runs, None between two. Read by other threads.
     """
 
-    def __init__(self, module: Any, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, module: Any) -> None:
         self.module = module
         self.current: Call | None = None
-        self._now = now
         self._count = 0
 
     def call(self, name: str, gpu: str, *arguments: Any) -> Any:
         """Return what ``pynvml.<name>(*arguments)`` returns; raises what it raises."""
         self._count += 1
-        self.current = Call(name, gpu, self._now(), self._count)
+        self.current = Call(name, gpu, time.monotonic(), self._count)
         try:
             return getattr(self.module, name)(*arguments)
         finally:
@@ -62,7 +60,7 @@ class CallWatch:
 
 
 class HangGuard:
-    """Says when a call begins to hang and when it is over; looked at several times a second.
+    """Says when a call begins to hang and when it is over; checked several times a second.
 
     Args:
         limit_s: age from which a call hangs, seconds.

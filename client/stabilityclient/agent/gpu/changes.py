@@ -1,7 +1,7 @@
 """Turns samples of one GPU into what is to be reported: conditions that begin and end, and counters that grew.
 
 Facts and changes only; what they mean is the server's to decide. A condition from before the agent came is
-reported once, a counter only for what was added while it looked.
+reported once, a counter only for what was added since.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Change", "GpuChanges"]
 #: Share of the time since the last sample at lowered clocks from which it is reported, and below which it is over.
 THROTTLED_SHARE = 0.05
 THROTTLED_OVER_SHARE = 0.025
-#: Looks in a row below THROTTLED_OVER_SHARE after which it is over: clocks go up and down by the second.
+#: Samples in a row below THROTTLED_OVER_SHARE after which it is over: clocks go up and down by the second.
 THROTTLED_OVER_SAMPLES = 3
 #: Degrees below its limit at which a temperature is no longer too high.
 COOLER_C = 3.0
@@ -235,7 +235,7 @@ class GpuChanges:
             bad = sum(self._link_windows)
             on = bad > (LINK_GOOD_WINDOWS if "nvlink:errors" in self._on else LINK_BAD_WINDOWS)
             facts = {"errors": counter.added, "total": counter.value, "windows": bad}
-            text = f"NVLink errors in {bad} of the last {len(self._link_windows)} looks"
+            text = f"NVLink errors in {bad} of the last {len(self._link_windows)} samples"
             self._latch("nvlink", on, facts, text, "no NVLink errors any more", name="nvlink:errors")
         self._pcie(sample)
 

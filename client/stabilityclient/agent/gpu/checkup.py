@@ -6,7 +6,7 @@ import threading
 from typing import NamedTuple
 
 from stabilityclient.agent.gpu.listener import XID
-from stabilityclient.agent.gpu.reader import GpuReader, Load
+from stabilityclient.agent.gpu.reader import GpuReader
 from stabilityclient.agent.gpu.samples import NodeSample
 
 __all__ = ["GpuCheckup", "check_gpus"]
@@ -23,9 +23,9 @@ class GpuCheckup(NamedTuple):
     advice: str
 
 
-def check_gpus(timeout_s: float = TIMEOUT_S, load: Load | None = None) -> GpuCheckup:
+def check_gpus(timeout_s: float = TIMEOUT_S) -> GpuCheckup:
     """Return what can be seen of the GPUs of this machine. A call that hangs is a finding like any other."""
-    reader = GpuReader(load)
+    reader = GpuReader()
     samples: list[NodeSample] = []
     deaf: list[int] = []
 
@@ -62,8 +62,8 @@ def _judged(sample: NodeSample, deaf: list[int]) -> GpuCheckup:
         return GpuCheckup(False, sample.text, advice)
     sick = [(sample.gpus[key].index, seen.fault) for key, seen in sample.samples.items() if seen.fault is not None]
     if sick:
-        said = ", ".join(f"GPU {index}: {fault.text}" for index, fault in sick)
-        return GpuCheckup(False, f"{len(sample.samples)} counted, but {said}", "reset it or reboot the node")
+        faults = ", ".join(f"GPU {index}: {fault.text}" for index, fault in sick)
+        return GpuCheckup(False, f"{len(sample.samples)} counted, but {faults}", "reset it or reboot the node")
     text = f"{sample.text}, driver {sample.driver or 'unknown'}"
     missing = [*sample.blind.values()]
     if deaf:

@@ -25,14 +25,14 @@ MAX_EVENTS = 1_000
 
 #: nvmlEventTypeXidCriticalError; its data is the Xid, 999 where NVML does not know it.
 XID = 0x8
-#: Double-bit ECC errors, and those of newer drivers that mean: look at the counters and the recovery action now
+#: Double-bit ECC errors, and those of newer drivers that mean: read the counters and the recovery action now
 #: (nvmlEventTypeDramRetirementEvent to nvmlEventTypeGpuRecoveryAction of nvidia-ml-py 13.615).
 SAMPLE_NOW = 0x2 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 _TIMEOUT = 10
 
 
 class GpuEvent(NamedTuple):
-    """``gpu``: key of the GPU. ``xid``: its number, None: only a reason to look. ``time``: monotonic seconds."""
+    """``gpu``: key of the GPU. ``xid``: its number, None: only a reason to sample. ``time``: monotonic seconds."""
 
     gpu: str
     xid: int | None
@@ -44,7 +44,7 @@ class EventListener(threading.Thread):
 
     Args:
         module: pynvml, initialised. devices: GPUs with handles.
-        events: where events go. wake: called after each. now: monotonic seconds.
+        events: where events go. wake: called after each.
 
     Attributes:
         watch: its calls. blind: why no events come; None while they do. supported: False: asking again won't help.
@@ -56,16 +56,14 @@ class EventListener(threading.Thread):
         devices: Iterable[NvmlDevice],
         events: deque[GpuEvent],
         wake: Callable[[], None],
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="nvml-events", daemon=True)  # a call that hangs must not keep the agent from leaving
-        self.watch = CallWatch(module, now)
+        self.watch = CallWatch(module)
         self.blind: str | None = None
         self.supported = True
         self._devices = [(device.facts.key, device.facts.index, device.handle) for device in devices]
         self._events = events
         self._wake = wake
-        self._now = now
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -126,7 +124,7 @@ class EventListener(threading.Thread):
             key = keys.get(_address(data.device))
             if key is not None and len(self._events) < MAX_EVENTS:
                 xid = int(data.eventData) if int(data.eventType) & XID else None
-                self._events.append(GpuEvent(key, xid, self._now()))
+                self._events.append(GpuEvent(key, xid, time.monotonic()))
                 self._wake()
 
     def _end(self, blind: str, error: Exception) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from stabilityclient.agent.gpu.samples import GpuInfo
 
-__all__ = ["VISIBLE", "device_for", "environment_of"]
+__all__ = ["device_for", "visible_devices"]
 
-#: Environment variable that names the GPUs of a process.
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: Bytes read of a process's environment.
 MAX_ENVIRON_BYTES = 1024 * 1024
+#: Processes whose environment is remembered.
+MAX_REMEMBERED = 256
 #: Prefix of a MIG instance's name that has its GPU's in it (drivers before 470): MIG-GPU-<uuid>/<instance>/<instance>.
 _OLD_MIG = "MIG-GPU-"
 
@@ -60,11 +61,12 @@ def _named(gpus: Sequence[GpuInfo], name: str) -> GpuInfo | None:
     return found[0] if len(found) == 1 else None
 
 
-def environment_of(pid: int) -> dict[str, str] | None:
-    """Return the environment with which a process started, None where it can't be read (another user, gone)."""
+@lru_cache(MAX_REMEMBERED)
+def visible_devices(pid: int) -> str | None:
+    """Return the CUDA_VISIBLE_DEVICES with which a process started, None where it has none or can't be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             text = file.read(MAX_ENVIRON_BYTES).decode("utf-8", "replace")
     except OSError:
         return None
-    return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
+    return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry).get("CUDA_VISIBLE_DEVICES")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from stabilityclient.agent.gpu.budget import Budget
 from stabilityclient.agent.gpu.calls import HangGuard, Hanging
 from stabilityclient.agent.gpu.changes import Change, GpuChanges
 from stabilityclient.agent.gpu.listener import WAIT_S
-from stabilityclient.agent.gpu.mapping import VISIBLE, device_for, environment_of
+from stabilityclient.agent.gpu.mapping import device_for, visible_devices
 from stabilityclient.agent.gpu.poller import POLL_S, GpuPoller
-from stabilityclient.agent.gpu.reader import Load
 from stabilityclient.agent.gpu.rows import row_of
 from stabilityclient.agent.gpu.samples import GpuInfo, NodeSample, index_of_mute
 from stabilityclient.agent.gpu.xids import XidFold
@@ -21,7 +20,7 @@ from stabilityclient.agent.watch.kernel_lines import KernelMessage
 
 __all__ = ["GpuMonitor", "RankProcess"]
 
-#: Seconds between two looks at what the threads saw.
+#: Seconds between two polls of what the threads saw.
 TICK_S = 0.25
 #: A call that is older hangs, seconds; with a shorter poll it is as long as that, never below MIN_HANG_S.
 HANG_S = 10.0
@@ -32,8 +31,6 @@ INVENTORY_SETTLES_S = 1.0
 INVENTORIES_A_MINUTE, INVENTORIES_AT_ONCE = 6.0, 4.0
 #: For so long after a rank came each sample asks for its GPU's processes, seconds: a context is made late.
 PIDS_WANTED_S = 120.0
-#: Processes whose environment is remembered.
-MAX_REMEMBERED = 256
 
 #: What calls may take beyond that, seconds: the wait for events waits, and without persistence mode nvmlInit starts
 #: each GPU of the node again.
@@ -61,8 +58,7 @@ class GpuMonitor:
         emit: takes the type (``gpu``, ``gpu_inventory``, ``gpu_note``, ``kernel``) and the data of an event.
         row: takes the values of one sample. ranks: returns the newest process of each rank of this node, dead or alive.
         kernel_log: whether the kernel's log is read.
-        poll_s: seconds between two cheap samples. load: returns pynvml.
-        now: monotonic seconds. wall: unix seconds.
+        poll_s: seconds between two cheap samples.
     """
 
     def __init__(
@@ -73,17 +69,12 @@ class GpuMonitor:
         kernel_log: Callable[[], bool] = lambda: True,
         *,
         poll_s: float = POLL_S,
-        load: Load | None = None,
-        now: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._wall = wall
         self._emit = emit
         self._row = row
         self._ranks = ranks
         self._kernel_log = kernel_log
-        self._now = now
-        self._poller = GpuPoller(poll_s, load, now)
+        self._poller = GpuPoller(poll_s)
         hang_s = min(HANG_S, max(MIN_HANG_S, poll_s))
         self._poll_guard, self._event_guard = HangGuard(hang_s), HangGuard(hang_s)
         self._sample = NodeSample(False, "not read yet")
@@ -94,7 +85,6 @@ class GpuMonitor:
         self._lines: dict[str, Budget] = {}
         #: Processes of ranks, and the memory that each uses on each GPU by its key, MiB.
         self._placed: dict[int, dict[str, float]] = {}
-        self._visible: dict[int, str | None] = {}
         self._since: dict[int, float] = {}
         self._gaps: dict[str, str] = {}
         #: Why the last tick failed, empty when it did not.
@@ -141,20 +131,18 @@ class GpuMonitor:
             found.append({"what": "gpu_events", "why": self._poller.listener_gap, "do": _DO["gpu_events"]})
         return found
 
-    def device_of(
-        self, pid: int, local_rank: int | None, environ: Mapping[str, str] | None = None
-    ) -> dict[str, Any] | None:
+    def device_of(self, pid: int, local_rank: int | None) -> dict[str, Any] | None:
         """Return ``{"index","uuid"}`` of the GPU on which a rank computes, None where that is not known.
 
         Args:
-            pid: of the rank. local_rank: on this node. environ: of the process; None: read from /proc.
+            pid: of the rank. local_rank: on this node.
         """
-        gpu = self._device(pid, local_rank, environ)
+        gpu = self._device(pid, local_rank)
         return None if gpu is None else {"index": gpu.index, "uuid": gpu.uuid}
 
     def kernel(self, lines: Iterable[KernelMessage]) -> None:
         """Take new lines of the kernel's log: an Xid of a known GPU is that GPU's, all else is reported as it is."""
-        now = self._now()
+        now = time.monotonic()
         for line in lines:
             gpu = self._on_bus(line.bus_id) if line.what == "xid" else None
             if gpu is not None:
@@ -169,8 +157,8 @@ class GpuMonitor:
             self._emit("kernel", data | {k: v for k, v in named.items() if v is not None} | _suppressed(more))
 
     def tick(self) -> None:
-        """Take what the threads saw since the last call, and look at what they wait for."""
-        now = self._now()
+        """Take what the threads saw since the last call, and check what they wait for."""
+        now = time.monotonic()
         self._know_ranks(now)
         for guard, call in (
             (self._poll_guard, self._poller.polling),
@@ -194,7 +182,7 @@ class GpuMonitor:
     # --- samples ---------------------------------------------------------------------------------------------------
 
     def _take(self, sample: NodeSample, now: float) -> None:
-        self._sample, self._sampled_at = sample, self._wall()
+        self._sample, self._sampled_at = sample, time.time()
         fresh = {what: why for what, why in self._gaps.items() if what == "gpu_ecc" and sample.visible}
         if any(gpu.dear for gpu in sample.samples.values()):
             fresh = {}
@@ -243,20 +231,9 @@ class GpuMonitor:
 
     # --- who is where ----------------------------------------------------------------------------------------------
 
-    def _device(self, pid: int, local_rank: int | None, environ: Mapping[str, str] | None = None) -> GpuInfo | None:
+    def _device(self, pid: int, local_rank: int | None) -> GpuInfo | None:
         gpus = list(self._sample.gpus.values())
-        if not gpus:
-            return None
-        return device_for(gpus, self._placed.get(pid, {}), local_rank, self._visible_to(pid, environ))
-
-    def _visible_to(self, pid: int, environ: Mapping[str, str] | None) -> str | None:
-        if environ is not None:
-            return environ.get(VISIBLE)
-        if pid not in self._visible:
-            while len(self._visible) >= MAX_REMEMBERED:
-                del self._visible[next(iter(self._visible))]
-            self._visible[pid] = (environment_of(pid) or {}).get(VISIBLE)
-        return self._visible[pid]
+        return device_for(gpus, self._placed.get(pid, {}), local_rank, visible_devices(pid)) if gpus else None
 
     def _ranks_on(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from stabilityclient.agent.gpu.calls import CallWatch
@@ -46,22 +45,14 @@ class NvmlDevice:
 
     Args:
         watch: makes the calls. handle: NVML's. facts: who it is.
-        no_handle: why there is no handle. now: monotonic seconds.
+        no_handle: why there is no handle.
     """
 
-    def __init__(
-        self,
-        watch: CallWatch,
-        handle: Any,
-        facts: GpuInfo,
-        no_handle: NvmlFault | None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, watch: CallWatch, handle: Any, facts: GpuInfo, no_handle: NvmlFault | None) -> None:
         self.handle = handle
         self.facts = facts
         self.no_handle = no_handle
         self._watch = watch
-        self._now = now
         self._never: set[str] = set()
         self._sample = GpuSample(0.0)
         self._answers = 0
@@ -72,21 +63,23 @@ class NvmlDevice:
         Args:
             dear: also what takes long. processes: also who computes on it.
         """
-        sample = self._sample = GpuSample(self._now(), dear, fault=self.no_handle)
-        if self.no_handle is not None:
-            return sample
+        started = time.monotonic()
+        sample = self._sample = GpuSample(started, dear, fault=self.no_handle)
         self._answers = 0
         try:
-            self._cheap(sample)
-            if dear:
-                self._dear(sample)
-            if processes:
-                self._processes(sample)
+            if self.no_handle is None:
+                self._cheap(sample)
+                if dear:
+                    self._dear(sample)
+                if processes:
+                    self._processes(sample)
         except _Lost:
             pass
         if sample.fault is None and not self._answers and sample.troubles:
             call, text = next(iter(sample.troubles.items()))
             sample.fault = NvmlFault("lost", call, text)
+        sample.time = time.monotonic()
+        sample.took_ms = (sample.time - started) * 1000.0
         return sample
 
     # --- questions -------------------------------------------------------------------------------------------------

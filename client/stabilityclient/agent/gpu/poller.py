@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 
 from stabilityclient.agent.gpu.calls import Call
 from stabilityclient.agent.gpu.listener import WAIT_S, EventListener, GpuEvent
-from stabilityclient.agent.gpu.reader import GpuReader, Load
+from stabilityclient.agent.gpu.reader import GpuReader
 from stabilityclient.agent.gpu.samples import NodeSample
 
 __all__ = ["POLL_S", "GpuPoller"]
@@ -20,30 +19,27 @@ POLL_S = 10.0
 DEAR_EVERY = 6
 #: Seconds between two samples at least, however many events ask for one; half the poll where that is shorter.
 MIN_PAUSE_S = 1.0
-#: Looks that nobody took yet: the agent's loop takes them four times a second.
+#: Samples that nobody took yet: the agent's loop takes them four times a second.
 MAX_SAMPLES = 16
 
 
 class GpuPoller:
-    """Looks for the agent's life. Only its own thread, and the listener's, ever wait for NVML.
+    """Samples for the agent's life. Only its own thread, and the listener's, ever wait for NVML.
 
     Args:
-        poll_s: seconds between two cheap samples. load: returns pynvml. now: monotonic seconds.
+        poll_s: seconds between two cheap samples.
 
     Attributes:
         samples: what was seen. events: what NVML reported. Both are taken by the agent's loop.
         wants_pids: whether the next samples ask which processes compute on each GPU.
     """
 
-    def __init__(
-        self, poll_s: float = POLL_S, load: Load | None = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, poll_s: float) -> None:
         self.samples: deque[NodeSample] = deque(maxlen=MAX_SAMPLES)
         self.events: deque[GpuEvent] = deque()
         self.wants_pids = True
         self._poll_s = poll_s
-        self._now = now
-        self._reader = GpuReader(load, now, self._stop_listening)
+        self._reader = GpuReader(self._stop_listening)
         self._listener: EventListener | None = None
         self._generation = 0
         self._dear_at = 0.0
@@ -86,7 +82,7 @@ class GpuPoller:
     def _run(self) -> None:
         while not self._ending:
             self._asked.clear()  # first: what is asked from here on is a sample of its own
-            started = self._now()
+            started = time.monotonic()
             dear = started >= self._dear_at
             if dear:
                 self._dear_at = started + self._poll_s * DEAR_EVERY
@@ -97,8 +93,8 @@ class GpuPoller:
                 why = f"a defect of this agent: {type(error).__name__}: {error}"[:300]
                 sample = NodeSample(False, f"no GPU visible here: {why}", blind={"gpu": why})
             self.samples.append(sample)
-            if self._asked.wait(max(0.0, self._poll_s - (self._now() - started))) and not self._ending:
-                time.sleep(max(0.0, min(MIN_PAUSE_S, self._poll_s / 2) - (self._now() - started)))
+            if self._asked.wait(max(0.0, self._poll_s - (time.monotonic() - started))) and not self._ending:
+                time.sleep(max(0.0, min(MIN_PAUSE_S, self._poll_s / 2) - (time.monotonic() - started)))
         self._reader.close()
 
     def _listen(self, sample: NodeSample, dear: bool) -> None:
@@ -117,7 +113,7 @@ class GpuPoller:
         ]
         if sound:
             self._generation = self._reader.generation
-            self._listener = EventListener(self._reader.watch.module, sound, self.events, self.ask_now, self._now)
+            self._listener = EventListener(self._reader.watch.module, sound, self.events, self.ask_now)
             self._listener.start()
 
     def _stop_listening(self) -> bool:

@@ -6,7 +6,6 @@ what a GPU does not support is asked once. No exception of NVML leaves ``sample`
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +14,9 @@ from stabilityclient.agent.gpu.nvml_queries import DriverGone, NvmlDevice, error
 from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample, NodeSample, NvmlFault, mute_key
 from stabilityclient.agent.watch.kernel_lines import bus_key
 
-__all__ = ["GpuReader", "Load", "load_pynvml"]
+__all__ = ["GpuReader"]
 
-#: Returns the module ``pynvml``, or raises.
-Load = Callable[[], Any]
-
-#: GPUs of one node that are looked at; no machine has more.
+#: GPUs of one node that are read; no machine has more.
 MAX_GPUS = 64
 #: MIG instances of one GPU.
 MAX_MIG = 16
@@ -33,7 +29,6 @@ class GpuReader:
     """The node's GPUs.
 
     Args:
-        load: returns pynvml. now: monotonic seconds.
         may_close: called before NVML is shut down; False: somebody else still waits in it, so it is not.
 
     Attributes:
@@ -41,14 +36,7 @@ class GpuReader:
         generation: grows with each ``nvmlInit``: handles of an older one are of no use.
     """
 
-    def __init__(
-        self,
-        load: Load | None = None,
-        now: Callable[[], float] = time.monotonic,
-        may_close: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._load = load or load_pynvml
-        self._now = now
+    def __init__(self, may_close: Callable[[], bool] = lambda: True) -> None:
         self._may_close = may_close
         self.watch: CallWatch | None = None
         self.generation = 0
@@ -73,7 +61,7 @@ class GpuReader:
             count = int(watch.call("nvmlDeviceGetCount", ""))
             if count != self._count or not self._devices or (dear and any(d.handle is None for d in self.devices())):
                 self._enumerate(watch, count)
-            samples = {key: self._sample_of(device, dear, processes) for key, device in self._devices.items()}
+            samples = {key: device.sample(dear, processes) for key, device in self._devices.items()}
         except Exception as error:  # ImportError, NVMLError of any kind, a driver library that is broken
             self.close()
             return self._nothing(f"no GPU visible here: {error_text(error)}", _why(error))
@@ -104,17 +92,14 @@ class GpuReader:
 
     def _opened(self) -> CallWatch:
         if self.watch is None:
-            self.watch = CallWatch(self._load(), self._now)
+            import pynvml  # it loads the driver's library at nvmlInit
+
+            self.watch = CallWatch(pynvml)
         if not self._open:
             self.watch.call("nvmlInit", "")
             self._open = True
             self.generation += 1
-            try:
-                self._driver = _decoded(self.watch.call("nvmlSystemGetDriverVersion", ""))
-            except Exception as error:
-                if error_code(error) in DriverGone.CODES:
-                    raise
-                self._driver = ""
+            self._driver = _decoded(_asked(self.watch, "nvmlSystemGetDriverVersion", ""))
         return self.watch
 
     def _enumerate(self, watch: CallWatch, count: int) -> None:
@@ -132,7 +117,7 @@ class GpuReader:
                 mute.append((index, error_text(error)))
                 continue
             self._known[facts.key] = facts
-            device = self._devices.get(facts.key) or NvmlDevice(watch, handle, facts, None, self._now)
+            device = self._devices.get(facts.key) or NvmlDevice(watch, handle, facts, None)
             device.handle, device.no_handle = handle, None
             devices[facts.key] = device
         for index, text in mute:
@@ -142,7 +127,7 @@ class GpuReader:
             facts = same[0] if len(same) == 1 else GpuInfo(index, "")
             self._known[facts.key] = facts
             fault = NvmlFault("lost", "nvmlDeviceGetHandleByIndex", text)
-            devices[facts.key] = NvmlDevice(watch, None, facts, fault, self._now)
+            devices[facts.key] = NvmlDevice(watch, None, facts, fault)
         named = {facts.index for facts in self._known.values() if facts.uuid}
         for key in [key for key, facts in self._known.items() if not facts.uuid and facts.index in named]:
             del self._known[key]  # its identity is known since
@@ -155,12 +140,7 @@ class GpuReader:
             return known
 
         def ask(name: str, *arguments: Any) -> Any:
-            try:
-                return watch.call(name, uuid, handle, *arguments)
-            except Exception as error:
-                if error_code(error) in DriverGone.CODES:
-                    raise
-                return None  # a consumer card has no serial number, a virtual one no thresholds
+            return _asked(watch, name, uuid, handle, *arguments)  # a consumer card has no serial number
 
         pci, memory = ask("nvmlDeviceGetPciInfo"), ask("nvmlDeviceGetMemoryInfo")
         limits = {kind: ask("nvmlDeviceGetTemperatureThreshold", kind) for kind in (_SLOWDOWN, _MEMORY_MAX, _GPU_MAX)}
@@ -173,30 +153,10 @@ class GpuReader:
             bus_id="" if pci is None else bus_key(_decoded(pci.busId)) or "",
             serial=_decoded(ask("nvmlDeviceGetSerial")),
             memory_mib=None if memory is None else int(memory.total // _MIB),
-            mig=tuple(self._instances(watch, handle, uuid, ask)),
+            mig=tuple(_instances(watch, uuid, ask)),
             limit_c=_positive(limits[_GPU_MAX]) or _positive(limits[_SLOWDOWN]),
             memory_limit_c=_positive(limits[_MEMORY_MAX]),
         )
-
-    def _instances(self, watch: CallWatch, handle: Any, uuid: str, ask: Callable[..., Any]) -> list[str]:
-        mode = ask("nvmlDeviceGetMigMode")
-        found: list[str] = []
-        for at in range(min(int(ask("nvmlDeviceGetMaxMigDeviceCount") or 0), MAX_MIG) if mode and mode[0] else 0):
-            instance = ask("nvmlDeviceGetMigDeviceHandleByIndex", at)
-            if instance is not None:
-                try:
-                    found.append(_decoded(watch.call("nvmlDeviceGetUUID", uuid, instance)))
-                except Exception as error:
-                    if error_code(error) in DriverGone.CODES:
-                        raise
-        return found
-
-    def _sample_of(self, device: NvmlDevice, dear: bool, processes: bool) -> GpuSample:
-        started = self._now()
-        sample = device.sample(dear, processes)
-        sample.time = self._now()
-        sample.took_ms = (sample.time - started) * 1000.0
-        return sample
 
     def _nothing(self, text: str, why: str) -> NodeSample:
         return NodeSample(False, text, self._driver, dict(self._known), {}, frozenset(), {"gpu": why})
@@ -222,11 +182,23 @@ class GpuReader:
         return {"gpu_ecc": f"ECC not supported or switched off on GPU {', '.join(str(i) for i in sorted(without))}"}
 
 
-def load_pynvml() -> Any:
-    """Import pynvml; it loads the library at ``nvmlInit``."""
-    import pynvml
+def _asked(watch: CallWatch, name: str, gpu: str, *arguments: Any) -> Any:
+    """Return an answer of NVML, None where it gives none; raises when the driver is gone."""
+    try:
+        return watch.call(name, gpu, *arguments)
+    except Exception as error:
+        if error_code(error) in DriverGone.CODES:
+            raise
+        return None
 
-    return pynvml
+
+def _instances(watch: CallWatch, uuid: str, ask: Callable[..., Any]) -> list[str]:
+    """Return the UUIDs of a GPU's MIG instances."""
+    mode = ask("nvmlDeviceGetMigMode")
+    count = min(int(ask("nvmlDeviceGetMaxMigDeviceCount") or 0), MAX_MIG) if mode and mode[0] else 0
+    handles = [ask("nvmlDeviceGetMigDeviceHandleByIndex", at) for at in range(count)]
+    found = [_asked(watch, "nvmlDeviceGetUUID", uuid, handle) for handle in handles if handle is not None]
+    return [_decoded(text) for text in found if text is not None]
 
 
 def _no_ecc(sample: GpuSample) -> bool:

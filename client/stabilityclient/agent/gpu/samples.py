@@ -66,7 +66,7 @@ class GpuSample:
     """What one GPU answered in one sample.
 
     Args:
-        time: monotonic seconds at the end of the sample. dear: whether the slow questions were asked too.
+        time: monotonic seconds at its end. dear: whether the slow questions were asked too.
         values: field of ``gpu/<i>/<field>`` to its value, and what only ``changes`` needs (``remap_pending``, ...).
             What a GPU does not have, or did not answer, is not there.
         links_up: NVLinks that are active; None: not asked or no NVLink.
