@@ -28,7 +28,6 @@ from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
 from stabilityclient.agent.upload.uplink import Uplink
 from stabilityclient.agent.watch.checkpoints import CheckpointWatch
 from stabilityclient.agent.watch.deaths import DeathWatch
-from stabilityclient.agent.watch.health import newest_ranks
 from stabilityclient.agent.watch.kernel_log import KernelLog, names_our_pids
 from stabilityclient.agent.watch.node_health import NodeHealth
 from stabilityclient.agent.watch.stacks import StackTaker
@@ -355,7 +354,7 @@ class AgentService:
     def _rank_processes(self) -> list[RankProcess]:
         return [
             RankProcess(source.info.rank or 0, _own_pid(source), source.info.local_rank)
-            for source in newest_ranks(self._sources)
+            for source in self._sources.newest_ranks()
         ]
 
     async def _watch_checkpoints(self) -> None:

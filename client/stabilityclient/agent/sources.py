@@ -11,24 +11,24 @@ from pathlib import Path
 
 import msgspec
 
-from stabilityclient.agent.upload.reader import SpoolReader
+from stabilityclient.agent.upload.reader import GAP_WAIT_S, SpoolReader
 from stabilityclient.agent.watch.exits import ExitStatus
 from stabilityclient.agent.watch.probes import read_stat
 from stabilityclient.agent.watch.safe_files import read_object
-from stabilityclient.rank_state.slot import STATE_FINISHED, STATE_RUNNING, SlotView, read_slot
+from stabilityclient.rank_state.slot import MAX_TIME_S, STATE_FINISHED, STATE_RUNNING, SlotView, read_slot
 from stabilityclient.start import pid_namespace
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["Source", "Sources", "is_alive", "load_source", "read_source"]
+__all__ = ["Source", "Sources", "is_alive", "read_source"]
 
 #: Process states in /proc that mean: dead already, only its parent has not asked yet.
 _DEAD_STATES = ("Z", "X")
 #: What the server takes as a source id: one that it refuses would keep the whole node out.
 _SOURCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-#: A process in another container whose heartbeat thread stands for so long is taken as gone, seconds.
+#: A process in another container whose heartbeat thread does not beat for so long is taken as gone, seconds.
 ELSEWHERE_S = 600.0
-#: Unix seconds beyond which a time is no time (year 5138).
-MAX_TIME_S = 1e11
+#: Ranks of one node, at most: it has 8 to 16 GPUs.
+MAX_HEALTH_RANKS = 256
 
 
 class Source:
@@ -36,7 +36,7 @@ class Source:
 
     Args:
         folder: its folder. info: its SourceInfo. ticks: start of its process (0: unknown).
-        gap_wait_s: handed to the reader.
+        gap_wait_s: of its reader.
 
     Attributes:
         acked: last number that the server confirmed. sent: last number sent since the last rewind.
@@ -50,13 +50,11 @@ class Source:
         beat_at: monotonic seconds when the beat was last seen to move. ended: how its process ended, once known.
     """
 
-    def __init__(self, folder: Path, info: SourceInfo, ticks: int, *, gap_wait_s: float | None = None) -> None:
+    def __init__(self, folder: Path, info: SourceInfo, ticks: int, *, gap_wait_s: float = GAP_WAIT_S) -> None:
         self.folder = folder
         self.info = info
         self.ticks = ticks
-        self.reader = (
-            SpoolReader(str(folder)) if gap_wait_s is None else SpoolReader(str(folder), gap_wait_s=gap_wait_s)
-        )
+        self.reader = SpoolReader(str(folder), gap_wait_s=gap_wait_s)
         self.acked = 0
         self.sent = 0
         self.high = 0
@@ -95,6 +93,16 @@ class Source:
         """
         return self.final and (self.alive or self.ended is not None or self.trouble is not None)
 
+    @property
+    def main_thread_pending(self) -> int | None:
+        """How many pending calls the loop's thread has run, None where that is not known.
+
+        The interpreter runs them in the main thread only: where a framework trains in another one (Ray), they say
+        nothing.
+        """
+        slot = self.slot
+        return None if slot is None or slot.thread not in (0, slot.pid) else slot.pending
+
     def rewind(self, expected_seq: int) -> None:
         """Send again from ``expected_seq``: forget what is in flight."""
         self.in_flight.clear()
@@ -104,7 +112,7 @@ class Source:
         self.reader.seek(expected_seq)
 
     def observe(self) -> None:
-        """Read the slot and look whether the process lives."""
+        """Read the slot and check whether the process lives."""
         if not self.is_rank or self.ended is not None:
             return  # nothing moves any more: a job that was restarted often leaves many
         # In this order: a process that ended between the two polls is noticed with its last message.
@@ -177,6 +185,18 @@ class Sources:
         """Return the training processes."""
         return [source for source in self._known.values() if source.is_rank]
 
+    def newest_ranks(self) -> list[Source]:
+        """Return the newest start of each rank, by rank."""
+        newest: dict[int, Source] = {}
+        for source in sorted(self.ranks(), key=lambda source: source.info.started):
+            newest[source.info.rank or 0] = source
+        return [newest[rank] for rank in sorted(newest)][:MAX_HEALTH_RANKS]
+
+    def living_ranks(self) -> list[Source]:
+        """Return every rank's processes that live, by rank: more than one where two jobs share a run id."""
+        living = [source for source in self.ranks() if source.alive]
+        return sorted(living, key=lambda source: (source.info.rank or 0, source.info.started))[:MAX_HEALTH_RANKS]
+
     def newest_step(self) -> int:
         """Return the highest step of the ranks that live, of all when none does; -1 before the first."""
         slots = [(source.alive, source.slot.step) for source in self.ranks() if source.slot is not None]
@@ -184,15 +204,7 @@ class Sources:
         return max(living, default=-1)
 
 
-def load_source(folder: Path, *, gap_wait_s: float | None = None) -> Source | None:
-    """Return the source in a folder, None where it is not whole (yet)."""
-    try:
-        return read_source(folder, gap_wait_s=gap_wait_s)
-    except (OSError, ValueError):
-        return None
-
-
-def read_source(folder: Path, *, gap_wait_s: float | None = None) -> Source:
+def read_source(folder: Path, *, gap_wait_s: float = GAP_WAIT_S) -> Source:
     """Return the source in a folder.
 
     Raises:

@@ -21,8 +21,7 @@ from stabilityclient.agent.commands.restart import Restarter
 from stabilityclient.agent.service import AgentService
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.watch.deaths import DeathWatch, fatal_text
-from stabilityclient.agent.watch.dump_signal import send_dump_signal
-from stabilityclient.agent.watch.health import main_thread_pending
+from stabilityclient.agent.watch.dump_signal import dump_signal_trouble
 from stabilityclient.agent.watch.visibility_gaps import source_gaps
 from stabilityclient.rank_state.slot import CLAIM_STEPS, FLAG_PENDING, STATE_FINISHED, STATE_RUNNING, Slot
 from stabilityclient.start import start_ticks
@@ -107,7 +106,7 @@ def test_a_process_whose_start_is_not_known_gets_no_signal(tmp_path: Path, ticks
         slot.write_probes()
         source = _only(tmp_path)
         source.observe()
-        assert "start is not known" in send_dump_signal(source, None)
+        assert "start is not known" in dump_signal_trouble(source, None, send=True)
         assert process.poll() is None
         process.kill()
 
@@ -139,7 +138,7 @@ def test_a_rank_in_another_container_lives_as_its_slot_says_and_is_never_touched
         assert (source.alive, source.elsewhere) == (True, True)
         watch = DeathWatch()
         assert (watch.follow(source), watch.trouble) == (None, "")
-        assert "another container" in send_dump_signal(source, None)
+        assert "another container" in dump_signal_trouble(source, None, send=True)
         plan = {"version": 1, "action": "relaunch"}
         command = CommandToRun("c", "restart", plan=plan, fence=ProcessFence(starts={"n": "1"}), grace_s=0.0)
         state, detail = asyncio.run(Restarter(run_folder, "n", Sources(run_folder), gone_s=0.1).carry_out(command))
@@ -196,9 +195,9 @@ def test_pending_calls_are_told_only_where_the_main_thread_runs_the_loop(tmp_pat
     source = _only(tmp_path)
     source.observe()
     assert source.slot is not None
-    assert (source.slot.state, main_thread_pending(source)) == (STATE_RUNNING, 7)
+    assert (source.slot.state, source.main_thread_pending) == (STATE_RUNNING, 7)
     thread = Thread(target=slot.claim, args=(CLAIM_STEPS,))  # as in a worker of Ray
     thread.start()
     thread.join()
     source.observe()
-    assert main_thread_pending(source) is None
+    assert source.main_thread_pending is None

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from stabilityclient.agent.sources import Source
-from stabilityclient.agent.watch.health import ClockWatch
+from stabilityclient.agent.watch.node_health import ClockWatch
 from stabilityclient.agent.watch.visibility_gaps import (
     DUPLICATE_S,
     MAX_NAMED,
     SpoolDisk,
     duplicate_ranks,
     grouped,
-    signal_gaps,
+    rank_gaps,
 )
 from stabilityclient.rank_state.slot import SLOT_BYTES, STATE_FINISHED, STATE_LEFT, STATE_RUNNING, SlotView
 from stabilityclient.start import start_ticks
@@ -212,7 +212,7 @@ def test_that_a_rank_which_is_leaving_writes_no_stacks_is_no_trouble(state: int,
     rank = _process(0, 1, 0.0)
     rank.slot = SlotView(bytes(SLOT_BYTES))
     rank.slot.state = state
-    assert [entry["why"] for entry in signal_gaps([rank], lambda source: "goodbye")] == told
+    assert [entry["why"] for entry in rank_gaps([rank], lambda source: "goodbye")] == told
 
 
 def test_ranks_with_one_trouble_are_one_entry() -> None:

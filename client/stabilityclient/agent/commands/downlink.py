@@ -11,11 +11,12 @@ from typing import Any
 
 from stabilityclient.rollback.boundary import add_to_mailbox
 from stabilityclient.rollback.decision import ENDED_STATES
+from stabilityclient.sidecar import read_json
 from stabilityclient.start import write_whole
 
 __all__ = ["MAX_COMMAND_FILES", "Downlink"]
 
-#: Command files kept; the oldest ended ones go first. The ranks look at all of them when the mailbox changes.
+#: Command files kept; the oldest ended ones go first. The ranks list all of them when the mailbox changes.
 MAX_COMMAND_FILES = 200
 #: Longest command, bytes of JSON. A server that sends more is not believed.
 MAX_COMMAND_BYTES = 64 * 1024
@@ -32,12 +33,7 @@ class Downlink:
         now: unix seconds.
     """
 
-    def __init__(
-        self,
-        run_folder: Path,
-        log: Callable[[str], None],
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, run_folder: Path, log: Callable[[str], None], now: Callable[[], float] = time.time) -> None:
         self._folder = run_folder / "commands"
         self._mailbox = run_folder / "mailbox"
         self._log = log
@@ -60,7 +56,7 @@ class Downlink:
         if not _COMMAND_ID.fullmatch(command_id):  # it becomes a file name
             raise ValueError(f"command_id is {command_id!r:.60}, expected letters, digits, . _ -")
         path = self._folder / f"{command_id}.json"
-        before = _read(path)
+        before = read_json(str(path))
         facts = {
             **command,
             # The first time that this node saw it: older than the rank's segment means stale.
@@ -70,8 +66,7 @@ class Downlink:
         data = json.dumps(facts).encode()
         if len(data) > MAX_COMMAND_BYTES:
             raise ValueError(f"command {command_id} has {len(data)} bytes, expected at most {MAX_COMMAND_BYTES}")
-        same = {**before, "clock_offset_s": 0.0} == {**facts, "clock_offset_s": 0.0}
-        if same:
+        if {**before, "clock_offset_s": 0.0} == {**facts, "clock_offset_s": 0.0}:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         write_whole(str(path), data)
@@ -81,13 +76,5 @@ class Downlink:
     def _tidy(self) -> None:
         files = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
         for path in files[: max(0, len(files) - MAX_COMMAND_FILES)]:
-            if _read(path).get("state") in ENDED_STATES:
+            if read_json(str(path)).get("state") in ENDED_STATES:
                 path.unlink(missing_ok=True)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}

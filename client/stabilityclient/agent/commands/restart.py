@@ -20,7 +20,6 @@ from pathlib import Path
 from stabilityclient.agent.commands.agent_commands import CommandToRun
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.watch.exits import has_ended, open_process, send_signal, signal_name
-from stabilityclient.agent.watch.health import living_ranks
 from stabilityclient.agent.watch.probes import read_stat, wchan_of
 from stabilityclient.agent.watch.visibility_gaps import duplicate_ranks
 from stabilityclient.plan import PLAN_VERSION, mark_used, write_plan
@@ -119,7 +118,7 @@ class Restarter:
         self._sources.discover()
         for source in self._sources.ranks():
             source.observe()
-        ranks = living_ranks(self._sources)
+        ranks = self._sources.living_ranks()
         # The plan goes before the first signal: where it is not this order's, no rank was ended by it.
         planned = read_json(str(self._folder / "plan.json")).get("command_id") == command.command_id
         if planned and (known := _of_before(command, self._node, ranks, over)) is not None:

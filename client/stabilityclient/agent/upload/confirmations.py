@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stabilityclient.agent.sources import Source
+from stabilityclient.rank_state.slot import MAX_TIME_S
 from stabilityclient.wire import Hello, Welcome
 
 __all__ = ["begin_source", "begin_sources", "clock_offset_s", "confirmed"]
-
-#: Unix seconds beyond which a server's time is no time (year 5138).
-MAX_TIME_S = 1e11
 
 
 def begin_sources(sources: Iterable[Source], hello: Hello, welcome: Welcome) -> list[str]:
@@ -31,28 +29,28 @@ def begin_sources(sources: Iterable[Source], hello: Hello, welcome: Welcome) -> 
     return troubles
 
 
-def begin_source(source: Source, said: int) -> str:
+def begin_source(source: Source, last_seq: int) -> str:
     """Go to where sending begins on a new connection.
 
     Args:
-        said: the last number that the server says it has; 0 for none.
+        last_seq: the last number that the server claims to have; 0 for none.
 
     Returns:
-        What can't be about ``said``, in words; empty when it is believed.
+        What can't be about it, in words; empty when it is believed.
     """
-    before, known = source.acked, max(0, said)
+    before, known = source.acked, max(0, last_seq)
     source.held, source.doubted, source.claimed = "", False, 0
     source.rewind(known + 1)
     written = _written(source)
     trouble = ""
-    if said < 0:
-        trouble = f"{said}, expected 0 or more"
-    elif said > written:
+    if last_seq < 0:
+        trouble = f"{last_seq}, expected 0 or more"
+    elif last_seq > written:
         source.doubted = True
-        known, trouble = min(before, written), f"{said}, and {written} were written"
-    elif said > source.high and not source.served_before:
-        source.claimed = said
-        known, trouble = source.high, f"{said}, and {source.high} were sent"
+        known, trouble = min(before, written), f"{last_seq}, and {written} were written"
+    elif last_seq > source.high and not source.served_before:
+        source.claimed = last_seq
+        known, trouble = source.high, f"{last_seq}, and {source.high} were sent"
     if trouble:
         source.rewind(known + 1)
         trouble = (

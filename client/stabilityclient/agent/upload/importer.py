@@ -6,6 +6,7 @@ The same reader, framing and connection as in the agent; so what was delivered b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stabilityclient.agent.folder import lock_folder, make_hello
-from stabilityclient.agent.sources import Source, Sources, load_source
+from stabilityclient.agent.sources import Source, Sources, read_source
 from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, frame_of
 from stabilityclient.agent.upload.uplink import Uplink
 from stabilityclient.errors import StabilityError
@@ -64,8 +65,11 @@ def frames(run_folder: str | os.PathLike[str]) -> Iterator[Frame]:
         ImportFailed: the folder is not that of a run.
     """
     folder = _checked(Path(run_folder))
-    found = [load_source(path, gap_wait_s=0.0) for path in (folder / "sources").iterdir()]
-    for source in sorted((each for each in found if each is not None), key=lambda each: each.info.started):
+    found: list[Source] = []
+    for path in (folder / "sources").iterdir():
+        with contextlib.suppress(OSError, ValueError):  # it is not whole
+            found.append(read_source(path, gap_wait_s=0.0))
+    for source in sorted(found, key=lambda each: each.info.started):
         while records := source.reader.read(MAX_FRAME_RECORDS, READ_BYTES):
             yield frame_of(source.info, records)
         source.reader.close()
@@ -142,7 +146,7 @@ async def _upload(folder: Path, url: str, api_key: str | None, progress: Callabl
 
 def _hello(folder: Path, sources: Sources) -> Hello:
     facts = read_json(str(folder / "run.json"))
-    ranks: list[Source] = sources.ranks()
+    ranks = sources.ranks()
     node = ranks[0].info.node if ranks else os.uname().nodename
     return make_hello(facts, f"a{time.time_ns():x}-{os.getpid()}", node, sources)
 

@@ -11,10 +11,8 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable
 from zlib import adler32
 
-from stabilityclient.agent.upload.chunks import chunk_numbers
 from stabilityclient.agent.upload.records import Lost, Record, SpooledEvent, SpooledRow
 from stabilityclient.spool import (
     CHUNK_BYTES,
@@ -29,7 +27,7 @@ from stabilityclient.spool import (
     chunk_name,
 )
 
-__all__ = ["SpoolReader"]
+__all__ = ["GAP_WAIT_S", "SpoolReader", "chunk_numbers"]
 
 #: How long a record may look wrong before it counts as damaged, seconds. On machines that reorder writes a reader can
 #: see a length before the bytes; a writer is done with both within microseconds.
@@ -38,7 +36,7 @@ GAP_WAIT_S = 0.2
 #: chunk.
 SCAN_S = 2.0
 #: Seconds between two questions to the disk whether a chunk follows one that ends without its end mark: rare, and with
-#: 8 ranks four hundred empty looks a second end there.
+#: 8 ranks four hundred empty reads a second end there.
 NEXT_CHUNK_S = 0.2
 
 _HEAD = struct.Struct("<II")
@@ -57,22 +55,18 @@ class SpoolReader:
 
     Args:
         folder: the source's folder.
-        gap_wait_s: see PATIENCE_S; 0 for a source that nobody writes any more.
-        now: monotonic seconds.
+        gap_wait_s: see GAP_WAIT_S; 0 for a source that nobody writes any more.
 
     Attributes:
         next_seq: number of the record that comes next.
         bad_records: records that were skipped because they were damaged, since the start.
         in_doubt: the last read stopped, but not surely at the end: at a record that looks wrong and may still be in
-            the making, or where the next chunk was not looked for.
+            the making, or where the next chunk was not searched.
     """
 
-    def __init__(
-        self, folder: str, *, gap_wait_s: float = GAP_WAIT_S, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, folder: str, *, gap_wait_s: float = GAP_WAIT_S) -> None:
         self._folder = folder
         self._gap_wait_s = gap_wait_s
-        self._now = now
         self._map: mmap.mmap | None = None
         self._chunk = 0
         self._pos = 0
@@ -90,7 +84,7 @@ class SpoolReader:
     def seek(self, seq: int) -> None:
         """Go to record ``seq``: ``read`` then begins with it, a Lost that covers it, or [] when it is not there."""
         numbers = chunk_numbers(self._folder)
-        self._close()
+        self.close()
         self._chunk = 0
         self.next_seq = seq
         chosen = None
@@ -149,18 +143,21 @@ class SpoolReader:
 
     @property
     def at_rest(self) -> bool:
-        """Whether a read now would surely give nothing; one look into mapped memory."""
+        """Whether a read now would surely give nothing; one read of mapped memory."""
         return (
             self._map is not None
             and self._pushed is None
             and self._pos + 8 <= CHUNK_BYTES
             and _HEAD.unpack_from(self._map, self._pos) == (0, 0)
-            and self._now() < self._next_chunk_at
+            and time.monotonic() < self._next_chunk_at
         )
 
     def close(self) -> None:
         """Unmap."""
-        self._close()
+        if self._map is not None:
+            self._map.close()
+        self._map = self._pushed = None
+        self._sets.clear()
 
     def _take_rows(self, found: list[Record], max_records: int, max_bytes: int) -> int:
         """Append rows to ``found`` as long as they are whole and of known sets; return their bytes in the chunk.
@@ -195,20 +192,11 @@ class SpoolReader:
     def _next(self) -> Record | None:
         """Return the next numbered record, None when there is none now."""
         while True:
-            chunk = self._map
-            if chunk is None:
-                if not self._enter_chunk(self._chunk + 1):
-                    return None
-                gap = self._gap()
-                if gap is not None:
-                    return gap
-                continue
-            pos = self._pos
-            if pos + 8 > CHUNK_BYTES:
-                length, check = END_OF_CHUNK, 0
-            else:
+            chunk, pos = self._map, self._pos
+            length, check = END_OF_CHUNK, 0
+            if chunk is not None and pos + 8 <= CHUNK_BYTES:
                 length, check = _HEAD.unpack_from(chunk, pos)
-            if length == END_OF_CHUNK:
+            if chunk is None or length == END_OF_CHUNK:
                 if not self._enter_chunk(self._chunk + 1):
                     return None
                 gap = self._gap()
@@ -255,10 +243,10 @@ class SpoolReader:
     def _event(self, payload: bytes) -> Record:
         seq = self._take()
         try:
-            said = json.loads(payload[4:])
-            step = said.get("step")
+            event = json.loads(payload[4:])
+            step = event.get("step")
             return SpooledEvent(
-                seq, str(said["type"]), float(said["time"]), None if step is None else int(step), dict(said["data"])
+                seq, str(event["type"]), float(event["time"]), None if step is None else int(step), dict(event["data"])
             )
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError, AttributeError) as error:
             return Lost(seq, seq, f"not an event: {error}")
@@ -284,7 +272,7 @@ class SpoolReader:
         """Step over a damaged record. Lost: what it was; True: gone on; False: wait, it may still be written."""
         assert self._map is not None
         place = (self._chunk, self._pos)
-        now = self._now()
+        now = time.monotonic()
         if self._doubt is None or self._doubt[:2] != place:
             self._doubt = (*place, now)
         if now - self._doubt[2] < self._gap_wait_s:
@@ -349,7 +337,7 @@ class SpoolReader:
 
     def _has_next_now(self) -> bool:
         """Like ``_has_next``, but asks the disk at most each NEXT_CHUNK_S; False in doubt is no end of the source."""
-        now = self._now()
+        now = time.monotonic()
         if now < self._next_chunk_at:
             self.in_doubt = True
             return False
@@ -373,7 +361,7 @@ class SpoolReader:
             return None
         with open(os.path.join(self._folder, chunk_name(number)), "rb") as file:
             fresh = mmap.mmap(file.fileno(), CHUNK_BYTES, prot=mmap.PROT_READ)
-        self._close()
+        self.close()
         self._map = fresh
         self._next_chunk_at = float("-inf")
         self._chunk = number
@@ -393,8 +381,11 @@ class SpoolReader:
         magic, version, _, first = CHUNK_HEADER.unpack(head)
         return first if magic == SPOOL_MAGIC and version == SPOOL_VERSION else None
 
-    def _close(self) -> None:
-        if self._map is not None:
-            self._map.close()
-        self._map = self._pushed = None
-        self._sets.clear()
+
+def chunk_numbers(folder: str) -> list[int]:
+    """Return the numbers of the chunks in a source's folder, in order; none where it can't be read."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return sorted(int(name[:-6]) for name in names if name.endswith(".spool") and name[:-6].isdigit())

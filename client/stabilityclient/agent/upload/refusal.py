@@ -21,10 +21,10 @@ def refusal(status: int, body: bytes | bytearray | None, url: str, *, has_key: b
     """
     try:
         error = json.loads(body or b"")["error"]
-        said = f"{error['message']}; {error['hint']}"[:MAX_CHARS]
+        why = f"{error['message']}; {error['hint']}"[:MAX_CHARS]
     except (ValueError, TypeError, KeyError):
         what = "does not accept this API key" if has_key else "needs an API key and none is set"
-        said = f"the server {what}; set STABILITY_API_KEY to one of `stabilityboard keys`"
+        why = f"the server {what}; set STABILITY_API_KEY to one of `stabilityboard keys`"
         # 403 is also what a WebSocket to a path that is none gets.
-        said += f", or {url} is not the agents' door: check STABILITY_URL" if status == 403 else ""
-    return f"HTTP {status}: {said}"
+        why += f", or {url} is not the agents' door: check STABILITY_URL" if status == 403 else ""
+    return f"HTTP {status}: {why}"

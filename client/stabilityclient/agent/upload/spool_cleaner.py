@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from stabilityclient.agent.sources import Source, Sources
-from stabilityclient.agent.upload.chunks import chunk_numbers
+from stabilityclient.agent.upload.reader import chunk_numbers
 from stabilityclient.spool import CHUNK_BYTES, CHUNK_HEADER, chunk_name
 
 __all__ = ["RETAIN_BYTES", "SpoolCleaner"]
@@ -67,7 +67,7 @@ def _remove_confirmed(source: Source, keep_chunks: int) -> None:
         try:
             os.unlink(source.folder / chunk_name(number))
         except OSError:
-            return  # not ours, or gone already: the next sweep looks again
+            return  # not ours, or gone already: the next sweep tries again
 
 
 def _first_seq(source: Source, number: int) -> int | None:

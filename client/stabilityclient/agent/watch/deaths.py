@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from stabilityclient.agent.sources import Source
@@ -36,25 +36,15 @@ class DeathWatch:
 
     Args:
         counters: kills for memory by control group.
-        now: unix seconds. monotonic: monotonic seconds.
         kernel_pids: whether process ids in the kernel's log are those that are visible (not in most containers).
 
     Attributes:
         trouble: why the ends of processes are seen late and without their status; empty when all is well.
     """
 
-    def __init__(
-        self,
-        counters: OomCounters | None = None,
-        now: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-        *,
-        kernel_pids: bool = True,
-    ) -> None:
+    def __init__(self, counters: OomCounters | None = None, *, kernel_pids: bool = True) -> None:
         self._kernel_pids = kernel_pids
         self._counters = counters or OomCounters()
-        self._now = now
-        self._monotonic = monotonic
         self._fds: dict[str, int] = {}
         self._known: set[str] = set()
         self._gone_since: dict[str, float] = {}
@@ -64,7 +54,7 @@ class DeathWatch:
     def follow(self, source: Source) -> int | None:
         """Watch a rank; return a file descriptor that becomes readable at its end, at the first call only.
 
-        Call it at each look for every rank that lives.
+        Call it at each poll for every rank that lives.
         """
         name, pid = source.info.source, source.info.pid
         if source.elsewhere:
@@ -104,8 +94,8 @@ class DeathWatch:
         if source.alive:
             return None
         fd = self._fds.get(name)
-        since = self._gone_since.setdefault(name, self._monotonic())
-        if fd is not None and not has_ended(fd) and self._monotonic() - since < BURIAL_S:
+        since = self._gone_since.setdefault(name, time.monotonic())
+        if fd is not None and not has_ended(fd) and time.monotonic() - since < BURIAL_S:
             return None
         if source.elsewhere:
             status = ExitStatus(None, None, "none", "it ran in another container (PID namespace)")
@@ -133,7 +123,7 @@ class DeathWatch:
         if status.how == "none" and slot is not None and slot.state != STATE_RUNNING:
             return None  # it still reported how it left: nobody who is killed for memory does
         when, text = self._oom_lines.get(pid, (0.0, ""))
-        if text and self._now() - when <= KERNEL_LINE_S:
+        if text and time.time() - when <= KERNEL_LINE_S:
             self._counters.kill_of(pid)  # the same kill: it explains no other death
             return {"source": "kernel log", "line": text}
         return self._counters.kill_of(pid)

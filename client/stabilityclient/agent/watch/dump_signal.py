@@ -12,27 +12,19 @@ from stabilityclient.agent.watch.exits import open_process, send_signal, signal_
 from stabilityclient.agent.watch.probes import signal_is_caught
 from stabilityclient.rank_state.slot import STATE_RUNNING
 
-__all__ = ["SignalCheck", "send_dump_signal", "signal_trouble"]
+__all__ = ["SignalCheck", "dump_signal_trouble"]
 
 #: Seconds for which what was found about a rank is believed.
 CHECK_S = 2.0
 
 
-def signal_trouble(source: Source, fd: int | None) -> str:
-    """Return why a rank can't be made to write its stacks, empty when it can. Sends nothing that it would notice.
+def dump_signal_trouble(source: Source, fd: int | None, *, send: bool = False) -> str:
+    """Return why a rank can't be made to write its stacks, empty when it can.
 
     Args:
         source: a rank that was just observed. fd: its pidfd.
+        send: send the signal, where that can do no harm; else nothing that the process would notice.
     """
-    return _try(source, fd, send=False)
-
-
-def send_dump_signal(source: Source, fd: int | None) -> str:
-    """Send the signal if that can do no harm; return why it was not sent, empty when it was."""
-    return _try(source, fd, send=True)
-
-
-def _try(source: Source, fd: int | None, *, send: bool) -> str:
     slot = source.slot
     if not source.alive:
         return "the process has ended"
@@ -53,14 +45,10 @@ def _try(source: Source, fd: int | None, *, send: bool) -> str:
             fd = ours = open_process(source.info.pid, source.ticks)
         if fd is None:
             return "the process has ended"
-        if send:
-            # At the last moment: without its handler this signal would end the process.
-            caught = signal_is_caught(source.info.pid, number)
-            if caught:
-                send_signal(fd, number)
-        else:
-            send_signal(fd, 0)
-            caught = signal_is_caught(source.info.pid, number)
+        # At the last moment: without its handler this signal would end the process.
+        caught = signal_is_caught(source.info.pid, number)
+        if caught or not send:
+            send_signal(fd, number if send else 0)
     except OSError as error:
         return f"the agent may not signal the process: {(error.strerror or str(error)).lower()}"
     finally:
@@ -77,20 +65,18 @@ class SignalCheck:
 
     Args:
         descriptor: returns the pidfd of a rank, None where there is none.
-        now: monotonic seconds.
     """
 
-    def __init__(self, descriptor: Callable[[Source], int | None], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, descriptor: Callable[[Source], int | None]) -> None:
         self._descriptor = descriptor
-        self._now = now
         self._found: dict[str, tuple[float, str]] = {}
 
     def trouble(self, source: Source) -> str:
         """Return why this rank can't, empty when it can."""
-        now = self._now()
+        now = time.monotonic()
         at, text = self._found.get(source.info.source, (-CHECK_S, ""))
         if now - at >= CHECK_S:
-            text = signal_trouble(source, self._descriptor(source))
+            text = dump_signal_trouble(source, self._descriptor(source))
             self._found = {name: entry for name, entry in self._found.items() if now - entry[0] < 2 * CHECK_S}
             self._found[source.info.source] = (now, text)
         return text

@@ -12,36 +12,35 @@ from stabilityclient.agent.agent_events import AgentEvents
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.watch.deaths import DeathWatch
 from stabilityclient.agent.watch.dump_signal import SignalCheck
-from stabilityclient.agent.watch.health import ClockWatch, living_ranks, newest_ranks, rank_health
 from stabilityclient.agent.watch.kernel_log import KernelLog
 from stabilityclient.agent.watch.probes import Prober
 from stabilityclient.agent.watch.visibility_gaps import (
     SpoolDisk,
     VisibilityGap,
     duplicate_ranks,
-    exit_gaps,
     number_gaps,
-    signal_gaps,
-    slot_gaps,
+    rank_gaps,
     source_gaps,
     spool_gaps,
 )
+from stabilityclient.rank_state.slot import STATE_NAMES, STATE_RUNNING
 from stabilityclient.wire import Health
 
-__all__ = ["NodeHealth"]
+__all__ = ["ClockWatch", "NodeHealth"]
 
+#: Smallest jump of the wall clock that is reported, seconds: NTP slews by less.
+CLOCK_STEP_S = 1.0
 #: A jump of the wall clock is named for so long, seconds.
 CLOCK_NAMED_S = 60.0
 
 
 class NodeHealth:
-    """The agent's word about its node.
+    """What the agent reports of its node once a second.
 
     Args:
         folder: run folder. sources: what lies in it. own: the agent's own records.
         deaths: watches the ranks' ends. kernel: the kernel's log. node: the node's name.
         limit_bytes: of the spool.
-        now: unix seconds. monotonic: monotonic seconds.
 
     Attributes:
         gpu_of: returns the GPU of a rank, None where that is not known.
@@ -57,21 +56,16 @@ class NodeHealth:
         kernel: KernelLog,
         node: str,
         limit_bytes: int,
-        *,
-        now: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = sources
         self._own = own
         self._deaths = deaths
         self._kernel = kernel
         self._node = node
-        self._now = now
-        self._monotonic = monotonic
         self._disk = SpoolDisk(folder, limit_bytes)
         self._signals = SignalCheck(deaths.descriptor)
         self._prober = Prober()
-        self._clock = ClockWatch(now)
+        self._clock = ClockWatch()
         self._jumped_s, self._jumped_at = 0.0, float("-inf")
         self.gpu_of: Callable[[Source], dict[str, Any] | None] = lambda source: None
         self.more_gaps: list[Callable[[], list[VisibilityGap]]] = []
@@ -83,14 +77,14 @@ class NodeHealth:
             state: what the agent says of itself beside what is added here (docs/wire.md).
             file_error: why the agent's own files can't be written, empty when they can.
         """
-        now = self._now()
-        ranks = newest_ranks(self._sources)
+        now = time.time()
+        ranks = self._sources.newest_ranks()
         dropped = self._own.dropped + sum(source.slot.dropped for source in ranks if source.slot is not None)
         spool = self._disk.facts(dropped, self._own.error or file_error)
         step_s = self._clock.step_s()
         if step_s:
-            self._jumped_s, self._jumped_at = step_s, self._monotonic()
-        entries = [rank_health(source, now, self._prober, self.gpu_of, self._signals.trouble) for source in ranks]
+            self._jumped_s, self._jumped_at = step_s, time.monotonic()
+        entries = [self._rank(source, now) for source in ranks]
         state = state | {
             "version": __version__,
             "started": self._own.started,
@@ -101,20 +95,81 @@ class NodeHealth:
         }
         return Health(self._own.name, self._node, now, entries, state)
 
+    def _rank(self, source: Source, now: float) -> dict[str, Any]:
+        """Return the entry of one rank, as in docs/api.md (AgentHealth)."""
+        info, slot = source.info, source.slot
+        entry: dict[str, Any] = {
+            "rank": info.rank,
+            "source": info.source,
+            "pid": info.pid,
+            "alive": source.alive,
+            "time": now,
+            "local_rank": info.local_rank,
+            "world_size": info.world_size,
+            "gpu": self.gpu_of(source),
+            "can_dump": source.alive and not self._signals.trouble(source),
+            "trouble": source.trouble,
+        }
+        if source.alive and not source.elsewhere:
+            proc = self._prober.read(info.pid, source.ticks, 0 if slot is None else slot.thread)
+            if proc is not None:
+                entry["proc"] = proc
+        if slot is None or (source.trouble and not slot.torn):
+            return entry  # an old reading must not pass for one of now
+        left = slot.state == STATE_RUNNING and source.ended is not None and source.ended.exit_code == 0
+        entry |= {
+            "state": "left" if left else STATE_NAMES[slot.state],
+            "step": slot.step,
+            "step_start": slot.step_start,
+            "phase": slot.phase,
+            "phase_start": slot.phase_start,
+            "expect_s": slot.expect_s,
+            "beat": slot.beat,
+            "last_seq": slot.last_seq,
+            "dropped": slot.dropped,
+            "segment_key": slot.segment_key,
+            "phases": {name: list(times) for name, times in slot.phases.items()},
+        }
+        if source.main_thread_pending is not None:
+            entry["pending"] = source.main_thread_pending
+        return entry
+
     def _gaps(self, ranks: list[Source], spool: dict[str, Any], now: float) -> list[VisibilityGap]:
-        found = slot_gaps(ranks) + signal_gaps(ranks, self._signals.trouble) + spool_gaps(spool)
-        found += exit_gaps(ranks) + number_gaps(self._sources)
-        found += source_gaps(self._sources.broken)
-        found += duplicate_ranks(living_ranks(self._sources), now)
+        found = rank_gaps(ranks, self._signals.trouble) + spool_gaps(spool)
+        found += number_gaps(self._sources) + source_gaps(self._sources.broken)
+        found += duplicate_ranks(self._sources.living_ranks(), now)
         if self._kernel.blind:
             found.append({"what": "kernel_log", "why": self._kernel.blind, "do": self._kernel.do})
         if self._deaths.trouble:
             found.append(
                 {"what": "exit_status", "why": self._deaths.trouble, "do": "use Linux 5.3 or newer; raise ulimit -n"}
             )
-        if self._monotonic() - self._jumped_at < CLOCK_NAMED_S:
+        if time.monotonic() - self._jumped_at < CLOCK_NAMED_S:
             why = f"the clock of this node jumped by {self._jumped_s:+.1f} s: times around it are not to be compared"
             found.append({"what": "clock", "why": why, "do": "let chrony or ntpd slew the clock while jobs run"})
         for further in self.more_gaps:
             found += further()
         return found
+
+
+class ClockWatch:
+    """Notices when the wall clock jumps.
+
+    Args:
+        now: unix seconds. steady: seconds on a clock that nobody sets and that goes on while the machine sleeps.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.time,
+        steady: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self._now = now
+        self._steady = steady
+        self._behind = now() - steady()
+
+    def step_s(self) -> float:
+        """Return by how much the wall clock jumped since the last call, seconds; 0 normally."""
+        behind = self._now() - self._steady()
+        step, self._behind = behind - self._behind, behind
+        return round(step, 3) if abs(step) >= CLOCK_STEP_S else 0.0

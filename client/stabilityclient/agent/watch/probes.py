@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -16,7 +15,7 @@ __all__ = [
 
 #: Children named of one process, the oldest ones: data loader workers are tens, not hundreds.
 MAX_CHILDREN = 32
-#: Threads whose children are looked up: data loaders fork in the main thread, and a CUDA process has hundreds.
+#: Threads whose children are read: data loaders fork in the main thread, and a CUDA process has hundreds.
 MAX_THREADS_ASKED = 64
 #: Processes whose CPU time is added up for one rank; of a larger tree it is not known.
 MAX_TREE = 256
@@ -90,7 +89,7 @@ def children_of(pid: int) -> list[dict[str, Any]]:
 def tree_cpu_s(pid: int) -> float | None:
     """Return the CPU seconds of a process with all its threads and of its living descendants but for us, in all.
 
-    None where the kernel does not say, or where they are more than MAX_TREE: a part of them would look idle.
+    None where the kernel does not say, or where they are more than MAX_TREE: a part of them would pass for idle.
     """
     total, waiting, seen = 0.0, [pid], {pid}
     while waiting:
@@ -138,18 +137,13 @@ def _name(pid: int) -> str:
 
 
 class Prober:
-    """Looks at processes again and again, and says which share of a core the loop's thread used in between.
+    """Samples processes again and again, and says which share of a core the loop's thread used in between."""
 
-    Args:
-        now: monotonic seconds.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._before: dict[tuple[int, int, int], tuple[float, float, float | None]] = {}
 
     def read(self, pid: int, ticks: int, thread: int = 0) -> dict[str, Any] | None:
-        """Return ``{"state","wchan","threads"}`` and from the second look on ``cpu``; None when the process is gone.
+        """Return ``{"state","wchan","threads"}`` and from the second sample on ``cpu``; None when the process is gone.
 
         Args:
             pid: of the process. ticks: its start (0: do not compare), so that a later process of the same pid is none.
@@ -162,7 +156,7 @@ class Prober:
         if thread not in (0, pid):
             of_thread = read_stat(pid, thread)
             thread, stat = (0, stat) if of_thread is None else (thread, of_thread)
-        now = self._now()
+        now = time.monotonic()
         key = (pid, ticks, thread)
         at, cpu_s, share = self._before.get(key, (now, stat.cpu_s, None))
         if now - at >= SHORTEST_SHARE_S:

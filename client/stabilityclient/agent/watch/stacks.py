@@ -19,8 +19,7 @@ from typing import Any
 
 from stabilityclient.agent.commands.agent_commands import CommandToRun
 from stabilityclient.agent.sources import Source, Sources
-from stabilityclient.agent.watch.dump_signal import send_dump_signal, signal_trouble
-from stabilityclient.agent.watch.health import living_ranks, main_thread_pending
+from stabilityclient.agent.watch.dump_signal import dump_signal_trouble
 from stabilityclient.agent.watch.probes import Prober, children_of, tree_cpu_s
 from stabilityclient.agent.watch.safe_files import read_object, read_part
 from stabilityclient.agent.watch.stack_event import stack_events
@@ -32,7 +31,7 @@ __all__ = ["MAX_STACK_CHARS", "StackTaker"]
 
 #: Seconds between the two samples of /proc and the slots.
 SAMPLE_S = 0.25
-#: Longest wait for the answers of the heartbeat threads, seconds: they look once a second.
+#: Longest wait for the answers of the heartbeat threads, seconds: they are asked once a second.
 PROBE_S = 3.0
 #: Longest wait for the stacks after the signal, seconds.
 STACK_S = 1.0
@@ -97,7 +96,7 @@ class StackTaker:
 
     async def carry_out(self, command: CommandToRun, over: bool = False) -> tuple[str, str]:
         """Sample all ranks, report it in ``stacks`` events, and return how that went. Takes 4.5 s at most."""
-        samples = [_RankSample(source) for source in living_ranks(self._sources)]
+        samples = [_RankSample(source) for source in self._sources.living_ranks()]
         if not samples:
             return "failed", "no rank is alive on this node"
         await self._sample(samples)
@@ -182,7 +181,7 @@ class StackTaker:
         threads = sample.answer.get("threads")
         sample.stack = _cut(threads) if isinstance(threads, str) else None
         # What the signal would have met: it is needed as soon as the interpreter is stuck.
-        trouble = signal_trouble(sample.source, self._descriptor(sample.source))
+        trouble = dump_signal_trouble(sample.source, self._descriptor(sample.source))
         if sample.stack is not None:
             sample.stack_missing = trouble or None
         else:
@@ -214,9 +213,9 @@ class StackTaker:
         source = sample.source
         source.observe()
         if sample.stalled_s <= HEARTBEAT_STALLED_S:
-            return "its interpreter began to run again in the middle of the look"
+            return "its interpreter began to run again in the meantime"
         sample.begin = sample.size = _size(source)
-        trouble = send_dump_signal(source, self._descriptor(source))
+        trouble = dump_signal_trouble(source, self._descriptor(source), send=True)
         if trouble:
             sample.begin = -1
         return trouble or None
@@ -229,8 +228,6 @@ def _heartbeat_trouble(sample: _RankSample) -> str | None:
         return "the process has ended"
     if source.slot is None or source.trouble:
         return f"the slot can't be read: {source.trouble or 'it is not there yet'}"
-    if source.slot.version < 2:
-        return "the job uses an older stabilityclient, which answers no questions"
     if (sample.proc or {}).get("state") in _STOPPED:
         return "the process is stopped (state T): it can report nothing before it continues"
     return None
@@ -238,8 +235,8 @@ def _heartbeat_trouble(sample: _RankSample) -> str | None:
 
 def _recorder_trouble(sample: _RankSample) -> str:
     """Return why the collectives of a rank are not seen though it is in a process group; empty elsewhere."""
-    told = sample.source.info.world_size > 1 and sample.answer.get("group") is True
-    return str(sample.answer.get("why") or "") if told else ""
+    in_group = sample.source.info.world_size > 1 and sample.answer.get("group") is True
+    return str(sample.answer.get("why") or "") if in_group else ""
 
 
 def _slot_facts(source: Source) -> dict[str, Any]:
@@ -254,7 +251,7 @@ def _slot_facts(source: Source) -> dict[str, Any]:
         "expect_s": slot.expect_s,
         "beat": slot.beat,
         "beat_age_s": round(time.monotonic() - source.beat_at, 2),
-        "pending": main_thread_pending(source),
+        "pending": source.main_thread_pending,
     }
 
 

@@ -16,11 +16,9 @@ __all__ = [
     "SpoolDisk",
     "VisibilityGap",
     "duplicate_ranks",
-    "exit_gaps",
     "grouped",
     "number_gaps",
-    "signal_gaps",
-    "slot_gaps",
+    "rank_gaps",
     "source_gaps",
     "spool_gaps",
 ]
@@ -44,10 +42,29 @@ def grouped(what: str, troubles: Iterable[tuple[Source, str]], do: str) -> list[
     return [{"what": what, "why": f"{_named(found)}: {why}", "do": do} for why, found in ranks.items()]
 
 
-def slot_gaps(sources: list[Source]) -> list[VisibilityGap]:
-    """Return what is wrong with the slots of ranks that live."""
-    troubles = [(source, source.trouble) for source in sources if source.alive and source.trouble]
-    return grouped("slot", troubles, "install one version of stabilityclient for the whole job and restart it")
+def rank_gaps(ranks: list[Source], signal_trouble: Callable[[Source], str]) -> list[VisibilityGap]:
+    """Return what can't be seen of ranks that live: their slot, their stacks, their end.
+
+    Args:
+        signal_trouble: returns why a rank can't be made to write its stacks, empty when it can.
+    """
+    living = [source for source in ranks if source.alive]
+    slots = [(source, source.trouble) for source in living if source.trouble]
+    # Where the slot can't be read that says enough; a process that leaves takes the signal's handler along.
+    readable = [(source, source.slot) for source in living if source.slot and not source.trouble]
+    running = [source for source, slot in readable if slot.state == STATE_RUNNING]
+    signals = [(source, why) for source in running if (why := signal_trouble(source))]
+    unseen = "runs in another container (PID namespace): how it ends, its state and its children can't be seen"
+    elsewhere = [(source, unseen) for source in living if source.elsewhere]
+    return [
+        *grouped("slot", slots, "install one version of stabilityclient for the whole job and restart it"),
+        *grouped("signals", signals, "leave STABILITY_DUMP_SIGNAL at its default, and run job and agent as one user"),
+        *grouped(
+            "exit_status",
+            elsewhere,
+            "run the ranks of a node in one container, or let the containers share their PID namespace",
+        ),
+    ]
 
 
 def source_gaps(broken: Mapping[str, str]) -> list[VisibilityGap]:
@@ -68,21 +85,6 @@ def number_gaps(sources: Iterable[Source]) -> list[VisibilityGap]:
     )
     troubles = [(source, source.held) for source in sources if source.held]
     return grouped("numbers", troubles, do)
-
-
-def exit_gaps(sources: list[Source]) -> list[VisibilityGap]:
-    """Return which living ranks end unseen."""
-    why = "runs in another container (PID namespace): how it ends, its state and its children can't be seen"
-    do = "run the ranks of a node in one container, or let the containers share their PID namespace"
-    return grouped("exit_status", [(source, why) for source in sources if source.alive and source.elsewhere], do)
-
-
-def signal_gaps(sources: list[Source], trouble: Callable[[Source], str]) -> list[VisibilityGap]:
-    """Return which running ranks can't be made to write stacks; those without a readable slot are reported as that."""
-    readable = [(source, source.slot) for source in sources if source.alive and source.slot and not source.trouble]
-    running = [source for source, slot in readable if slot.state == STATE_RUNNING]  # who leaves takes the handler along
-    troubles = [(source, why) for source in running if (why := trouble(source))]
-    return grouped("signals", troubles, "leave STABILITY_DUMP_SIGNAL at its default, and run job and agent as one user")
 
 
 def duplicate_ranks(sources: list[Source], now: float) -> list[VisibilityGap]:
