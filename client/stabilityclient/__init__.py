@@ -5,7 +5,7 @@
         run.log(step, {"loss": loss})
     run.finish()
 
-Importing this package loads the standard library only and does nothing: no thread, no file, no look at the environment.
+Importing this package loads the standard library only and does nothing: no thread, no file, no read of the environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who this process is in its job, checked against those who know: torch.distributed and the processes beside it.
 
 The environment says it under torchrun, mpirun and Slurm. Under Lightning's own launcher and ``mp.spawn`` it does not,
-or not yet when ``init()`` is called; so it is looked at again whenever a command has to be answered: a process that is
+or not yet when ``init()`` is called; so it is checked again whenever a command has to be answered: a process that is
 not sure who it is never says ready. Nothing is imported: torch is asked where the job has it.
 """
 
@@ -78,9 +78,9 @@ class RankIdentity:
         Raises:
             NotReadyError: this process is not the rank that it was, or another is the same. It must not act.
         """
-        told = torch_identity()
-        if told is not None:
-            rank, world_size = told
+        known = torch_identity()
+        if known is not None:
+            rank, world_size = known
             if rank != self.rank:
                 raise NotReadyError(
                     f"this process calls itself rank {self.rank} of {self.world_size}, torch.distributed says rank "

@@ -9,7 +9,6 @@ from time import time
 
 from stabilityclient import hooks
 from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, step_of, trace_of
-from stabilityclient.delivery import await_delivery
 from stabilityclient.errors import RefusedError
 from stabilityclient.lineage import RankLineage
 from stabilityclient.metrics.metric_coercion import MetricCoercion
@@ -255,7 +254,7 @@ class Run:
             self._outcome = "spooled"
             if parts.sidecar is not None:
                 wait_s = self._settings.finish_s if timeout_s is None else timeout_s
-                left = await_delivery(parts.sidecar, parts.source, parts.spool.last_seq, wait_s)
+                left = parts.sidecar.await_delivery(parts.source, parts.spool.last_seq, wait_s)
                 if left:
                     self._guard.note("finish()", f"{left} records are not delivered yet, they are in {parts.folder}")
                 else:

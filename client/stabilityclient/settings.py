@@ -49,8 +49,6 @@ class Ranks:
         guessed: nobody gave the rank of a process that is one of several.
     """
 
-    __slots__ = ("generation", "guessed", "local_rank", "local_world_size", "rank", "world_size")
-
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.world_size = _whole(environ, 1, "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
         rank = _whole(environ, -1, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -81,24 +79,6 @@ class Ranks:
 
 class ClientSettings:
     """What ``init()`` works with after all checks. Plain data; ``folder`` is the run's, where the parent has one."""
-
-    __slots__ = (
-        "api_key",
-        "config",
-        "dir",
-        "drain_s",
-        "dump_signal",
-        "finish_s",
-        "folder",
-        "mode",
-        "name",
-        "node",
-        "project",
-        "ranks",
-        "run_id",
-        "spool_bytes",
-        "url",
-    )
 
     api_key: str | None
     config: dict[str, object]
@@ -162,9 +142,9 @@ def resolve(
     settings.node = node_name(environ)
     from stabilityclient.identity import inherited, torch_identity  # here: the import of this package is kept short
 
-    told = torch_identity()
-    if told is not None:
-        settings.ranks.take(*told, environ)
+    known = torch_identity()
+    if known is not None:
+        settings.ranks.take(*known, environ)
     given = run_id or environ.get("STABILITY_RUN_ID") or None
     family = inherited(environ) if settings.ranks.world_size > 1 else None
     settings.run_id = _checked_id("run_id", given) if given is not None else _made_id(settings, environ, stamp, family)

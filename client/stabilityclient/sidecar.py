@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from stabilityclient.errors import NotReadyError
 
@@ -16,6 +17,12 @@ __all__ = ["LOG_BYTES", "Sidecar", "agent_lives", "read_json"]
 
 #: agent.log is cut to nothing when it is longer than this, bytes.
 LOG_BYTES = 1024 * 1024
+#: finish() does not wait out its time for a server that the agent has not reached for so long, seconds.
+AWAY_S = 5.0
+#: The same for a server that refused the data for good: long enough for a new agent to say that it is otherwise.
+REFUSED_S = 1.0
+#: Seconds between two polls of the agent's files.
+POLL_S = 0.02
 
 
 def agent_lives(run_folder: str) -> bool:
@@ -121,13 +128,26 @@ class Sidecar:
         """Return what the agent says about itself (agent.json), {} before its first word."""
         return read_json(os.path.join(self._folder, "agent", "agent.json"))
 
-    def is_held(self, source: str) -> bool:
-        """Whether the agent sends nothing of ``source``, because the server's numbers about it can't be."""
-        held = read_json(os.path.join(self._folder, "agent", "cursor.json")).get("held")
-        return isinstance(held, list) and source in held
+    def await_delivery(self, source: str, last_seq: int, timeout_s: float) -> int:
+        """Wait until the server confirmed ``last_seq`` of ``source``, or waiting is of no use.
 
-    def acked(self, source: str) -> int:
-        """Return the last number of ``source`` that the server confirmed to the agent."""
-        acked = read_json(os.path.join(self._folder, "agent", "cursor.json")).get("acked")
-        value = acked.get(source, 0) if isinstance(acked, dict) else 0
-        return value if isinstance(value, int) else 0
+        Returns:
+            How many records are not delivered.
+        """
+        begin = time.monotonic()
+        self.ensure()
+        while True:
+            cursor = read_json(os.path.join(self._folder, "agent", "cursor.json"))
+            acked, held = cursor.get("acked") or {}, cursor.get("held") or []
+            left: int = last_seq - acked.get(source, 0)
+            waited = time.monotonic() - begin
+            if left <= 0 or waited >= timeout_s or self._is_away(source in held, waited):
+                return max(0, left)
+            time.sleep(POLL_S)
+
+    def _is_away(self, held: bool, waited: float) -> bool:
+        state = self.state()
+        if held or state.get("state") in ("refused", "left"):
+            return waited >= REFUSED_S
+        away_s = min(waited, time.time() - float(state.get("since") or 0))
+        return state.get("state") == "connecting" and away_s >= AWAY_S

@@ -50,17 +50,12 @@ def open_source(
     ranks = settings.ranks
     source = f"r{ranks.rank}-{started_ns:x}-{pid}"
     home = os.path.join(folder, "sources", source)
-    for each in (
-        home,
-        os.path.join(folder, "agent"),
-        os.path.join(folder, "commands"),
-        os.path.join(folder, "arbiter"),
-    ):
+    for each in (home, *(os.path.join(folder, name) for name in ("agent", "commands", "arbiter"))):
         os.makedirs(each, exist_ok=True)
     make_mailbox(os.path.join(folder, "mailbox"))
-    _write_run(settings, folder, started_ns / 1e9, lambda text: note("spool", text))
-    spool = SpoolWriter(home, settings.spool_bytes, lambda text: note("spool", text))
     started = started_ns / 1e9
+    _write_run(settings, folder, started, lambda text: note("spool", text))
+    spool = SpoolWriter(home, settings.spool_bytes, lambda text: note("spool", text))
     slot = Slot(os.path.join(home, "slot"), pid=pid, rank=ranks.rank, world_size=ranks.world_size, started=started)
     stack_file = StackFile(os.path.join(home, "stacks"), settings.dump_signal)
     slot.dump_signal = stack_file.dump_signal
@@ -100,7 +95,7 @@ def find_twin(sources: str, rank: int, node: str, pid: int) -> int | None:
     Two jobs were given one run id, or a launcher restarted a rank without ending the old one.
     """
     for name in os.listdir(sources):
-        # r<rank>-<start>-<pid>: most earlier starts need no more than this look.
+        # r<rank>-<start>-<pid>: most earlier starts need no more than this check.
         start, _, other = name.rpartition("-")
         if not start.startswith(f"r{rank}-") or not other.isdecimal() or int(other) == pid:
             continue
@@ -142,12 +137,7 @@ def write_whole(path: str, data: bytes) -> None:
 
 def _write_run(settings: ClientSettings, folder: str, created: float, trouble: Callable[[str], None]) -> None:
     path = os.path.join(folder, "run.json")
-    before: dict[str, object] = {}
-    try:
-        with open(path, "rb") as file:
-            before = json.loads(file.read())
-    except (OSError, ValueError):
-        pass  # the first start of the run
+    before = read_json(path)
     if before and settings.ranks.local_rank != 0:
         return
     config = plain(settings.config)

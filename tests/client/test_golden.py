@@ -85,7 +85,6 @@ def test_the_golden_chunk_reads_back(tmp_path) -> None:
 
 
 _SLOT = {
-    "version": 2,
     "pid": 77,
     "rank": 1,
     "world_size": 2,
@@ -108,25 +107,14 @@ _SLOT = {
     "thread": 79,
     "phases": {"data": (2, 3.0, 2.5), "évaluation" * 2 + "évaluatio": (1, 1.25, 1.25)},
 }
-#: What a slot of version 1 does not hold.
-_OLD = {
-    "version": 1,
-    "pending": None,
-    "dump_signal": 0,
-    "flags": 0,
-    "probe": 0,
-    "thread": 0,
-    "phases": {},
-}
 
 
 def test_a_slot_has_its_golden_bytes() -> None:
     assert slot_bytes() == (GOLDEN / "slot.bin").read_bytes()
 
 
-@pytest.mark.parametrize(("name", "expected"), [("slot.bin", _SLOT), ("slot_v1.bin", {**_SLOT, **_OLD})])
-def test_the_golden_slot_of_each_version_reads_back(tmp_path, name: str, expected: dict[str, object]) -> None:
-    (tmp_path / "slot").write_bytes((GOLDEN / name).read_bytes().ljust(4096, b"\0"))
+def test_the_golden_slot_reads_back(tmp_path) -> None:
+    (tmp_path / "slot").write_bytes((GOLDEN / "slot.bin").read_bytes().ljust(4096, b"\0"))
     slot = read_slot(str(tmp_path / "slot"))
     assert isinstance(slot, SlotView)
-    assert {name: getattr(slot, name) for name in slot.__slots__} == expected
+    assert vars(slot) == _SLOT

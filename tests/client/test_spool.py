@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilityclient.agent.upload.chunks import chunk_numbers
-from stabilityclient.agent.upload.reader import SpoolReader
+from stabilityclient.agent.upload.reader import SpoolReader, chunk_numbers
 from stabilityclient.agent.upload.records import Lost, Record, SpooledEvent, SpooledRow
 from stabilityclient.spool import CHUNK_BYTES, SpoolWriter, chunk_name
 

@@ -30,7 +30,7 @@ class MetricCoercion:
     """The slower way of a row into the spool.
 
     Args:
-        spool, heart (the heartbeat thread): of this process. guard: counts device values that can't be stored.
+        spool, heartbeat: of this process. guard: counts device values that can't be stored.
 
     Attributes:
         deferred: reads values that live on a device; None before the first one.
@@ -77,7 +77,7 @@ class MetricCoercion:
             raise RefusedError([*refused[:MAX_REFUSED_SHOWN], f"and {more} more"] if more > 0 else refused)
 
     def _store_known(self, step: int, now: float, metrics: Mapping[str, Any]) -> bool:
-        """Store a call whose types are all known; False, and nothing is stored, where something has to be looked at."""
+        """Store a call whose types are all known; False, and nothing is stored, where something has to be checked."""
         try:
             found = split(metrics, self._types)
             if found is None:
@@ -107,11 +107,7 @@ class MetricCoercion:
             self.deferred.drain(time.monotonic() + DEVICE_WAIT_S, time.monotonic, time.sleep)
 
     def _store(self, step: int, now: float, metrics: dict[str, float]) -> None:
-        names = tuple(metrics)
-        if len(names) <= MAX_SET_NAMES:
-            self._spool.append_row(names, step, now, metrics.values())
-            return
-        values = tuple(metrics.values())
+        names, values = tuple(metrics), tuple(metrics.values())
         for at in range(0, len(names), MAX_SET_NAMES):
             end = at + MAX_SET_NAMES
             self._spool.append_row(names[at:end], step, now, values[at:end])

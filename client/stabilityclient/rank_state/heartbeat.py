@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import time
 
-from stabilityclient.rank_state.pending_call_probe import PendingCalls
 from stabilityclient.rank_state.slot import FLAG_PENDING
 
 TYPE_CHECKING = False
@@ -22,9 +23,9 @@ __all__ = ["HeartbeatThread"]
 
 #: Seconds between beats. A slot whose beat does not move says that Python itself is held (see the design, hang).
 BEAT_S = 1.0
-#: Beats between two looks after the agent, for the first rank of the node.
+#: Beats between two checks of the agent, for the first rank of the node.
 POLL_BEATS = 2
-#: Looks in a row that find the server away before that is reported: two or three reconnects are nobody's concern.
+#: Checks in a row that find the server away before that is reported: two or three reconnects are nobody's concern.
 AWAY_POLLS = 10
 #: The same for the other ranks: they only matter when the first rank is gone.
 OTHER_POLL_BEATS = 7
@@ -35,7 +36,7 @@ class HeartbeatThread:
 
     Args:
         slot, spool, probe: of this process. sidecar: None when offline.
-        local_rank: only the first rank of a node looks often whether the agent lives.
+        local_rank: only the first rank of a node checks often whether the agent lives.
         logged: returns the step of the newest log() and its unix seconds.
     """
 
@@ -114,7 +115,7 @@ class HeartbeatThread:
                     self._poll(self._sidecar)
             except Exception as error:  # strict or not: an exception in a daemon thread helps nobody
                 self._guard.swallowed += 1
-                self._guard.note("heart", f"{type(error).__name__}: {error}")
+                self._guard.note("heartbeat", f"{type(error).__name__}: {error}")
                 time.sleep(0.1)
 
     def _leave_signal(self) -> None:
@@ -151,6 +152,44 @@ class HeartbeatThread:
             self._guard.note(
                 "agent", f"the server at {where} can't be reached, what is logged waits in the spool: {why}"
             )
+
+
+class PendingCalls:
+    """Asks the interpreter to run something in its main thread, and counts what it ran: does Python still run there?
+
+    One request is open at most: the interpreter's queue is short and others use it too (NVRx's progress watchdog). A
+    main thread that is blocked, or in C, does not run it, though the heartbeat thread beats on.
+
+    What is called is made of builtin iterators alone. A Python function in its place would let the main thread handle
+    a signal inside of it, and a KeyboardInterrupt raised there would be lost to training.
+
+    Raises:
+        ImportError, AttributeError, OSError: this interpreter has no ctypes or no such call.
+    """
+
+    def __init__(self) -> None:
+        import ctypes  # here, in the heartbeat thread: it costs more than our whole import
+
+        self._counter = itertools.count()
+        # Each next() takes one from the counter and gives 0, which means success to the interpreter.
+        step = map(operator.mul, self._counter, itertools.repeat(0))
+        callback = ctypes.PYFUNCTYPE(ctypes.c_int)(step.__next__)
+        # Kept without end: a request may still be open when the run, the module or the interpreter ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(callback))
+        self._function = ctypes.cast(callback, ctypes.c_void_p)
+        self._add = ctypes.pythonapi.Py_AddPendingCall
+        self._add.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        self._add.restype = ctypes.c_int
+        self._asked = 0
+
+    def done(self) -> int:
+        """Return how many calls the main thread has run."""
+        return int(repr(self._counter)[len("count(") : -1])  # looking without taking has no other spelling
+
+    def ask(self) -> None:
+        """Ask for one more, unless the last one still waits."""
+        if self.done() >= self._asked and self._add(self._function, None) == 0:
+            self._asked += 1
 
 
 def _pause() -> None:

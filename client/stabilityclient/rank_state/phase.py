@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import get_ident
 from time import monotonic, time
 
-from stabilityclient.rank_state.slot import CLAIM_FIRST
+from stabilityclient.rank_state.slot import CLAIM_FIRST, MAX_EXPECT_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ __all__ = ["Phase"]
 #: What an undeclared phase inside a declared one may still take when that is overdue already, seconds. Not 0, which
 #: would say that nothing is declared.
 OVERDUE_S = 0.001
-#: A declared time beyond this can't be meant, seconds (3,000 years).
-MAX_EXPECT_S = 1e11
 
 
 class Phase:

@@ -26,6 +26,8 @@ __all__ = [
     "FLAG_FATAL",
     "FLAG_PENDING",
     "FLAG_RECORDER",
+    "MAX_EXPECT_S",
+    "MAX_TIME_S",
     "SLOT_BYTES",
     "STATE_EXCEPTION",
     "STATE_FINISHED",
@@ -40,8 +42,6 @@ __all__ = [
 
 SLOT_BYTES = 4096
 SLOT_VERSION = 2
-#: Oldest version that is still read: what it lacks is None or empty in the view.
-OLDEST_VERSION = 1
 MAGIC = b"SBSLOT01"
 STATE_RUNNING = 0
 STATE_FINISHED = 1
@@ -77,9 +77,9 @@ _NAME_BYTES = 64
 #: Reads of a slot that is being written before the last copy is given up on.
 _READ_ATTEMPTS = 8
 #: Unix seconds beyond which a time is no time (year 5138).
-_MAX_TIME_S = 1e11
+MAX_TIME_S = 1e11
 #: Longest declared phase that can be meant, seconds (3,000 years).
-_MAX_EXPECT_S = 1e11
+MAX_EXPECT_S = 1e11
 
 
 class Slot:
@@ -242,8 +242,6 @@ class SlotTrouble:
         text: the same in words, for people.
     """
 
-    __slots__ = ("reason", "text")
-
     def __init__(self, reason: str, text: str) -> None:
         self.reason = reason
         self.text = text
@@ -257,38 +255,13 @@ class SlotView:
 
     Attributes:
         torn: the process was killed or stopped in the middle of a write: fields of two writes are mixed.
-        pending: pending calls that the main thread has run, None where nobody asks (version 1, no ctypes).
+        pending: pending calls that the main thread has run, None where nobody asks (no ctypes).
         phases: own time of each phase: name -> (count, total seconds, longest seconds).
-        thread: native id of the thread that runs the loop, 0 where it is not known (version 1).
+        thread: native id of the thread that runs the loop.
     """
 
-    __slots__ = (
-        "beat",
-        "dropped",
-        "dump_signal",
-        "exception",
-        "expect_s",
-        "flags",
-        "last_seq",
-        "pending",
-        "phase",
-        "phase_start",
-        "phases",
-        "pid",
-        "probe",
-        "rank",
-        "segment_key",
-        "state",
-        "step",
-        "step_start",
-        "thread",
-        "torn",
-        "version",
-        "world_size",
-    )
-
     def __init__(self, data: bytes, torn: bool = False) -> None:
-        _, self.version, self.pid, self.rank, self.world_size, self.state = _HEAD.unpack_from(data)
+        _, _, self.pid, self.rank, self.world_size, self.state = _HEAD.unpack_from(data)
         body = _BODY.unpack_from(data, _BODY_AT)
         _, self.beat, self.step, self.step_start, self.phase_start, self.expect_s = body[:6]
         self.last_seq, self.dropped = body[6:8]
@@ -296,13 +269,9 @@ class SlotView:
         self.segment_key = name_of(body[9])
         self.exception = name_of(data[_EXCEPTION_AT : _EXCEPTION_AT + EXCEPTION_BYTES])
         self.torn = torn
-        self.pending: int | None = None
-        self.dump_signal = self.flags = self.probe = self.thread = 0
-        self.phases: dict[str, tuple[int, float, float]] = {}
-        if self.version >= 2:
-            pending, self.dump_signal, self.flags, self.probe, self.thread = _PROBES.unpack_from(data, _PROBES_AT)
-            self.pending = pending if self.flags & FLAG_PENDING else None
-            self.phases = read_phases(data)
+        pending, self.dump_signal, self.flags, self.probe, self.thread = _PROBES.unpack_from(data, _PROBES_AT)
+        self.pending = pending if self.flags & FLAG_PENDING else None
+        self.phases = read_phases(data)
 
 
 def read_slot(path: str) -> SlotView | SlotTrouble:
@@ -328,12 +297,9 @@ def read_slot(path: str) -> SlotView | SlotTrouble:
     if not data.startswith(MAGIC):
         return SlotTrouble("not_a_slot", "the slot file does not begin as one: something else wrote there")
     version = _U32.unpack_from(data, len(MAGIC))[0]
-    if not OLDEST_VERSION <= version <= SLOT_VERSION:
-        return SlotTrouble(
-            "version",
-            f"the slot is of version {version}, expected {OLDEST_VERSION} to {SLOT_VERSION}: "
-            "agent and job use different stabilityclient versions",
-        )
+    if version != SLOT_VERSION:
+        other = "agent and job use different stabilityclient versions"
+        return SlotTrouble("version", f"the slot is of version {version}, expected {SLOT_VERSION}: {other}")
     view = SlotView(data, torn)
     wrong = _nonsense(view)
     return view if wrong is None else SlotTrouble("nonsense", f"the slot says {wrong}: it is damaged")
@@ -361,8 +327,8 @@ def _nonsense(view: SlotView) -> str | None:
         return f"state {view.state}"
     if not -1 <= view.step <= MAX_STEP:
         return f"step {view.step}"
-    if not (abs(view.step_start) < _MAX_TIME_S and abs(view.phase_start) < _MAX_TIME_S):
+    if not (abs(view.step_start) < MAX_TIME_S and abs(view.phase_start) < MAX_TIME_S):
         return f"that a step began at {view.step_start} and a phase at {view.phase_start}"
-    if not 0 <= view.expect_s < _MAX_EXPECT_S:
+    if not 0 <= view.expect_s < MAX_EXPECT_S:
         return f"that a phase may take {view.expect_s} s"
     return None

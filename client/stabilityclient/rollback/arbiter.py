@@ -15,7 +15,6 @@ from stabilityclient.errors import NotReadyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, Protocol
 
     class Arbiter(Protocol):
@@ -51,29 +50,22 @@ ABORT = "abort"
 #: Seconds a ready rank waits at the boundary for the others, at most. The only wait of ours in a training loop, and
 #: only when somebody ordered something.
 WAIT_S = 5.0
-#: Seconds between two looks while waiting: 1 ms costs nothing beside a rollback.
+#: Seconds between two polls while waiting: 1 ms costs nothing beside a rollback.
 _POLL_S = 0.001
 
 
-def settle(
-    arbiter: Arbiter,
-    world_size: int,
-    *,
-    wait_s: float = WAIT_S,
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> str:
+def settle(arbiter: Arbiter, world_size: int, *, wait_s: float = WAIT_S) -> str:
     """Wait at the boundary as a ready rank and return the decision that counts: all ranks get the same one."""
-    deadline = now() + wait_s
+    deadline = time.monotonic() + wait_s
     while True:
-        standing = arbiter.decision()
-        if standing is not None:
-            return standing
+        decided = arbiter.decision()
+        if decided is not None:
+            return decided
         if arbiter.all_ready(world_size):
             return arbiter.decide(COMMIT)
-        if now() >= deadline:
+        if time.monotonic() >= deadline:
             return arbiter.decide(ABORT)
-        sleep(_POLL_S)
+        time.sleep(_POLL_S)
 
 
 class MemoryArbiter:
@@ -174,14 +166,14 @@ class TorchStoreArbiter:
         return True
 
     def decide(self, decision: str) -> str:
-        standing: bytes = self._store.compare_set(f"{self._prefix}/decision", "", decision)
-        return standing.decode()
+        decided: bytes = self._store.compare_set(f"{self._prefix}/decision", "", decision)
+        return decided.decode()
 
     def decision(self) -> str | None:
         if not self._store.check([f"{self._prefix}/decision"]):
             return None
-        standing: bytes = self._store.get(f"{self._prefix}/decision")
-        return standing.decode()
+        decided: bytes = self._store.get(f"{self._prefix}/decision")
+        return decided.decode()
 
 
 def arbiter_for(run_folder: str, one_node: bool, command_id: str, attempt: int) -> Arbiter:

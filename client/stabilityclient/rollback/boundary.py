@@ -1,4 +1,4 @@
-"""What happens between two steps: look into the mailbox, answer commands, act with all ranks or not at all.
+"""What happens between two steps: read the mailbox, answer commands, act with all ranks or not at all.
 
 Almost always this is one comparison of eight bytes in mapped memory. The protocol is in ``docs/wire.md``; what a rank
 decides is in ``decision.py``, how ranks agree in ``arbiter.py``.
@@ -12,7 +12,7 @@ import struct
 import time
 
 from stabilityclient.errors import NotReadyError
-from stabilityclient.rollback.arbiter import ABORT, COMMIT, WAIT_S, settle
+from stabilityclient.rollback.arbiter import ABORT, COMMIT, settle
 from stabilityclient.rollback.decision import ENDED_STATES, Situation, judge
 from stabilityclient.sidecar import read_json
 
@@ -70,8 +70,6 @@ class Boundary:
         arbiter: makes the arbiter of one attempt: ``arbiter(command_id, attempt)``; raises when there is none.
         report: logs a ``command`` event: ``report(command, state, detail, step)``.
         identity: checks who this process is before it gives its word, and raises NotReadyError; None: it is sure.
-        wait_s: longest wait for the other ranks at an agreed boundary.
-        now: unix seconds.
 
     Raises:
         OSError: the mailbox can't be made or mapped.
@@ -86,8 +84,6 @@ class Boundary:
         report: Callable[[dict[str, Any], str, str, int], None],
         *,
         identity: RankIdentity | None = None,
-        wait_s: float = WAIT_S,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self._folder = os.path.join(folder, "commands")
         self._rank = rank
@@ -95,8 +91,6 @@ class Boundary:
         self._arbiter = arbiter
         self._report = report
         self._identity = identity
-        self._wait_s = wait_s
-        self._now = now
         self._mail = map_counter(os.path.join(folder, "mailbox"))
         self._seen = b""  # unlike any counter: the first boundary reads what lies there already
         self._files: dict[str, int] = {}
@@ -104,7 +98,7 @@ class Boundary:
         self._ready: dict[tuple[str, int], tuple[dict[str, Any], Arbiter]] = {}
         #: Segment of this rank and the unix seconds when it was entered; set by the run.
         self.segment_key = ""
-        self.segment_entered = now()
+        self.segment_entered = time.time()
         self.has_handler = False
 
     def check(self, step: int, stop: int | None) -> dict[str, Any] | None:
@@ -122,7 +116,7 @@ class Boundary:
         return self._act(step) if self._ready else None
 
     def doubt(self) -> str:
-        """Return why this process is not sure which rank it is and must not act, empty where it is; looks again."""
+        """Return why this process is not sure which rank it is and must not act, empty where it is; checks again."""
         try:
             if self._identity is not None:
                 self._identity.check()
@@ -145,7 +139,7 @@ class Boundary:
             del self._ready[ready]
             self._withdraw(command, arbiter, "the job went back by itself", command["apply_at_step"])
         self.segment_key = key
-        self.segment_entered = self._now()
+        self.segment_entered = time.time()
 
     def close(self) -> None:
         """Unmap the mailbox."""
@@ -163,11 +157,11 @@ class Boundary:
                 )
                 continue
             try:
-                standing = settle(arbiter, self._world_size, wait_s=self._wait_s)
+                decided = settle(arbiter, self._world_size)
             except Exception as error:  # the store went away in between: nobody can say here what the others read
                 self._report(command, "failed", f"whether the ranks agreed can't be read: {error}", step)
                 continue
-            if standing == COMMIT:
+            if decided == COMMIT:
                 return command
             self._report(command, "aborted", f"not all {self._world_size} ranks were ready for step {step}", step)
         return None
@@ -211,7 +205,7 @@ class Boundary:
         situation = Situation(
             boundary=step,
             stop=stop,
-            now=self._now() + float(command.get("clock_offset_s") or 0.0),
+            now=time.time() + float(command.get("clock_offset_s") or 0.0),
             segment_key=self.segment_key,
             segment_entered=self.segment_entered,
             world_size=self._world_size,
