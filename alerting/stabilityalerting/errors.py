@@ -1,9 +1,9 @@
 """All errors of alerting: one tree.
 
 AlertingError
-├── SettingsError   a setting is wrong; alerting does not start
-├── BadAlert        what came is not an incident; it is counted and passed over
-└── SendError       a receiver did not take a message; ``recoverable`` says whether the same again can help
+├── AlertingSettingsError   a setting is wrong; alerting does not start
+├── BadAlert                what came is not an incident; it is counted and passed over
+└── SendError               a receiver did not take a message; ``recoverable`` says whether the same again can help
 """
 
 from __future__ import annotations

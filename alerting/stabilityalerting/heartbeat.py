@@ -7,13 +7,13 @@ healthchecks.io, Dead Man's Snitch, an uptime monitor with a push address, or a 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
 import httpx
 
-from .sink import HTTP_TIMEOUT_S, redact
+from .lease import pause
+from .sink import HTTP_TIMEOUT_S, redact, secrets_hidden
 
 __all__ = ["EVERY_S", "Heartbeat"]
 
@@ -44,17 +44,13 @@ class Heartbeat:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Beat until ``stop`` is set."""
-        logging.getLogger("httpx").addFilter(self._clean)
-        try:
+        with secrets_hidden([self._url]):
             async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, follow_redirects=False) as client:
                 while not stop.is_set():
                     taken = self._well() and await self._beat(client)
                     self.sent += taken
                     self.missed += not taken
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(stop.wait(), self._every_s)
-        finally:
-            logging.getLogger("httpx").removeFilter(self._clean)
+                    await pause(stop, self._every_s)
 
     async def _beat(self, client: httpx.AsyncClient) -> bool:
         try:
@@ -66,7 +62,3 @@ class Heartbeat:
             _log.warning("the watcher of STABILITY_HEARTBEAT_URL was not reached (%s); it is tried again", trouble)
         self._reached = not trouble
         return self._reached
-
-    def _clean(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = redact(record.getMessage(), [self._url]), ()
-        return True

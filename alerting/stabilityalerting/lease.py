@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 _RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 
-__all__ = ["Lease"]
+__all__ = ["Lease", "pause"]
 
 
 class Lease:
@@ -22,30 +22,25 @@ class Lease:
         key: the lock's key.
         owner: unique to this process start.
         ttl_s: after so many seconds without renewal another process may take it.
-        monotonic: seconds that never go back.
     """
 
-    def __init__(self, redis: Redis, key: str, owner: str, ttl_s: float, monotonic: Callable[[], float]) -> None:
+    def __init__(self, redis: Redis, key: str, owner: str, ttl_s: float) -> None:
         self._redis = redis
         self._key = key
         self._owner = owner
         self._ttl_s = ttl_s
-        self._monotonic = monotonic
         self._until = float("-inf")
 
     def held(self) -> bool:
         """Say whether this process may send now."""
-        return self._monotonic() < self._until
+        return time.monotonic() < self._until
 
     async def keep(self, stop: asyncio.Event) -> None:
         """Take and renew the lease until ``stop`` is set, then give it back."""
         try:
             while not stop.is_set():
                 await self._once()
-                try:
-                    await asyncio.wait_for(stop.wait(), self._ttl_s / 3)
-                except TimeoutError:
-                    continue
+                await pause(stop, self._ttl_s / 3)
         finally:
             self._until = float("-inf")
             try:
@@ -54,7 +49,7 @@ class Lease:
                 pass  # it expires by itself
 
     async def _once(self) -> None:
-        asked = self._monotonic()
+        asked = time.monotonic()
         ttl_ms = int(self._ttl_s * 1000)
         try:
             got = await self._redis.eval(_RENEW, 1, self._key, self._owner, ttl_ms)
@@ -63,3 +58,11 @@ class Lease:
         except (RedisError, OSError):
             return  # what is held runs out by itself
         self._until = asked + self._ttl_s if got else float("-inf")
+
+
+async def pause(stop: asyncio.Event, seconds: float) -> bool:
+    """Wait, or return True at once when ``stop`` is set."""
+    try:
+        return await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from typing import TypeVar
 
 from redis.exceptions import RedisError
 
-from .alert import Notice, incident_url, plan_url
+from .alert import Alert, Notice, incident_url, plan_url
 from .errors import SendError
+from .lease import pause
 from .notification_log import NotificationLog, Record
 from .sink import Sink
 from .stages import Job, run_stages
@@ -66,7 +68,6 @@ class Notifier:
         retry_policy: pauses and bounds.
         may_send: asked before each attempt; False breaks the delivery off.
         stop: set when the service ends.
-        monotonic: seconds that never go back.
     """
 
     def __init__(
@@ -77,7 +78,6 @@ class Notifier:
         retry_policy: RetryPolicy,
         may_send: Callable[[], bool],
         stop: asyncio.Event,
-        monotonic: Callable[[], float],
     ) -> None:
         self.sink = sink
         #: What became of the events: by the reason of the stage that stopped them, ``sent``, ``refused``, ``given_up``,
@@ -88,35 +88,35 @@ class Notifier:
         self._retry_policy = retry_policy
         self._may_send = may_send
         self._stop = stop
-        self._monotonic = monotonic
         self._tokens = float(retry_policy.burst)
-        self._tokens_at = monotonic()
+        self._tokens_at = time.monotonic()
         self._logged_at = float("-inf")
 
-    async def deliver(self, stream: str, job: Job) -> str:
+    async def deliver(self, stream: str, alert: Alert) -> str:
         """Take one event to its end and return what became of it, a key of ``counts``.
 
         Raises:
             Interrupted: the service stops, or another process may send now.
         """
-        job.record = await self._patiently(lambda: self._notifications.read(stream, job.alert.incident_id))
-        if job.record.sending is not None and not self.sink.idempotent:
-            job.record = await self._take_by_rules(stream, job)
+        record = await self._patiently(lambda: self._notifications.read(stream, alert.incident_id))
+        if record.sending is not None and not self.sink.idempotent:
+            record = await self._take_as_sent(stream, alert.incident_id, record)
+        job = Job(alert, self.sink, record)
         outcome = run_stages(job)
         if outcome is None:
             outcome = await self._send(stream, job)
         self.counts[outcome] += 1
         return outcome
 
-    async def _take_by_rules(self, stream: str, job: Job) -> Record:
-        record = job.record.after_sending()
+    async def _take_as_sent(self, stream: str, incident_id: str, record: Record) -> Record:
+        record = record.after_sending()
         self.counts["unsure"] += 1
         _log.warning(
             "%s: a message about incident %s was on its way when the last process died; it is not sent again",
             self.sink.name,
-            job.alert.incident_id,
+            incident_id,
         )
-        await self._patiently(lambda: self._notifications.write(stream, job.alert.incident_id, record))
+        await self._patiently(lambda: self._notifications.write(stream, incident_id, record))
         return record
 
     async def _send(self, stream: str, job: Job) -> str:
@@ -125,7 +125,7 @@ class Notifier:
         notice = Notice(job.alert, job.change, url, plan_url(self._base_url, job.alert.run_id))
         incident_id, known = job.alert.incident_id, job.record.without_sending()
         on_its_way = known.with_sending(notice)
-        began, pause_s = self._monotonic(), self._retry_policy.first_s
+        began, pause_s = time.monotonic(), self._retry_policy.first_s
         while True:
             await self._wait_for_turn()
             if not self._may_send():
@@ -135,7 +135,7 @@ class Notifier:
                     await self.sink.send(notice, before_write)
             except SendError as error:
                 await self._patiently(lambda: self._notifications.write(stream, incident_id, known))
-                waited_s = self._monotonic() - began
+                waited_s = time.monotonic() - began
                 if not error.recoverable:
                     _log.error("alert refused, not tried again: %s (incident %s)", error, incident_id)
                     return "refused"
@@ -158,7 +158,7 @@ class Notifier:
     async def _wait_for_turn(self) -> None:
         """Wait until the rate bound allows one more message."""
         while True:
-            now = self._monotonic()
+            now = time.monotonic()
             refill = (now - self._tokens_at) * self._retry_policy.per_second
             self._tokens = min(float(self._retry_policy.burst), self._tokens + refill)
             self._tokens_at = now
@@ -178,14 +178,11 @@ class Notifier:
                 await self._sleep(self._retry_policy.first_s)
 
     async def _sleep(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._stop.wait(), seconds)
-        except TimeoutError:
-            return
-        raise Interrupted
+        if await pause(self._stop, seconds):
+            raise Interrupted
 
     def _log_trouble(self, error: Exception) -> None:
-        now = self._monotonic()
+        now = time.monotonic()
         if now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
             _log.warning("alerts to %s wait, trying again: %s", self.sink.name, error)

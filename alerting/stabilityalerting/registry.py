@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from .pagerduty import PagerDutySink
 from .sink import Sink
@@ -28,13 +27,13 @@ def register(channel: type[Sink]) -> type[Sink]:
     return channel
 
 
-def sinks_from_env(env: Mapping[str, str], clock: Callable[[], float] = time.time) -> list[Sink]:
+def sinks_from_env(env: Mapping[str, str]) -> list[Sink]:
     """Return the receivers that an environment sets up, none where it names none.
 
     Raises:
-        SettingsError: a value has the wrong form.
+        AlertingSettingsError: a value has the wrong form.
     """
-    made = [channel.from_variables(Variables(env, clock)) for channel in CHANNELS]
+    made = [channel.from_variables(Variables(env)) for channel in CHANNELS]
     return [sink for sink in made if sink is not None]
 
 
@@ -42,6 +41,6 @@ def heartbeat_url(env: Mapping[str, str]) -> str | None:
     """Return the address that is asked for while all is well (``STABILITY_HEARTBEAT_URL``), None where none is set.
 
     Raises:
-        SettingsError: it is no address.
+        AlertingSettingsError: it is no address.
     """
-    return Variables(env, time.time).url("STABILITY_HEARTBEAT_URL")
+    return Variables(env).url("STABILITY_HEARTBEAT_URL")

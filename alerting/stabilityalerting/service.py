@@ -8,8 +8,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -17,11 +16,10 @@ from redis.exceptions import RedisError, ResponseError
 
 from .alert import Alert
 from .errors import BadAlert
-from .lease import Lease
-from .notification_log import NotificationLog, Record
+from .lease import Lease, pause
+from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
-from .sink import HttpSink, Sink, redact
-from .stages import Job
+from .sink import HttpSink, Sink, secrets_hidden
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
 GROUP = "alerting"
@@ -37,7 +35,7 @@ BLOCK_MS = 1_000
 READ_COUNT = 64
 #: Streams in one read.
 STREAMS_PER_READ = 512
-#: How often events that were handed out and never acknowledged are looked for, seconds: a lost answer of Redis takes
+#: How often events that were handed out and never acknowledged are read again, seconds: a lost answer of Redis takes
 #: its events with it.
 PENDING_EVERY_S = 15.0
 #: Where alerting never ran before, events older than this are not reported, seconds.
@@ -63,10 +61,8 @@ class AlertingService:
         sinks: the receivers; none: the service idles and says so.
         base_url: address of the pages, for links.
         clock: unix seconds now.
-        owner: unique to this process start; None makes one of host, process and a random part.
         retry_policy: pauses and bounds of the delivery.
         lease_s: after so many seconds without renewal another process takes over.
-        monotonic: seconds that never go back.
     """
 
     def __init__(
@@ -77,10 +73,8 @@ class AlertingService:
         base_url: str,
         clock: Callable[[], float],
         *,
-        owner: str | None = None,
         retry_policy: RetryPolicy | None = None,
         lease_s: float = LEASE_S,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -91,8 +85,8 @@ class AlertingService:
         self._base_url = base_url
         self._clock = clock
         self._retry_policy = retry_policy or RetryPolicy()
-        self._lease = Lease(redis, LEASE_KEY, owner or _unique_owner(), lease_s, monotonic)
-        self._monotonic = monotonic
+        owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+        self._lease = Lease(redis, LEASE_KEY, owner, lease_s)
         self._notifiers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0
@@ -121,11 +115,10 @@ class AlertingService:
                 self._retry_policy,
                 self._lease.held,
                 stop,
-                self._monotonic,
             )
             for sink in self._sinks
         ]
-        with _no_secrets_in_logs(self._sinks):
+        with secrets_hidden(secret for sink in self._sinks if isinstance(sink, HttpSink) for secret in sink.secrets):
             lease = asyncio.create_task(self._lease.keep(stop), name="alerting-lease")
             work = [
                 asyncio.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
@@ -141,16 +134,16 @@ class AlertingService:
                     await sink.aclose()
 
     async def _serve(self, notifier: Notifier, stop: asyncio.Event) -> None:
-        reader = _Reader(self._redis, f"{GROUP}:{notifier.sink.name}", self._clock, self._monotonic)
+        reader = _Reader(self._redis, f"{GROUP}:{notifier.sink.name}", self._clock)
         while not stop.is_set():
             if not self._lease.held():
                 reader.forget()
-                await _pause(stop, 0.05)
+                await pause(stop, 0.05)
                 continue
             try:
                 streams = await self._list_streams()
                 if not streams:
-                    await _pause(stop, BLOCK_MS / 1000)
+                    await pause(stop, BLOCK_MS / 1000)
                 for stream, entry_id, fields in await _unless(stop, reader.read(streams)):
                     await self._handle(notifier, stream, fields)
                     await reader.done(stream, entry_id)
@@ -159,12 +152,12 @@ class AlertingService:
             except (RedisError, OSError) as error:
                 reader.forget()
                 _log.debug("alerting to %s: Redis is away: %s", notifier.sink.name, error)
-                await _pause(stop, 0.5)
+                await pause(stop, 0.5)
             except Exception:
                 # A fault of ours must not end the alerts of the other receivers, nor all further ones of this one.
                 reader.forget()
                 _log.exception("alerting to %s failed and goes on", notifier.sink.name)
-                await _pause(stop, self._retry_policy.longest_s)
+                await pause(stop, self._retry_policy.longest_s)
 
     async def _handle(self, notifier: Notifier, stream: str, fields: dict[bytes, bytes] | None) -> None:
         try:
@@ -173,18 +166,17 @@ class AlertingService:
             self.unreadable += 1
             _log.warning("alerting: an event of %s is passed over: %s", stream, error)
             return
-        await notifier.deliver(stream, Job(alert, notifier.sink, Record()))
+        await notifier.deliver(stream, alert)
 
 
 class _Reader:
     """Reads one group on many streams: first what is pending from before, then what is new."""
 
-    def __init__(self, redis: Redis, group: str, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
+    def __init__(self, redis: Redis, group: str, clock: Callable[[], float]) -> None:
         self._redis = redis
         self._group = group
         self._clock = clock
-        self._monotonic = monotonic
-        self._recovered_at = monotonic()
+        self._recovered_at = time.monotonic()
         self._grouped: set[str] = set()
         self._recovered: set[str] = set()
         #: Reads so far: each begins with another chunk, so that a busy stream keeps nobody else waiting.
@@ -200,8 +192,8 @@ class _Reader:
         for stream in streams:
             if stream not in self._grouped:
                 await self._make_group(stream)
-        if self._monotonic() - self._recovered_at >= PENDING_EVERY_S:
-            self._recovered_at = self._monotonic()
+        if time.monotonic() - self._recovered_at >= PENDING_EVERY_S:
+            self._recovered_at = time.monotonic()
             self._recovered.clear()
         ready = [stream for stream in streams if stream in self._grouped]
         for chunk in _chunks([stream for stream in ready if stream not in self._recovered]):
@@ -262,27 +254,6 @@ def _chunks(streams: list[str]) -> list[list[str]]:
     return [streams[at : at + STREAMS_PER_READ] for at in range(0, len(streams), STREAMS_PER_READ)]
 
 
-def _unique_owner() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
-
-
-@contextmanager
-def _no_secrets_in_logs(sinks: Sequence[Sink]) -> Iterator[None]:
-    """Keep httpx, which logs each address it posts to, from writing a webhook's secret address into the log."""
-    secrets = [secret for sink in sinks if isinstance(sink, HttpSink) for secret in sink.secrets]
-
-    def clean(record: logging.LogRecord) -> bool:
-        record.msg, record.args = redact(record.getMessage(), secrets), ()
-        return True
-
-    logger = logging.getLogger("httpx")
-    logger.addFilter(clean)
-    try:
-        yield
-    finally:
-        logger.removeFilter(clean)
-
-
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T:
     """Return the result of ``work``; break it off when ``stop`` is set.
 
@@ -299,10 +270,3 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T:
         for running in (task, stopped):
             running.cancel()
         await asyncio.gather(task, stopped, return_exceptions=True)
-
-
-async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(stop.wait(), seconds)
-    except TimeoutError:
-        pass

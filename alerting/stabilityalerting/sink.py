@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +25,7 @@ MAX_ANSWER_CHARS = 200
 #: Called and awaited at the last moment before a message can reach its receiver whole.
 BeforeWrite = Callable[[], Awaitable[None]]
 
-__all__ = ["BeforeWrite", "HttpSink", "Outgoing", "RecordingSink", "Sink", "redact"]
+__all__ = ["BeforeWrite", "HttpSink", "Outgoing", "RecordingSink", "Sink", "redact", "secrets_hidden"]
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
@@ -32,6 +34,23 @@ def redact(text: str, secrets: Iterable[str]) -> str:
         if secret:
             text = text.replace(secret, "***")
     return text
+
+
+@contextmanager
+def secrets_hidden(secrets: Iterable[str]) -> Iterator[None]:
+    """Keep httpx, which logs each address it asks for, from writing a secret one into the log."""
+    hidden = list(secrets)
+
+    def clean(record: logging.LogRecord) -> bool:
+        record.msg, record.args = redact(record.getMessage(), hidden), ()
+        return True
+
+    logger = logging.getLogger("httpx")
+    logger.addFilter(clean)
+    try:
+        yield
+    finally:
+        logger.removeFilter(clean)
 
 
 class Sink(ABC):
@@ -53,7 +72,7 @@ class Sink(ABC):
         """Return the receiver that an environment sets up, None where it names none.
 
         Raises:
-            SettingsError: a value has the wrong form; also where the receiver is not set up.
+            AlertingSettingsError: a value has the wrong form; also where the receiver is not set up.
         """
         return None
 
@@ -87,35 +106,28 @@ class HttpSink(Sink):
 
     Args:
         min_severity: see ``Sink``.
-        secrets: strings that must not show up in any message of ours.
-        timeout_s: longest time to connect, to write, and to wait for the answer, seconds each.
+        secrets: strings that must never show up in a message of ours.
     """
 
-    def __init__(self, min_severity: Severity, secrets: Iterable[str], timeout_s: float = HTTP_TIMEOUT_S) -> None:
+    def __init__(self, min_severity: Severity, secrets: Iterable[str]) -> None:
         self.min_severity = min_severity
-        self._secrets = tuple(secrets)
-        self._timeout_s = timeout_s
+        self.secrets = tuple(secrets)
         self._client: httpx.AsyncClient | None = None
 
     @abstractmethod
     def outgoing(self, notice: Notice) -> Outgoing:
         """Return the request that sends this notice."""
 
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Strings that must never be shown."""
-        return self._secrets
-
     async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
         if self._client is None:
-            self._client = httpx.AsyncClient(timeout=self._timeout_s, follow_redirects=False)
+            self._client = httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, follow_redirects=False)
         outgoing = self.outgoing(notice)
-        told = False
+        written = False
 
         async def trace(event: str, _: dict[str, Any]) -> None:
-            nonlocal told
-            if not told and event.endswith("send_request_body.started"):
-                told = True
+            nonlocal written
+            if not written and event.endswith("send_request_body.started"):
+                written = True
                 await before_write()
 
         headers = {"Content-Type": "application/json", "User-Agent": "stabilityalerting", **outgoing.headers}
@@ -124,7 +136,7 @@ class HttpSink(Sink):
                 outgoing.url, content=outgoing.body, headers=headers, extensions={"trace": trace}
             )
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            why = redact(str(error), self._secrets)
+            why = redact(str(error), self.secrets)
             raise SendError(f"{self.name}: no answer ({type(error).__name__}: {why})", recoverable=True) from None
         if not answer.is_success:
             raise self._refused(answer)
@@ -136,39 +148,28 @@ class HttpSink(Sink):
 
     def _refused(self, answer: httpx.Response) -> SendError:
         status = answer.status_code
-        said = redact(answer.text[:MAX_ANSWER_CHARS], self._secrets)
+        text = redact(answer.text[:MAX_ANSWER_CHARS], self.secrets)
         try:
             retry_after_s = float(answer.headers["Retry-After"])
         except (KeyError, ValueError):
             retry_after_s = None
         return SendError(
-            f"{self.name} answered {status}: {said}",
+            f"{self.name} answered {status}: {text}",
             recoverable=status >= 500 or status in RECOVERABLE_STATUS,
             retry_after_s=retry_after_s,
         )
 
 
 class RecordingSink(Sink):
-    """The shipped double: keeps what it is sent.
+    """The shipped double: keeps what it is sent, in order, in ``notices``."""
 
-    Args:
-        name: see ``Sink``.
-        min_severity: see ``Sink``.
-        errors: raised one by one instead of taking a notice, until none is left.
-    """
+    name = "recording"
+    idempotent = False
 
-    def __init__(
-        self, name: str = "recording", min_severity: Severity = "info", errors: Iterable[SendError] = ()
-    ) -> None:
-        self.name = name
+    def __init__(self, min_severity: Severity = "info") -> None:
         self.min_severity = min_severity
-        self.idempotent = False
-        #: What was taken, in order.
         self.notices: list[Notice] = []
-        self._errors = list(errors)
 
     async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
         await before_write()
-        if self._errors:
-            raise self._errors.pop(0)
         self.notices.append(notice)

@@ -1,6 +1,6 @@
 """What happens to one incident event on its way to one receiver: small stages of one shape, each gives its reason.
 
-A stage looks at the job and either lets it pass (None) or stops it with a reason that is counted by name.
+A stage judges the job and either lets it pass (None) or stops it with a reason that is counted by name.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def route(job: Job) -> str | None:
 STAGES: tuple[Stage, ...] = (dedupe, news, quiet, route)
 
 
-def run_stages(job: Job, stages: tuple[Stage, ...] = STAGES) -> str | None:
+def run_stages(job: Job) -> str | None:
     """Return the reason of the first stage that stops the job, or None when it is to be sent."""
-    for stage in stages:
+    for stage in STAGES:
         reason = stage(job)
         if reason is not None:
             return reason

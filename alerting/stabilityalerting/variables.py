@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -14,15 +14,9 @@ __all__ = ["Variables"]
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """The environment of the process; an empty variable counts as not set.
-
-    Args:
-        environ: its variables.
-        clock: unix seconds now, for receivers that sign.
-    """
+    """The environment of the process; an empty variable counts as not set."""
 
     environ: Mapping[str, str]
-    clock: Callable[[], float]
 
     def text(self, name: str) -> str | None:
         """Return a variable's text, None where it is not set."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import Callable
 
 from .alert import Notice, Severity
@@ -74,7 +75,7 @@ class WebhookSink(HttpSink):
                 "STABILITY_WEBHOOK_URL is set without STABILITY_WEBHOOK_SECRET: "
                 "set a secret of your own, the receiver checks the signature with it"
             )
-        return cls(url, secret, variables.clock, severity)
+        return cls(url, secret, time.time, severity)
 
     def outgoing(self, notice: Notice) -> Outgoing:
         body = json.dumps(notice.as_dict(), sort_keys=True).encode()
