@@ -87,8 +87,8 @@ def delete(
     with connect(url, api_key, data_dir) as client:
         run = client.get(run_path(run_id))
         if not yes:
-            points = run.get("effective_points", 0) + run.get("dead_points", 0)
-            what = f"{run_id} ({run.get('name') or run_id}, {run.get('status')}, {points:,} points of its loss)"
+            points = run["effective_points"] + run["dead_points"]
+            what = f"{run_id} ({run['name']}, {run['status']}, {points:,} points of its loss)"
             typer.confirm(f"Delete {what} for good?", abort=True, err=True)
         client.call("DELETE", f"{run_path(run_id)}?{urlencode({'force': str(force).lower()})}", timeout_s=None)
     typer.echo(f"{run_id}: deleted")

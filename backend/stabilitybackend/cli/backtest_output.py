@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from typing import Any
@@ -15,6 +14,7 @@ from rich.table import Column, Table
 
 from stabilitybackend.backtest.judged import Judged
 from stabilitybackend.backtest.settings import detector_list
+from stabilitybackend.cli.detectors import detector_table
 from stabilitybackend.detectors.engine.base import SEVERITIES
 
 __all__ = ["JSON_KEYS", "report", "report_detectors"]
@@ -54,22 +54,7 @@ def report_detectors(as_json: bool) -> None:
     if as_json:
         typer.echo(orjson.dumps(detectors, option=orjson.OPT_INDENT_2).decode())
         return
-    table = Table(Column("set", no_wrap=True), Column("default", justify="right"), "range", "what it does")
-    for detector in detectors:
-        kinds = ", ".join(detector["kinds"])
-        table.add_section()
-        table.add_row(
-            f"[bold]{escape(detector['name'])}[/bold]", "", "", f"[bold]{escape(detector['title'])}[/bold] ({kinds})"
-        )
-        for known in detector["parameters"]:
-            unit = f" {known['unit']}" if known["unit"] else ""
-            table.add_row(
-                f"  {detector['name']}.{known['name']}",
-                f"{known['default']:g}",
-                f"{known['low']:g} to {known['high']:g}{unit}",
-                escape(known["text"]),
-            )
-    _console().print(table)
+    _console().print(detector_table(detectors, {}))
 
 
 def _console() -> Console:
@@ -145,12 +130,6 @@ def _summary(judged: Judged) -> str:
     )
 
 
-def _number(place: str) -> int:
-    """Return the number of the line or row in a trouble's place, 0 for none."""
-    found = re.search(r"\d+", place)
-    return int(found[0]) if found else 0
-
-
 def _report_troubles(judged: Judged) -> None:
     reading = judged.reading
     for note in reading.notes:
@@ -161,7 +140,5 @@ def _report_troubles(judged: Judged) -> None:
         typer.echo(f"{judged.name}: {judged.unreadable} pieces could not be folded and are passed over", err=True)
     if reading.count and not judged.error:  # the error names the first one
         typer.echo(f"{judged.name}: {reading.count} could not be read, the rest is judged:", err=True)
-        for trouble in sorted(reading.named, key=lambda trouble: (str(trouble.file), _number(trouble.place))):
-            typer.echo(f"  {trouble}", err=True)
-        if reading.count > len(reading.named):
-            typer.echo(f"  and {reading.count - len(reading.named)} more", err=True)
+        for line in reading.lines():
+            typer.echo(f"  {line}", err=True)

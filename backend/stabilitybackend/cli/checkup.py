@@ -128,14 +128,14 @@ def _server(settings: Settings, url: str | None, api_key: str | None) -> CheckRe
     with ApiClient(url.rstrip("/"), api_key) as client:
         health = client.get("/healthz")
         runs = client.runs()[0]  # also says whether the key is right
-    blind = [str(run["run_id"]) for run in runs if run.get("status") == "running" and run.get("unwatched")]
+    blind = [run["run_id"] for run in runs if run["status"] == "running" and run["unwatched"]]
     if blind:
         few = ", ".join(blind[:3]) + (f" and {len(blind) - 3} more" if len(blind) > 3 else "")
         text = f"{url} answers; running without a loss that is watched: {few}"
         return CheckResult(
             "server", "note", text, "log the loss as 'loss', or under another name that the run's page lists"
         )
-    return CheckResult("server", "ok", f"{url} answers: {health.get('status')}, version {health.get('version')}")
+    return CheckResult("server", "ok", f"{url} answers: {health['status']}, version {health['version']}")
 
 
 def _gpu(settings: Settings) -> CheckResult:

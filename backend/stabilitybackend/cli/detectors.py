@@ -14,7 +14,7 @@ from stabilitybackend.api_client import run_path
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.errors import BadRequest
 
-__all__ = ["detectors"]
+__all__ = ["detector_table", "detectors"]
 
 
 def detectors(
@@ -36,7 +36,7 @@ def detectors(
     with connect(url, api_key, data_dir) as client:
         listed = client.get("/api/v1/detectors")["detectors"]
         if run_id is None:
-            _show(listed, {})
+            Console().print(detector_table(listed, {}))
             return
         place = f"{run_path(run_id)}/detectors"
         shown = client.get(place)
@@ -45,24 +45,25 @@ def detectors(
             for name, values in wished.items():
                 together[name] = {**together.get(name, {}), **values}
             shown = client.call("PUT", place, {"settings": together})
-    _show(listed, shown["settings"])
+    Console().print(detector_table(listed, shown["settings"]))
     for change in shown["changes"][:1]:
         typer.echo(f"last changed by {change['who']}; it holds for what came after that")
 
 
-def _show(listed: Sequence[Mapping[str, Any]], settings: Mapping[str, Mapping[str, float]]) -> None:
-    table = Table(
-        Column("detector", no_wrap=True), "finds", Column("parameter", no_wrap=True), Column("value", justify="right"),
-        Column("default", justify="right"), Column("range", no_wrap=True), "unit",
-    )  # fmt: skip
+def detector_table(listed: Sequence[Mapping[str, Any]], settings: Mapping[str, Mapping[str, float]]) -> Table:
+    """Return the detectors with what can be set, and what is set where it differs from the default."""
+    table = Table(Column("set", no_wrap=True), Column("value", justify="right"), "range", "what it does")
     for detector in listed:
-        name, title = escape(detector["name"]), escape(detector["title"])
-        for parameter in detector["parameters"]:
-            value = settings.get(detector["name"], {}).get(parameter["name"], parameter["default"])
-            style = "bold yellow" if value != parameter["default"] else "default"
+        name, kinds = escape(detector["name"]), ", ".join(detector["kinds"])
+        table.add_section()
+        table.add_row(f"[bold]{name}[/bold]", "", "", f"[bold]{escape(detector['title'])}[/bold] ({kinds})")
+        for known in detector["parameters"]:
+            default = known["default"]
+            value = settings.get(detector["name"], {}).get(known["name"], default)
             table.add_row(
-                name, title, escape(parameter["name"]), f"[{style}]{value:g}[/]", f"{parameter['default']:g}",
-                f"{parameter['low']:g} to {parameter['high']:g}", escape(parameter["unit"]),
-            )  # fmt: skip
-            name = title = ""
-    Console().print(table)
+                f"  {name}.{escape(known['name'])}",
+                f"{value:g}" if value == default else f"[bold yellow]{value:g}[/] (default {default:g})",
+                f"{known['low']:g} to {known['high']:g} {escape(known['unit'])}".rstrip(),
+                escape(known["text"]),
+            )
+    return table

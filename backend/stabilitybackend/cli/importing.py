@@ -85,8 +85,8 @@ def import_paths(
             except (StabilityBoardError, OSError) as error:
                 hint = f" ({error.hint})" if isinstance(error, StabilityBoardError) and error.hint else ""
                 typer.echo(f"{plan.name}: failed: {error}{hint}", err=True)
-                for said in [*plan.notes, *map(str, plan.refused)]:
-                    typer.echo(f"  note: {said}", err=True)
+                for note in [*plan.notes, *map(str, plan.refused)]:
+                    typer.echo(f"  note: {note}", err=True)
                 good = False
             progress.remove_task(bar)
     if not good:
@@ -141,10 +141,8 @@ def _report(result: ImportResult, kind: str) -> bool:
     if not reading.count:
         return True
     typer.echo(f"{result.run_id}: {reading.count} could not be read:", err=True)
-    for trouble in reading.named:
-        typer.echo(f"  {trouble}", err=True)
-    if reading.count > len(reading.named):
-        typer.echo(f"  and {reading.count - len(reading.named)} more", err=True)
+    for line in reading.lines():
+        typer.echo(f"  {line}", err=True)
     return False
 
 

@@ -40,19 +40,18 @@ def list_runs(
         run_id, "project", "name", "status", "ranks", "step", "loss", "rollbacks", "incidents open", "updated"
     )
     for run in runs:
-        status = str(run.get("status", ""))
-        loss = (run.get("latest") or {}).get("loss")
+        status, loss = run["status"], run["latest"].get("loss")
         table.add_row(
-            escape(str(run["run_id"])),
-            escape(str(run.get("project") or "")),
-            escape(str(run.get("name") or "")),
-            f"[{_STATUS_STYLE.get(status, 'default')}]{escape(status)}[/]",
+            escape(run["run_id"]),
+            escape(run["project"]),
+            escape(run["name"]),
+            f"[{_STATUS_STYLE.get(status, 'default')}]{status}[/]",
             _ranks(run),
-            "" if run.get("last_step") is None else str(run["last_step"]),
+            "" if run["last_step"] is None else str(run["last_step"]),
             f"{loss:.4g}" if isinstance(loss, int | float) else str(loss or ""),
-            str(run.get("rollbacks", 0)),
-            str(run.get("open_incidents", 0)),
-            _ago(run.get("updated")),
+            str(run["rollbacks"]),
+            str(run["open_incidents"]),
+            _ago(run["updated"]),
         )
     Console().print(table)
     if len(runs) < total:
@@ -90,15 +89,11 @@ def follow(client: ApiClient, command: Command, timeout_s: float) -> Command:
 
 def _ranks(run: dict[str, Any]) -> str:
     """Return how many ranks the job has, and of how many where it is fewer than before."""
-    world = run.get("world") or {"now": run.get("world_size"), "before": None}
-    now, before = world.get("now"), world.get("before")
-    fewer = isinstance(now, int) and isinstance(before, int) and now < before
-    return f"[yellow]{now} of {before}[/]" if fewer else str(now or "")
+    now, before = run["world"]["now"], run["world"]["before"]
+    return f"[yellow]{now} of {before}[/]" if before is not None and now < before else str(now)
 
 
-def _ago(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
+def _ago(seconds: float) -> str:
     age = max(0.0, time.time() - seconds)
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if age >= length:

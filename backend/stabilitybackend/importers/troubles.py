@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,6 +98,11 @@ class Reading:
             more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
             self.note(f"{file}: no numbers, so left out: {', '.join(texts[:5])}{more}")
 
+    def lines(self) -> list[str]:
+        """Return what could not be read for people: the first ones by file and place, and how many more there are."""
+        found = [str(trouble) for trouble in sorted(self.named, key=_by_place)]
+        return found if self.count == len(found) else [*found, f"and {self.count - len(found)} more"]
+
     def _column(self, file: Path, key: str) -> _Column:
         known = self._columns.get((file, key))
         if known is None:
@@ -104,6 +110,12 @@ class Reading:
                 key = "(further keys)"
             known = self._columns.setdefault((file, key), _Column())
         return known
+
+
+def _by_place(trouble: Trouble) -> tuple[str, int]:
+    """Return the file, and the number of the line or row, 0 for none."""
+    found = re.search(r"\d+", trouble.place)
+    return str(trouble.file), int(found[0]) if found else 0
 
 
 def shown(value: object) -> str:
