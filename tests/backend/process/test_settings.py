@@ -42,6 +42,21 @@ def test_a_wrong_setting_is_named_with_what_was_given_and_expected(given: dict[s
     assert "secret" not in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"window_mib": -1.0}, "give --window-mib or set STABILITY_WINDOW_MIB"),
+        ({"cache_mib": -1.0}, "set STABILITY_CACHE_MIB"),
+        ({"hang_floor_s": 0.0}, "set STABILITY_HANG_FLOOR_S"),
+        ({"public_url": "board"}, "set STABILITY_PUBLIC_URL"),
+    ],
+)
+def test_the_hint_names_an_option_only_where_up_has_one(given: dict[str, object], hint: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        Settings.from_env_and_args({"HOME": "/h"}, **given)
+    assert refused.value.hint == hint
+
+
 def test_a_data_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     settings = Settings(data_dir=tmp_path / "file" / "sub")
