@@ -44,6 +44,8 @@ from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema import kinds, verdicts
+from stabilitybackend.schema.gpus import GPUS
+from stabilitybackend.schema.ranks import RANKS
 from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
@@ -171,7 +173,10 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
     app.include_router(agent_router(gateway))
     app.include_router(server.fallback)
     _add_error_handlers(app)
-    tables = {"kinds": kinds.served(), "statuses": msgspec.to_builtins(STATUSES), "verdicts": verdicts.WORDS}
+    tables = {
+        "kinds": kinds.served(), "statuses": msgspec.to_builtins(STATUSES), "verdicts": verdicts.WORDS, "ranks": RANKS,
+        "gpus": GPUS,
+    }  # fmt: skip
     try:
         headers = security_headers(attach(app, tables=tables, pages=settings.pages))
     except PagesError as error:

@@ -33,8 +33,8 @@ def attach(
     Args:
         app: the application that serves ``/api/v1``, on the same origin.
         title: what the browser's tab says before a run is open.
-        tables: the server's tables that the scripts have at hand, JSON-able: ``kinds`` of incidents and ``statuses`` of
-            runs, by name; without them each is called by its name.
+        tables: the server's tables that the scripts have at hand, JSON-able, by name: ``kinds`` of incidents,
+            ``statuses`` of runs, ``ranks``, ``gpus``; without them each is called by its name.
         pages: a file, or a folder of files, that declare more pages and panels (``stabilityfrontend.extend``).
 
     Raises:

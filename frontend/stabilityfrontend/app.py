@@ -104,7 +104,7 @@ def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], pages: Pat
     Args:
         app: the application that serves ``/api/v1``.
         title: what the browser's tab says before a run is open.
-        tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses``).
+        tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses`` ...).
         pages: a file, or a folder of files, that declare more pages and panels.
 
     Raises:
@@ -212,7 +212,7 @@ def _index(*, modules: str, styles: str, tables: Mapping[str, object]) -> str:
     Args:
         modules: address of the browser's modules.
         styles: address of the style sheets.
-        tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses``).
+        tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses`` ...).
     """
     # Names come from our own tables; still no text of theirs may end the script.
     given = json.dumps({"first": run_page.first_requests(), **tables}).replace("<", "\\u003c")

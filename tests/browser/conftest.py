@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import to_builtins
 
+from stabilitybackend.schema.gpus import GPUS
 from stabilitybackend.schema.kinds import served
+from stabilitybackend.schema.ranks import RANKS
 from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.schema.verdicts import WORDS
 from stabilityfrontend.bundle import bundle
@@ -164,11 +166,13 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
 
 
 def load_scripts(page: Page) -> None:
-    """Put all our modules into an empty page, with the table of kinds that the head of a served page hands over."""
+    """Put all our modules into an empty page, with the tables that the head of a served page hands over."""
     board = bundle(ASSETS, "page_lifecycle.js").text
     at_hand = f"Object.assign(core_kinds.kindTable, {json.dumps(served())});"
     at_hand += f"Object.assign(core_kinds.statusTable, {json.dumps(to_builtins(STATUSES))});"
     at_hand += f"Object.assign(core_kinds.verdictWords, {json.dumps(WORDS)});"
+    at_hand += f"Object.assign(core_kinds.rankTable, {json.dumps(RANKS)});"
+    at_hand += f"Object.assign(core_kinds.gpuTable, {json.dumps(GPUS)});"
     handle = "window.stability = Object.assign({}, ...Object.values(modules));"
     page.set_content(f'<body><script type="module">{board}{at_hand}{handle}</script>')
 

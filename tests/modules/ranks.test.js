@@ -2,12 +2,21 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { gpuTable, rankTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
+import { throttlesOf } from "../../frontend/stabilityfrontend/assets/ranks/gpu_readings.js";
 import { Health } from "../../frontend/stabilityfrontend/assets/ranks/health.js";
-import { rankTone } from "../../frontend/stabilityfrontend/assets/ranks/rank_grid.js";
 import { rankRows, rankSummary } from "../../frontend/stabilityfrontend/assets/ranks/rank_state.js";
 
 const NOW = 1000;
-const STATUSES = ["dead", "over", "unheard", "unread", "behind", "waits", "long", "running", "finished"];
+const STATUSES = ["dead", "over", "unheard", "unread", "behind", "waits", "long", "finished", "running"];
+const COUNTED = { waits: "waits", long: "runs", finished: "finished", running: "runs" };
+for (const [at, name] of STATUSES.entries())
+  rankTable.statuses[name] = {
+    tone: at < 2 ? "critical" : at < 6 ? "warning" : "",
+    counted: COUNTED[name] || "trouble",
+  };
+rankTable.named = { tone: "critical", counted: "trouble" };
+const tones = (rows) => rows.map((row) => row.facts.tone);
 
 /** Ranks with `{rank: what differs}` on nodes of eight; the nodes in `silent` reported a minute ago. */
 function rowsOf(more, { count = 16, silent = [], waitsFor = [] } = {}) {
@@ -38,7 +47,7 @@ test("who waits and for whom is said, and whom a verdict names is red", () => {
   const since = { step_start: 925, phase_start: 926 };
   const ranks = { 0: { ...since, status: "waits" }, 1: { ...since, status: "over", phase: "data" } };
   const rows = rowsOf(ranks, { count: 2, waitsFor: [1] });
-  assert.deepEqual(rows.map(rankTone), ["warning", "critical"]);
+  assert.deepEqual(tones(rows), ["warning", "critical"]);
   assert.equal(rows[0].words, "waits for rank 1, in backward for 1 min 14 s");
   assert.equal(
     rankSummary(rows, 2),
@@ -46,9 +55,20 @@ test("who waits and for whom is said, and whom a verdict names is red", () => {
   );
 });
 
+test("the server's tables say how bad it is, and nothing else does", () => {
+  const { over } = rankTable.statuses;
+  rankTable.statuses.over = { tone: "info", counted: "runs" };
+  const rows = rowsOf({ 0: { status: "over" } }, { count: 2 });
+  rankTable.statuses.over = over;
+  assert.deepEqual(tones(rows), ["info", ""]);
+  assert.equal(rankSummary(rows, 2), "2 of 2 ranks run");
+  gpuTable.throttles = [{ bit: 0x4, label: "power cap", slows: false }];
+  assert.deepEqual(throttlesOf({ throttle_reasons: 0xff }), gpuTable.throttles);
+});
+
 test("a silent node that a verdict names is red", () => {
   const rows = rowsOf({ 0: { status: "unheard" } }, { count: 2, silent: ["gpu-001"], waitsFor: [0] });
-  assert.deepEqual(rows.map(rankTone), ["critical", ""]);
+  assert.deepEqual(tones(rows), ["critical", ""]);
 });
 
 for (const [slot, words] of [

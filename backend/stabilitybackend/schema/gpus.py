@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from stabilitybackend.schema.ranks import Tone
+
 __all__ = [
+    "GPUS",
     "CriticalFault",
     "FleetFault",
     "FleetGpu",
@@ -24,6 +28,58 @@ __all__ = [
 FaultClass = Literal["application", "reset", "reboot", "drain", "watch", "symptom"]
 GpuState = Literal["ok", "watch", "sick", "lost"]
 _Severity = Literal["info", "warning", "critical"]
+
+_CLASSES: Mapping[FaultClass, str] = {
+    "application": "the program's own error: the GPU should be healthy",
+    "reset": "the GPU has to be reset",
+    "reboot": "the node has to be rebooted",
+    "drain": "take the node out of service",
+    "watch": "watch it",
+    "symptom": "a symptom of something else",
+}
+
+
+class _StateFacts(msgspec.Struct, frozen=True):
+    """What follows for people from the state of a GPU: its label, the shape in its cell, its tone."""
+
+    label: str
+    mark: Literal["", "cross", "up", "dash", "hatch"]
+    tone: Tone = ""
+
+
+#: Worst first; ``none``: nothing has been read of it.
+_STATES: Mapping[GpuState | Literal["none"], _StateFacts] = {
+    "lost": _StateFacts("lost", "cross", "critical"),
+    "sick": _StateFacts("sick", "up", "critical"),
+    "watch": _StateFacts("to watch", "dash", "warning"),
+    "ok": _StateFacts("", ""),
+    "none": _StateFacts("no reading", "hatch"),
+}
+
+
+class _Throttle(NamedTuple):
+    """Why clocks are lowered: the bit of ``throttle_reasons``, and whether that costs speed that was paid for."""
+
+    bit: int
+    label: str
+    slows: bool = True
+
+
+#: NVML's bits that mean trouble (nvml.h, nvmlClocksEventReason*); idle and user caps don't. A power cap at full load is
+#: how these GPUs run.
+_THROTTLES = (
+    _Throttle(0x4, "power cap", slows=False),
+    _Throttle(0x8, "hardware slowdown"),
+    _Throttle(0x20, "heat, by software"),
+    _Throttle(0x40, "heat, by hardware"),
+    _Throttle(0x80, "power brake"),
+)
+#: What the pages get with their head.
+GPUS: dict[str, Any] = {
+    "classes": _CLASSES,
+    "states": msgspec.to_builtins(_STATES),
+    "throttles": [one._asdict() for one in _THROTTLES],
+}
 
 
 class GpuFault(msgspec.Struct):

@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["RankStacks", "RankStatus", "StackDumps", "Where"]
+__all__ = ["RANKS", "RankStacks", "RankStatus", "StackDumps", "Tone", "Where"]
 
 #: Worst first. dead: gone, or left by an exception or without ``finish``. over: past its budget, and the others wait
 #: for it. unheard: its agent is away or silent. unread: its slot can't be read. behind: by steps. waits: past its
 #: budget, for another rank. long: in a phase that may be long.
 RankStatus = Literal["dead", "over", "unheard", "unread", "behind", "waits", "long", "finished", "running"]
+#: How bad something is, as a colour class of the pages.
+Tone = Literal["", "info", "warning", "critical"]
 
+
+class RankStatusFacts(msgspec.Struct, frozen=True):
+    """What follows for people from what a rank does.
+
+    Attributes:
+        label: in a legend. mark: the shape in its cell.
+        counted: as what the summary counts it.
+        hollow: drawn as an outline, since it is not seen.
+        on_node: the name of its node has its tone.
+    """
+
+    label: str
+    mark: Literal["", "cross", "bang", "hatch", "question", "down", "dash", "dots", "tick"]
+    tone: Tone = ""
+    counted: Literal["runs", "waits", "finished", "trouble"] = "trouble"
+    hollow: bool = False
+    on_node: bool = False
+
+
+_STATUSES: Mapping[RankStatus, RankStatusFacts] = {
+    "dead": RankStatusFacts("gone", "cross", "critical", on_node=True),
+    "over": RankStatusFacts("stalled: over its time budget", "bang", "critical", on_node=True),
+    "unheard": RankStatusFacts("not reporting", "hatch", "warning", hollow=True, on_node=True),
+    "unread": RankStatusFacts("unreadable", "question", "warning", hollow=True),
+    "behind": RankStatusFacts("behind", "down", "warning"),
+    "waits": RankStatusFacts("waits", "dash", "warning", "waits"),
+    "long": RankStatusFacts("long phase", "dots", "info", "runs"),
+    "finished": RankStatusFacts("finished", "tick", counted="finished"),
+    "running": RankStatusFacts("runs", "", counted="runs"),
+}
+#: What the pages get with their head: the statuses, worst first, and what is so instead of one that an open verdict
+#: names (``waits_for``), whatever it does.
+RANKS = {"statuses": msgspec.to_builtins(_STATUSES), "named": {"tone": "critical", "counted": "trouble"}}
 
 #: Where the main thread of a rank is, by its stack.
 Where = Literal["data", "collective", "checkpoint", "user", "native", "idle", "unknown"]

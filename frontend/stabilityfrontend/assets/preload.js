@@ -19,18 +19,21 @@ const WALL_PX = 1600;
 /**
  * Load the modules and tell Dash what to call when it has an address.
  *
- * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses` and `verdicts`: tables of `kinds.js`;
- * `url`: where the modules are.
+ * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses`, `verdicts`, `ranks`
+ * and `gpus`: tables of `kinds.js`; `url`: where the modules are.
  */
-export function begin({ first, kinds, statuses, verdicts }, url) {
+export function begin({ first, kinds, statuses, verdicts, ranks, gpus }, url) {
   Object.assign(firstRequests, first);
   // A wall shows twice as much of a line as a desk.
   if (window.innerWidth > WALL_PX) firstRequests.points.fine *= 2;
   const loaded = import(url).then(({ modules }) => {
     modules["core/first_requests.js"].takeOver(handOver());
-    Object.assign(modules["core/kinds.js"].kindTable, kinds);
-    Object.assign(modules["core/kinds.js"].statusTable, statuses);
-    Object.assign(modules["core/kinds.js"].verdictWords, verdicts);
+    const tables = modules["core/kinds.js"];
+    Object.assign(tables.kindTable, kinds);
+    Object.assign(tables.statusTable, statuses);
+    Object.assign(tables.verdictWords, verdicts);
+    Object.assign(tables.rankTable, ranks);
+    Object.assign(tables.gpuTable, gpus);
     return modules;
   });
   window.dash_clientside = window.dash_clientside || {};

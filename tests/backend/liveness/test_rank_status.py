@@ -7,7 +7,8 @@ from typing import Any, get_args
 import pytest
 
 from stabilitybackend.liveness.rank_status import RankStatuses
-from stabilitybackend.schema.ranks import RankStatus
+from stabilitybackend.schema.gpus import GPUS, GpuState
+from stabilitybackend.schema.ranks import RANKS, RankStatus
 from support.watched_job import START, Job, source
 
 #: Where a rank stalls, from the 60th second on.
@@ -36,6 +37,11 @@ def _judged(job: Job, *culprits: int) -> RankStatuses:
 def _words(judged: RankStatuses) -> list[str]:
     ranks = sorted(judged.of, key=lambda name: int(name[1:].split("-")[0]))
     return [judged.of[name] for name in ranks]
+
+
+def test_pages_get_what_follows_from_each_status_of_a_rank_and_each_state_of_a_gpu_worst_first() -> None:
+    assert list(RANKS["statuses"]) == [*get_args(RankStatus)]
+    assert list(GPUS["states"]) == [*get_args(GpuState)[::-1], "none"]
 
 
 def test_all_ranks_of_a_job_that_makes_its_steps_run() -> None:

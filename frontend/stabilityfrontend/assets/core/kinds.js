@@ -1,5 +1,5 @@
-// The kinds of incidents, the statuses of runs and the words of verdicts: the server's one table of each (`kinds.py`,
-// `runs.py` and `verdicts.py` in its schema/), which the page's head hands over.
+// The kinds of incidents, the statuses of runs and ranks, the states of GPUs, the words of verdicts: the server's one
+// table of each (in its schema/), which the page's head hands over.
 
 import { readable } from "./format.js";
 
@@ -19,6 +19,12 @@ export const statusTable = {};
 /** What follows from a run's status. @returns {{tone: string, under_way: boolean, ended: boolean, over: boolean}} */
 export const statusFacts = (status) =>
   statusTable[status] || { tone: "calm", under_way: false, ended: false, over: false };
+
+/** What ranks do, worst first: status -> RankStatusFacts, and what is so instead of a rank that a verdict names. */
+export const rankTable = { statuses: {}, named: {} };
+
+/** States of GPUs, worst first, with label, mark and tone; what classes of faults ask for; why clocks are lowered. */
+export const gpuTable = { classes: {}, states: {}, throttles: [] };
 
 /** Words of verdicts: of their classes, of how sure they are, of what the rest of the job does. */
 export const verdictWords = { classes: {}, confidences: {}, trainings: {} };

@@ -3,19 +3,11 @@
 import { asFinite, asList, asRecord, asText } from "../core/as_type.js";
 import { h } from "../core/dom.js";
 import { clock, formatCount, moment, plural, readable } from "../core/format.js";
+import { gpuTable } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
 import { rankWords } from "../ranks/rank_words.js";
 import { factList } from "./facts.js";
 import { verdictOf } from "./verdict.js";
-
-const CLASSES = {
-  application: "the program's own error: the GPU should be healthy",
-  reset: "the GPU has to be reset",
-  reboot: "the node has to be rebooted",
-  drain: "take the node out of service",
-  watch: "watch it",
-  symptom: "a symptom of something else",
-};
 
 const gpuLine = (gpu, node) =>
   [
@@ -150,7 +142,7 @@ export function gpuParts(incident, known) {
               "span",
               {},
               h("b", {}, asText(evidence.class)),
-              CLASSES[evidence.class] ? `: ${CLASSES[evidence.class]}` : "",
+              gpuTable.classes[evidence.class] ? `: ${gpuTable.classes[evidence.class]}` : "",
             )
           : "",
       ],

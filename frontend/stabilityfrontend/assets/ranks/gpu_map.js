@@ -3,11 +3,12 @@
 import { api } from "../core/api.js";
 import { byId, fill, h, segmented, setClass, setShown, setText } from "../core/dom.js";
 import { clock, formatCount, moment, plural, readable } from "../core/format.js";
+import { gpuTable } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
 import { CellMap } from "./cell_map.js";
-import { gibOf, percentOf, READING_FIELDS, readingOf, throttleWords, totalMemory } from "./gpu_readings.js";
-import { fillLegend } from "./rank_grid.js";
+import { gibOf, percentOf, READING_FIELDS, readingOf, throttlesOf, totalMemory } from "./gpu_readings.js";
+import { fillLegend, SIGNS } from "./rank_grid.js";
 
 /** What the server knows of faults is asked for again so often, and soon after an incident of a GPU. */
 const ASK_MS = 60_000;
@@ -17,10 +18,11 @@ const STALE_S = 30;
 /** Names of nodes that are listed in one line. */
 const NAMED = 6;
 
-const MARKS = { lost: "cross", sick: "up", watch: "dash", ok: "", none: "hatch" };
-const WORDS = { lost: "lost", sick: "sick", watch: "to watch", ok: "", none: "no reading" };
-const WORST = ["lost", "sick", "watch"];
-const TONES = { lost: "critical", sick: "critical", watch: "warning" };
+const factsOf = (gpu) => gpuTable.states[gpu.state];
+const ranking = (cell) => Object.keys(gpuTable.states).indexOf(cell.gpu.state);
+const worstFirst = (a, b) => ranking(a) - ranking(b);
+/** The tone of several: the first is the worst one. */
+const toneOf = (cells) => (cells.length ? factsOf(cells[0].gpu).tone : "");
 
 function story(gpu) {
   const f = gpu.fields;
@@ -34,7 +36,7 @@ function story(gpu) {
           ? gpu.stale
             ? "its node is not reporting"
             : "no reading yet"
-          : WORDS[gpu.state],
+          : factsOf(gpu).label,
     ],
     ["rank", gpu.ranks.join(", ")],
     ["utilisation", has("util_pct") ? percentOf(f.util_pct) : ""],
@@ -68,7 +70,12 @@ function story(gpu) {
         .filter(Boolean)
         .join(", "),
     ],
-    ["throttled", throttleWords(f).join(", ")],
+    [
+      "throttled",
+      throttlesOf(f)
+        .map(({ label }) => label)
+        .join(", "),
+    ],
     [
       "ECC",
       has("ecc_uncorrected") || has("ecc_corrected")
@@ -200,7 +207,7 @@ export class GpuMap {
       const key = `${node} ${index}`;
       const known = this.known.get(key);
       const fields = (!stale && readings.get(String(index))) || {};
-      const said = known && known.state in MARKS ? known.state : null;
+      const said = known && Object.hasOwn(gpuTable.states, known.state) ? known.state : null;
       const any = field.has(fields);
       const state = said && said !== "ok" ? said : Object.keys(fields).length ? "ok" : "none";
       const gpu = {
@@ -213,7 +220,7 @@ export class GpuMap {
         ranks: ranks.get(index) || (known && Array.isArray(known.ranks) ? known.ranks : []),
         faults: known && Array.isArray(known.faults) ? known.faults : [],
       };
-      if (TONES[state]) group.tone = TONES[state] === "critical" || group.tone === "critical" ? "critical" : "warning";
+      const facts = factsOf(gpu);
       const share = any ? Math.max(0, Math.min(0.999, field.share(fields, known))) : 0;
       const scale = field.cold ? colors.load : colors.ramp;
       const cell = {
@@ -226,13 +233,14 @@ export class GpuMap {
               ? scale[Math.floor(share * scale.length)]
               : colors["rank-unheard"],
         hollow: state !== "lost" && !any,
-        mark: MARKS[state] || (any ? "" : "hatch"),
-        ring: TONES[state] || "",
+        mark: facts.mark || (any ? "" : "hatch"),
+        ring: facts.tone,
         text: any && state !== "lost" ? field.words(fields) : "",
       };
       group.cells.push(cell);
-      if (TONES[state]) group.bad.push(cell);
+      if (facts.tone) group.bad.push(cell);
     }
+    group.tone = toneOf(group.bad.sort(worstFirst));
     return group;
   }
 
@@ -247,9 +255,7 @@ export class GpuMap {
     };
     const { groups, without } = this.groups(colors);
     const count = groups.reduce((sum, group) => sum + group.cells.length, 0);
-    const bad = groups
-      .flatMap((group) => group.bad)
-      .sort((a, b) => WORST.indexOf(a.gpu.state) - WORST.indexOf(b.gpu.state));
+    const bad = groups.flatMap((group) => group.bad).sort(worstFirst);
     setShown(byId("gpus-panel"), page.health.agents.size > 0);
     setShown(byId("gpus-field"), count > 0);
     setShown(byId("gpus"), count > 0);
@@ -259,14 +265,11 @@ export class GpuMap {
       bad.length
         ? `${plural(bad.length, "GPU")} with a fault: ${bad
             .slice(0, 3)
-            .map(({ gpu }) => `GPU ${gpu.index} on ${gpu.node} is ${WORDS[gpu.state]}`)
+            .map(({ gpu }) => `GPU ${gpu.index} on ${gpu.node} is ${factsOf(gpu).label}`)
             .join("; ")}${bad.length > 3 ? ` and ${bad.length - 3} more` : ""}.`
         : "",
     );
-    setClass(
-      byId("gpus-summary"),
-      `ranks-summary ${bad.some((cell) => TONES[cell.gpu.state] === "critical") ? "critical" : "warning"}`,
-    );
+    setClass(byId("gpus-summary"), `ranks-summary ${toneOf(bad)}`);
     setShown(byId("gpus-summary"), bad.length > 0);
     this.drawWithout(without);
     if (!this.visible && !anyway && this.map) return;
@@ -277,18 +280,10 @@ export class GpuMap {
           said,
         ])
       : [];
-    for (const [state, sign] of [
-      ["watch", "–"],
-      ["sick", "▴"],
-      ["lost", "×"],
-    ]) {
+    for (const [state, { label, mark, tone }] of Object.entries(gpuTable.states).reverse()) {
       const many = bad.filter((cell) => cell.gpu.state === state).length;
-      if (many)
-        legend.push([
-          state === "watch" ? colors["rank-behind"] : colors["rank-over"],
-          sign,
-          `${WORDS[state]} ${formatCount(many)}`,
-        ]);
+      const color = colors[tone === "critical" ? "rank-over" : "rank-behind"];
+      if (many) legend.push([color, SIGNS[mark], `${label} ${formatCount(many)}`]);
     }
     fillLegend(byId("gpus-legend"), legend);
     if (!count) return;
@@ -299,12 +294,12 @@ export class GpuMap {
   makeMap(place) {
     return new CellMap(place, {
       label: "GPUs by node. Arrow keys go from GPU to GPU, Enter keeps what is said of one.",
-      name: ({ gpu, text }) => `GPU ${gpu.index} on ${gpu.node} ${WORDS[gpu.state]} ${text}`,
+      name: ({ gpu, text }) => `GPU ${gpu.index} on ${gpu.node} ${factsOf(gpu).label} ${text}`,
       describe: ({ gpu }) => {
         const fault = gpu.faults.find((one) => one && typeof one.incident_id === "string");
         return {
           title: `GPU ${gpu.index} · ${gpu.node}`,
-          tone: TONES[gpu.state],
+          tone: factsOf(gpu).tone,
           lines: story(gpu),
           link: fault ? { href: incidentHref(this.page.id, fault.incident_id), text: "Open the incident" } : null,
         };

@@ -1,6 +1,7 @@
 // Readings of a GPU in words and tones: load, memory, temperature, power, throttling, ECC.
 
 import { formatCount } from "../core/format.js";
+import { gpuTable } from "../core/kinds.js";
 
 export const readingOf = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
@@ -8,26 +9,15 @@ export const percentOf = (value) => `${Math.round(value)} %`;
 
 export const gibOf = (mib) => `${(mib / 1024).toFixed(1)} GiB`;
 
-/**
- * Clock throttle reasons that mean trouble, by NVML's bit (nvml.h, nvmlClocksEventReason*); idle and user caps don't.
- *
- * @type {[number, string][]}
- */
-const THROTTLE = [
-  [0x4, "power cap"],
-  [0x8, "hardware slowdown"],
-  [0x20, "heat, by software"],
-  [0x40, "heat, by hardware"],
-  [0x80, "power brake"],
-];
+/** Why its clocks are lowered: entries of the server's table. */
+export const throttlesOf = (fields) =>
+  gpuTable.throttles.filter(({ bit }) => (readingOf(fields.throttle_reasons) || 0) & bit);
 
-/** A power cap at full load is how these GPUs run; the others cost speed that was paid for. */
-const HARD = 0x8 | 0x20 | 0x40 | 0x80;
-
-export const throttleWords = (fields) =>
-  THROTTLE.filter(([bit]) => (readingOf(fields.throttle_reasons) || 0) & bit).map(([, words]) => words);
-
-const hardThrottle = (fields) => ((readingOf(fields.throttle_reasons) || 0) & HARD) !== 0;
+/** One of three, by what the worst of the reasons costs. */
+const byThrottle = (fields, none, capped, slowed) => {
+  const found = throttlesOf(fields);
+  return found.some(({ slows }) => slows) ? slowed : found.length ? capped : none;
+};
 
 /** Up to here a GPU is as warm as work makes it: H100 boards slow themselves down between 85 and 95 °C. */
 const WARM_C = 75;
@@ -82,9 +72,9 @@ export const READING_FIELDS = {
     cold: true,
   },
   throttle: {
-    share: (f) => (hardThrottle(f) ? 0.99 : throttleWords(f).length ? 0.5 : 0),
+    share: (f) => byThrottle(f, 0, 0.5, 0.99),
     has: (f) => readingOf(f.throttle_reasons) !== null,
-    words: (f) => (hardThrottle(f) ? "slowed" : throttleWords(f).length ? "cap" : "–"),
+    words: (f) => byThrottle(f, "–", "cap", "slowed"),
     legend: [
       [0, "full clock"],
       [0.5, "power cap"],

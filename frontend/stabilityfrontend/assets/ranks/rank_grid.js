@@ -3,11 +3,11 @@
 
 import { byId, fill, h, segmented, setClass, setShown, setText } from "../core/dom.js";
 import { ago, duration, formatAge, formatCount, plural, sentence } from "../core/format.js";
-import { incidentKind } from "../core/kinds.js";
+import { incidentKind, rankTable } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
 import { CellMap, inkOn } from "./cell_map.js";
-import { RANK_STATES, rankMark, rankRows, rankSummary, worstFirst } from "./rank_state.js";
+import { rankRows, rankSummary, worstFirst } from "./rank_state.js";
 import { processWords } from "./rank_words.js";
 
 /** Up to so many ranks each has a card with words. */
@@ -18,7 +18,11 @@ const ROW = 8;
 const PHASES = 8;
 /** Ages of a phase that get the next colour, seconds. */
 const AGES = [2, 5, 15, 60, 300];
-const SIGNS = { cross: "×", bang: "!", hatch: "", question: "?", down: "▾", dash: "–", dots: "…", tick: "✓", "": "" };
+/** The marks of cells where there is text. */
+export const SIGNS = {
+  ...{ cross: "×", bang: "!", hatch: "", question: "?", down: "▾", up: "▴", dash: "–", dots: "…", tick: "✓" },
+  "": "",
+};
 /** Open incidents by the ranks that they blame. */
 export function blamed(page) {
   const found = new Map();
@@ -37,11 +41,10 @@ const ramp = (colors, share) =>
 
 /** How cells are coloured: `paint(row) -> {fill, mark, hollow}` and `legend: [[fill, sign, words, hollow]]`. */
 function painter(kind, rows, colors) {
-  const hollow = (row) => row.state === "unheard" || row.state === "unread";
-  const base = (row, fill) => ({
-    fill: hollow(row) ? colors["rank-unheard"] : fill,
-    hollow: hollow(row),
-    mark: ["dead", "unheard", "unread"].includes(row.state) ? rankMark(row.state) : "",
+  const base = ({ state, facts: { hollow, mark } }, fill) => ({
+    fill: hollow ? colors["rank-unheard"] : fill,
+    hollow,
+    mark: hollow || state === "dead" ? mark : "",
   });
   if (kind === "phase") {
     const counts = new Map();
@@ -74,14 +77,15 @@ function painter(kind, rows, colors) {
   const counts = new Map();
   for (const row of rows) counts.set(row.state, (counts.get(row.state) || 0) + 1);
   return {
-    paint: (row) => ({ fill: colors[`rank-${row.state}`], hollow: hollow(row), mark: rankMark(row.state) }),
-    legend: RANK_STATES.filter(([state]) => counts.has(state))
+    paint: ({ state, facts: { hollow, mark } }) => ({ fill: colors[`rank-${state}`], hollow, mark }),
+    legend: Object.entries(rankTable.statuses)
+      .filter(([state]) => counts.has(state))
       .reverse()
-      .map(([state, said, mark]) => [
+      .map(([state, { label, mark, hollow }]) => [
         colors[`rank-${state}`],
         SIGNS[mark],
-        `${said} ${formatCount(counts.get(state))}`,
-        state === "unheard" || state === "unread",
+        `${label} ${formatCount(counts.get(state))}`,
+        hollow,
       ]),
   };
 }
@@ -147,18 +151,8 @@ function story(row, blamed) {
   ];
 }
 
-const TONES = {
-  dead: "critical",
-  over: "critical",
-  unheard: "warning",
-  unread: "warning",
-  behind: "warning",
-  waits: "warning",
-  long: "info",
-};
-
-/** How bad it is: that a verdict names a rank is worse than that it is not heard. */
-export const rankTone = (row) => (row.named ? "critical" : TONES[row.state] || "");
+/** The worst of some tones; that something is long is none of them. */
+const worstTone = (rows) => ["critical", "warning"].find((tone) => rows.some((row) => row.facts.tone === tone)) || "";
 
 export class RankGrid {
   constructor(page) {
@@ -194,16 +188,7 @@ export class RankGrid {
     this.blamed = blamed(page);
     const some = rows.length > 0;
     setText(byId("ranks-summary"), some ? `${sentence(rankSummary(rows, page.worldSize()))}` : "");
-    const tone = rows.reduce(
-      (worst, row) =>
-        rankTone(row) === "critical" || worst === "critical"
-          ? "critical"
-          : rankTone(row) === "warning"
-            ? "warning"
-            : worst,
-      "",
-    );
-    setClass(byId("ranks-summary"), `ranks-summary ${tone}`);
+    setClass(byId("ranks-summary"), `ranks-summary ${worstTone(rows)}`);
     setText(byId("ranks-note"), some ? plural(new Set(rows.map((row) => row.node)).size, "node") : "");
     setShown(byId("ranks-summary"), some);
     const large = rows.length > CARDS;
@@ -246,7 +231,7 @@ export class RankGrid {
           const blamed = this.blamed.get(row.rank);
           return {
             title: `Rank ${row.rank} · ${row.node}`,
-            tone: rankTone(row),
+            tone: row.facts.tone,
             lines: story(row, blamed),
             link: blamed ? { href: incidentHref(page.id, blamed.incident_id), text: "Open the incident" } : null,
           };
@@ -266,16 +251,16 @@ export class RankGrid {
     } else {
       const nodes = new Map();
       for (const row of rows) {
-        if (!nodes.has(row.node)) nodes.set(row.node, { label: row.node, cells: [], tone: "" });
-        const node = nodes.get(row.node);
-        node.cells.push(cell(row));
-        if (["dead", "over", "unheard"].includes(row.state))
-          node.tone = row.state === "unheard" && !row.named && node.tone !== "critical" ? "warning" : "critical";
+        if (!nodes.has(row.node)) nodes.set(row.node, []);
+        nodes.get(row.node).push(row);
       }
       groups = page.health
         .nodes()
-        .filter((agent) => nodes.has(agent.node))
-        .map((agent) => nodes.get(agent.node));
+        .filter(({ node }) => nodes.has(node))
+        .map(({ node }) => {
+          const there = nodes.get(node);
+          return { label: node, cells: there.map(cell), tone: worstTone(there.filter((row) => row.facts.on_node)) };
+        });
     }
     this.map.set(groups, theme.colors, this.page.config.font);
   }
@@ -343,14 +328,14 @@ export class RankGrid {
 
   fillCard(card, row, colors) {
     const blamed = this.blamed.get(row.rank);
-    const state = row.state;
+    const { state, facts } = row;
     card.element.dataset.state = state;
-    setClass(card.element, `rank-card ${rankTone(row)}`);
-    const color = colors[`rank-${row.named && state !== "dead" ? "over" : state}`];
-    setText(card.sign, SIGNS[rankMark(state)]);
-    card.sign.style.background = ["unheard", "unread"].includes(state) ? "transparent" : color;
+    setClass(card.element, `rank-card ${facts.tone}`);
+    const color = colors[`rank-${facts.tone === "critical" && state !== "dead" ? "over" : state}`];
+    setText(card.sign, SIGNS[facts.mark]);
+    card.sign.style.background = facts.hollow ? "transparent" : color;
     card.sign.style.borderColor = color;
-    card.sign.style.color = ["unheard", "unread"].includes(state) ? color : inkOn(color);
+    card.sign.style.color = facts.hollow ? color : inkOn(color);
     setText(card.said, sentence(row.words));
     const href = blamed ? incidentHref(this.page.id, blamed.incident_id) : "";
     if (card.href !== href) {

@@ -1,36 +1,22 @@
-// What each rank does, as the server judges it (docs/api.md, Health): rows, words and marks of it. Worst first.
+// What each rank does, as the server judges it (docs/api.md, Health): rows and words of it.
 
 import { ago, duration, formatCount, plural } from "../core/format.js";
+import { rankTable } from "../core/kinds.js";
 import { rankWords } from "./rank_words.js";
-
-/** `[state, words of the legend, mark]`, worst first; colours are `rank-<state>` of theme.py. */
-export const RANK_STATES = [
-  ["dead", "gone", "cross"],
-  ["over", "stalled: over its time budget", "bang"],
-  ["unheard", "not reporting", "hatch"],
-  ["unread", "unreadable", "question"],
-  ["behind", "behind", "down"],
-  ["waits", "waits", "dash"],
-  ["long", "long phase", "dots"],
-  ["finished", "finished", "tick"],
-  ["running", "runs", ""],
-];
-const RANKING = new Map(RANK_STATES.map(([name], index) => [name, index]));
-const MARKS = new Map(RANK_STATES.map(([name, , mark]) => [name, mark]));
-
-/** The shape that stands for a state. */
-export const rankMark = (state) => MARKS.get(state) || "";
 
 /** What is known of a rank. Its words are made when somebody reads them: of thousands one or two stand in a sentence. */
 class Row {
-  constructor(slot, agent, heardS, waitsFor, named) {
+  constructor(slot, agent, heardS, waitsFor, named, place) {
     this.rank = slot.rank;
     this.node = agent.node;
     this.agent = agent;
     this.slot = slot;
     this.state = slot.status;
-    /** Whether an open verdict names it; and the ranks that it waits for, where they are known. */
-    this.named = named;
+    /** The worst is 0. */
+    this.place = place;
+    /** What follows from that; otherwise for one that an open verdict names. Colours are `rank-<state>` of theme.py. */
+    this.facts = named ? { ...rankTable.statuses[this.state], ...rankTable.named } : rankTable.statuses[this.state];
+    /** The ranks that it waits for, where they are known. */
     this.waitsFor = waitsFor;
     this.lag = null;
     this.heardS = heardS;
@@ -48,20 +34,23 @@ class Row {
 }
 
 /**
- * A row for each rank, by rank: `{rank, node, agent, slot, state, words, lag, stoodS, phaseS, heardS, beatS}`.
+ * A row for each rank, by rank: `{rank, node, agent, slot, state, facts, words, lag, stoodS, phaseS, heardS, beatS}`.
  * Times are on the agents' clocks: a node's clock that is off changes no age.
  */
 export function rankRows(page) {
   const now = page.now();
   const { waitsFor } = page.health;
   const named = new Set(waitsFor);
+  const statuses = Object.keys(rankTable.statuses);
   const found = new Map();
   for (const agent of page.health.nodes()) {
     const heardS = Math.max(0, now - agent.time);
     // A process without a status is one that another has replaced, or of a rank that the job has no more.
-    for (const slot of agent.ranks)
-      if (slot && RANKING.has(slot.status) && !found.has(slot.rank))
-        found.set(slot.rank, new Row(slot, agent, heardS, waitsFor, named.has(slot.rank)));
+    for (const slot of agent.ranks) {
+      const place = slot ? statuses.indexOf(slot.status) : -1;
+      if (place >= 0 && !found.has(slot.rank))
+        found.set(slot.rank, new Row(slot, agent, heardS, waitsFor, named.has(slot.rank), place));
+    }
   }
   const rows = [...found.values()].sort((a, b) => a.rank - b.rank);
   let front = -Infinity;
@@ -108,27 +97,21 @@ function wordsOf(row) {
 
 /** Worst first, then furthest behind, then longest in its phase. */
 export const worstFirst = (a, b) =>
-  (RANKING.get(a.state) ?? 0) - (RANKING.get(b.state) ?? 0) ||
-  (b.lag || 0) - (a.lag || 0) ||
-  (b.stoodS || 0) - (a.stoodS || 0) ||
-  a.rank - b.rank;
+  a.place - b.place || (b.lag || 0) - (a.lag || 0) || (b.stoodS || 0) - (a.stoodS || 0) || a.rank - b.rank;
 
 /** `"2,047 of 2,048 ranks run; rank 517 on gpu-064 has been stalled in data for 74 s"`. */
 export function rankSummary(rows, worldSize) {
   if (!rows.length) return "";
   const total = Math.max(rows.length, worldSize || 0);
-  const fine = rows.filter((row) => !row.named && (row.state === "running" || row.state === "long")).length;
-  const waits = rows.filter((row) => row.state === "waits").length;
-  const done = rows.filter((row) => row.state === "finished").length;
+  const counted = (as) => rows.filter((row) => row.facts.counted === as);
+  const [fine, waits, done] = ["runs", "waits", "finished"].map((as) => counted(as).length);
   const parts = [
     done === rows.length
       ? `all ${plural(done, "rank")} finished`
       : `${formatCount(fine)} of ${plural(total, "rank")} run`,
   ];
   if (waits) parts.push(`${formatCount(waits)} ${waits === 1 ? "waits" : "wait"}`);
-  const bad = rows
-    .filter((row) => row.named || !["running", "waits", "long", "finished"].includes(row.state))
-    .sort(worstFirst);
+  const bad = counted("trouble").sort(worstFirst);
   for (const row of bad.slice(0, 2)) parts.push(`rank ${row.rank} on ${row.node} ${row.words}`);
   if (bad.length > 2) parts.push(`${formatCount(bad.length - 2)} more in trouble`);
   if (total > rows.length) parts.push(`${plural(total - rows.length, "rank")} unseen`);
