@@ -14,7 +14,7 @@ from typing import Any
 from stabilitybackend.liveness.job_snapshot import JobSnapshot
 from stabilitybackend.liveness.rank_watch import RankWatch, number
 from stabilitybackend.liveness.settings import Limits
-from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, Dump, DumpBook, DumpRequest
+from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, Dump, DumpBook
 from stabilitybackend.liveness.stacks.parse import DEPTH, ParsedFrame, in_long_work
 
 __all__ = ["FirstStep"]
@@ -47,14 +47,11 @@ class FirstStep:
     """The stack samples of one hang before the end of the first step.
 
     Args:
-        run_id: of the run; part of a sample's id.
         dumps: where the agents' answers are.
     """
 
-    def __init__(self, run_id: str, dumps: DumpBook) -> None:
-        self._run_id = run_id
+    def __init__(self, dumps: DumpBook) -> None:
         self._dumps = dumps
-        self._wanted: list[DumpRequest] = []
         self._check_s = CHECK_S
         self._forget(frozenset())
 
@@ -66,11 +63,6 @@ class FirstStep:
         self._cpu_s: dict[int, float | None] = {}
         self._used: set[int] = set()
         self._stuck = False
-
-    def wants(self) -> list[DumpRequest]:
-        """Return the dumps to order, once each."""
-        wanted, self._wanted = self._wanted, []
-        return wanted
 
     @staticmethod
     def concerns(visible: Sequence[RankWatch], limits: Limits) -> bool:
@@ -140,11 +132,9 @@ class FirstStep:
         return abs(after - before) < TREE_USES_CPU * self._check_s  # less than before: a worker has come to its end
 
     def _ask(self, job: JobSnapshot, now: float) -> None:
-        self._request = self._dumps.request_id(self._run_id, "first step", now)
-        self._asked_at = now
-        want = DumpRequest(self._request, "no rank moves in its first step: does it compile, or does it hang?")
-        self._wanted.append(want)
-        self._dumps.ask(want, job.running, now)
+        self._request, self._asked_at = self._dumps.request_id("first step", now), now
+        reason = "no rank moves in its first step: does it compile, or does it hang?"
+        self._dumps.ask(self._request, reason, job.running, now)
 
 
 def _check_s(limits: Limits) -> float:

@@ -70,8 +70,9 @@ class LivenessMonitor(Stateful):
         self.run_id = run_id
         self.limits = limits or Limits()
         self._agents = AgentBook()
-        self._hang = HangMonitor(run_id, self.dumps)
-        self._first_step = FirstStep(run_id, self.dumps)
+        self.dumps.run_id = run_id
+        self._hang = HangMonitor(self.dumps)
+        self._first_step = FirstStep(self.dumps)
         self._slow = SlowRanks()
         self._stalls = StallDetection()
         self._duplicate_ranks = DuplicateRanks()
@@ -257,7 +258,7 @@ class LivenessMonitor(Stateful):
 
     def wants(self) -> list[DumpRequest]:
         """Return the dumps that shall be ordered, once each; call it after ``tick``."""
-        return [*self._first_step.wants(), *self._hang.wants()]
+        return self.dumps.wants()
 
     def _tick_hang(self, visible: list[RankWatch], over: bool, now: float) -> Generator[None, None, list[Finding]]:
         self._stalls.update(visible, now)

@@ -14,7 +14,7 @@ from stabilitybackend.liveness.hang.stack_check import StackCheck
 from stabilitybackend.liveness.hang.verdict import MAX_LISTED, Diagnosis, judging
 from stabilitybackend.liveness.job_snapshot import JobSnapshot
 from stabilitybackend.liveness.rank_watch import RankWatch
-from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, DumpBook, DumpRequest
+from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, DumpBook
 from stabilitybackend.schema.evidence import HangFacts, JudgedFacts, facts
 from stabilitybackend.schema.verdicts import Verdict
 
@@ -37,17 +37,14 @@ class HangMonitor:
     """The open hang of a job, if there is one.
 
     Args:
-        run_id: of the run; part of the dump's id.
         dumps: where the agents' answers are.
     """
 
-    def __init__(self, run_id: str, dumps: DumpBook) -> None:
+    def __init__(self, dumps: DumpBook) -> None:
         self.finding: Finding | None = None
-        self._run_id = run_id
         self._dumps = dumps
-        self._stack_check = StackCheck(run_id, dumps)
+        self._stack_check = StackCheck(dumps)
         self._asked_at = 0.0
-        self._wanted: list[DumpRequest] = []
         self._answers = -1
         self._opened_at = 0.0
         self._absent_then: frozenset[int] = frozenset()
@@ -64,11 +61,6 @@ class HangMonitor:
         for rank, place in facts(finding.evidence, HangFacts).ranks.items():
             if rank.isdigit():
                 self._places[int(rank)] = (place.source, place.step, place.phase)
-
-    def wants(self) -> list[DumpRequest]:
-        """Return the dumps to order, once each."""
-        wanted, self._wanted = [*self._stack_check.wants(), *self._wanted], []
-        return wanted
 
     def ticking(
         self,
@@ -124,21 +116,22 @@ class HangMonitor:
             self._asked_at, job.dump, job.busy = looked_at, self._dumps.dump(request), self._stack_check.busy
             self._answers = len(job.dump.samples) if job.dump is not None else -1
         else:
-            request = self._request(key, now)
-            self._ask(request, job, _reason(step), now)
+            request = self._ask(key, step, job, now)
         verdict = yield from judging(job)
         self.finding = _finding(job, verdict, key, step, request, budget, now - verdict.since)
         return self.finding
 
-    def _request(self, key: str, now: float) -> str:
-        """Return the id of a dump; it is in the incident, where a restarted server finds it."""
-        return self._dumps.request_id(self._run_id, key, now)
+    def _ask(self, key: str, step: int, job: JobSnapshot, now: float, request: str = "") -> str:
+        """Have the stacks of a hang at ``step`` collected; return the id, which the incident keeps.
 
-    def _ask(self, request: str, job: JobSnapshot, reason: str, now: float) -> None:
-        want = DumpRequest(request, reason)
+        Args:
+            request: the id that it has already.
+        """
+        request = request or self._dumps.request_id(key, now)
         self._asked_at = now
-        self._wanted.append(want)
-        self._dumps.ask(want, job.running, now)
+        reason = f"the job hangs {f'at step {step}' if step >= 0 else 'before its first step'}"
+        self._dumps.ask(request, reason, job.running, now)
+        return request
 
     def _follow(
         self, job: JobSnapshot, overdue: Sequence[RankWatch], budget: Allowance, now: float
@@ -149,11 +142,9 @@ class HangMonitor:
         earlier_s = max(watch.seen_at for watch in job.visible) - job.seen_to_stand_s - (before.since or 0.0)
         job.before_s = earlier_s if before.since and earlier_s > AWAY_S else 0.0
         request = before.dump or ""
-        if not request:  # an incident of an older server
-            request = self._request(old.key, 0.0)
         if not self._asked_at:
             self._busy = job.all_busy()  # nobody was sent a signal while the server was away
-            self._ask(request, job, _reason(old.onset_step), now)
+            request = self._ask(old.key, old.onset_step, job, now, request)
         dump = self._dumps.dump(request)
         ready = dump is not None and (dump.complete or now - self._asked_at >= DUMP_WAIT_S)
         job.dump = dump if ready else None
@@ -208,7 +199,7 @@ class HangMonitor:
         newest = max((watch.step for watch in job.visible), default=-1) if job is not None else -1
         now_step = max(finding.now_step, newest)
         self.finding, self._asked_at, self._answers, self._places = None, 0.0, -1, {}
-        self._opened_at, self._absent_then, self._doubt, self._wanted = 0.0, frozenset(), None, []
+        self._opened_at, self._absent_then, self._doubt = 0.0, frozenset(), None
         return replace(
             finding,
             state="resolved",
@@ -217,10 +208,6 @@ class HangMonitor:
             now_step=now_step,
             recovered_step=None if recovered is None else max(recovered, now_step),
         )
-
-
-def _reason(step: int) -> str:
-    return f"the job hangs {f'at step {step}' if step >= 0 else 'before its first step'}"
 
 
 def _finding(

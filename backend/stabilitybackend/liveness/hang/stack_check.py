@@ -10,7 +10,7 @@ from __future__ import annotations
 from stabilitybackend.liveness.budgets import AFTER_LOOP, LONG_FLOOR_S
 from stabilitybackend.liveness.hang.suspects import furthest_back
 from stabilitybackend.liveness.job_snapshot import JobSnapshot
-from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, DumpBook, DumpRequest
+from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, DumpBook
 from stabilitybackend.liveness.stacks.parse import in_long_work
 
 #: A hang that is explained is checked again after so long, seconds: who saved may have got stuck.
@@ -23,27 +23,19 @@ class StackCheck:
     """The stack samples of one hang.
 
     Args:
-        run_id: of the run; part of a sample's id.
         dumps: where the agents' answers are.
     """
 
-    def __init__(self, run_id: str, dumps: DumpBook) -> None:
-        self._run_id = run_id
+    def __init__(self, dumps: DumpBook) -> None:
         self._dumps = dumps
         self._request = ""
         self._asked_at = 0.0
         #: Who is stalled, and where: the dump says nothing of another stall.
         self._place: frozenset[tuple[str, int, str]] = frozenset()
-        self._wanted: list[DumpRequest] = []
         #: Ranks that ran Python before anybody was sent a signal (``JobSnapshot.busy``).
         self.busy: frozenset[int] | None = None
         #: Ranks whose main threads went on then (``RankWatch.lively``).
         self._lively: frozenset[int] = frozenset()
-
-    def wants(self) -> list[DumpRequest]:
-        """Return the dumps to order, once each."""
-        wanted, self._wanted = self._wanted, []
-        return wanted
 
     def taken(self) -> tuple[str, float]:
         """Return the sample that explained nothing and when it was asked for, "" where there is none; forget it."""
@@ -84,9 +76,8 @@ class StackCheck:
         return True
 
     def _ask(self, job: JobSnapshot, now: float) -> None:
-        self._request = self._dumps.request_id(self._run_id, "peek", now)
+        self._request = self._dumps.request_id("peek", now)
         self._asked_at, self.busy = now, job.all_busy()
         self._lively = frozenset(watch.rank for watch in job.visible if watch.lively)
-        want = DumpRequest(self._request, "a rank is stalled outside of any phase: is it in a save or a validation?")
-        self._wanted.append(want)
-        self._dumps.ask(want, job.running, now)
+        reason = "a rank is stalled outside of any phase: is it in a save or a validation?"
+        self._dumps.ask(self._request, reason, job.running, now)

@@ -262,13 +262,20 @@ class _Saved:
 
 
 class DumpBook(Stateful):
-    """The newest dumps of one run."""
+    """The newest dumps of one run.
+
+    Attributes:
+        run_id: of the run; part of a dump's id.
+    """
 
     _saved: list[_Saved] = fresh(list)
 
     def __init__(self) -> None:
         super().__init__()
+        self.run_id = ""
         self._dumps: dict[str, Dump] = {}
+        #: To be ordered from the agents.
+        self._wanted: list[DumpRequest] = []
 
     def saved_values(self) -> list[Any]:
         return [[_Saved.of(dump) for dump in self._dumps.values()]]
@@ -277,16 +284,26 @@ class DumpBook(Stateful):
         self._dumps = {saved.dump.request: saved.whole() for saved in self._saved}
         self._saved = []
 
-    @staticmethod
-    def request_id(run_id: str, key: str, now: float) -> str:
+    def request_id(self, key: str, now: float) -> str:
         """Return the id of a dump of what ``key`` names, at ``now`` (unix seconds): one a second."""
-        return "d-" + hashlib.sha256(f"{run_id}\0{key}\0{now:.0f}".encode()).hexdigest()[:16]
+        return "d-" + hashlib.sha256(f"{self.run_id}\0{key}\0{now:.0f}".encode()).hexdigest()[:16]
 
-    def ask(self, request: DumpRequest, expected: Iterable[int], now: float) -> None:
-        """Take note of what is ordered, and of the ranks that should answer."""
-        dump = self._of(request.request, now)
-        dump.reason = request.reason[:MAX_NAME_CHARS]
+    def ask(self, request: str, reason: str, expected: Iterable[int], now: float) -> None:
+        """Have a dump ordered.
+
+        Args:
+            request: its id. reason: why, one clause for people.
+            expected: the ranks that should answer.
+        """
+        self._wanted.append(DumpRequest(request, reason))
+        dump = self._of(request, now)
+        dump.reason = reason[:MAX_NAME_CHARS]
         dump.expected = frozenset(expected)
+
+    def wants(self) -> list[DumpRequest]:
+        """Return the dumps to order, once each."""
+        wanted, self._wanted = self._wanted, []
+        return wanted
 
     def take(
         self, data: Mapping[str, Any], node: str, time: float, expected: Callable[[], Iterable[int]] = tuple
