@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.liveness.lost_agents import GATHER_S, SILENT_AFTER_S, Elsewhere, LostAgents
+from stabilitybackend.liveness.lost_agents import GATHER_S, SILENT_AFTER_S, LostAgents, Silence
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.schema.health import AgentHealth, VisibilityGap
 from stabilitybackend.schema.incidents import Incident
@@ -170,9 +170,9 @@ class AgentBook:
                     soon.add(name)
                 if silent_s < SILENT_AFTER_S:
                     step, stalled_s = max(step, watch.step), min(stalled_s, watch.stalled_s)
-        elsewhere = Elsewhere(step, stalled_s if stalled_s < math.inf else -1.0)
-        found = self._lost.tick(self.all, lost, soon, elsewhere, lost_after_s, usual_step_s, hang, now)
-        return found + self._lost.back(self._over(away, running), newest_step)
+        stalled_s = stalled_s if stalled_s < math.inf else -1.0
+        job = Silence(self.all, lost, soon, step, stalled_s, lost_after_s, usual_step_s, hang, now)
+        return self._lost.tick(job) + self._lost.back(self._over(away, running), newest_step)
 
     def _over(self, away: Collection[str], running: Collection[str]) -> dict[str, tuple[bool, str]]:
         """Return of each agent that is no longer lost whether it reports again, and what it had been.

@@ -37,15 +37,38 @@ SILENT_AFTER_S = 5.0
 #: Steps that a peer can do after the last message of a silent rank before it has to wait for that rank.
 STEPS_AHEAD = 2
 
-__all__ = ["GATHER_S", "SILENT_AFTER_S", "Elsewhere", "LostAgents"]
+__all__ = ["GATHER_S", "SILENT_AFTER_S", "LostAgents", "Silence"]
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """The ranks still seen: their newest step and for how long all have been stalled, -1 where none is."""
+class Silence:
+    """What is known of a job some of whose agents are silent.
 
-    step: int = -1
-    stalled_s: float = -1.0
+    Attributes:
+        agents: all of them. lost: those that are away, with their running ranks.
+        soon: those that are silent and will be lost in a moment.
+        step, stalled_s: newest step of the ranks still seen, and for how long all have been stalled; -1 without any.
+        lost_after_s: how long an agent may be silent.
+        usual_step_s: of the job, None while it is not known.
+        hang: the open one.
+        now: unix seconds.
+    """
+
+    agents: Mapping[str, Agent]
+    lost: Mapping[str, list[RankWatch]]
+    soon: Collection[str]
+    step: int
+    stalled_s: float
+    lost_after_s: float
+    usual_step_s: float | None
+    hang: Finding | None
+    now: float
+
+    def where(self, nodes: Collection[str]) -> str:
+        """Return the names of some nodes, "" of none."""
+        return name_nodes(
+            [node for node in nodes if node], {agent.node for agent in self.agents.values() if agent.node}
+        )
 
 
 @dataclass(slots=True)
@@ -77,41 +100,16 @@ class LostAgents:
         since = math.inf if known.last_word is None else known.last_word
         self._groups.append(_Group(finding, dict(zip(names, nodes, strict=False)), (since, since), changed=False))
 
-    def tick(
-        self,
-        agents: Mapping[str, Agent],
-        lost: Mapping[str, list[RankWatch]],
-        soon: Collection[str],
-        elsewhere: Elsewhere,
-        lost_after_s: float,
-        usual_step_s: float | None,
-        hang: Finding | None,
-        now: float,
-    ) -> list[Finding]:
-        """Return what is news about agents that are lost.
-
-        Args:
-            agents: all of them. lost: those that are away, with their running ranks.
-            soon: those that are silent and will be lost in a moment.
-            elsewhere: what the other ranks do.
-            lost_after_s: how long an agent may be silent.
-            usual_step_s: of the job, None while it is not known.
-            hang: the open one.
-            now: unix seconds.
-        """
+    def tick(self, job: Silence) -> list[Finding]:
+        """Return what is news about agents that are lost."""
         known = {name for group in self._groups for name in group.members}
-        fresh = sorted((name for name in lost if name not in known), key=lambda name: (_seen_at(agents[name]), name))
-        if fresh and not (soon and now - _seen_at(agents[fresh[0]]) <= lost_after_s + GATHER_S):
+        seen_at = {name: _seen_at(job.agents[name]) for name in job.lost if name not in known}
+        fresh = sorted(seen_at, key=lambda name: (seen_at[name], name))
+        if fresh and not (job.soon and job.now - seen_at[fresh[0]] <= job.lost_after_s + GATHER_S):
             for name in fresh:
-                self._group_of(_seen_at(agents[name])).members[name] = agents[name].node
-        nodes = {agent.node for agent in agents.values() if agent.node}
-        found = []
-        for group in self._groups:
-            ranks = [watch for name in group.members for watch in lost.get(name, ())]
-            if ranks:
-                told = self._reported(group, agents, ranks, elsewhere, nodes, lost_after_s, usual_step_s, hang, now)
-                found += [told] if told is not None else []
-        return found
+                self._group_of(seen_at[name]).members[name] = job.agents[name].node
+        reported = (_reported(group, job) for group in self._groups)
+        return [finding for finding in reported if finding is not None]
 
     def _group_of(self, word: float) -> _Group:
         """Return the group of an agent with its last message at this time, a new one where there is none."""
@@ -122,39 +120,6 @@ class LostAgents:
                 return group
         self._groups.append(_Group(None, {}, (word, word)))
         return self._groups[-1]
-
-    def _reported(
-        self,
-        group: _Group,
-        agents: Mapping[str, Agent],
-        ranks: list[RankWatch],
-        elsewhere: Elsewhere,
-        every_node: Collection[str],
-        lost_after_s: float,
-        usual_step_s: float | None,
-        hang: Finding | None,
-        now: float,
-    ) -> Finding | None:
-        members = [agents[name] for name in group.members if name in agents]
-        verdict = _verdict(members, ranks, elsewhere, every_node, usual_step_s, now)
-        named = set(group.members.values()) & set(_judged(hang).nodes) - {""}
-        if hang is not None and named:
-            text = f"{verdict.text} The hang of the job names {name_nodes(named)} already: it is the same trouble."
-            verdict = structs.replace(verdict, text=text, because=[*verdict.because, f"reported before: {hang.title}"])
-        old = group.finding
-        if old is not None and not group.changed:
-            before = _judged(old)
-            if not before.kind or before.training == verdict.training or verdict.training == "unknown":
-                return None
-            verdict = structs.replace(verdict, kind=before.kind)
-            group.finding = replace(old, text=verdict.text, evidence={**old.evidence, "verdict": to_builtins(verdict)})
-            return group.finding
-        fresh = _finding(list(group.members), members, ranks, verdict, every_node, lost_after_s)
-        if old is not None:
-            fresh = replace(fresh, key=old.key, onset_step=old.onset_step, step=old.step)
-            fresh = replace(fresh, now_step=max(old.now_step, fresh.now_step))
-        group.finding, group.changed = fresh, False
-        return fresh
 
     def back(self, how: Mapping[str, tuple[bool, str]], newest_step: int) -> list[Finding]:
         """Return what changes as agents are no longer away.
@@ -201,6 +166,33 @@ class LostAgents:
         return [(name, node) for group in self._groups for name, node in group.members.items()]
 
 
+def _reported(group: _Group, job: Silence) -> Finding | None:
+    """Return what is news of one group."""
+    ranks = [watch for name in group.members for watch in job.lost.get(name, ())]
+    if not ranks:
+        return None
+    members = [job.agents[name] for name in group.members if name in job.agents]
+    verdict = _verdict(members, ranks, job)
+    named = set(group.members.values()) & set(_judged(job.hang).nodes) - {""}
+    if job.hang is not None and named:
+        text = f"{verdict.text} The hang of the job names {name_nodes(named)} already: it is the same trouble."
+        verdict = structs.replace(verdict, text=text, because=[*verdict.because, f"reported before: {job.hang.title}"])
+    old = group.finding
+    if old is not None and not group.changed:
+        before = _judged(old)
+        if not before.kind or before.training == verdict.training or verdict.training == "unknown":
+            return None
+        verdict = structs.replace(verdict, kind=before.kind)
+        group.finding = replace(old, text=verdict.text, evidence={**old.evidence, "verdict": to_builtins(verdict)})
+        return group.finding
+    fresh = _finding(list(group.members), members, ranks, verdict, job)
+    if old is not None:
+        now_step = max(old.now_step, fresh.now_step)
+        fresh = replace(fresh, key=old.key, onset_step=old.onset_step, step=old.step, now_step=now_step)
+    group.finding, group.changed = fresh, False
+    return fresh
+
+
 def _judged(finding: Finding | None) -> Verdict:
     """Return the verdict of a finding, an empty one where it has none."""
     return (None if finding is None else facts(finding.evidence, JudgedFacts).verdict) or Verdict()
@@ -218,18 +210,12 @@ def _closed(agent: Agent) -> bool:
     return agent.lost_at is not None and 0 <= agent.lost_at - agent.seen_at <= CLOSED_BY_KERNEL_S
 
 
-def _verdict(
-    agents: list[Agent],
-    ranks: list[RankWatch],
-    elsewhere: Elsewhere,
-    every_node: Collection[str],
-    usual_step_s: float | None,
-    now: float,
-) -> Verdict:
+def _verdict(agents: list[Agent], ranks: list[RankWatch], job: Silence) -> Verdict:
     """Say what the silence of agents means: they ended, or nothing comes through; and whether training goes on."""
     closed = sum(map(_closed, agents))
     ended, many = 2 * closed > len(agents), len(agents) > 1
     last = min(agent.seen_at for agent in agents)
+    silent_s = job.now - last
     step = max(watch.step for watch in ranks)
     because: list[str] = []
     training: Training = "unknown"
@@ -243,11 +229,11 @@ def _verdict(
         because.append(
             f"{len(agents) - closed} connections stayed open in silence, or were closed by the server after some of it"
             if many
-            else f"its connection stayed open in silence, or was closed by the server after {now - last:.0f} s of it"
+            else f"its connection stayed open in silence, or was closed by the server after {silent_s:.0f} s of it"
         )
-    if elsewhere.step >= 0 or elsewhere.stalled_s >= 0:
-        ahead, stood = elsewhere.step, elsewhere.stalled_s
-        if stood >= max(SILENT_AFTER_S, 2 * (usual_step_s or SILENT_AFTER_S)):
+    if job.step >= 0 or job.stalled_s >= 0:
+        ahead, stood = job.step, job.stalled_s
+        if stood >= max(SILENT_AFTER_S, 2 * (job.usual_step_s or SILENT_AFTER_S)):
             training = "stands"
             because.append(
                 f"the other ranks have been stalled at step {ahead} for {stood:.0f} s; these were at step {step}"
@@ -258,7 +244,7 @@ def _verdict(
         else:
             because.append(f"the other ranks are at step {ahead}, these were at step {step}")
     nodes = sorted({agent.node for agent in agents if agent.node})
-    where = name_nodes(nodes, every_node) or "its node"
+    where = job.where(nodes) or "its node"
     words = {
         "goes on": "Training goes on: the other ranks make steps.",
         "stands": "Training is stalled: the other ranks make no step either.",
@@ -278,27 +264,20 @@ def _verdict(
         because=because,
         blind=[f"{named}: no agent there is connected"],
         since=last or None,
-        decided_after_s=round(now - last, 1) if last else None,
+        decided_after_s=round(silent_s, 1) if last else None,
         training=training,
     )
 
 
-def _finding(
-    names: list[str],
-    agents: list[Agent],
-    ranks: list[RankWatch],
-    verdict: Verdict,
-    every_node: Collection[str],
-    lost_after_s: float,
-) -> Finding:
+def _finding(names: list[str], agents: list[Agent], ranks: list[RankWatch], verdict: Verdict, job: Silence) -> Finding:
     step = max(watch.step for watch in ranks)
     many = len(agents) > 1
     nodes = [agent.node for agent in agents]
-    where = name_nodes([node for node in nodes if node], every_node) or names[0]
+    where = job.where(nodes) or names[0]
     ended = verdict.kind == "agent_dead"
     numbers = [watch.rank for watch in ranks]
     text = (
-        f"No data from {name_ranks(numbers)} for more than {lost_after_s:.0f} s because the "
+        f"No data from {name_ranks(numbers)} for more than {job.lost_after_s:.0f} s because the "
         f"{'agents' if many else 'agent'} on {where} {'do' if many else 'does'} not report. {verdict.text}"
     )
     one = "has ended" if ended else "does not report"
@@ -315,7 +294,7 @@ def _finding(
         step=step,
         now_step=step,
         node=None if many else nodes[0] or None,
-        score=lost_after_s,
+        score=job.lost_after_s,
         evidence={
             "agent": names[0],
             "node": None if many else nodes[0],
