@@ -113,8 +113,7 @@ def aggregate(rows: Rows, level: int) -> Aggs:
     while begin < len(starts):
         end = max(begin + 1, int(np.searchsorted(ends, starts[begin] + TILE_ROWS, side="right")))
         low, high = starts[begin], ends[end - 1]
-        tile = Rows(rows.steps[low:high], rows.values[low:high], rows.times[low:high])
-        _fill(aggs[begin:end], tile, starts[begin:end] - low, ends[begin:end] - low)
+        _fill(aggs[begin:end], rows[low:high], starts[begin:end] - low, ends[begin:end] - low)
         begin = end
     return aggs
 

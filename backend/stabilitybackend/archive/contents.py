@@ -20,7 +20,7 @@ from stabilitybackend.archive.layout import (
     messages_sum,
     rows_sum,
 )
-from stabilitybackend.archive.series import Extent, Rows, SeriesKey
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey, chain_rows
 from stabilitybackend.archive.table import Chunks, TableFile, write_table
 
 __all__ = ["NO_CUTS", "Contents", "Cuts", "Messages"]
@@ -167,7 +167,7 @@ class Contents:
         while begin < len(rows):
             room = POINTS_CHUNK - (self.rows + begin) % POINTS_CHUNK
             end = begin + room
-            total = rows_sum(Rows(rows.steps[begin:end], rows.values[begin:end], rows.times[begin:end]))
+            total = rows_sum(rows[begin:end])
             if room == POINTS_CHUNK:
                 self._sums.append(total)
                 self._first_steps.append(int(rows.steps[begin]))
@@ -190,10 +190,9 @@ class Contents:
             literals = [pl.lit(keys[name][0], dtype=POINTS_SCHEMA[name]).alias(name) for name in _KEY_COLUMNS]
             return columns.select(*literals, pl.all())
         named = keys[np.repeat(np.arange(len(batch)), [len(rows) for _, rows in batch])]
+        every = chain_rows([rows for _, rows in batch])
         return named.with_columns(
-            pl.Series("step", np.concatenate([rows.steps for _, rows in batch] or [Rows.EMPTY.steps])),
-            pl.Series("time", np.concatenate([rows.times for _, rows in batch] or [Rows.EMPTY.times])),
-            pl.Series("value", np.concatenate([rows.values for _, rows in batch] or [Rows.EMPTY.values])),
+            pl.Series("step", every.steps), pl.Series("time", every.times), pl.Series("value", every.values)
         )
 
 

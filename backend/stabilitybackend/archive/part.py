@@ -14,7 +14,7 @@ from stabilitybackend.archive.aggregates import AGG, EMPTY_AGGS, Aggs, aggregate
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.layout import Files, Part, file_checksum, levels_sum, messages_sum, rows_sum
 from stabilitybackend.archive.location import Location
-from stabilitybackend.archive.series import Extent, Rows, SeriesKey
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey, chain_rows
 from stabilitybackend.archive.table import Entry, SeriesTable, read_table
 from stabilitybackend.archive.trouble import damaged
 from stabilitybackend.archive.writing import write_part
@@ -175,9 +175,7 @@ class PartReader:
         pieces = self._points_chunks(table, wanted)
         at = wanted.start * table.points.rows
         low, high = max(0, entry.offset - at), entry.offset + entry.rows - at
-        if len(pieces) == 1:
-            return _cut(pieces[0], low, high).between(first, last)
-        return _cut(_joined(pieces), low, high).between(first, last)
+        return chain_rows(pieces)[low:high].between(first, last)
 
     def _points_chunks(self, table: SeriesTable, wanted: range) -> list[Rows]:
         """Return adjacent chunks as pieces that follow one another."""
@@ -212,7 +210,7 @@ class PartReader:
         frame = self._read(self._files.points, columns, chunks.start * size, len(chunks) * size, whole=False)
         rows = Rows(*(_read_only(frame[name].to_numpy()) for name in columns))
         for i, chunk in enumerate(chunks):
-            piece = _cut(rows, i * size, (i + 1) * size)
+            piece = rows[i * size : (i + 1) * size]
             self._check(self._files.points, chunk, rows_sum(piece), table.points.sums)
             if keep:
                 # A copy: a view would hold the memory of all chunks for as long as one of them is in the cache.
@@ -263,15 +261,3 @@ def _finer(cut: Aggs, i: int) -> int:
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     array.flags.writeable = False
     return array
-
-
-def _cut(rows: Rows, begin: int, end: int) -> Rows:
-    return Rows(rows.steps[begin:end], rows.values[begin:end], rows.times[begin:end])
-
-
-def _joined(pieces: list[Rows]) -> Rows:
-    return Rows(
-        np.concatenate([piece.steps for piece in pieces]),
-        np.concatenate([piece.values for piece in pieces]),
-        np.concatenate([piece.times for piece in pieces]),
-    )

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Extent", "Rows", "SeriesKey", "join_rows"]
+__all__ = ["Extent", "Rows", "SeriesKey", "chain_rows", "join_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +51,26 @@ class Rows:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def __getitem__(self, at: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Rows:
+        """Return some of the rows; those of a slice are views."""
+        return Rows(self.steps[at], self.values[at], self.times[at])
+
     def between(self, first: int | None, last: int | None) -> Rows:
         """Return the rows with ``first <= step <= last`` as views; None for no bound. Steps must be rising."""
         begin = 0 if first is None else int(np.searchsorted(self.steps, first, side="left"))
         end = len(self.steps) if last is None else int(np.searchsorted(self.steps, last, side="right"))
-        if begin == 0 and end == len(self.steps):
-            return self
-        return Rows(self.steps[begin:end], self.values[begin:end], self.times[begin:end])
+        return self if begin == 0 and end == len(self.steps) else self[begin:end]
 
 
 Rows.EMPTY = Rows(np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.float64))
+
+
+def chain_rows(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of all parts, one part after the other, whatever their steps."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*((part.steps, part.values, part.times) for part in parts), strict=True)
+    return Rows(*map(np.concatenate, columns)) if parts else Rows.EMPTY
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
@@ -71,17 +81,9 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
     A single part is returned as it is, so it has to be rising already.
     """
     parts = [part for part in parts if len(part)]
-    if not parts:
-        return Rows.EMPTY
-    if len(parts) == 1:
-        return parts[0]
-    steps = np.concatenate([part.steps for part in parts])
-    values = np.concatenate([part.values for part in parts])
-    times = np.concatenate([part.times for part in parts])
-    if bool((steps[1:] > steps[:-1]).all()):
-        return Rows(steps, values, times)
-    order = np.argsort(steps, kind="stable")
-    ordered = steps[order]
-    keep = np.append(ordered[1:] != ordered[:-1], True)
-    order = order[keep]
-    return Rows(ordered[keep], values[order], times[order])
+    rows = chain_rows(parts)
+    if len(parts) <= 1 or bool((rows.steps[1:] > rows.steps[:-1]).all()):
+        return rows
+    order = np.argsort(rows.steps, kind="stable")
+    ordered = rows.steps[order]
+    return rows[order[np.append(ordered[1:] != ordered[:-1], True)]]

@@ -54,13 +54,13 @@ def write_part(
     Raises:
         ArchiveError: a file could not be written. What was written before it stays behind as orphans.
     """
-    found: dict[SeriesKey, Rows] = {}
+    found: dict[SeriesKey, list[Rows]] = {}
     for key, rows in series:
         if len(rows):
-            found[key] = join_rows([found[key], rows]) if key in found else rows
+            found.setdefault(key, []).append(rows)
     return write_from(
-        location, run_id, stem, from_id=from_id, to_id=to_id, keys=list(found), rows_of=found.__getitem__,
-        frames=frames, state=state, created=created, cuts=cuts,
+        location, run_id, stem, from_id=from_id, to_id=to_id, keys=list(found),
+        rows_of=lambda key: join_rows(found[key]), frames=frames, state=state, created=created, cuts=cuts,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.archive.aggregates import Aggs, aggregate
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.streams import stream_order
@@ -182,7 +183,11 @@ class HotSeries:
         order = np.lexsort((np.concatenate([part.order for part in parts]), steps))
         ordered = steps[order]
         keep = order[np.append(ordered[1:] != ordered[:-1], True)] if len(order) else order
-        return Rows(steps[keep], values[keep], times[keep]).between(first, last)
+        return Rows(steps, values, times)[keep].between(first, last)
+
+    def aggregates(self, first: int, last: int, level: int) -> Aggs:
+        """Return one aggregate per block of ``2**level`` steps over the rows of ``first <= step <= last``."""
+        return aggregate(self.rows(first, last), level)
 
 
 class Generation:

@@ -6,14 +6,12 @@ memory. Both answer the same two questions, exactly: the rows of a series, and i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from stabilitybackend.archive.aggregates import AGG, aggregate, join_aggs, regroup
+from stabilitybackend.archive.aggregates import EMPTY_AGGS, Aggs, aggregate, join_aggs, regroup
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
 from stabilitybackend.lineage.changes import Placed
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunStore", "SeriesKey", "StoreView", "series_of"]
 
-Aggregates = NDArray[np.void]
+T = TypeVar("T")
 #: What a part holds, or why that can't be known.
 Listed = dict[SeriesKey, Extent] | ArchiveError
 
@@ -36,6 +34,7 @@ class _RowSource(Protocol):
     @property
     def extent(self) -> Extent: ...
     def rows(self, first: int | None = None, last: int | None = None) -> Rows: ...
+    def aggregates(self, first: int, last: int, level: int) -> Aggs: ...
 
 
 class _ColdSeries:
@@ -49,7 +48,7 @@ class _ColdSeries:
     def rows(self, first: int | None = None, last: int | None = None) -> Rows:
         return self.part.rows(self._key, first, last)
 
-    def aggregates(self, first: int, last: int, level: int) -> Aggregates:
+    def aggregates(self, first: int, last: int, level: int) -> Aggs:
         return self.part.aggregates(self._key, first, last, level)
 
 
@@ -96,25 +95,25 @@ class StoreView:
             if (last is None or source.extent.first_step <= last) and (
                 first is None or source.extent.last_step >= first
             ):
-                rows = self._rows_of(source, first, last)
+                rows = self._read(partial(source.rows, first, last), Rows.EMPTY)
                 if len(rows):
                     found.append(rows)
         return found[0] if len(found) == 1 else join_rows(found)
 
-    def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggregates:
+    def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggs:
         """Return one aggregate per block of ``2**level`` steps over exactly the rows of ``first <= step <= last``."""
         if first > last:
-            return np.empty(0, dtype=AGG)
-        pieces: list[Aggregates] = []
+            return EMPTY_AGGS
+        pieces: list[Aggs] = []
         for low, high, sources in _stretches(self._sources.get(key, ()), first, last):
             if len(sources) == 1:
-                pieces.append(self._aggregates_of(sources[0], low, high, level))
+                pieces.append(self._read(partial(sources[0].aggregates, low, high, level), EMPTY_AGGS))
             else:
-                rows = join_rows([self._rows_of(source, low, high) for source in sources])
-                pieces.append(aggregate(rows, level))
+                found = [self._read(partial(source.rows, low, high), Rows.EMPTY) for source in sources]
+                pieces.append(aggregate(join_rows(found), level))
         pieces = [piece for piece in pieces if len(piece)]
         if len(pieces) <= 1:
-            return pieces[0] if pieces else np.empty(0, dtype=AGG)
+            return pieces[0] if pieces else EMPTY_AGGS
         return regroup(join_aggs(pieces), level)
 
     def since(self, cursor: str) -> list[Placed] | None:
@@ -126,25 +125,14 @@ class StoreView:
             return None  # a cursor of a stream that was emptied since
         return [placed for generation in self._recent for placed in generation.since(cursor)]
 
-    def _rows_of(self, source: _RowSource, first: int | None, last: int | None) -> Rows:
+    def _read(self, read: Callable[[], T], nothing: T) -> T:
+        """Return what ``read`` returns, ``nothing`` where the archive can't be read: what is wrong is noted."""
         try:
-            return source.rows(first, last)
+            return read()
         except ArchiveError as error:
-            self._note(error)
-            return Rows.EMPTY
-
-    def _aggregates_of(self, source: _RowSource, first: int, last: int, level: int) -> Aggregates:
-        if isinstance(source, _ColdSeries):
-            try:
-                return source.aggregates(first, last, level)
-            except ArchiveError as error:
-                self._note(error)
-                return np.empty(0, dtype=AGG)
-        return aggregate(source.rows(first, last), level)
-
-    def _note(self, error: ArchiveError) -> None:
-        if error.message not in self.problems:
-            self.problems.append(error.message)
+            if error.message not in self.problems:
+                self.problems.append(error.message)
+            return nothing
 
 
 def _stretches(sources: Iterable[_RowSource], first: int, last: int) -> list[tuple[int, int, list[_RowSource]]]:

@@ -32,7 +32,7 @@ def last_row(store: HasRows, key: SeriesKey, first: int, last: int) -> Rows:
     while last >= first:
         rows = store.rows(key, max(last - width + 1, first), last)
         if len(rows):
-            return Rows(rows.steps[-1:], rows.values[-1:], rows.times[-1:])
+            return rows[-1:]
         last -= width
         width *= _SEARCH_FACTOR
     return Rows.EMPTY
@@ -44,7 +44,7 @@ def first_row(store: HasRows, key: SeriesKey, first: int, last: int) -> Rows:
     while first <= last:
         rows = store.rows(key, first, min(first + width - 1, last))
         if len(rows):
-            return Rows(rows.steps[:1], rows.values[:1], rows.times[:1])
+            return rows[:1]
         first += width
         width *= _SEARCH_FACTOR
     return Rows.EMPTY

@@ -55,7 +55,7 @@ class Increment:
             rows = store.rows(key, int(new[0]), int(new[-1])) if len(new) else Rows.EMPTY
             found = np.isin(rows.steps, new, assume_unique=True)
             if found.any():
-                self._rows[key] = Rows(rows.steps[found], rows.values[found], rows.times[found])
+                self._rows[key] = rows[found]
 
     def keys(self, metric: str) -> list[SeriesKey]:
         """Return the series of one metric that have new rows."""

@@ -35,13 +35,10 @@ class LineageView:
     def of(cls, fold: LineageFold) -> LineageView:
         """Return the lineage as it is now; call it where the fold is changed, on the event loop."""
         tree = fold.tree
-        path = tuple(tree.path())
         forks = tuple(segment.fork_step for segment in tree)
-        limits: list[int | None] = list(forks)  # off the path nothing lives: all steps of a segment are after its fork
-        for part in path:
-            limits[part.segment] = part.last
+        limits = tuple(tree.dead_after(segment.id) for segment in tree)
         parents = tuple(segment.parent for segment in tree)
-        return cls(tree.head, path, parents, forks, tuple(limits), tuple(fold.pending()))
+        return cls(tree.head, tuple(tree.path()), parents, forks, limits, tuple(fold.pending()))
 
     def __len__(self) -> int:
         return len(self.parents)

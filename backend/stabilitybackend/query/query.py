@@ -351,7 +351,7 @@ def effective_rows(
                 break
             found = store.rows(SeriesKey(metric, segment, rank, ""), low, high)
             if room is not None:
-                found = Rows(found.steps[:room], found.values[:room], found.times[:room])
+                found = found[:room]
                 room -= len(found)
             rows += [
                 (step, time, metric, value)

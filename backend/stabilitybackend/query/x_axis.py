@@ -7,8 +7,9 @@ there or because x goes up and down, is read row by row; so an axis usually cost
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,38 +190,32 @@ def _reach(store: SeriesReader, lineage: LineageView, key: SeriesKey, drawn: Dra
 
 def row_before(store: SeriesReader, path: Sequence[PathRange], key: SeriesKey, step: int) -> tuple[int, float] | None:
     """Return step and value of the last finite row before ``step`` on the path, None where none is."""
-    for part in reversed(path):
-        there = replace(key, segment=part.segment)
-        extent = store.extent(there)
-        if extent is None:
-            continue
-        last = min(step - 1, extent.last_step, extent.last_step if part.last is None else part.last)
-        if last < extent.first_step:
-            continue
-        aggs = store.aggregates(there, extent.first_step, last, ONE_BLOCK)
-        if aggs["count"].any():
-            if math.isfinite(aggs["last"][-1]):
-                return int(aggs["last_step"][-1]), float(aggs["last"][-1])
-            known = _all_rows(store, (there, extent.first_step, last))
-            return int(known.steps[-1]), float(known.xs[-1])
-    return None
+    return _outermost(store, reversed(path), key, 0, step - 1, -1)
 
 
 def _row_after(store: SeriesReader, path: Sequence[PathRange], key: SeriesKey, step: int) -> tuple[int, float] | None:
     """Return step and value of the first finite row after ``step`` on the path, None where none is."""
-    for part in path:
+    return _outermost(store, path, key, step + 1, None, 0)
+
+
+def _outermost(
+    store: SeriesReader, parts: Iterable[PathRange], key: SeriesKey, first: int, last: int | None, at: Literal[0, -1]
+) -> tuple[int, float] | None:
+    """Return step and value of a finite row of ``first..last`` in the first part that has any: its first or last."""
+    name = "last" if at else "first"
+    for part in parts:
         there = replace(key, segment=part.segment)
         extent = store.extent(there)
         if extent is None:
             continue
-        first = max(step + 1, extent.first_step)
-        last = extent.last_step if part.last is None else min(extent.last_step, part.last)
-        if last < first:
+        low = max(first, extent.first_step)
+        high = min(end for end in (last, part.last, extent.last_step) if end is not None)
+        if low > high:
             continue
-        aggs = store.aggregates(there, first, last, ONE_BLOCK)
+        aggs = store.aggregates(there, low, high, ONE_BLOCK)
         if aggs["count"].any():
-            if math.isfinite(aggs["first"][0]):
-                return int(aggs["first_step"][0]), float(aggs["first"][0])
-            known = _all_rows(store, (there, first, last))
-            return int(known.steps[0]), float(known.xs[0])
+            if math.isfinite(aggs[name][at]):
+                return int(aggs[f"{name}_step"][at]), float(aggs[name][at])
+            known = _all_rows(store, (there, low, high))
+            return int(known.steps[at]), float(known.xs[at])
     return None

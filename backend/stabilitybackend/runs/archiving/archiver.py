@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from stabilitybackend.archive.compaction import compact
 from stabilitybackend.archive.contents import Cuts
 from stabilitybackend.archive.location import Location
 from stabilitybackend.archive.part import Part, PartReader, write_part
-from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.points.memtable import Generation
@@ -313,9 +313,10 @@ class RunArchive:
         def write() -> Part:
             frozen = generations[-1].state
             assert frozen is not None
+            series = chain.from_iterable(generation.contents() for generation in generations)
             return write_part(
                 self._files.location, self._run_id, stem, from_id=from_id, to_id=to_id,
-                series=_joined(generations), frames=frames, state=snapshot.seal(frozen), created=created, cuts=cuts,
+                series=series, frames=frames, state=snapshot.seal(frozen), created=created, cuts=cuts,
             )  # fmt: skip
 
         return await in_thread(write)
@@ -326,15 +327,6 @@ class RunArchive:
     def _new_stem(self, from_id: str, to_id: str) -> str:
         """Return a name that no other files have: a range is written again at another time."""
         return f"{from_id}_{to_id}-{self._files.token()}"
-
-
-def _joined(generations: Sequence[Generation]) -> list[tuple[SeriesKey, Rows]]:
-    """Return the series of several generations as one, in the order in which they appeared."""
-    found: dict[SeriesKey, list[Rows]] = {}
-    for generation in generations:
-        for key, rows in generation.contents():
-            found.setdefault(key, []).append(rows)
-    return [(key, rows[0] if len(rows) == 1 else join_rows(rows)) for key, rows in found.items()]
 
 
 def _size(rows: int) -> int:
