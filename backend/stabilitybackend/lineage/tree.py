@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stabilitybackend.errors import Conflict, NotFound
 from stabilitybackend.schema.lineage import Cause, Segments
 from stabilitybackend.schema.lineage import Segment as ShownSegment
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock
 
-__all__ = ["ROOT_FORK", "PathRange", "Segment", "SegmentTree"]
+__all__ = ["ROOT_FORK", "PathRange", "Segment", "SegmentTree", "undoable"]
 
 #: Fork step of the root: every step >= 0 lies after it.
 ROOT_FORK = -1
@@ -308,3 +309,21 @@ class SegmentTree(Stateful):
             points=segment.points,
             undone=segment.undone,
         )
+
+
+def undoable(run_id: str, tree: SegmentTree, segment: int) -> Segment:
+    """Return the segment if it was inferred from steps alone and nothing hangs from it.
+
+    Raises:
+        NotFound: there is no such segment.
+        Conflict: it was declared or ordered, or other segments hang from it.
+    """
+    if not 0 < segment < len(tree):
+        raise NotFound(f"run {run_id} has no segment {segment}", hint="list them with GET .../segments")
+    found = tree[segment]
+    if found.cause != "restart" or any(s.parent == segment for s in tree):
+        raise Conflict(
+            f"segment {segment} (cause {found.cause}) can't be undone",
+            hint="only a segment that nobody declared and from which no other hangs can be",
+        )
+    return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import threading
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +15,7 @@ _TAIL_LINES = 6
 _TAIL_BYTES = 4096
 
 
-class BoundedLog:
+class BoundedLog(RotatingFileHandler):
     """Appends to ``path`` and moves it to ``<path>.1`` when it is full, so at most twice ``max_bytes`` are kept.
 
     A write that fails (full disk) is dropped: a log must never stop what it logs.
@@ -25,30 +26,21 @@ class BoundedLog:
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
+        super().__init__(path, maxBytes=max_bytes, backupCount=1, encoding="utf-8", delay=True)
         self.path = path
-        self._max_bytes = max_bytes
-        self._file: IO[bytes] | None = None
-        self._lock = threading.Lock()
 
-    def write(self, data: bytes) -> None:
-        """Append ``data``."""
-        with self._lock:
-            try:
-                if self._file is None:
-                    self._file = self.path.open("ab", buffering=0)
-                elif self._file.tell() > self._max_bytes:
-                    self._file.close()
-                    os.replace(self.path, self.path.with_name(self.path.name + ".1"))
-                    self._file = self.path.open("ab", buffering=0)
-                self._file.write(data)
-            except OSError:
-                pass
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop the line."""
+
+    def write(self, line: str) -> None:
+        """Append a line."""
+        self.handle(logging.makeLogRecord({"msg": line}))
 
     def pump(self, source: IO[bytes]) -> None:
         """Append all that comes out of ``source`` until it ends, and close it."""
         with source:
             for line in source:
-                self.write(line)
+                self.write(line.decode(errors="replace").rstrip("\n"))
 
     def tail(self) -> str:
         """Return the last lines, or an empty string."""
@@ -59,10 +51,3 @@ class BoundedLog:
         except OSError:
             return ""
         return "\n".join(lines[-_TAIL_LINES:])
-
-    def close(self) -> None:
-        """Close the file; the next write opens it again."""
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None

@@ -174,7 +174,7 @@ class EmbeddedRedis:
             try:
                 self._live_once()
             except OSError as error:
-                self._log.write(f"stabilityboard: the server could not be started: {error}\n".encode())
+                self._log.write(f"stabilityboard: the server could not be started: {error}")
             if self._stopping.is_set():
                 break
             if not self._started.is_set():
@@ -183,7 +183,7 @@ class EmbeddedRedis:
             self.restarts += 1
             if time.monotonic() - born > _LIVED_WELL_S:
                 pause_s = RESTART_FIRST_S
-            self._log.write(f"stabilityboard: the server ended, restart {self.restarts} in {pause_s} s\n".encode())
+            self._log.write(f"stabilityboard: the server ended, restart {self.restarts} in {pause_s} s")
             self._stopping.wait(pause_s)
             pause_s = min(2 * pause_s, RESTART_MAX_S)
         if not self._started.is_set() and not self._failure:
@@ -239,7 +239,7 @@ class EmbeddedRedis:
                 return True
             time.sleep(_PING_PAUSE_S)
         if process.poll() is None and not self._started.is_set():
-            self._log.write(f"stabilityboard: no answer within {START_TIMEOUT_S:.0f} s\n".encode())
+            self._log.write(f"stabilityboard: no answer within {START_TIMEOUT_S:.0f} s")
             process.kill()
         return False
 

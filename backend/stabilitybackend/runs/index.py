@@ -16,7 +16,7 @@ from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_WITH_INCIDENTS, RunKey
 from stabilitybackend.schema.runs import Run, RunView
 from stabilityclient.wire import Hello
 
-__all__ = ["IndexPage", "RunIndex", "announced"]
+__all__ = ["BATCH", "IndexPage", "RunIndex", "announced"]
 
 #: Runs looked at in one call to Redis.
 BATCH = 200

@@ -23,7 +23,6 @@ FOLLOWING, PAGE, JUDGING = "reading what is stored of it", "working out its page
 #: Characters of an error that people are shown.
 MAX_CHARS = 200
 
-T = TypeVar("T")
 V = TypeVar("V", bound=RunView)
 _log = logging.getLogger(__name__)
 
@@ -56,12 +55,6 @@ class InternalErrors:
         """Take back that ``what`` failed."""
         self._now.pop(what, None)
 
-    def tried(self, what: str, work: Callable[[], T], instead: T) -> T:
-        """Return what ``work`` returns, ``instead`` where it fails on a mistake of ours."""
-        with self.noted(what):
-            return work()
-        return instead
-
     def checked(self, what: str, errors: Sequence[Exception]) -> None:
         """Take note of the first of what failed at ``what`` this time, or that nothing did."""
         self.mended(what)
@@ -76,7 +69,9 @@ class InternalErrors:
 
     def view(self, work: Callable[[], RunView], before: RunView) -> RunView:
         """Return what ``work`` (``RunState.view``) shows; where it fails ``before``, and that it fails."""
-        return self.marked(self.tried(PAGE, work, before))
+        with self.noted(PAGE):
+            before = work()
+        return self.marked(before)
 
     def marked(self, run: V) -> V:
         """Return a run with what fails in its note and its status."""

@@ -17,7 +17,7 @@ from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
-from stabilitybackend.runs.delivery import Send
+from stabilitybackend.runs.connected_agents import Send
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.internal_errors import FAILED
@@ -386,7 +386,7 @@ class RunManager:
         worker = self._workers.get(run_id)
         if worker is None or worker.is_over:
             raise AgentGone(f"nobody follows run {run_id} any more")
-        await worker.room()
+        await worker.window.room()
 
     async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:
         """Wake the run's worker, and note how far the stream is ahead of it."""

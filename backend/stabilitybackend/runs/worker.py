@@ -16,19 +16,18 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.fleet.fleet import Fleet
-from stabilitybackend.lineage.undo import undoable
+from stabilitybackend.lineage.tree import undoable
 from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.process.slices import Slices
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
-from stabilitybackend.runs.archiving.recovery import restored
+from stabilitybackend.runs.archiving.recovery import Recovery
 from stabilitybackend.runs.archiving.restart_points import RestartPoints
 from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.connected_agents import agent_connected, agent_disconnected
-from stabilitybackend.runs.delivery import Delivery, Send
+from stabilitybackend.runs.connected_agents import Send, Senders, agent_connected, agent_disconnected, hand_out
 from stabilitybackend.runs.derived.fleet_reporter import FleetReporter
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.feed.health import HealthFeed
@@ -91,9 +90,9 @@ class RunWorker:
         self.listing = RunListing(run_id, RunIndex(redis), self.channel, overview)
         self._fleet_reporter = FleetReporter(run_id, fleet)
         self._archive = RunArchive(run_id, redis, files, lambda: me.state.fold.tree.cuts())
-        self._window = RunWindow(run_id, self._archive, window_bytes, clock, self.listing.touch)
+        self.window = RunWindow(run_id, self._archive, window_bytes, clock, self.listing.touch)
         self._restart = RestartPoints(run_id, files.restart, clock)
-        self._delivery = Delivery(run_id)
+        self._senders: Senders = {}
         self._unsaved = Changes()
         self._closed = False
         self._turning = asyncio.Lock()  # held by whoever stops and starts it
@@ -111,7 +110,7 @@ class RunWorker:
     def start(self, after: RunWorker | None = None) -> None:
         """Begin to follow the stream, in the place of ``after``, which is over or about to be."""
         if after is not None:
-            self._delivery, self.state.agents = after._delivery, after.state.agents
+            self._senders, self.state.agents = after._senders, after.state.agents
             self.internal_errors = after.internal_errors
         self._task = asyncio.create_task(self._follow(after), name=f"run-{self.run_id}")
         self._task.add_done_callback(self._ended)
@@ -134,7 +133,7 @@ class RunWorker:
 
     async def _pause(self) -> None:
         await end(self._task)
-        await self._window.stop()
+        await self.window.stop()
         await self._restart.stop()
 
     async def ready(self, timeout_s: float = 30.0) -> RunState:
@@ -157,8 +156,8 @@ class RunWorker:
         while True:
             due = self.rest.read_due() or self.journal.more or not self.readiness.reached
             entries = await self.journal.read(self.cursor) if due else []
-            if await self._window.has_diverged(self.journal, self.state, self.cursor):
-                await self._window.stop()
+            if await self.window.has_diverged(self.journal, self.state, self.cursor):
+                await self.window.stop()
                 await self._restart.forget()
                 if not await self.journal.patiently(self.listing.is_listed):
                     return  # Redis came back empty: the agents have to say again what run this is
@@ -172,10 +171,10 @@ class RunWorker:
                 if not replayed:
                     await self._reconcile_incidents()
                 self.cursor = cursor
-                self._window.read(self.state, cursor, len(message))
+                self.window.read(self.state, cursor, len(message))
                 fold = partial(apply_frame, self.state, cursor, message, self.detectors, replayed=replayed)
                 changes.add(self._restart.folding(fold), with_incidents=not replayed)
-                if self._window.cut_when_due(self.state):
+                if self.window.cut_when_due(self.state):
                     self._restart.sealed(self.state.store, message)
                 if len(entries) > 1:
                     await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
@@ -193,7 +192,7 @@ class RunWorker:
                 self._stored_to = self.cursor
                 self._restart.concluded(*entries[-1])
             self._restart.write_when_due(self.state)
-            self._window.archive_when_due(self.state, lambda: self._stored_to)
+            self.window.archive_when_due(self.state, lambda: self._stored_to)
             if self.readiness.reached:
                 if self.rest.tick_due():
                     await self.tick()
@@ -205,18 +204,20 @@ class RunWorker:
         stored = await self.journal.load()
         await self.detectors.load()
         agents = self.state.agents
-        async with self._window.changing:
+        async with self.window.changing:
             processes = self._reconciliation.begun(stored.incidents, stored.retell)
-            again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors)
-            points = (self.readiness.troubled, processes, self._restart, self.journal.message)
-            self.state, self.cursor = await self.journal.patiently(lambda: restored(*again, *points))
-            self._window.restarted()
+            recovery = Recovery(
+                self.run_id, self._archive, self._clock, stored.undone, self.detectors, processes, self._restart,
+                self.journal.message,
+            )  # fmt: skip
+            self.state, self.cursor = await self.journal.patiently(lambda: recovery.restored(self.readiness.troubled))
+            self.window.restarted()
             self._stored_to = self.cursor
         self.journal.interrupted = False
         self.state.agents.update(agents)
         self.state.liveness.limits = self._limits
         self._fleet_reporter.begin(self.state)
-        for agent in self._delivery.agents:
+        for agent in self._senders:
             self.state.liveness.agent_connected(agent, self._clock())
         await self.journal.patiently(self.listing.load)
         stored.into(self.state, with_incidents=processes is None)
@@ -266,7 +267,7 @@ class RunWorker:
 
     async def _deliver(self, command: Command) -> None:
         """Hand a command to every agent of the run, and note that it was."""
-        if reached := await self._delivery.hand_out(command):
+        if reached := await hand_out(self._senders, command, self.run_id):
             await self._delivered([command], f"sent to {reached} {'agent' if reached == 1 else 'agents'}")
 
     async def _delivered(self, commands: list[Command], detail: str) -> None:
@@ -279,7 +280,7 @@ class RunWorker:
         """Note an agent; return the commands that wait for it."""
         state = await self.ready()
         self.rest.came()
-        self._delivery.agents[hello.agent] = send
+        self._senders[hello.agent] = send
         self._slices.after(partial(agent_connected, state, hello, self._clock()))
         self.listing.rename(hello)
         waiting = state.commands.waiting()
@@ -289,7 +290,7 @@ class RunWorker:
     def agent_disconnected(self, agent: str) -> None:
         """Note that an agent's connection ended."""
         self.rest.came()
-        self._delivery.agents.pop(agent, None)
+        self._senders.pop(agent, None)
         self._slices.after(partial(self._take, partial(agent_disconnected, self.state, agent, self._clock())))
 
     def health(self, health: Health) -> None:
@@ -351,33 +352,29 @@ class RunWorker:
     def arrived(self, frame_id: str, size: int) -> None:
         """Note that an agent's frame of ``size`` bytes was stored in the stream."""
         self.rest.wake()
-        self._window.arrived(self.state.store, frame_id, size)
-
-    async def room(self) -> None:
-        """Wait for room in the window; raise Unavailable when there is none for some seconds."""
-        await self._window.room()
+        self.window.arrived(self.state.store, frame_id, size)
 
     def storage(self) -> Storage:
         """Return where the run's points are."""
-        return self._window.facts(self.state.store)
+        return self.window.facts(self.state.store)
 
     async def flush(self) -> None:
         """Archive everything: the run is idle. Raises ArchiveError when that is not possible."""
-        await self._window.flush(lambda: (self.state, self._stored_to))
+        await self.window.flush(lambda: (self.state, self._stored_to))
         if not self.state.store.hot_bytes:
             await self._restart.forget()
 
     async def compact(self) -> None:
         """Merge the run's small parts."""
         await self.ready()
-        await self._window.compact(lambda: self.state.store)
+        await self.window.compact(lambda: self.state.store)
 
     async def delete_files(self) -> None:
         """Stop, and remove every file of the run."""
         async with self._turning:
             await self.stop()
         with redis_errors():
-            async with self._window.changing:
+            async with self.window.changing:
                 await self._archive.delete()
                 await self._restart.forget()
 
@@ -392,7 +389,7 @@ class RunWorker:
     @property
     def has_agents(self) -> bool:
         """Whether an agent is connected."""
-        return bool(self._delivery.agents)
+        return bool(self._senders)
 
     @property
     def busy(self) -> bool:

@@ -259,7 +259,7 @@ def test_what_a_server_can_read_follows_from_flavour_and_version(reader, writer,
 def test_the_servers_log_is_bounded(tmp_path: Path) -> None:
     log = BoundedLog(tmp_path / "log", 1000)
     for number in range(1000):
-        log.write(f"line {number}\n".encode())
+        log.write(f"line {number}")
     log.close()
     assert (tmp_path / "log").stat().st_size + (tmp_path / "log.1").stat().st_size < 2100
     assert log.tail().splitlines()[-1] == "line 999"

@@ -145,7 +145,7 @@ async def test_a_run_that_is_archived_whole_while_its_window_is_full_is_archived
     stage.now += 60.0
     flush = asyncio.create_task(worker.flush())
     await asyncio.sleep(0)
-    worker._window.archive_when_due(worker.state, lambda: worker._stored_to)
+    worker.window.archive_when_due(worker.state, lambda: worker._stored_to)
     await flush
     await stage.archived(worker, 1)
     await _assert_whole(stage, worker, 600)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 
 from stabilitybackend.archive.part import PartReader
 from stabilitybackend.errors import ArchiveError, SnapshotError
@@ -24,7 +25,7 @@ from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.incidents import Incident
 
-__all__ = ["restored"]
+__all__ = ["Recovery"]
 
 #: Pause after the archive could not be read, seconds.
 PAUSE_S = 2.0
@@ -34,80 +35,123 @@ LOST = ("archive_damaged", "archive_missing")
 _log = logging.getLogger(__name__)
 
 
-async def restored(
-    run_id: str,
-    archive: RunArchive,
-    clock: Callable[[], float],
-    undone: Collection[str],
-    settings: DetectorSettings,
-    troubled: Callable[[ArchiveError | None], None],
-    processes: Collection[Incident] | None,
-    points: RestartPoints,
-    message: Callable[[str], Awaitable[bytes | None]],
-) -> tuple[RunState, str]:
-    """Return the newest state that is stored and the stream id that it reaches, "0-0" where nothing is.
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What one run is brought back from.
 
     Args:
-        run_id: the run. archive: its parts. clock: unix seconds now. undone: keys of segments that are none.
+        archive: its parts. clock: unix seconds now. undone: keys of segments that are none.
         settings: of its detectors, for the frames that are folded again.
-        troubled: called with what is wrong while the archive's place can't be reached or written, which is tried again
-            without end, then with None.
         processes: where incidents are judged again, those of processes: frames lack them. Then no snapshot is
             used: none holds incidents.
         points: what this machine has written down of the run; removed where it is of no use.
         message: returns what the run's stream holds at an id.
-
-    Raises:
-        RedisError: Redis is away; try again.
     """
-    while True:
+
+    run_id: str
+    archive: RunArchive
+    clock: Callable[[], float]
+    undone: Collection[str]
+    settings: DetectorSettings
+    processes: Collection[Incident] | None
+    points: RestartPoints
+    message: Callable[[str], Awaitable[bytes | None]]
+
+    async def restored(self, troubled: Callable[[ArchiveError | None], None]) -> tuple[RunState, str]:
+        """Return the newest state that is stored and the stream id that it reaches, "0-0" where nothing is.
+
+        Args:
+            troubled: called with what is wrong while the archive's place can't be reached or written, which is tried
+                again without end, then with None.
+
+        Raises:
+            RedisError: Redis is away; try again.
+        """
+        while True:
+            try:
+                found = await self._restored()
+            except ArchiveError as error:
+                troubled(error)
+                await asyncio.sleep(PAUSE_S)
+            else:
+                troubled(None)
+                return found
+
+    async def _restored(self) -> tuple[RunState, str]:
+        parts = await self.archive.load()
+        await self.archive.check_place()
+        reached = parts[-1].part.to_id if parts else "0-0"
+        if self.processes is None and (found := await self.points.find(reached, self.message)) is not None:
+            newest = await asyncio.to_thread(self._newest, found, parts)
+            if newest is not None:
+                await self.points.go_on(newest.store, found)
+                return newest, found.head.to_id
+        await self.points.forget()
+        good = len(parts) if self.processes is None else 0
+        state: RunState | None = None
+        while good and state is None:
+            state = await asyncio.to_thread(self._loaded, parts[good - 1])
+            good -= state is None
+        if state is None:
+            state = RunState(self.run_id, self.clock, self.undone)
+        if self.processes is not None:
+            state.reconciling = True
+            state.incidents.load(self.processes)
+        stale = parts[good:]
+        state.store = await asyncio.to_thread(_store, parts[:good])
+        await asyncio.to_thread(_judge_again, state)
+        if stale:
+            _log.warning("run %s: %d of %d archived parts are folded again", self.run_id, len(stale), len(parts))
+            await self.archive.replace(stale, [await self._again(state, part) for part in stale])
+        return state, reached
+
+    def _newest(self, found: Found, parts: list[PartReader]) -> RunState | None:
+        """Return the state that was written down last, with all of its points; None where that is of no use."""
         try:
-            found = await _restored(run_id, archive, clock, undone, settings, processes, points, message)
+            state = snapshot.load(found.snapshot, self.run_id, self.clock, self.undone)
+        except SnapshotError as error:
+            _log.warning("run %s: what was written down of it is not used: %s", self.run_id, error.message)
+            return None
+        state.store = _store(parts)
+        for stretch in found.stretches:
+            state.store.put_back(stretch)
+        _judge_again(state)
+        return state
+
+    def _loaded(self, reader: PartReader) -> RunState | None:
+        try:
+            return snapshot.load(reader.state(), self.run_id, self.clock, self.undone)
+        except (SnapshotError, ArchiveError) as error:
+            if isinstance(error, ArchiveError) and error.code not in LOST:
+                raise
+            _log.warning("run %s: the snapshot of %s is not used: %s", self.run_id, reader.part.stem, error.message)
+            return None
+
+    async def _again(self, state: RunState, reader: PartReader) -> PartReader:
+        """Fold the frames of one part and archive them again; return the new part.
+
+        A part whose frames are damaged stays as it is: its points are served, what its frames have besides them is
+        lost.
+        """
+        try:
+            frames = await asyncio.to_thread(lambda: list(reader.frames()))
         except ArchiveError as error:
-            troubled(error)
-            await asyncio.sleep(PAUSE_S)
-        else:
-            troubled(None)
-            return found
-
-
-async def _restored(
-    run_id: str,
-    archive: RunArchive,
-    clock: Callable[[], float],
-    undone: Collection[str],
-    settings: DetectorSettings,
-    processes: Collection[Incident] | None,
-    points: RestartPoints,
-    message: Callable[[str], Awaitable[bytes | None]],
-) -> tuple[RunState, str]:
-    parts = await archive.load()
-    await archive.check_place()
-    if processes is None:
-        found = await points.find(parts[-1].part.to_id if parts else "0-0", message)
-        newest = await asyncio.to_thread(_newest, found, parts, run_id, clock, undone) if found is not None else None
-        if found is not None and newest is not None:
-            await points.go_on(newest.store, found)
-            return newest, found.head.to_id
-    await points.forget()
-    good = len(parts) if processes is None else 0
-    state: RunState | None = None
-    while good and state is None:
-        state = await asyncio.to_thread(_loaded, parts[good - 1], run_id, clock, undone)
-        good -= state is None
-    if state is None:
-        state = RunState(run_id, clock, undone)
-    if processes is not None:
-        state.reconciling = True
-        state.incidents.load(processes)
-    kept, stale = parts[:good], parts[good:]
-    state.store = await asyncio.to_thread(_store, kept)
-    await asyncio.to_thread(_judge_again, state)
-    if stale:
-        _log.warning("run %s: %d of %d archived parts are folded again", run_id, len(stale), len(parts))
-        fresh = [await _again(state, archive, part, settings) for part in stale]
-        await archive.replace(stale, fresh)
-    return state, parts[-1].part.to_id if parts else "0-0"
+            if error.code not in LOST:
+                raise
+            _log.error(
+                "run %s: the lineage may lack what happened in %s: %s", self.run_id, reader.part.stem, error.message
+            )
+            state.store.skipped(reader, await asyncio.to_thread(series_of, reader))
+            return reader
+        for frame_id, raw in frames:
+            state.store.begin(frame_id, len(raw))
+            apply_frame(state, frame_id, raw, self.settings, replayed=True)
+            await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
+        state.store.open.to_id = reader.part.to_id
+        generation = state.store.cut(snapshot.freeze(state))
+        fresh = await self.archive.again(reader.part, generation, frames)
+        state.store.archived(1, fresh, await asyncio.to_thread(series_of, fresh))
+        return fresh
 
 
 def _store(parts: list[PartReader]) -> RunStore:
@@ -118,60 +162,8 @@ def _store(parts: list[PartReader]) -> RunStore:
     return store
 
 
-def _newest(
-    found: Found, parts: list[PartReader], run_id: str, clock: Callable[[], float], undone: Collection[str]
-) -> RunState | None:
-    """Return the state that was written down last, with all of its points; None where that is of no use."""
-    try:
-        state = snapshot.load(found.snapshot, run_id, clock, undone)
-    except SnapshotError as error:
-        _log.warning("run %s: what was written down of it is not used: %s", run_id, error.message)
-        return None
-    state.store = _store(parts)
-    for stretch in found.stretches:
-        state.store.put_back(stretch)
-    _judge_again(state)
-    return state
-
-
 def _judge_again(state: RunState) -> None:
     if state.judge.unfit:
         why = ", ".join(f"{name} ({why})" for name, why in state.judge.unfit.items())
         _log.warning("run %s: these detectors judge the stored points again: %s", state.run_id, why)
         state.judge.judge_again()
-
-
-def _loaded(reader: PartReader, run_id: str, clock: Callable[[], float], undone: Collection[str]) -> RunState | None:
-    try:
-        return snapshot.load(reader.state(), run_id, clock, undone)
-    except (SnapshotError, ArchiveError) as error:
-        if isinstance(error, ArchiveError) and error.code not in LOST:
-            raise
-        _log.warning("run %s: the snapshot of %s is not used: %s", run_id, reader.part.stem, error.message)
-        return None
-
-
-async def _again(state: RunState, archive: RunArchive, reader: PartReader, settings: DetectorSettings) -> PartReader:
-    """Fold the frames of one part and archive them again; return the new part.
-
-    A part whose frames are damaged stays as it is: its points are served, what its frames have besides them is lost.
-    """
-    try:
-        frames = await asyncio.to_thread(lambda: list(reader.frames()))
-    except ArchiveError as error:
-        if error.code not in LOST:
-            raise
-        _log.error(
-            "run %s: the lineage may lack what happened in %s: %s", state.run_id, reader.part.stem, error.message
-        )
-        state.store.skipped(reader, await asyncio.to_thread(series_of, reader))
-        return reader
-    for frame_id, raw in frames:
-        state.store.begin(frame_id, len(raw))
-        apply_frame(state, frame_id, raw, settings, replayed=True)
-        await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
-    state.store.open.to_id = reader.part.to_id
-    generation = state.store.cut(snapshot.freeze(state))
-    fresh = await archive.again(reader.part, generation, frames)
-    state.store.archived(1, fresh, await asyncio.to_thread(series_of, fresh))
-    return fresh

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.errors import BadRequest, NotFound, StabilityBoardError
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.index import BATCH, RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema.runs import Run
 from stabilitybackend.schema.server import RetainedRun
@@ -21,8 +21,6 @@ MIN_DAYS = 1.0
 #: How often the setting is acted on, and how long after the start for the first time, seconds.
 SWEEP_S = 3_600.0
 FIRST_SWEEP_S = 60.0
-#: Runs looked at in one call to Redis.
-_BATCH = 200
 _DAY_S = 86_400.0
 
 _log = logging.getLogger(__name__)
@@ -81,11 +79,10 @@ class Retention:
     async def _over(self, before: float) -> AsyncIterator[Run]:
         """Yield the runs of which nothing came since ``before``."""
         offset = 0
-        while ids := await self._index.created_before(before, offset, _BATCH):
+        while ids := await self._index.created_before(before, offset, BATCH):
             offset += len(ids)
-            for run_id in ids:
-                run = await self._index.stored(run_id)
-                if run.updated < before and not self._manager.has_agents(run_id):
+            for run in await self._index.stored_all(ids):
+                if run.updated < before and not self._manager.has_agents(run.run_id):
                     yield run
 
     async def _delete(self, run: RetainedRun, days: float, who: str, key_id: str | None) -> str | None:
