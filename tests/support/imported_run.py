@@ -14,6 +14,7 @@ from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.points.store import RunStore, StoreView
 from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.schema.runs import Run
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, decode_message, encode_message
 from support.points.full_curve import entries
 
@@ -93,7 +94,7 @@ def export_of(
     refresh: Callable[[], StoreView] | None = None,
 ) -> Export:
     """Return the export of a run that only lives in this process."""
-    run = {"run_id": run_id, "name": "n", "project": "p", "config": {"lr": 1.0}, "metrics": store.metrics()}
+    run = Run(run_id, project="p", name="n", config={"lr": 1.0}, created=0.0, updated=0.0, metrics=store.metrics())
     return Export(
         store.view(), LineageView.of(fold), run, fold.tree.shown(),
         view=view, metrics=metrics, cursor="1-0", now=1e9, refresh=refresh,

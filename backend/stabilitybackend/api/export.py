@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Query, Request, Response
-from msgspec import to_builtins
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -68,7 +67,7 @@ async def export(
     state, cursor = worker.state, worker.cursor
     stored, lineage = state.store.view(metric), LineageView.of(state.fold)
     settings: Settings = request.app.state.settings
-    run, segments = to_builtins(worker.run()), worker.segments().segments
+    run, segments = worker.run(), worker.segments().segments
 
     loop = asyncio.get_running_loop()
 

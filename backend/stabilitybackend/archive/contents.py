@@ -59,7 +59,7 @@ class Contents:
         self._ordinal = {key: i for i, key in enumerate(keys)}
         metrics = {metric: i for i, metric in enumerate(dict.fromkeys(key.metric for key in keys))}
         #: One metric's series lie side by side, a rank's segments among them, as a chart reads them.
-        self._wanted = sorted(keys, key=lambda k: (metrics[k.metric], k.stray, _rank(k), k.node, k.segment))
+        self._wanted = sorted(keys, key=lambda k: (metrics[k.metric], k.stray, *k.who, k.segment))
         self.keys: list[SeriesKey] = []
         self.extents: list[Extent] = []
         self.rows = 0
@@ -225,8 +225,3 @@ class Messages:
             group = list(islice(self._frames, self.group_rows))
             if not group:
                 return
-
-
-def _rank(key: SeriesKey) -> int:
-    """Return the rank for sorting, an agent's series last."""
-    return key.rank if key.rank is not None else 2**31

@@ -22,6 +22,11 @@ class SeriesKey:
     node: str
     stray: bool = False
 
+    @property
+    def who(self) -> tuple[bool, int, str]:
+        """Whose it is, as something that sorts: rank 0, rank 1, ..., agents by node."""
+        return (self.rank is None, self.rank or 0, self.node)
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:

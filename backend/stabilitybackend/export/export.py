@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from stabilitybackend.archive.aggregates import row_counts
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.errors import NotFound
+from stabilitybackend.points.store import StoreView
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.schema.lineage import Segment
+from stabilitybackend.schema.runs import Run
 from stabilitybackend.schema.series import ExportProgress
 
 __all__ = ["EXPORT_VERSION", "PIECE_ROWS", "Export", "ExportPiece", "ExportView"]
@@ -44,18 +46,6 @@ ExportView = Literal["effective", "all"]
 _Read = TypeVar("_Read")
 
 
-class _Store(Protocol):
-    """What is read of a StoreView."""
-
-    problems: list[str]
-
-    def metrics(self) -> list[str]: ...
-    def keys(self, metric: str) -> Sequence[SeriesKey]: ...
-    def extent(self, key: SeriesKey) -> Extent | None: ...
-    def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows: ...
-    def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> NDArray[Any]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ExportPiece:
     """The steps ``first..last`` of some series of one segment, both inclusive."""
@@ -72,8 +62,7 @@ class Export:
     Args:
         store: all points, immutable.
         lineage: of the same moment.
-        run: the Run of docs/api.md.
-        segments: its segments.
+        run: its facts. segments: its segments.
         view: effective leaves dead points out.
         metrics: only these; empty for all.
         cursor: stream id up to which the run is exported. now: unix seconds.
@@ -85,43 +74,42 @@ class Export:
 
     def __init__(
         self,
-        store: _Store,
+        store: StoreView,
         lineage: LineageView,
-        run: Mapping[str, Any],
+        run: Run,
         segments: Sequence[Segment],
         *,
         view: ExportView,
         metrics: Collection[str],
         cursor: str,
         now: float,
-        refresh: Callable[[], _Store] | None = None,
+        refresh: Callable[[], StoreView] | None = None,
     ) -> None:
         self.store = store
         self._refresh = refresh
-        self.run_id = str(run["run_id"])
+        self.run_id = run.run_id
         self._limits = lineage.limits
         self._path = {part.segment: part for part in lineage.path}
         self._effective = view == "effective"
-        known = list(run.get("metrics") or ())
-        missing = [metric for metric in metrics if metric not in known]
+        missing = [metric for metric in metrics if metric not in run.metrics]
         if missing:
             raise NotFound(
-                f"run {self.run_id} has no metric {missing[0]!r}, it has {', '.join(known[:10]) or 'none'}",
+                f"run {self.run_id} has no metric {missing[0]!r}, it has {', '.join(run.metrics[:10]) or 'none'}",
                 hint="without --metric all of them are exported",
             )
         self.metrics = [metric for metric in store.metrics() if not metrics or metric in metrics]
-        told = [s for s in segments if not s.undone and (not self._effective or s.on_head_path)]
+        kept = [s for s in segments if not s.undone and (not self._effective or s.on_head_path)]
         #: What the file says about the run; the import makes the same segments of it.
         self.header: dict[str, Any] = {
             "version": EXPORT_VERSION,
             "run_id": self.run_id,
-            "name": run.get("name"),
-            "project": run.get("project"),
-            "config": run.get("config"),
+            "name": run.name,
+            "project": run.project,
+            "config": run.config,
             "view": view,
             "cursor": cursor,
             "exported": now,
-            "segments": [{name: getattr(segment, name) for name in _SEGMENT_FIELDS} for segment in told],
+            "segments": [{name: getattr(segment, name) for name in _SEGMENT_FIELDS} for segment in kept],
         }
         self._keys: dict[int, list[SeriesKey]] = {}
         self.progress = ExportProgress()
@@ -158,10 +146,10 @@ class Export:
         """Yield pieces of one series each: by segment, metric, rank and node."""
         order = {metric: at for at, metric in enumerate(self.metrics)}
         for segment in sorted(self._keys):
-            for key in sorted(self._keys[segment], key=lambda key: (order[key.metric], *_rank_order(key))):
+            for key in sorted(self._keys[segment], key=lambda key: (order[key.metric], *key.who, key.stray)):
                 yield from self._pieces(segment, (key,), SERIES_PIECE_ROWS)
 
-    def _fresh(self, read: Callable[[_Store], _Read]) -> _Read:
+    def _fresh(self, read: Callable[[StoreView], _Read]) -> _Read:
         """Return what ``read`` gives; where a file can't be read, ask for the points again before that is reported.
 
         A live run merges its small files: those that this export began with may be gone, and the points lie in others.
@@ -224,7 +212,3 @@ class Export:
                 yield from self._cuts(key, begin, end, most)
                 held = 0
             held += count
-
-
-def _rank_order(key: SeriesKey) -> tuple[bool, int, str, bool]:
-    return (key.rank is None, key.rank or 0, key.node, key.stray)

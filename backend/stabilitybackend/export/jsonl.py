@@ -22,8 +22,6 @@ RESERVED = ("step", "t", "rank", "node", "segment", "dead", "stray", "phase", "b
 #: Bytes handed on at a time.
 _CHUNK_BYTES = 256 * 1024
 
-_Lane = tuple[int | None, str, bool]
-
 
 def _check_names(export: Export) -> None:
     """Raise BadRequest when a metric has the name of another key of a line."""
@@ -39,12 +37,9 @@ def jsonl_export(export: Export) -> Generator[bytes, None, None]:
     """Yield the file in chunks of about 256 KiB.
 
     Each line: ``step``, ``t`` (unix seconds), ``rank`` (null: a node's own metrics, then ``node`` names it),
-    ``segment``,
-    ``dead``, ``stray`` where true, and the metrics; values that are not finite as "NaN", "Infinity", "-Infinity".
-    Metrics of
-    one step that were logged at different times are in lines of their own. The first line also has ``export``: the
-    run
-    and its segments.
+    ``segment``, ``dead``, ``stray`` where true, and the metrics; values that are not finite as "NaN", "Infinity",
+    "-Infinity". Metrics of one step that were logged at different times are in lines of their own. The first line also
+    has ``export``: the run and its segments.
 
     Raises:
         BadRequest: a metric has the name of another key of a line; before the first chunk.
@@ -74,11 +69,10 @@ def _chunks(export: Export) -> Generator[bytes, None, None]:
 
 def _lines(export: Export, piece: ExportPiece) -> Iterator[dict[str, Any]]:
     """Yield the rows of a piece by step; of one step, ranks in order and a node's own metrics after them."""
-    lanes: dict[_Lane, list[SeriesKey]] = {}
+    lanes: dict[tuple[Any, ...], list[SeriesKey]] = {}
     for key in piece.keys:
-        lanes.setdefault((key.rank, key.node, key.stray), []).append(key)
-    order = sorted(lanes, key=lambda lane: (lane[0] is None, lane[0] or 0, lane[1], lane[2]))
-    tables = [table for lane in order if len((table := _PieceTable(export, piece, lane, lanes[lane])).steps)]
+        lanes.setdefault((*key.who, key.stray), []).append(key)
+    tables = [table for lane in sorted(lanes) if len((table := _PieceTable(export, piece, lanes[lane])).steps)]
     if len(tables) == 1:
         yield from tables[0].rows()
     elif tables:
@@ -92,9 +86,8 @@ def _lines(export: Export, piece: ExportPiece) -> Iterator[dict[str, Any]]:
 class _PieceTable:
     """The rows of one rank in a piece: a row for each step and log time."""
 
-    def __init__(self, export: Export, piece: ExportPiece, lane: _Lane, keys: list[SeriesKey]) -> None:
-        self._lane = lane
-        self._segment = piece.segment
+    def __init__(self, export: Export, piece: ExportPiece, keys: list[SeriesKey]) -> None:
+        self._of = keys[0]
         found = [(key.metric, rows) for key in keys if len(rows := export.rows(key, piece))]
         self.steps: NDArray[np.int64] = np.empty(0, np.int64)
         if not found:
@@ -131,12 +124,11 @@ class _PieceTable:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows, steps rising."""
-        rank, node, stray = self._lane
         names, whole = self._names, self._whole
-        own: dict[str, Any] = {"rank": rank, "segment": self._segment}
-        if node:
-            own["node"] = node
-        if stray:
+        own: dict[str, Any] = {"rank": self._of.rank, "segment": self._of.segment}
+        if self._of.node:
+            own["node"] = self._of.node
+        if self._of.stray:
             own["stray"] = True
         lists = (self.steps.tolist(), self._times.tolist(), self._dead.tolist(), *self._columns)
         for step, time, dead, *values in zip(*lists, strict=True):

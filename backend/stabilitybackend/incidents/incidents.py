@@ -20,6 +20,7 @@ from stabilitybackend.incidents.suggest import has_advice, suggest
 from stabilitybackend.schema.evidence import GpuFaultFacts, facts
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import KINDS, kind_of
+from stabilitybackend.schema.numbers import json_number
 from stabilitybackend.schema.runs import WorstIncident
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
@@ -309,9 +310,7 @@ def _clean(value: Any, depth: int = 0) -> Any:
     if isinstance(value, bool | int | None):
         return value
     if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+        return json_number(value)
     if isinstance(value, Mapping) and depth < MAX_EVIDENCE_DEPTH:
         entries = list(value.items())[:MAX_EVIDENCE_ENTRIES]
         return {str(name)[:200]: _clean(entry, depth + 1) for name, entry in entries}

@@ -168,21 +168,12 @@ class Ingest:
         key = RunKeys(run_id).last_seq
         with redis_errors():
             if sources is None:
-                return {_text(name): int(seq) for name, seq in (await self._redis.hgetall(key)).items()}
+                every: Any = await self._redis.hgetall(key)
+                return {name.decode(): int(seq) for name, seq in every.items()}
             if not sources:
                 return {}
             found = await self._redis.hmget(key, list(sources))
         return {name: int(seq or 0) for name, seq in zip(sources, found, strict=True)}
-
-    async def sources(self, run_id: str) -> dict[str, SourceInfo]:
-        """Return all sources that have stored something in the run.
-
-        Raises:
-            Unavailable: Redis is away.
-        """
-        with redis_errors():
-            found = await self._redis.hgetall(RunKeys(run_id).sources)
-        return {_text(name): msgspec.json.decode(info, type=SourceInfo) for name, info in found.items()}
 
     async def _write_forever(self) -> None:
         while True:
@@ -245,10 +236,6 @@ class Ingest:
             if not frame.done.done():
                 self.failed += 1
                 frame.done.set_exception(as_unavailable(error) or error)
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _retrieve_error(future: asyncio.Future[Outcome]) -> None:

@@ -18,7 +18,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.streams import stream_order
 
-__all__ = ["Generation", "HotSeries", "RowPlace", "RowRange", "TablePart", "TableRows"]
+__all__ = ["Generation", "HotSeries", "RowPlace", "RowRange", "TablePart", "TableRows", "series_key"]
 
 #: Rows of a new table. Small, because jobs make up 10,000 names that hold a single point each; it doubles.
 _FIRST_CAPACITY = 16
@@ -81,6 +81,12 @@ class RowRange:
     end: RowPlace
     marks: NDArray[np.int64]
     tables: list[TableRows]
+
+
+def series_key(placed: Placed | TableRows, metric: str) -> SeriesKey:
+    """Return the series to which the rows of ``metric`` belong."""
+    node = "" if placed.rank is not None else placed.node
+    return SeriesKey(metric, placed.segment, placed.rank, node, placed.stray)
 
 
 class _NameSetTable:
@@ -242,7 +248,7 @@ class Generation:
         if table is None:
             table = self._tables[at] = _NameSetTable(placed)
             for row, name in enumerate(names):
-                key = SeriesKey(name, placed.segment, placed.rank, node, placed.stray)
+                key = series_key(placed, name)
                 tables = self._by_key.get(key)
                 if tables is None:
                     self._by_key[key] = [(table, row)]

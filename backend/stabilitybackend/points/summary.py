@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import SegmentTree
+from stabilitybackend.points.memtable import series_key
 from stabilitybackend.points.store import RunStore, SeriesKey
 from stabilitybackend.points.timestamps import last_row
 from stabilitybackend.points.watched_metric import Watching
+from stabilitybackend.schema.numbers import json_number
 from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["COUNTED", "MAX_LATEST", "RunSummary"]
@@ -206,19 +208,19 @@ class RunSummary(Stateful):
     @staticmethod
     def _find(metric: str, store: RunStore, tree: SegmentTree) -> _Newest | None:
         """Return the newest effective row of ``metric`` from the store."""
-        series: dict[int, list[tuple[_Who, SeriesKey]]] = {}
+        series: dict[int, list[SeriesKey]] = {}
         for key in store.keys(metric):
             if not key.stray:
-                series.setdefault(key.segment, []).append(((key.rank is None, key.rank or 0, key.node), key))
+                series.setdefault(key.segment, []).append(key)
         for part in reversed(tree.path()):
             best: _Newest | None = None
             seen = tree[part.segment]
             first, last = max(part.first, seen.first_step or 0), seen.last_step or 0
             last = last if part.last is None else min(last, part.last)
-            for who, key in sorted(series.get(part.segment, ()), key=lambda one: one[0]):
+            for key in sorted(series.get(part.segment, ()), key=lambda key: key.who):
                 found = last_row(store, key, first if best is None else best.step + 1, last)
                 if len(found):
-                    best = _Newest(int(found.steps[0]), who, part.segment, float(found.values[0]))
+                    best = _Newest(int(found.steps[0]), key.who, part.segment, float(found.values[0]))
                     if best.step == last:
                         break  # none can be newer
             if best is not None:
@@ -237,7 +239,7 @@ class RunSummary(Stateful):
         ends += [step for s, step in store.newest.items() if step <= _end(self._limits, s)]
         pending = sum(len(rows.steps) for rows in fold.pending() if self._counted in rows.names)
         return {
-            "latest": {name: _json_number(self._newest[name].value) for name in names if name in self._newest},
+            "latest": {name: json_number(self._newest[name].value) for name in names if name in self._newest},
             "last_step": max(ends, default=None),
             "effective_points": self._alive,
             "dead_points": self._total - self._alive + pending,
@@ -270,13 +272,5 @@ def _new_steps(placed: Placed, metric: str, high: int, store: RunStore) -> NDArr
     old = steps[steps <= high]
     if len(old) == 1 and int(old[0]) == high:
         return steps[1:]
-    node = "" if placed.rank is not None else placed.node
-    key = SeriesKey(metric, placed.segment, placed.rank, node, placed.stray)
-    known = store.rows(key, int(old[0]), int(old[-1])).steps
+    known = store.rows(series_key(placed, metric), int(old[0]), int(old[-1])).steps
     return np.concatenate([np.setdiff1d(old, known, assume_unique=True), steps[len(old) :]])
-
-
-def _json_number(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

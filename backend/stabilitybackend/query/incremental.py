@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from stabilitybackend.archive.aggregates import EMPTY_AGGS, Aggs, aggregate
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.points.memtable import series_key
 from stabilitybackend.query.downsampling import SeriesReader
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.x_axis import row_before
@@ -42,9 +43,7 @@ class Increment:
         wanted = frozenset(metrics if x is None else [*metrics, x])
         for placed in newer:
             for name in wanted.intersection(placed.names):
-                node = "" if placed.rank is not None else placed.node
-                key = SeriesKey(name, placed.segment, placed.rank, node, placed.stray)
-                steps.setdefault(key, []).append(placed.steps)
+                steps.setdefault(series_key(placed, name), []).append(placed.steps)
         placing = [key for key in steps if key.metric == x and not key.stray]
         for key in placing:
             for other, older in _placed_now(store, lineage, key, np.concatenate(steps[key]), metrics):

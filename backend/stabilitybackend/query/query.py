@@ -14,6 +14,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.points.memtable import series_key
 from stabilitybackend.query.downsampling import (
     MIN_POINTS,
     Drawn,
@@ -29,6 +30,7 @@ from stabilitybackend.query.incremental import Increment
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
 from stabilitybackend.query.x_axis import metric_line, time_line
+from stabilitybackend.schema.numbers import Number, json_number
 
 if TYPE_CHECKING:
     from stabilitybackend.points.store import RunStore
@@ -126,16 +128,15 @@ class Answer:
         }
 
 
-def _json_array(values: NDArray[np.float64]) -> NDArray[np.float64] | list[float | str]:
+def _json_array(values: NDArray[np.float64]) -> NDArray[np.float64] | list[Number]:
     return np.ascontiguousarray(values) if np.isfinite(values).all() else json_numbers(values)
 
 
-def json_numbers(values: NDArray[np.float64]) -> list[float | str]:
+def json_numbers(values: NDArray[np.float64]) -> list[Number]:
     """Return ``values`` for JSON, which has no NaN: non-finite ones as "NaN", "Infinity", "-Infinity"."""
-    numbers: list[float | str] = values.tolist()
+    numbers: list[Number] = values.tolist()
     for i in np.flatnonzero(~np.isfinite(values)):
-        value = values[i]
-        numbers[i] = "NaN" if np.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+        numbers[i] = json_number(values[i])
     return numbers
 
 
@@ -225,11 +226,8 @@ def _pending(lineage: LineageView, metric: str) -> Iterator[PathPiece]:
     held: dict[tuple[SeriesKey, str], list[Rows]] = {}
     for row in lineage.pending:
         if metric in row.names:
-            node = "" if row.rank is not None else row.node
-            key = SeriesKey(metric, row.segment, row.rank, node, True)
-            held.setdefault((key, row.source), []).append(
-                Rows(row.steps, row.values[row.names.index(metric)], row.times)
-            )
+            rows = Rows(row.steps, row.values[row.names.index(metric)], row.times)
+            held.setdefault((series_key(row, metric), row.source), []).append(rows)
     for (key, source), parts in held.items():
         rows = join_rows(parts)
         extent = Extent(int(rows.steps[0]), int(rows.steps[-1]), len(rows))

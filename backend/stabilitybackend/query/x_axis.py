@@ -128,7 +128,7 @@ def _chosen(keys: Sequence[SeriesKey], line: Sequence[Drawn]) -> SeriesKey | Non
     """Return any key of the rank whose x counts for the line; None where no rank logs it."""
     logged = [key for key in keys if not key.stray]
     own = [key for drawn in line[:1] for key in logged if _same_rank(key, drawn.piece.key)]
-    return next(iter(own or sorted(logged, key=lambda k: (k.rank is None, k.rank or 0, k.node))), None)
+    return next(iter(own or sorted(logged, key=lambda k: k.who)), None)
 
 
 def _same_rank(one: SeriesKey, other: SeriesKey) -> bool:

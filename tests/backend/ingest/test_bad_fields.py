@@ -11,6 +11,7 @@ import pytest
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.ingest.frame_checks import check_frame
+from stabilitybackend.process.slices import at_once
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
@@ -77,13 +78,13 @@ class _Run:
             self.now += 20.0
             self.state.tick()
         self.take(bad_events.health(self.now))
-        self.feed.flush(self.state.statuses)
+        at_once(self.feed.flushing(self.state.statuses))
         self._shown(self.state)
         assert self.state.unreadable.defects == 0
 
     def starts_again(self) -> None:
         """Go on with another server, from what is stored."""
-        again = snapshot.load(snapshot.dump(self.state), "run", lambda: self.now)
+        again = snapshot.load(snapshot.seal(snapshot.freeze(self.state)), "run", lambda: self.now)
         incidents = [decoded(encoded(incident)) for incident in self.state.incidents.all()]
         again.incidents.load(incidents)
         again.liveness.load(incidents)

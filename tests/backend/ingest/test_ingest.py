@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
@@ -57,14 +58,18 @@ async def test_what_does_not_follow_is_a_gap_and_changes_nothing(ingest: Ingest,
     assert await stored_ranges(redis) == [(1, 3)]
 
 
-async def test_sources_and_runs_are_numbered_apart(ingest: Ingest) -> None:
+async def test_sources_and_runs_are_numbered_apart(ingest: Ingest, redis: Redis) -> None:
     other = SourceInfo("r1-1", rank=1)
     await ingest.append("run-1", SOURCE, 1, 3, b"m")
     assert isinstance(await ingest.append("run-1", other, 1, 1, b"m"), StoredFrames)
     assert isinstance(await ingest.append("run-2", SOURCE, 1, 1, b"m"), StoredFrames)
     assert await ingest.last_seq("run-1") == {"r0-1": 3, "r1-1": 1}
     assert await ingest.last_seq("run-2", ["r0-1", "unknown"]) == {"r0-1": 1, "unknown": 0}
-    assert await ingest.sources("run-1") == {"r0-1": SOURCE, "r1-1": other}
+    stored = await redis.hgetall(KEYS.sources)
+    assert {name: msgspec.json.decode(info, type=SourceInfo) for name, info in stored.items()} == {
+        b"r0-1": SOURCE,
+        b"r1-1": other,
+    }
 
 
 async def test_a_server_that_lost_its_tail_asks_for_it_again(ingest: Ingest, redis: Redis) -> None:

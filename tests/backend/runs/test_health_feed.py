@@ -14,6 +14,7 @@ import pytest
 from stabilitybackend.gpus.readings import GpuReadings
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.liveness.rank_status import RankStatuses
+from stabilitybackend.process.slices import at_once
 from stabilitybackend.runs.feed.health import WHOLE_EVERY, HealthFeed
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
@@ -35,7 +36,7 @@ class Watched:
         """Return the one message after these agents spoke."""
         for agent in agents:
             self.feed.put(agent)
-        self.feed.flush(lambda: self.judged)
+        at_once(self.feed.flushing(lambda: self.judged))
         return dict(orjson.loads(asyncio.run(self.browser.get())))
 
 
@@ -127,7 +128,7 @@ def test_nothing_is_kept_for_nobody() -> None:
     watched.told(agent(101))
     watched.channel.leave(watched.browser)
     watched.feed.put(agent(102))
-    watched.feed.flush(RankStatuses)
+    at_once(watched.feed.flushing(RankStatuses))
     watched.channel.join(watched.browser)
 
     assert [one["agent"] for one in watched.told(agent(103))["whole"]] == ["a1"]

@@ -48,7 +48,7 @@ class _Fold:
 
     def restarted(self, data: bytes | None = None) -> _Fold:
         """Return this fold as a server finds it that starts again: from a snapshot and from what is stored."""
-        state = snapshot.load(data or snapshot.dump(self.state), "run", _now)
+        state = snapshot.load(data or snapshot.seal(snapshot.freeze(self.state)), "run", _now)
         for placed in self.rows:
             state.store.add(placed)
         state.judge.judge_again()
@@ -111,7 +111,7 @@ def test_a_death_that_was_over_before_the_restart_stays_over() -> None:
     first.state.tick()
     stored = first.state.incidents.all()
     assert [i.state for i in stored] == ["resolved"]
-    state = snapshot.load(snapshot.dump(frozen.state), "run", _now)
+    state = snapshot.load(snapshot.seal(snapshot.freeze(frozen.state)), "run", _now)
     state.incidents.load(stored)
     state.liveness.load(stored)
     assert state.liveness.status(_now())[0] != "crashed"
@@ -128,7 +128,7 @@ def test_no_agent_is_lost_because_the_server_was_away() -> None:
     slot = {"rank": 0, "source": job.info.source, "pid": 1, "alive": True, "state": "running", "step": 3}
     state.on_health(Health("a1", "n0", 1_000.0, [slot]))
     now[0] = 5_000.0
-    later = snapshot.load(snapshot.dump(state), "run", lambda: now[0])
+    later = snapshot.load(snapshot.seal(snapshot.freeze(state)), "run", lambda: now[0])
     assert not later.tick().incidents
     assert later.view().status == "running"
 
@@ -273,7 +273,7 @@ def test_a_segment_undone_since_makes_the_frames_the_only_source() -> None:
     state = _Fold().feed([job.rows(range(1, 101)), job.rows(range(1, 31))]).state
     key = state.fold.tree[1].key
     with pytest.raises(SnapshotError, match=key):
-        snapshot.load(snapshot.dump(state), "run", _now, undone=[key])
+        snapshot.load(snapshot.seal(snapshot.freeze(state)), "run", _now, undone=[key])
 
 
 def test_a_segment_undone_that_the_snapshot_never_saw_does_not_matter() -> None:

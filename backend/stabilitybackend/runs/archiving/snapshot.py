@@ -22,7 +22,7 @@ from stabilitybackend.errors import SnapshotError
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.saving import Unfit, packed_list, unpacked_list
 
-__all__ = ["SnapshotError", "dump", "freeze", "load", "seal"]
+__all__ = ["SnapshotError", "freeze", "load", "seal"]
 
 #: Of the layout. Raise it when that changes; what is in a part has a version there.
 VERSION = 6
@@ -32,11 +32,6 @@ MAX_STATE_BYTES = 512 * 1024 * 1024
 _LEVEL = 1
 _MAGIC = b"SBST"
 _HEADER = struct.Struct("<4sHQI")
-
-
-def dump(state: RunState) -> bytes:
-    """Return the snapshot of ``state``. The same as ``seal(freeze(state))``."""
-    return seal(freeze(state))
 
 
 def freeze(state: RunState) -> bytes:
@@ -55,7 +50,7 @@ def seal(frozen: bytes, *, packed: bool = True) -> bytes:
 
 
 def load(data: bytes, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> RunState:
-    """Return the state that ``dump`` wrote: ready for the next frame, its store, incidents and commands empty.
+    """Return the state that ``seal`` wrote: ready for the next frame, its store, incidents and commands empty.
 
     Where ``judge.unfit`` names detectors, call ``judge.judge_again`` when the points are in its store.
 

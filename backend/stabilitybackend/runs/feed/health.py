@@ -15,7 +15,6 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from stabilitybackend.liveness.rank_status import RankStatuses
-from stabilitybackend.process.slices import at_once
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.schema.health import AgentHealth, Proc
 
@@ -86,12 +85,11 @@ class HealthFeed:
         if self._channel:
             self._due[name] = agent
 
-    def flush(self, judge: Callable[[], RankStatuses]) -> None:
-        """Publish what changed since the last call, if anything did; ``judge`` returns what each rank does now."""
-        at_once(self.flushing(judge))
-
     def flushing(self, judge: Callable[[], RankStatuses]) -> Generator[None, None, None]:
-        """``flush`` in slices: it yields where others may be served; ``put`` may not be called meanwhile."""
+        """Publish what changed since the last call, if anything did; ``judge`` returns what each rank does now.
+
+        In slices: it yields where others may be served; ``put`` may not be called meanwhile.
+        """
         if not self._channel:
             self._reported, self._due = {}, {}
             return
