@@ -93,7 +93,7 @@ def pack(whole: Any) -> bytes:
     return _encoder.encode(whole.saved_values() if isinstance(whole, Stateful) else whole)
 
 
-def unpack(kind: type[T], data: bytes, name: str) -> T:
+def unpack(kind: type[T], data: bytes | memoryview, name: str) -> T:
     """Return an object of ``kind`` with the state in ``data``. Of a ``Stateful`` class it has the state alone.
 
     Raises:

@@ -6,9 +6,8 @@ Pure. The words, and where they come from, are in docs/api.md ("Rollback costs")
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from stabilitybackend.lineage.tree import ROOT_FORK, Segment
 from stabilitybackend.schema.incidents import Incident
@@ -19,16 +18,9 @@ __all__ = ["CostFacts", "LogTimes", "rollback_costs"]
 _CLOCK = "the clock of the job went back here: what would be below 0 s counts as 0 s"
 
 
-class LogTimes(Protocol):
-    """When rows were logged, unix seconds by the clock of the job. Asked for segments that have rows, else None."""
-
-    def first(self, segment: int) -> float | None:
-        """Return the log time of the first row of a segment."""
-        ...
-
-    def at(self, segment: int, step: int) -> float | None:
-        """Return the log time of the last row of a segment at or before ``step``."""
-        ...
+#: Returns the log time of the last row of a segment at or before a step, of its first row for None: unix seconds by the
+#: clock of the job. Asked for segments that have rows, else None.
+LogTimes = Callable[[int, int | None], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,7 @@ def rollback_costs(
     Args:
         segments: all of them, by id.
         heads: ids of those that were the head once, in order, without the root.
-        times: looked up a few times per segment.
+        times: asked a few times per segment.
         job: whose time it was.
     """
     known = list(incidents)
@@ -224,9 +216,9 @@ def _cut(loss: _Loss, segments: Sequence[Segment]) -> _Loss | None:
 
 def _stretch_s(segment: Segment, low: int, high: int, times: LogTimes, notes: list[str]) -> float:
     """Return the seconds from the log time of step ``low`` (at the start: of the first row) to that of ``high``."""
-    begin = times.at(segment.id, low) if low > segment.fork_step else None
-    begin = times.first(segment.id) if begin is None else begin
-    end = times.at(segment.id, high)
+    begin = times(segment.id, low) if low > segment.fork_step else None
+    begin = times(segment.id, None) if begin is None else begin
+    end = times(segment.id, high)
     if begin is None or end is None:
         return 0.0
     if end < begin:
@@ -248,8 +240,8 @@ def _downtime(
         return left_at, 0.0
     old = segments[rollback.left]
     if old.last_step is not None:
-        left_at = times.at(old.id, old.last_step) or left_at
-    back_at = times.first(segment.id) if segment.last_step is not None else None
+        left_at = times(old.id, old.last_step) or left_at
+    back_at = times(segment.id, None) if segment.last_step is not None else None
     if back_at is None:
         later = [head for head in heads if head > segment.id]
         back_at = segments[later[0]].created if later else until
@@ -294,8 +286,8 @@ def _totals(
             high = int(min(limit, segment.last_step))
             effective_s += _stretch_s(segment, segment.fork_step, high, times, notes)
     lived = [segment for segment in segments if segment.last_step is not None]
-    begins = [time for segment in lived if (time := times.first(segment.id)) is not None]
-    ends = [time for segment in lived if (time := times.at(segment.id, segment.last_step or 0)) is not None]
+    begins = [time for segment in lived if (time := times(segment.id, None)) is not None]
+    ends = [time for segment in lived if (time := times(segment.id, segment.last_step or 0)) is not None]
     begin = min(begins, default=0.0)
     end = max([*ends, *([job.until] if job.until is not None and ends else [])], default=0.0)
     wall_s = max(0.0, end - begin)

@@ -62,8 +62,6 @@ def one_by_one(blocks: list[Placed]) -> Iterator[Placed]:
 
 def _rising(blocks: Sequence[PointsBlock]) -> bool:
     """Whether the rows of some blocks, in the order of their times, have steps that never go back."""
-    if any(len(block.steps) != len(block.times) or len(block.steps) % 8 for block in blocks):
-        return False  # the door refuses such; stored before it did, it is met where rows are read
     steps = np.concatenate([np.frombuffer(block.steps, dtype="<i8") for block in blocks])
     times = np.concatenate([np.frombuffer(block.times, dtype="<f8") for block in blocks])
     in_time = steps[np.argsort(times, kind="stable")]

@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import quote, unquote
 
 from stabilitybackend.errors import RedisStartError
@@ -162,9 +161,7 @@ class EmbeddedRedis:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _supervise(self) -> None:

@@ -12,7 +12,6 @@ import json
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from stabilitybackend.errors import FolderInUse
@@ -85,9 +84,7 @@ class FolderLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

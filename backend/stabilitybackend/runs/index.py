@@ -163,8 +163,7 @@ class RunIndex:
 
     async def stored(self, run_id: str) -> Run:
         """Return a run as it was stored last."""
-        found: Any = await self._redis.hgetall(RunKeys(run_id).meta)
-        return _run(run_id, found)
+        return (await self.stored_all([run_id]))[0]
 
     async def stored_all(self, run_ids: Sequence[str]) -> list[Run]:
         """Return several of them, in one call for BATCH."""

@@ -247,19 +247,19 @@ class RunManager:
         """
         with redis_errors():
             page = await self._index.page(limit, cursor, project)
-            away = [run_id for run_id in page.ids if not self._is_ready(run_id)]
+            away = [run_id for run_id in page.ids if self._ready(run_id) is None]
             stored = {run.run_id: run for run in await self._index.stored_all(away)}
         runs = [self._shown(run_id, stored.get(run_id)) for run_id in page.ids]
         return RunPage([run for run in runs if run is not None], page.total, page.next, self.storing)
 
-    def _is_ready(self, run_id: str) -> bool:
+    def _ready(self, run_id: str) -> RunWorker | None:
         worker = self._workers.get(run_id)
-        return worker is not None and worker.readiness.reached
+        return worker if worker is not None and worker.readiness.reached else None
 
     def _shown(self, run_id: str, stored: Run | None) -> Run | None:
+        if (ready := self._ready(run_id)) is not None:
+            return ready.run()
         worker = self._workers.get(run_id)
-        if worker is not None and worker.readiness.reached:
-            return worker.run()
         return worker.internal_errors.marked(stored) if worker is not None and stored is not None else stored
 
     # --- storage -------------------------------------------------------------------------------------------------

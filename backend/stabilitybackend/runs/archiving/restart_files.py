@@ -22,23 +22,22 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 
 from stabilitybackend.errors import SnapshotError
-from stabilitybackend.points.memtable import RowPlace, RowRange, TableRows
+from stabilitybackend.points.memtable import RowRange
+from stabilitybackend.saving import Unfit, pack, unpack
 from stabilitybackend.streams import stream_order
 
 __all__ = ["FoldHead", "Found", "RestartFiles", "RestartShare", "frame_checksum"]
 
 #: Raise it when the layout changes: files of another version are passed over.
-VERSION = 1
+VERSION = 2
 _MAGIC = b"SBRS"
 #: Magic, version, length of what follows, CRC-32 of it; little-endian.
 _HEADER = struct.Struct("<4sHQI")
 _FOLD = "fold"
 _POINTS = "points-"
 T = TypeVar("T")
-_encoder = msgspec.msgpack.Encoder()
 
 
 @dataclass(slots=True)
@@ -90,25 +89,6 @@ class _Fold(msgspec.Struct, array_like=True):
     snapshot: bytes
 
 
-class _Rows(msgspec.Struct, array_like=True):
-    segment: int
-    rank: int | None
-    node: str
-    stray: bool
-    names: list[str]
-    steps: memoryview
-    times: memoryview
-    order: memoryview
-    values: memoryview
-
-
-class _Record(msgspec.Struct, array_like=True):
-    begin: tuple[str, int, int, int]
-    end: tuple[str, int, int, int]
-    marks: memoryview
-    tables: list[_Rows]
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """What the files of a run hold.
@@ -152,7 +132,7 @@ class RestartFiles:
         for begins_at, stretch in stretches:
             begun = "ab" if stretch.begin.frames else "wb"  # what a failed try left is written over
             with open(self.path / f"{_POINTS}{begins_at}", begun) as file:
-                written += file.write(_packed(_record(stretch)))
+                written += file.write(_packed(stretch))
         new = self.path / f"{_FOLD}.new"
         written += new.write_bytes(_packed(_Fold(head, snapshot)))
         new.replace(self.path / _FOLD)
@@ -184,7 +164,7 @@ class RestartFiles:
         while stream_order(at) < stream_order(fold.head.to_id):
             file, begins_at = f"{_POINTS}{at}", at
             for body, ends in _unpacked(self._read(file), file):
-                stretch = _stretch(_decoded(body, _Record))
+                stretch = _decoded(body, RowRange)
                 if stretch.begin.to_id != at:
                     raise _unusable(f"{file} goes on at {stretch.begin.to_id}, expected {at}")
                 stretches.append(stretch)
@@ -235,12 +215,9 @@ def frame_checksum(message: bytes) -> int:
     return zlib.crc32(message)
 
 
-def _packed(content: _Fold | _Record) -> bytearray:
-    packed = bytearray(_HEADER.size)
-    _encoder.encode_into(content, packed, _HEADER.size)
-    with memoryview(packed)[_HEADER.size :] as body:
-        _HEADER.pack_into(packed, 0, _MAGIC, VERSION, len(body), zlib.crc32(body))
-    return packed
+def _packed(content: _Fold | RowRange) -> bytes:
+    body = pack(content)
+    return _HEADER.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + body
 
 
 def _unpacked(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
@@ -267,45 +244,9 @@ def _unpacked(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
 
 def _decoded(body: memoryview, kind: type[T]) -> T:
     try:
-        return msgspec.msgpack.decode(body, type=kind)
-    except msgspec.DecodeError as error:
-        raise _unusable(f"a record can't be read: {error}") from error
-
-
-def _record(stretch: RowRange) -> _Record:
-    tables = [
-        _Rows(
-            rows.segment, rows.rank, rows.node, rows.stray, rows.names,
-            _view(rows.steps), _view(rows.times), _view(rows.order), _view(rows.values),
-        )
-        for rows in stretch.tables
-    ]  # fmt: skip
-    return _Record(_place(stretch.begin), _place(stretch.end), _view(stretch.marks), tables)
-
-
-def _view(values: np.ndarray) -> memoryview:
-    return np.ascontiguousarray(values).data.cast("B") if values.size else memoryview(b"")
-
-
-def _place(place: RowPlace) -> tuple[str, int, int, int]:
-    return place.to_id, place.frames, place.bytes, place.order
-
-
-def _stretch(record: _Record) -> RowRange:
-    try:
-        tables = [
-            TableRows(
-                rows.segment, rows.rank, rows.node, rows.stray, rows.names,
-                np.frombuffer(rows.steps, np.int64), np.frombuffer(rows.times, np.float64),
-                np.frombuffer(rows.order, np.int64),
-                np.frombuffer(rows.values, np.float64).reshape(len(rows.names), -1),
-            )
-            for rows in record.tables
-        ]  # fmt: skip
-        marks = np.frombuffer(record.marks, np.int64).reshape(-1, 3)
-    except ValueError as error:
-        raise _unusable(f"a record can't be read: {error}") from error
-    return RowRange(RowPlace(*record.begin), RowPlace(*record.end), marks, tables)
+        return unpack(kind, body, "a record")
+    except Unfit as error:
+        raise _unusable(str(error)) from error
 
 
 def _unusable(what: str) -> SnapshotError:

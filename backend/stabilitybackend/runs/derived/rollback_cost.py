@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from stabilitybackend.archive.series import SeriesKey
 from stabilitybackend.fleet.rollback_cost import CostFacts, rollback_costs
-from stabilitybackend.lineage.tree import Segment
-from stabilitybackend.points.store import StoreView
-from stabilitybackend.points.timestamps import TimesFound
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.rollback_cost import RollbackCosts
 from stabilitybackend.schema.runs import STATUSES
@@ -18,28 +14,6 @@ from stabilitybackend.schema.runs import STATUSES
 __all__ = ["rollback_costs_of"]
 
 _GPU = re.compile(r"gpu/(\d+)/")
-
-
-class _Times:
-    """``LogTimes`` over a view of the store."""
-
-    def __init__(
-        self, segments: Sequence[Segment], keys: Mapping[int, SeriesKey], view: StoreView, found: TimesFound
-    ) -> None:
-        self._segments = segments
-        self._keys = keys
-        self._view = view
-        self._found = found
-
-    def first(self, segment: int) -> float | None:
-        return self._find(segment, None)
-
-    def at(self, segment: int, step: int) -> float | None:
-        return self._find(segment, step)
-
-    def _find(self, segment: int, step: int | None) -> float | None:
-        key, facts = self._keys.get(segment), self._segments[segment]
-        return None if key is None or not facts.points else self._found.time(self._view, key, facts, step)
 
 
 def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts]:
@@ -65,7 +39,11 @@ def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts
     )
     heads = [segment for _, segment in state.fold.heads]
     incidents = state.incidents.all()
-    times = _Times(segments, keys, view, found)
+
+    def times(segment: int, step: int | None) -> float | None:
+        key, facts = keys.get(segment), segments[segment]
+        return None if key is None or not facts.points else found.time(view, key, facts, step)
+
     return lambda: RollbackCosts(*rollback_costs(segments, heads, times, incidents, job), view.problems)
 
 
