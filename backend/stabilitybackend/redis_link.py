@@ -54,8 +54,8 @@ _AWAY = (
     ClusterDownError,
     TryAgainError,
 )
-#: Error words without a class of their own in redis-py: disk full or failing, replica without master, and the like.
-_AWAY_WORDS = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "LOADING", "OOM", "READONLY", "CLUSTERDOWN")
+#: Error codes without a class of their own in redis-py: disk full or failing, replica without master, and the like.
+_AWAY_CODES = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "LOADING", "OOM", "READONLY", "CLUSTERDOWN")
 #: What redis-py says when all connections of our own pool are in use.
 _NONE_FREE = "No connection available."
 
@@ -64,7 +64,6 @@ class InRedis:
     """What the server keeps in Redis beside the runs.
 
     Args:
-        redis: client of the server.
         clock: unix seconds now.
     """
 
@@ -179,15 +178,15 @@ def _check_role(info: Mapping[str, object], place: str) -> None:
 def as_unavailable(error: BaseException) -> Unavailable | None:
     """Return Unavailable if ``error`` means that Redis is away for now, else None."""
     away = isinstance(error, (OSError, *_AWAY)) or (
-        isinstance(error, ResponseError) and str(error).startswith(_AWAY_WORDS)
+        isinstance(error, ResponseError) and str(error).startswith(_AWAY_CODES)
     )
     if not away:
         return None
     if str(error) == _NONE_FREE:  # it may be well: nobody asked it
-        words = f"Redis is slow: no connection to it became free within {POOL_WAIT_S:g} s"
+        text = f"Redis is slow: no connection to it became free within {POOL_WAIT_S:g} s"
     else:
-        words = f"Redis is away: {error or type(error).__name__}"
-    return Unavailable(words, hint="nothing was lost; it is tried again", code="redis_away")
+        text = f"Redis is away: {error or type(error).__name__}"
+    return Unavailable(text, hint="nothing was lost; it is tried again", code="redis_away")
 
 
 @contextmanager

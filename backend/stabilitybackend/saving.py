@@ -2,7 +2,7 @@
 
 A part is a ``Stateful`` object or a dataclass. Its bytes are MessagePack without names of classes: what they mean says
 the type that they are read as, so that whoever made them can make values of these types and nothing else. Beside them
-stands a version, which a person raises, and a shape, which changes with any declared name or type.
+is a version, which a person raises, and a shape, which changes with any declared name or type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds out within seconds whether Redis takes writes, and says in words why not.
+"""Finds out within seconds whether Redis takes writes, and says why not.
 
 A server that answers PING may store nothing: its memory or its disk is full, or it has become a replica. So a small key
 is written every PROBE_S, and whoever could not store something real says so too.
@@ -28,7 +28,7 @@ DOUBT_S = 3.0
 
 _NOTHING_LOST = "Training goes on: agents keep what is not stored and send it again"
 #: The beginning of what Redis answers: code, what that means, what to do.
-_WORDS = {
+_PROBLEMS = {
     "OOM": (
         "redis_full",
         "Redis is full: its memory has reached maxmemory",
@@ -55,12 +55,12 @@ _AWAY = ("redis_away", "Redis does not answer", "start it, and check the way to 
 
 
 def trouble_of(error: BaseException, since: float) -> StoringProblem:
-    """Return in words what ``error``, which Redis answered to a write, means."""
+    """Return what ``error``, which Redis answered to a write, means."""
     text = str(error)
     name = type(error).__name__
     known = {"OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
-    word = next((word for word in _WORDS if text.startswith(word) or known.get(name) == word), "")
-    code, problem, hint = _WORDS.get(word, _AWAY)
+    prefix = next((prefix for prefix in _PROBLEMS if text.startswith(prefix) or known.get(name) == prefix), "")
+    code, problem, hint = _PROBLEMS.get(prefix, _AWAY)
     return StoringProblem(
         code, f"{problem}. Nothing is stored", f"{hint[0].upper()}{hint[1:]}. {_NOTHING_LOST}.", since
     )

@@ -27,8 +27,8 @@ ROW_BYTES = 24
 BULK_CHUNKS = 64
 #: A read of more than this share of the cache passes by it: one long export must not turn out what charts need.
 BULK_SHARE = 0.25
-#: A block that is cut is made from its rows where it has no more than these: a look at a finer level would cost a read
-#: of its own, and so many rows lie in one chunk or two.
+#: A block that is cut is made from its rows where it has no more than these: a finer level would cost a read of
+#: its own, and so many rows lie in one chunk or two.
 EDGE_ROWS = 8_192
 
 
@@ -36,8 +36,6 @@ class PartReader:
     """Reads one part. Any thread may ask at any time; what it returns is shared and must not be written to.
 
     Args:
-        location: where the files are.
-        run_id: the run.
         part: as ``write_part`` returned it.
         cache: of decoded arrays, shared by all readers.
 

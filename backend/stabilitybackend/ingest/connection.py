@@ -103,7 +103,7 @@ class AgentConnection:
                 await closing
 
     async def _end(self, ends: list[BaseException | None]) -> None:
-        """Close the connection, with a word about it where there is a reason that the agent can't know."""
+        """Close the connection; where the agent can't know the reason, send it."""
         for how in ends:
             if isinstance(how, AgentGone | WebSocketDisconnect | asyncio.CancelledError) or how is None:
                 continue

@@ -74,9 +74,6 @@ class _WaitingFrames:
 class Ingest:
     """The writer of one process. ``start`` it in the event loop, ``stop`` it at the end; a context manager as well.
 
-    Args:
-        redis: client of the server that holds the streams.
-
     Attributes:
         stored: frames stored since the start. stored_records: rows and events in them, also those stored before.
         duplicates: frames that were stored before.

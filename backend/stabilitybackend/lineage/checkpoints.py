@@ -15,7 +15,7 @@ __all__ = ["CheckpointBook", "LoggedCheckpoint", "UsableCheckpoints"]
 
 @dataclass
 class LoggedCheckpoint:
-    """A checkpoint that the job announced."""
+    """A checkpoint that the job announced. What ``schema.lineage.Checkpoint`` adds changes with forks and incidents."""
 
     step: int
     path: str

@@ -118,7 +118,7 @@ class LineageFold(Stateful):
         return state
 
     def _head_at(self, time: float) -> int:
-        """Return what the head was at ``time``: a process whose first word is late began where the job was then."""
+        """Return what the head was at ``time``: a process whose first message is late began where the job was then."""
         return next((segment for created, segment in reversed(self.heads) if created <= time), 0)
 
     def _lead(self, segment: Segment) -> None:

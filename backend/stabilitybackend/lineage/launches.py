@@ -5,8 +5,8 @@ in a launch of which a process has ended; ranks wait for each other in the first
 the one with the nearest start in time is meant. While a process has no row it may still come to another launch.
 
 What can't be known: of two launches that follow each other more closely than the processes of one launch do, in which
-one a rank was started that died before its first word in the other; and to which launch rows belong that come before
-any word of the earlier process of their rank and of the other ranks of their launch.
+one a rank was started that died before its first message in the other; and to which launch rows belong that come before
+any message of the earlier process of their rank and of the other ranks of their launch.
 """
 
 from __future__ import annotations

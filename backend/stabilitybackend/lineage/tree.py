@@ -20,7 +20,7 @@ ROOT_FORK = -1
 
 @dataclass
 class Segment:
-    """An unbroken stretch of steps.
+    """An unbroken stretch of steps as the fold keeps and saves it; ``schema.lineage.Segment`` is what people see of it.
 
     Attributes:
         id: 0 for the root, then in the order of creation.
@@ -58,7 +58,7 @@ class Segment:
     applied: dict[str, Any] | None = None
 
     def note_applied(self, applied: Mapping[str, Any]) -> None:
-        """A rank says what it changed; where ranks differ, the value says that."""
+        """Take what a rank reports as changed; where ranks differ, the value says that."""
         known = self.applied
         differing = {name for name in applied if known is not None and known.get(name, applied[name]) != applied[name]}
         self.applied = {**applied, **(known or {}), **dict.fromkeys(differing, "differs between ranks")}
@@ -138,8 +138,8 @@ class SegmentTree(Stateful):
     def news(self) -> list[ShownSegment]:
         """Return the segments of which something changed since the last call, as the API has them."""
         labels = self._labels()
-        told, self._news = [self._shown(self._segments[segment], labels) for segment in self._news], {}
-        return told
+        shown, self._news = [self._shown(self._segments[segment], labels) for segment in self._news], {}
+        return shown
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
@@ -183,7 +183,7 @@ class SegmentTree(Stateful):
         parent = self.segment_at(origin, fork_step)
         segment = Segment(len(self._segments), key, parent, fork_step, cause, created=created, **facts)
         if cause == "declared" and segment.applied is None:
-            segment.applied = dict(segment.changes)  # the job's own word
+            segment.applied = dict(segment.changes)  # what the job declared
         self._segments.append(segment)
         self._by_key.setdefault(key, []).append(segment.id)
         self.touch(segment.id)

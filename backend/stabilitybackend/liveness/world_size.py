@@ -41,6 +41,9 @@ class LaunchSize:
 class LaunchSizes(Stateful):
     """The launches of one run, and the GPUs of its nodes.
 
+    A launch counts before its first row, by the lowest rank that sent anything; ``TrainingIntervals`` holds only those
+    that logged, by the lowest rank that logs, which may be another one.
+
     Attributes:
         size: ranks of the newest launch.
     """

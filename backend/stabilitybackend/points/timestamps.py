@@ -11,7 +11,7 @@ from stabilitybackend.points.store import RunStore
 
 __all__ = ["TimesFound", "first_row", "last_row"]
 
-#: Steps looked at first for a row; each further look goes so many times further.
+#: Steps read first for a row; each further read goes so many times further.
 _SEARCH_STEPS = 64
 _SEARCH_FACTOR = 32
 #: Metrics looked at for a segment that has none of the usual ones: the first ones that the run logged.

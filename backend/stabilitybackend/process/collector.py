@@ -1,12 +1,13 @@
 """Keeps the pauses of Python's collector of cycles short, however much the server holds.
 
-Its rarest look goes through every container that there is, and the whole process stops meanwhile: for 0.1 to 0.3 s with
-16,384 ranks or 500 runs. So what has stayed is set aside after each such look (``gc.freeze``), and the next one goes
+A full collection goes through every container that there is, and the whole process stops meanwhile: for 0.1 to 0.3 s
+with 16,384 ranks or 500 runs. So what has stayed is set aside after each one (``gc.freeze``), and the next one goes
 through what was made since. What is set aside is freed as ever once nothing refers to it; only a cycle among it has to
-wait for a look at everything. That comes while nobody is connected, or when very much was set aside.
+wait for a collection of everything. That comes while nobody is connected, or when very much was set aside.
 
 Left to itself the collector waits for more containers made than freed. Where each message of an agent takes the place
-of the one before, that is never so, and it meets them all at once some time: so there is a look every now and then.
+of the one before, that is never so, and it meets them all at once some time: so new ones are collected every now and
+then.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from typing import Literal
 
 __all__ = ["COLLECT_EVERY_S", "NEW_OBJECTS", "SET_ASIDE_FROM", "CycleCollector"]
 
-#: New containers after which the collector looks at all that was not set aside: each takes 0.3 to 1 us.
+#: New containers after which the collector goes through all that was not set aside: each takes 0.3 to 1 us.
 NEW_OBJECTS = 10_000
-#: Containers that must have stayed for them to be set aside: fewer cost little to be looked at again.
+#: Containers that must have stayed for them to be set aside: fewer cost little to go through again.
 SET_ASIDE_FROM = 10_000
-#: Containers set aside since the last look at everything with which the next one no longer waits for a quiet moment:
+#: Containers set aside since the last full collection with which the next one no longer waits for a quiet moment:
 #: some hundred MiB, were all of them in cycles that nobody needs.
 MAX_SET_ASIDE = 2_000_000
-#: How often what is new is looked at, if it is that much, and how often it is asked whether everything may be, seconds.
+#: How often what is new is collected, if it is that much, and how often it is asked whether everything may be, seconds.
 COLLECT_EVERY_S = 0.25
 TEND_EVERY_S = 60.0
 
@@ -41,8 +42,8 @@ class CycleCollector:
         clock: seconds; how long it stopped us.
 
     Attributes:
-        longest_s: the longest pause, by what was looked at: ``new`` or ``all``.
-        pauses_s: all of them together. looks_at_all: how often everything was looked at, but for the start.
+        longest_s: the longest pause, by what it went through: ``new`` or ``all``.
+        pauses_s: all of them together. full_collections: how often it went through everything, but for the start.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -53,7 +54,7 @@ class CycleCollector:
         self._thresholds = gc.get_threshold()
         self._begin = 0.0
         self._at_all = False
-        #: Objects that are set aside after a look at everything; whether more were since.
+        #: Objects that are set aside after a full collection; whether more were since.
         self._stay = 0
         self._more = False
 
@@ -78,12 +79,12 @@ class CycleCollector:
             self.tend(quiet())
 
     def collect_new(self) -> None:
-        """Look at what was not set aside, and set it aside, where it is enough for that."""
+        """Collect what was not set aside, and set it aside, where it is enough for that."""
         if len(gc.get_objects()) >= SET_ASIDE_FROM:
             gc.collect()
 
     def tend(self, quiet: bool) -> None:
-        """Look at everything where something was set aside and the moment is ``quiet``, or where it is very much."""
+        """Collect everything where something was set aside and the moment is ``quiet``, or where it is very much."""
         if self._more and (quiet or gc.get_freeze_count() - self._stay > MAX_SET_ASIDE):
             self._collect_all()
             self.full_collections += 1
@@ -93,7 +94,7 @@ class CycleCollector:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        gc.collect()  # CPython waits for a quarter more than its last look left: that is nothing from now on
+        gc.collect()  # CPython waits for a quarter more than its last collection left: that is nothing from now on
         self._at_all = self._more = False
         self._stay = gc.get_freeze_count()
 

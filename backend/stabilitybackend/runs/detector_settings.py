@@ -46,8 +46,6 @@ class DetectorSettings:
     """The changes of one run, and the fold's way through them.
 
     Args:
-        run_id: the run.
-        redis: client of the server that holds it.
         patiently: does something with Redis, again and again while it is away.
         channel: the run's browsers, which get each change.
         clock: unix seconds now.
@@ -80,7 +78,7 @@ class DetectorSettings:
         async with self._storing:
             stored: list[DetectorChange] = await self._patiently(self._stored)
             changes = [*stored, *(change for change in self._pending if change not in stored)]
-            # Two servers may store at once; which of two at one position came later is Redis' word.
+            # Two servers may store at once; Redis knows which of two at one position came later.
             self._changes = sorted(changes, key=lambda change: stream_order(change.position))
             self._state = None
 

@@ -23,9 +23,9 @@ BATCH = 200
 
 
 def announced(hello: Hello) -> dict[str, Any]:
-    """Return what an agent says of its run, project, name and config, as ``RunIndex.stored`` has it afterwards."""
-    said = {"project": hello.project, "name": hello.name, "config": orjson.loads(_config(hello))}
-    return {name: value for name, value in said.items() if value}
+    """Return what an agent reports of its run, project, name and config, as ``RunIndex.stored`` has it afterwards."""
+    facts = {"project": hello.project, "name": hello.name, "config": orjson.loads(_config(hello))}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _config(hello: Hello) -> bytes:

@@ -28,11 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class InternalErrors:
-    """What fails in one run now.
-
-    Args:
-        run_id: the run.
-    """
+    """What fails in one run now."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id

@@ -74,8 +74,6 @@ class Journal:
     """Reads and writes one run in Redis; every call goes on trying while Redis is away.
 
     Args:
-        run_id: the run.
-        redis: client of the server that holds it.
         clock: unix seconds now.
     """
 

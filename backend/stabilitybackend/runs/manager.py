@@ -1,4 +1,4 @@
-"""Keeps a worker for every run that somebody sends to or looks at, and lets idle ones go."""
+"""Keeps a worker for every run that somebody sends to or opens, and lets idle ones go."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ class RunManager:
     """All runs of this process; the gateway's ``RunServices``.
 
     Args:
-        redis: client of the server that holds the runs.
         clock: unix seconds now.
-        files: the archive of all runs.
         window_bytes: bytes of frames that the stream of each run keeps.
         limits: how long ranks may be stalled.
     """

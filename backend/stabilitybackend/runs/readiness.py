@@ -13,11 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Readiness:
-    """Lets those wait who need the whole state of a run.
-
-    Args:
-        run_id: the run.
-    """
+    """Lets those wait who need the whole state of a run."""
 
     def __init__(self, run_id: str) -> None:
         #: Why the archive can't be read at the start; it is tried again.

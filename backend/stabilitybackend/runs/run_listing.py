@@ -29,8 +29,6 @@ class RunListing:
     """What the list of runs shows of a run.
 
     Args:
-        run_id: the run.
-        index: stores it.
         channel: of the run's browsers.
         overview: of the browsers that see the list of runs.
 

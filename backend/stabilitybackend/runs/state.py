@@ -64,7 +64,7 @@ class RunState:
     """State of one run.
 
     Args:
-        run_id: its id. clock: unix seconds now.
+        clock: unix seconds now.
         undone: keys of inferred segments that somebody undid.
     """
 

@@ -40,7 +40,6 @@ class StreamWatch:
     """Waits on the streams of the runs that rest and have no agent here.
 
     Args:
-        redis: client of the server that holds the streams.
         workers: returns those that follow a run now.
     """
 

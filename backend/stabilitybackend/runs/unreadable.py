@@ -22,9 +22,6 @@ _log = logging.getLogger(__name__)
 class Unreadable(Stateful):
     """Counts of one run.
 
-    Args:
-        run_id: the run.
-
     Attributes:
         passed_over: events and blocks of points that were left out as a whole.
         defects: how many of them failed on a mistake of ours.

@@ -59,7 +59,7 @@ class RunWorker:
     """Owns the state of one run in this process.
 
     Args:
-        run_id: the run. redis: client of the server that holds its stream. clock: unix seconds now.
+        clock: unix seconds now.
         overview: channel of the list of runs. files: the archive of all runs.
         window_bytes: bytes of frames that the stream keeps.
         limits: how long its ranks may be stalled. fleet: what is remembered over all runs.
@@ -239,7 +239,7 @@ class RunWorker:
         with self.internal_errors.noted(JUDGING):
             changes = await self._slices.run(self.state.ticking())
         await self._conclude(changes)
-        with self.internal_errors.noted("telling of it"):
+        with self.internal_errors.noted("reporting it"):
             await self.report_to_fleet()
             await self._slices.run(self._health.flushing(self.state.statuses))
         await self._slices.breathe()
@@ -314,7 +314,7 @@ class RunWorker:
         return command
 
     async def acknowledge(self, incident_id: str, who: str) -> Incident:
-        """Note that somebody looks after an incident; return it.
+        """Note that somebody takes care of an incident; return it.
 
         Raises:
             NotFound: there is no such incident.

@@ -57,8 +57,6 @@ class ArchiveFiles:
     """What all runs of a process share: where files go, the cache of what is read, one writer at a time.
 
     Args:
-        location: of all files.
-        cache: of decoded arrays.
         clock: unix seconds now.
         token: a short name that was never used before, of letters and digits.
         restart: folder of this machine for what lets a restart begin where the last process ended; None keeps nothing.
@@ -86,9 +84,6 @@ class RunArchive:
     """The parts of one run.
 
     Args:
-        run_id: the run.
-        redis: client of the server that holds its stream.
-        files: shared by all runs.
         cuts: says where rollbacks left segments, as far as that is known now.
     """
 

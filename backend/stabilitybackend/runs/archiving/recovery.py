@@ -108,7 +108,7 @@ class Recovery:
     def _newest(self, found: Found, parts: list[PartReader]) -> RunState | None:
         """Return the state that was written down last, with all of its points; None where that is of no use."""
         try:
-            state = snapshot.load(found.snapshot, self.run_id, self.clock, self.undone)
+            state = snapshot.thaw(found.frozen, self.run_id, self.clock, self.undone)
         except SnapshotError as error:
             _log.warning("run %s: what was written down of it is not used: %s", self.run_id, error.message)
             return None

@@ -38,7 +38,6 @@ class Replay:
     """The frames of one run up to a moment.
 
     Args:
-        run_id: the run.
         parts: the archived ones, oldest first.
         newest: messages that were still in Redis, oldest first.
         values: values in all of them, about: a row of twelve metrics has twelve.
@@ -60,7 +59,7 @@ class Replay:
             stopped: asked before each frame.
 
         Raises:
-            Stopped: ``stopped`` said so.
+            Stopped: ``stopped`` returned True.
             BadRequest: there are more values.
             ArchiveError: a file can't be read.
         """
@@ -113,8 +112,6 @@ async def replay(redis: Redis, run_id: str, now: Callable[[], tuple[RunState, st
     """Return the frames of a run as they are now, none missing and none twice.
 
     Args:
-        redis: client of the server that holds the run.
-        run_id: the run.
         now: returns its state and the stream id of the newest frame in it.
 
     Raises:

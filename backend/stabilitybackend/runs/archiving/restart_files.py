@@ -74,7 +74,6 @@ class FoldHead(msgspec.Struct, frozen=True, array_like=True):
     """At which frame a fold was written down.
 
     Args:
-        run_id: the run.
         to_id: stream id of the newest frame in it.
         checksum: of that frame's message: a stream that was emptied may give an id twice.
     """
@@ -86,7 +85,7 @@ class FoldHead(msgspec.Struct, frozen=True, array_like=True):
 
 class _Fold(msgspec.Struct, array_like=True):
     head: FoldHead
-    snapshot: bytes
+    frozen: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +93,13 @@ class Found:
     """What the files of a run hold.
 
     Attributes:
-        head: the frame up to which they reach. snapshot: of the fold at that frame (``snapshot.load``).
+        head: the frame up to which they reach. frozen: the fold at that frame (``snapshot.thaw``).
         stretches: the rows up to it, in their order.
         begins_at, length: the points' file that ends there: the stream id in its name, and its bytes up to there.
     """
 
     head: FoldHead
-    snapshot: bytes
+    frozen: bytes
     stretches: list[RowRange]
     begins_at: str
     length: int
@@ -118,7 +117,7 @@ class RestartFiles:
         self.path = folder / run_id
         self._run_id = run_id
 
-    def write(self, stretches: Sequence[tuple[str, RowRange]], head: FoldHead, snapshot: bytes) -> int:
+    def write(self, stretches: Sequence[tuple[str, RowRange]], head: FoldHead, frozen: bytes) -> int:
         """Append rows, each to the points' file that begins after the given stream id, then replace the fold.
 
         Returns:
@@ -134,7 +133,7 @@ class RestartFiles:
             with open(self.path / f"{_POINTS}{begins_at}", begun) as file:
                 written += file.write(_packed(stretch))
         new = self.path / f"{_FOLD}.new"
-        written += new.write_bytes(_packed(_Fold(head, snapshot)))
+        written += new.write_bytes(_packed(_Fold(head, frozen)))
         new.replace(self.path / _FOLD)
         return written
 
@@ -175,7 +174,7 @@ class RestartFiles:
                 raise _unusable(f"{file} holds nothing")
         if at != fold.head.to_id:
             raise _unusable(f"the points reach {at}, expected {fold.head.to_id}")
-        return Found(fold.head, fold.snapshot, stretches, begins_at, length)
+        return Found(fold.head, fold.frozen, stretches, begins_at, length)
 
     def trim(self, found: Found) -> None:
         """Remove what lies behind ``found``: rows that no fold names. Raises OSError when that is not possible."""

@@ -51,7 +51,6 @@ class RestartPoints:
     """How far one run is written down.
 
     Args:
-        run_id: the run.
         share: where the files are, and what is counted.
         clock: unix seconds now.
         cpu: CPU seconds of the calling thread; a write waits for its disk, which costs nobody anything.
@@ -224,7 +223,7 @@ class RestartPoints:
 
         def write() -> float:
             begin = self._cpu()
-            files.write(stretches, head, snapshot.seal(frozen, packed=False))
+            files.write(stretches, head, frozen)
             if archived_to != self._archived_to:
                 files.remove_before(archived_to)
             return self._cpu() - begin

@@ -33,8 +33,6 @@ class Retention:
     that was cut off from us for so long and comes back makes its run again, from what its spool still has.
 
     Args:
-        manager: deletes runs.
-        index: lists them.
         clock: unix seconds now.
         audit: where it is written down what was deleted, by whom.
     """

@@ -22,7 +22,7 @@ from stabilitybackend.errors import SnapshotError
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.saving import Unfit, packed_list, unpacked_list
 
-__all__ = ["SnapshotError", "freeze", "load", "seal"]
+__all__ = ["SnapshotError", "freeze", "load", "seal", "thaw"]
 
 #: Of the layout. Raise it when that changes; what is in a part has a version there.
 VERSION = 6
@@ -39,32 +39,30 @@ def freeze(state: RunState) -> bytes:
     return packed_list(state.saved())
 
 
-def seal(frozen: bytes, *, packed: bool = True) -> bytes:
-    """Return the snapshot for ``freeze``'s answer. Pure and the longer part of the work: may run in a thread.
-
-    Args:
-        packed: make it small; else make it fast, for one that is soon replaced.
-    """
-    body = zlib.compress(frozen, _LEVEL if packed else zlib.Z_NO_COMPRESSION)
+def seal(frozen: bytes) -> bytes:
+    """Return the snapshot for ``freeze``'s answer. Pure and the longer part of the work: may run in a thread."""
+    body = zlib.compress(frozen, _LEVEL)
     return _HEADER.pack(_MAGIC, VERSION, len(frozen), zlib.crc32(body)) + body
 
 
 def load(data: bytes, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> RunState:
-    """Return the state that ``seal`` wrote: ready for the next frame, its store, incidents and commands empty.
+    """Return the state that ``seal`` wrote, as ``thaw`` does. Raises SnapshotError where it is damaged, too."""
+    return thaw(_open(data), run_id, clock, undone)
+
+
+def thaw(frozen: bytes, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> RunState:
+    """Return the state that ``freeze`` wrote: ready for the next frame, its store, incidents and commands empty.
 
     Where ``judge.unfit`` names detectors, call ``judge.judge_again`` when the points are in its store.
 
     Args:
-        data: a snapshot.
-        run_id: the run.
         clock: unix seconds now.
-        undone: keys of the inferred segments that somebody said are none, as they are stored now.
+        undone: keys of the inferred segments that somebody undid, as they are stored now.
 
     Raises:
-        SnapshotError: it is damaged, was made by another version, holds what no snapshot holds, or a segment in it
-            has been undone since.
+        SnapshotError: it was made by another version, holds what no snapshot holds, or a segment in it has been undone
+            since.
     """
-    frozen = _open(data)
     state = RunState(run_id, clock, undone)
     try:
         state.restore(unpacked_list(frozen))

@@ -46,8 +46,6 @@ class RunWindow:
     """Bounds what Redis and memory hold of a run.
 
     Args:
-        run_id: the run.
-        archive: where its oldest frames go.
         limit_bytes: the window: bytes of frames that the stream holds.
         clock: unix seconds now.
         changed: called when the archive has taken something over, or could not.

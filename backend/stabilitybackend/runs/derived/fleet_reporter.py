@@ -22,12 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class FleetReporter:
-    """What the fleet knows of one run.
-
-    Args:
-        run_id: the run.
-        fleet: the server's memory.
-    """
+    """What the fleet knows of one run."""
 
     def __init__(self, run_id: str, fleet: Fleet) -> None:
         self._run_id = run_id

@@ -20,7 +20,6 @@ def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts
     """Return what works out the costs of a run as it is now. Call this on the event loop, and the answer in a thread.
 
     Args:
-        state: the run.
         now: unix seconds.
     """
     segments = [replace(segment) for segment in state.fold.tree]

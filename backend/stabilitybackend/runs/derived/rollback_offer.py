@@ -62,7 +62,7 @@ def offer_of(state: RunState, incident_id: str | None = None) -> Offer:
     """Return the rollback that is suggested now.
 
     Args:
-        incident_id: the incident that somebody looks at, None for the run.
+        incident_id: the incident that somebody opened, None for the run.
 
     Raises:
         NotFound: there is no such incident.

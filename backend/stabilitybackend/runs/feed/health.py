@@ -69,7 +69,7 @@ class HealthFeed:
         self._sources: dict[str, list[str]] = {}
         self._waits_for: list[int] = []
         self._joined = channel.joined
-        self._looks = 0
+        self._messages = 0
 
     def put(self, agent: AgentHealth) -> None:
         """Take an agent's newest report."""
@@ -95,7 +95,7 @@ class HealthFeed:
             return
         judged = judge()
         yield
-        self._looks += 1
+        self._messages += 1
         if self._joined != self._channel.joined:
             # Whoever has come asks for the agents and gets what is so at that moment: every column once more then.
             self._joined = self._channel.joined
@@ -110,15 +110,15 @@ class HealthFeed:
         for index, (name, agent) in enumerate(due.items()):
             static, columns = _static(agent), self._columns(agent)
             columns["status"] = self._statuses(name, judged)
-            told = self._reported.get(name)
+            before = self._reported.get(name)
             self._reported[name] = (static, columns)
-            if told is None or told[0] != static or (index + self._looks) % WHOLE_EVERY == 0:
+            if before is None or before[0] != static or (index + self._messages) % WHOLE_EVERY == 0:
                 whole.append(_whole(agent))
                 # All that is no field of a rank.
                 changed = {"status": columns["status"]}
                 changed |= {"beat": columns["beat"]} if any(at is not None for at in columns["beat"]) else {}
             else:
-                changed = {key: column for key, column in columns.items() if told[1].get(key) != column}
+                changed = {key: column for key, column in columns.items() if before[1].get(key) != column}
             one: dict[str, Any] = {"agent": name, "time": _offset(_time(agent.time), base)}
             one.update((key, _packed(key, column, base, words)) for key, column in changed.items())
             news.append(one)
@@ -156,7 +156,7 @@ class HealthFeed:
             since = _time(rank.phase_start)
             _, beat_at = beats.get(rank.source, (None, time))
             cpu = proc.cpu
-            stands = since is None or time - since >= WCHAN_AFTER_S
+            stays = since is None or time - since >= WCHAN_AFTER_S
             columns["step"].append(rank.step)
             columns["start"].append(_time(rank.step_start))
             columns["since"].append(since)
@@ -164,7 +164,7 @@ class HealthFeed:
             # Steps of 5 %: finer than anybody reads, and a column that mostly stays as it is.
             columns["cpu"].append(None if cpu is None else 5 * round(20 * min(max(cpu, 0.0), 99.0)))
             columns["proc"].append((proc.state or " ")[:1])
-            columns["wchan"].append(_text(proc.wchan) if stands else "")
+            columns["wchan"].append(_text(proc.wchan) if stays else "")
             columns["beat"].append(beat_at if time - beat_at >= HEARTBEAT_STALLED_S else None)
             columns["budget"].append(_budget(rank.budget_s))
         return columns
