@@ -19,6 +19,8 @@ _PROGRAM = [sys.executable, "-m", "stabilitybackend.cli", "demo"]
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: A training script that starts at once, under the real torchrun.
 _QUICK = str(Path(__file__).with_name("quick"))
+#: The real one, with fewer rows a step.
+_SMALL = str(Path(__file__).with_name("small"))
 
 
 def processes_of(folder: Path) -> dict[int, str]:
@@ -37,11 +39,13 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 @pytest.mark.torch
 @TORCH
-def test_the_headless_demo_rolls_back_what_broke_and_proves_it(tmp_path: Path, free_port: int) -> None:
-    arguments = ["--headless", "--json", "--fault-step", "60"]
+def test_the_headless_demo_rolls_back_what_broke_and_proves_it(tmp_path: Path, free_port: int, tokens: Path) -> None:
+    arguments = ["--headless", "--json", "--fault-step", "60", "--example-dir", _SMALL]
     where = ["--data-dir", str(tmp_path / "demo"), "--port", str(free_port)]
 
-    done = subprocess.run([*_PROGRAM, *arguments, *where], capture_output=True, text=True, timeout=240, check=False)
+    env = {**os.environ, "SMALL_JOB_TOKENS": str(tokens)}
+    command = [*_PROGRAM, *arguments, *where]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
 
     assert done.stdout.count("\n") == 1, done.stdout
     result = json.loads(done.stdout)
