@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from redis import Redis as SyncRedis
-from redis.asyncio import Redis
 from websockets.asyncio.client import connect
 
 from stabilitybackend.api.server import reasons
@@ -151,13 +150,6 @@ async def test_a_full_disk_under_redis_is_said_and_taken_back_when_there_is_room
             assert refused.code == "busy"
             ballast.unlink()
             await asyncio.to_thread(wait_until, lambda: codes(server) == [], 20, "readyz is well again")
-
-
-@pytest.fixture
-async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(redis, tmp_path / "archive")
-    yield stage
-    await stage.manager.stop()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +99,6 @@ def test_the_program_says_how_many_runs_it_leaves_out_and_shows_all_when_asked(
     _, everything, _ = program("runs", "--limit", "0", "--url", server.url)
     assert "the newest 3 of 5 runs" in some
     assert ["run-1" in some, "run-0" in everything, " of 5 runs" in everything] == [False, True, False]
-
-
-@pytest.fixture
-async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(redis, tmp_path / "archive")
-    yield stage
-    await stage.manager.stop()
 
 
 async def test_a_restart_takes_up_a_run_under_way_that_is_older_than_six_hundred_others(stage: Stage) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from redis.asyncio import Redis
 
 from stabilitybackend.backtest import Backtest, backtest, read_files
 from stabilitybackend.detectors.registry import DETECTORS
@@ -22,13 +20,6 @@ from support.manager_stack import Stage
 
 DECLARED = eventful_rows(declared=True)
 SILENT = eventful_rows(declared=False)
-
-
-@pytest.fixture
-async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(redis, tmp_path / "archive")
-    yield stage
-    await stage.manager.stop()
 
 
 @pytest.mark.parametrize("rows", [DECLARED, SILENT], ids=["declared", "silent"])

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from support.cli_program import Program, program_in
-
-
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Program:
-    return program_in(tmp_path, monkeypatch, capfd)
+from support.cli_program import Program
 
 
 def test_a_key_is_made_for_a_project_and_its_life_is_written_down(program: Program) -> None:

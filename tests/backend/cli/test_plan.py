@@ -7,21 +7,14 @@ import json
 import math
 from pathlib import Path
 
-import pytest
-
 from stabilitybackend.commands.restart_plan import EXIT_CODES
 from stabilityclient.wire import CommandMessage, Health
-from support.cli_program import Program, program_in
+from support.cli_program import Program
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
 
 CHECKPOINT = {"step": 5, "path": "c/5", "inside": None}
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
-    return program_in(tmp_path, monkeypatch, capsys)
 
 
 async def test_the_exit_code_says_what_a_launcher_does_and_the_file_is_the_plan(

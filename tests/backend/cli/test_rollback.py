@@ -6,20 +6,14 @@ import asyncio
 import io
 import math
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from stabilityclient.wire import CommandMessage
-from support.cli_program import Program, program_in
+from support.cli_program import Program
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
-    return program_in(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture

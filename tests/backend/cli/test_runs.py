@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stabilityclient.wire import CommandMessage
-from support.cli_program import Program, program_in
+from support.cli_program import Program
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
@@ -26,11 +26,6 @@ for step in range(50):
     run.log(step, {"loss": float("nan") if step == 7 else 1.0 / (step + 1)})
 run.finish()
 """
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
-    return program_in(tmp_path, monkeypatch, capsys)
 
 
 async def obey(agent: RawAgent, job: Job) -> None:

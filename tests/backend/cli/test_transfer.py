@@ -21,16 +21,11 @@ from stabilitybackend.importers.job import ImportJob, Options
 from stabilitybackend.importers.registry import IMPORTERS
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
-from support.cli_program import Program, program_in
+from support.cli_program import Program
 from support.gateway_stack import RawAgent
 from support.imported_run import ImportedRun
 from support.job_frames import Job
 from support.server_stack import RunningServer
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
-    return program_in(tmp_path, monkeypatch, capfd)
 
 
 def write_log(path: Path, steps: int = 40) -> Path:

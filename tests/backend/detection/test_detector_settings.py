@@ -6,13 +6,11 @@ import asyncio
 import math
 import socket
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from redis.asyncio import Redis
 
 from stabilitybackend.api import trial
 from stabilitybackend.ingest.ingest import Ingest
@@ -27,13 +25,6 @@ from support.server_stack import RunningServer
 from support.waiting import wait_until
 
 DEAF = {"spike": {"sensitivity": 0.0}}
-
-
-@pytest.fixture
-async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(redis, tmp_path / "archive")
-    yield stage
-    await stage.manager.stop()
 
 
 def spiky(job: Job, first: int, last: int, *spikes: int) -> list[Frame]:

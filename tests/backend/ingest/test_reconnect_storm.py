@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -73,13 +72,6 @@ async def test_an_error_reaches_all_who_wait_and_the_next_one_tries_again() -> N
     both = await asyncio.gather(flight.result(), flight.result(), return_exceptions=True)
     assert [type(one) for one in both] == [Unavailable, Unavailable]
     assert await flight.result() == 7
-
-
-@pytest.fixture
-async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(redis, tmp_path / "archive")
-    yield stage
-    await stage.manager.stop()
 
 
 async def _no_command(message: CommandMessage) -> None:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from stabilitybackend.backtest import backtest
 from stabilitybackend.errors import Conflict, NotFound, Unavailable
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
 from support.manager_stack import KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
-
-
-@pytest.fixture
-async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(redis, tmp_path / "archive")
-    yield stage
-    await stage.manager.stop()
 
 
 async def test_what_is_older_than_the_window_is_in_files_and_nothing_is_missing_or_double(stage: Stage) -> None:

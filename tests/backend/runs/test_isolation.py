@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.keys import RunKeys
@@ -19,13 +16,6 @@ from support.job_frames import Job
 from support.manager_stack import HELLO, Stage, rows
 
 OTHER = Hello("run-2", "a2", "n1", "0.1.0")
-
-
-@pytest.fixture
-async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(redis, tmp_path / "archive")
-    yield stage
-    await stage.manager.stop()
 
 
 async def _send(command: dict[str, Any]) -> None:

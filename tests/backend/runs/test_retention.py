@@ -23,7 +23,7 @@ from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilityclient.wire import Frame, Hello, encode_message
-from support.cli_program import Program, program_in
+from support.cli_program import Program
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
@@ -164,11 +164,6 @@ async def test_a_time_that_would_take_living_runs_is_refused(stage: Stage, days:
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
-    return program_in(tmp_path, monkeypatch, capsys)
 
 
 async def test_the_command_shows_merges_and_deletes_a_run(redis_url: str, tmp_path: Path, program: Program) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
-from redis.asyncio import Redis
 from websockets.exceptions import ConnectionClosed
 
 from stabilitybackend.errors import AgentGone
@@ -15,13 +11,6 @@ from stabilityclient.wire import CommandMessage, Welcome
 from support.gateway_stack import RawAgent, RecordingServices, RunningGateway
 from support.job_frames import Job
 from support.manager_stack import HELLO, Stage, points, rows
-
-
-@pytest.fixture
-async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
-    stage = Stage(redis, tmp_path / "archive")
-    yield stage
-    await stage.manager.stop()
 
 
 async def _no_command(message: CommandMessage) -> None:
