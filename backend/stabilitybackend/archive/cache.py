@@ -24,23 +24,20 @@ class ByteCache:
         max_bytes: bound on all entries together. What is larger alone is not kept.
 
     Attributes:
-        bytes: held now. hits, misses: of ``get`` and ``load``. evicted: entries dropped for room.
+        bytes: held now.
     """
 
     def __init__(self, max_bytes: int) -> None:
         if max_bytes < 0:
             raise ValueError(f"max_bytes is {max_bytes}: expected 0 or more bytes")
         self.max_bytes = max_bytes
-        self.bytes = self.hits = self.misses = self.evicted = 0
+        self.bytes = 0
         self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._loading: dict[Hashable, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def get(self, key: Hashable) -> Any | None:
-        """Return the entry and count a hit, or None and count a miss."""
+        """Return the entry, None where there is none."""
         with self._lock:
             return self._find(key)
 
@@ -58,7 +55,6 @@ class ByteCache:
             while self.bytes > self.max_bytes:
                 _, (_, freed) = self._entries.popitem(last=False)
                 self.bytes -= freed
-                self.evicted += 1
 
     def load(self, key: Hashable, read: Callable[[], tuple[T, int]]) -> T:
         """Return the entry; where there is none read it, once however many threads ask for it at the same time.
@@ -87,8 +83,6 @@ class ByteCache:
     def _find(self, key: Hashable) -> Any | None:
         entry = self._entries.get(key)
         if entry is None:
-            self.misses += 1
             return None
-        self.hits += 1
         self._entries.move_to_end(key)
         return entry[0]

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import repeat
-from typing import Any
 
 from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
 from stabilitybackend.lineage.changes import Change, Forked, LineageEvent, Placed
@@ -49,9 +48,6 @@ class LineageFold(Stateful):
     #: (number, source) of those that are not their rank's newest, as a heap: the oldest is forgotten first.
     _replaced: list[tuple[int, str]] = fresh(list)
     _seen: int = 0
-    _last_time: dict[str, float] = fresh(dict)
-    #: Source -> when its process started, unix seconds.
-    starts: dict[str, float] = fresh(dict)
     _held: dict[str, list[Placed]] = fresh(dict)
     #: (when it was created, id) of each segment that became the head, in order; the root is not among them.
     heads: list[tuple[float, int]] = fresh(list)
@@ -66,6 +62,11 @@ class LineageFold(Stateful):
     def ranks(self) -> list[int]:
         """Ranks seen so far, in order."""
         return sorted(self._newest)
+
+    @property
+    def starts(self) -> list[float]:
+        """When the processes started that say it, unix seconds."""
+        return [state.started for state in self._sources.values() if state.started > 0]
 
     def segment_of(self, source: str) -> int | None:
         """Return the segment that a source is in, None for one that is not known."""
@@ -98,7 +99,7 @@ class LineageFold(Stateful):
         if known is not None:
             return known
         before = None if info.rank is None else self._newest.get(info.rank)
-        if before is not None and self.starts.get(before, 0.0) <= info.started:
+        if before is not None and self._sources[before].started <= info.started:
             old = self._sources[before]
             marks = dict(old.marks)
             state = SourceState(info.source, info.rank, info.node, old.segment, marks, old.stride, old.last_step)
@@ -106,10 +107,10 @@ class LineageFold(Stateful):
             state = SourceState(info.source, info.rank, info.node, self._head_at(info.started))
         self._seen = state.number = self._seen + 1
         self._sources[info.source] = state
-        self.starts[info.source] = info.started
+        state.started = info.started
         self._relaunches.saw(info)
         replaced: str | None = info.source
-        if info.rank is not None and (before is None or self.starts.get(before, 0.0) <= info.started):
+        if info.rank is not None and (before is None or self._sources[before].started <= info.started):
             self._newest[info.rank], replaced = info.source, before
         if replaced is not None:
             heappush(self._replaced, (self._sources[replaced].number, replaced))
@@ -128,10 +129,9 @@ class LineageFold(Stateful):
     def _forget_oldest(self) -> None:
         if self._replaced:
             _, source = heappop(self._replaced)
-            tables: tuple[dict[str, Any], ...] = (self._sources, self.starts, self._last_time, self._held)
             self._relaunches.launches.forget(source)
-            for table in tables:
-                table.pop(source, None)
+            self._sources.pop(source, None)
+            self._held.pop(source, None)
 
     # --- points --------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,6 @@ class LineageFold(Stateful):
         """Place rows, of several sets of metrics where these were logged in turn."""
         rows = [rows_of(state, block) for block in blocks]
         times = [float(one.times[-1]) for one in rows]
-        self._last_time[state.source] = max(times)
         if state.rank is None:
             for one in rows:
                 yield from self._split(one, [self.tree.segment_at(self.tree.head, int(step)) for step in one.steps])
@@ -153,7 +152,7 @@ class LineageFold(Stateful):
             for row in one_by_one(rows):
                 yield from self._row(state, row)
         if state.rank is not None:
-            yield from self._relaunches.logged(state, rows, self._last_time[state.source])
+            yield from self._relaunches.logged(state, rows, max(times))
 
     def _plain(self, state: SourceState, rows: Placed, time: float) -> bool:
         """Return whether ``rows``, the last of them of ``time``, just go on where their source is."""

@@ -65,6 +65,7 @@ class SourceState:
         tentative: low steps that are not placed yet.
         stray_until: steps up to this one that lie before the marks are strays: somebody undid their segment.
         number: counts the sources of the run in the order in which they first appeared.
+        started: when its process started, unix seconds.
     """
 
     source: str
@@ -78,6 +79,7 @@ class SourceState:
     tentative: Tentative | None = None
     stray_until: int = -1
     number: int = 0
+    started: float = 0.0
 
     def high(self, names: list[str]) -> int:
         """Return the greatest step at which any of ``names`` was logged in this stretch, -1 for none."""

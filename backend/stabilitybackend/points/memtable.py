@@ -48,19 +48,11 @@ class TablePart:
 class TableRows:
     """Some rows of one table, as they came: what a file keeps of them (``runs/archiving/restart_files.py``).
 
-    ``steps``, ``times`` and ``order`` have one entry a row (int64, float64, int64), ``values`` one line of float64 a
-    name. ``order`` counts rows of the run.
+    ``order`` counts rows of the run, one entry a row.
     """
 
-    segment: int
-    rank: int | None
-    node: str
-    stray: bool
-    names: list[str]
-    steps: NDArray[np.int64]
-    times: NDArray[np.float64]
+    placed: Placed
     order: NDArray[np.int64]
-    values: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +75,7 @@ class RowRange:
     tables: list[TableRows]
 
 
-def series_key(placed: Placed | TableRows, metric: str) -> SeriesKey:
+def series_key(placed: Placed, metric: str) -> SeriesKey:
     """Return the series to which the rows of ``metric`` belong."""
     node = "" if placed.rank is not None else placed.node
     return SeriesKey(metric, placed.segment, placed.rank, node, placed.stray)
@@ -92,7 +84,7 @@ def series_key(placed: Placed | TableRows, metric: str) -> SeriesKey:
 class _NameSetTable:
     """Rows of one set of names by one rank in one segment: columns that grow together."""
 
-    def __init__(self, placed: Placed | TableRows) -> None:
+    def __init__(self, placed: Placed) -> None:
         self.segment, self.rank, self.stray = placed.segment, placed.rank, placed.stray
         self.node = "" if placed.rank is not None else placed.node
         self.names = list(placed.names)
@@ -104,7 +96,7 @@ class _NameSetTable:
         self._rising = True
         self.low, self.high = 0, -1
 
-    def extend(self, placed: Placed | TableRows, order: NDArray[np.int64]) -> None:
+    def extend(self, placed: Placed, order: NDArray[np.int64]) -> None:
         """Append rows, which are the rows ``order`` of the run. What was read before stays as it was."""
         steps = placed.steps
         count, size = len(steps), self._size
@@ -139,26 +131,21 @@ class _NameSetTable:
             self._steps[:size], self._values[row, :size], self._times[:size], self._order[:size], self._rising
         )
 
-    def after(self, order: int) -> Placed | None:
-        """Return the rows that came as row ``order`` of the run or later."""
-        rows = self.rows_after(order)
-        if rows is None:
-            return None
-        return Placed(
-            self.segment, "", self.rank, self.node, self.names, rows.steps, rows.times, rows.values, self.stray
-        )
+    def after(self, order: int) -> TableRows | None:
+        """Return the rows that came as row ``order`` of the run or later.
 
-    def rows_after(self, order: int) -> TableRows | None:
-        """Return the same with their numbers. Nothing is copied, and nothing changes it: a thread may read it."""
+        Nothing is copied, and nothing changes it: a thread may read it.
+        """
         size = self._size
         first = int(np.searchsorted(self._order[:size], order))
         if first == size:
             return None
         part = slice(first, size)
-        return TableRows(
-            self.segment, self.rank, self.node, self.stray, self.names,
-            self._steps[part], self._times[part], self._order[part], self._values[:, part],
+        placed = Placed(
+            self.segment, "", self.rank, self.node, self.names,
+            self._steps[part], self._times[part], self._values[:, part], self.stray,
         )  # fmt: skip
+        return TableRows(placed, self._order[part])
 
 
 class HotSeries:
@@ -239,7 +226,7 @@ class Generation:
         self._order += count
         return new
 
-    def _extend(self, placed: Placed | TableRows, order: NDArray[np.int64]) -> list[SeriesKey]:
+    def _extend(self, placed: Placed, order: NDArray[np.int64]) -> list[SeriesKey]:
         names = tuple(placed.names)
         node = "" if placed.rank is not None else placed.node
         at = (placed.segment, placed.rank, node, placed.stray, names)
@@ -268,14 +255,14 @@ class Generation:
 
     def stretch(self, begin: RowPlace) -> RowRange:
         """Return what came after ``begin``, a place of this generation. Nothing is copied; a thread may read it."""
-        found = (table.rows_after(begin.order) for table in self._tables.values())
         marks = [(*at, order) for at, order in self._marks[begin.frames :]]
-        rows = [rows for rows in found if rows is not None]
-        return RowRange(begin, self.place, np.array(marks, dtype=np.int64).reshape(-1, 3), rows)
+        return RowRange(
+            begin, self.place, np.array(marks, dtype=np.int64).reshape(-1, 3), list(self._after(begin.order))
+        )
 
     def put_back(self, stretch: RowRange) -> list[SeriesKey]:
         """Take the next stretch of what this generation held before; return the series that are new here."""
-        new = [key for rows in stretch.tables for key in self._extend(rows, rows.order)]
+        new = [key for rows in stretch.tables for key in self._extend(rows.placed, rows.order)]
         self._marks += [((ms, number), order) for ms, number, order in stretch.marks.tolist()]
         self.to_id, self._order = stretch.end.to_id, stretch.end.order
         self.frames += stretch.end.frames - stretch.begin.frames
@@ -307,5 +294,7 @@ class Generation:
         at = bisect_right(self._marks, stream_order(frame_id), key=lambda mark: mark[0])
         if at == len(self._marks):
             return []
-        first = self._marks[at][1]
-        return [placed for table in list(self._tables.values()) if (placed := table.after(first)) is not None]
+        return [rows.placed for rows in self._after(self._marks[at][1])]
+
+    def _after(self, order: int) -> Iterator[TableRows]:
+        return filter(None, [table.after(order) for table in list(self._tables.values())])

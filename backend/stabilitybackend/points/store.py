@@ -227,6 +227,9 @@ class RunStore:
             return
         for key in self.open.add(placed):
             self._know(key)
+        self._note_newest(placed)
+
+    def _note_newest(self, placed: Placed) -> None:
         if placed.rank is not None and not placed.stray:
             self.newest[placed.segment] = max(self.newest.get(placed.segment, -1), int(placed.steps.max()))
 
@@ -235,8 +238,7 @@ class RunStore:
         for key in self.open.put_back(stretch):
             self._know(key)
         for rows in stretch.tables:
-            if rows.rank is not None and not rows.stray:
-                self.newest[rows.segment] = max(self.newest.get(rows.segment, -1), int(rows.steps.max()))
+            self._note_newest(rows.placed)
 
     def cut(self, state: bytes) -> Generation:
         """Seal the open generation with the frozen fold at its end, and open the next. Return the sealed one."""

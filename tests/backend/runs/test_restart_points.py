@@ -55,7 +55,7 @@ async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def written(stage: Stage, run: RunWorker, times: int = 1) -> None:
-    await stage.until(lambda: run._restart.written >= times, "the run is written down")
+    await stage.until(lambda: run._restart._share.counts["written"] >= times, "the run is written down")
 
 
 def told(run: RunWorker) -> tuple[Any, ...]:
@@ -73,7 +73,7 @@ async def test_a_run_is_written_down_more_often_while_a_restart_would_take_long(
     run = await stage.send(*frames[:9])
     await written(stage, run)
     await stage.send(*frames[9:26])
-    assert run._restart.written == 1
+    assert run._restart._share.counts["written"] == 1
 
     run._restart._share.unwritten_s = restart_points.AGAIN_S
     await written(stage, run, 2)  # without a further frame: a quiet run counts as well
@@ -251,7 +251,7 @@ async def test_a_folder_that_cannot_be_written_costs_the_run_nothing(stage: Stag
     stage.restart_folder.write_text("a file where a folder is needed")
     job = Job()
     run = await stage.send(*rows(job, 1, 100))
-    await stage.until(lambda: run._restart.failed, "the trouble is counted")
+    await stage.until(lambda: run._restart._share.counts["failed"], "the trouble is counted")
     run = await stage.send(*rows(job, 101, 200))
     assert points(run) == {(0, False, s): job.value(s) for s in range(1, 201)}
 

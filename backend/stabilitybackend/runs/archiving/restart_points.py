@@ -55,9 +55,6 @@ class RestartPoints:
         clock: unix seconds now.
         cpu: CPU seconds of the calling thread; a write waits for its disk, which costs nobody anything.
         elapsed: seconds; folding waits for nothing, and to ask for CPU time at each small frame cost a twentieth of it.
-
-    Attributes:
-        written: times that the run was written down. failed: times that this was not possible.
     """
 
     def __init__(
@@ -68,7 +65,6 @@ class RestartPoints:
         cpu: Callable[[], float] = time.thread_time,
         elapsed: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.written = self.failed = 0
         self._cpu, self._elapsed = cpu, elapsed
         self._share = share
         self._folded_s = 0.0
@@ -233,12 +229,10 @@ class RestartPoints:
         except OSError as error:
             self._trouble(error)
         else:
-            self.written += 1
             self._share.counts["written"] += 1
             self._archived_to = archived_to
 
     def _trouble(self, error: OSError) -> None:
-        self.failed += 1
         self._share.counts["failed"] += 1
         self._at, self._newest = None, ""  # what was written may end anywhere: begin with a whole file
         self._again_at = self._clock() + AGAIN_AFTER_S

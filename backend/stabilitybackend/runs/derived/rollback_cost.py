@@ -29,11 +29,10 @@ def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts
     # A server that has just started calls a run "running" until it has waited for agents: that is not the job's time.
     seen = any(agent.connected for agent in state.agents.values())
     under_way = seen and STATUSES[state.liveness.status(now)[0]].under_way
-    starts = [time for time in state.fold.starts.values() if time > 0]
     job = CostFacts(
         world_size=state.launch_sizes.size,
         gpus=_gpus(state),
-        started=min(starts, default=None),
+        started=min(state.fold.starts, default=None),
         until=now if under_way else None,
     )
     heads = [segment for _, segment in state.fold.heads]
