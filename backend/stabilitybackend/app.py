@@ -40,6 +40,7 @@ from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
+from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
@@ -82,7 +83,9 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
     origins = Origins.of(settings)
     ingest = Ingest(door)
     cache = ByteCache(int(settings.cache_mib * MIB))
-    files = ArchiveFiles(open_location(settings.archive), cache, time.time, restart=settings.data_dir / "restart")
+    files = ArchiveFiles(
+        open_location(settings.archive), cache, time.time, restart=RestartShare(settings.data_dir / "restart")
+    )
     limits = Limits(
         hang_floor_s=settings.hang_floor_s,
         hang_ceiling_s=settings.hang_ceiling_s,

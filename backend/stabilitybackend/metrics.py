@@ -118,12 +118,12 @@ class ServerMetrics(Collector):
             runs.add_metric([status], count)
         yield runs
         yield _gauge("stability_runs_restoring", "Live runs not judged since the start.", manager.waking.waiting)
-        yield _gauge("stability_runs_unarchived", "Runs that could not be archived.", manager.unarchived())
+        yield _gauge("stability_runs_unarchived", "Runs that could not be archived.", len(manager.files.problems))
         files = CounterMetricFamily(
             "stability_restart_files", "What became of the files that runs are taken up from.", labels=["outcome"]
         )
         for outcome in ("written", "failed", "taken_up", "passed_over"):
-            files.add_metric([outcome], manager.restart_counts().get(outcome, 0))
+            files.add_metric([outcome], manager.files.restart.counts[outcome])
         yield files
         spent = CounterMetricFamily(
             "stability_run_cpu_seconds", "Time of folding and judging on the event loop, by run.", labels=["run_id"]

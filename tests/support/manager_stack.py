@@ -15,6 +15,7 @@ from stabilitybackend.ingest.ingest import Ingest, StoredFrames
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
+from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame, Hello, encode_message
@@ -48,7 +49,11 @@ class Stage:
 
     def _manager(self) -> RunManager:
         files = ArchiveFiles(
-            open_location(self.folder), ByteCache(1 << 20), lambda: self.now, self._token, self.restart_folder
+            open_location(self.folder),
+            ByteCache(1 << 20),
+            lambda: self.now,
+            self._token,
+            RestartShare(self.restart_folder),
         )
         return RunManager(self.redis, lambda: self.now, files, WINDOW_BYTES, Limits())
 

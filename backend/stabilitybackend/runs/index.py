@@ -24,12 +24,9 @@ BATCH = 200
 
 def announced(hello: Hello) -> dict[str, Any]:
     """Return what an agent reports of its run, project, name and config, as ``RunIndex.stored`` has it afterwards."""
-    facts = {"project": hello.project, "name": hello.name, "config": orjson.loads(_config(hello))}
+    config = orjson.loads(orjson.dumps(hello.config, option=orjson.OPT_NON_STR_KEYS))
+    facts = {"project": hello.project, "name": hello.name, "config": config}
     return {name: value for name, value in facts.items() if value}
-
-
-def _config(hello: Hello) -> bytes:
-    return orjson.dumps(hello.config, option=orjson.OPT_NON_STR_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +55,9 @@ class RunIndex:
         keys = RunKeys(hello.run_id)
         pipe = self._redis.pipeline(transaction=True)
         pipe.hsetnx(keys.meta, "created", repr(now))
-        facts = {name: value for name, value in (("project", hello.project), ("name", hello.name)) if value}
-        if hello.config:
-            facts["config"] = _config(hello).decode()
+        facts = announced(hello)
+        if "config" in facts:
+            facts["config"] = orjson.dumps(facts["config"]).decode()
         if facts:
             pipe.hset(keys.meta, mapping=facts)  # type: ignore[arg-type]
         await pipe.execute()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -69,7 +69,7 @@ class RunManager:
         self.fleet = Fleet(redis, clock)
         self._redis = redis
         self._clock = clock
-        self._files = files
+        self.files = files
         self._window_bytes = window_bytes
         self._limits = limits
         self._index = RunIndex(redis)
@@ -110,10 +110,10 @@ class RunManager:
 
     async def _forget_unknown(self) -> None:
         """Remove what lies here for the restart of runs that Redis does not know."""
-        folders = await asyncio.to_thread(self._files.restart.run_ids)
+        folders = await asyncio.to_thread(self.files.restart.run_ids)
         for run_id in folders:
             if not await self._index.exists(run_id):
-                await asyncio.to_thread(self._files.restart.forget, run_id)
+                await asyncio.to_thread(self.files.restart.forget, run_id)
 
     async def stop(self) -> None:
         """Stop all workers."""
@@ -129,7 +129,7 @@ class RunManager:
         if worker is None or worker.is_over:
             before = worker
             worker = self._workers[run_id] = RunWorker(
-                run_id, self._redis, self._clock, self.overview, self._files, self._window_bytes, self._limits,
+                run_id, self._redis, self._clock, self.overview, self.files, self._window_bytes, self._limits,
                 self.fleet,
             )  # fmt: skip
             worker.rest.tick_s = self._tick_s
@@ -331,22 +331,14 @@ class RunManager:
 
     def folding_s(self) -> dict[str, float]:
         """Return the seconds that folding and judging took, by run that is followed."""
-        spent = self._files.restart.folding_s
+        spent = self.files.restart.folding_s
         for gone in spent.keys() - self._workers.keys():
             del spent[gone]
         return dict(spent)
 
-    def restart_counts(self) -> Mapping[str, int]:
-        """Return how often runs were written down for a restart and taken up from it (``RestartShare``)."""
-        return self._files.restart.counts
-
     def browsers(self) -> int:
         """Return how many pages are connected."""
         return len(self.overview) + sum(len(worker.channel) for worker in self._workers.values())
-
-    def unarchived(self) -> int:
-        """Return how many runs have points that the archive could not take the last time."""
-        return len(self._files.problems)
 
     def has_agents(self, run_id: str) -> bool:
         """Return whether an agent of the run is connected."""

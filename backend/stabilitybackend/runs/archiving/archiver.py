@@ -11,8 +11,8 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from redis.asyncio import Redis
@@ -53,31 +53,24 @@ class PartsChanged(ArchiveError):
     default_code = "parts_changed"
 
 
+@dataclass(eq=False)
 class ArchiveFiles:
     """What all runs of a process share: where files go, the cache of what is read, one writer at a time.
 
     Args:
         clock: unix seconds now.
         token: a short name that was never used before, of letters and digits.
-        restart: folder of this machine for what lets a restart begin where the last process ended; None keeps nothing.
+        restart: what lets a restart begin where the last process ended.
     """
 
-    def __init__(
-        self,
-        location: Location,
-        cache: ByteCache,
-        clock: Callable[[], float],
-        token: Callable[[], str] = lambda: secrets.token_hex(4),
-        restart: Path | None = None,
-    ) -> None:
-        self.location = location
-        self.cache = cache
-        self.clock = clock
-        self.token = token
-        self.restart = RestartShare(restart)
-        #: Why the archive could not be written the last time, by run; those that it could be are not here.
-        self.problems: dict[str, str] = {}
-        self.writing = asyncio.Lock()
+    location: Location
+    cache: ByteCache
+    clock: Callable[[], float]
+    token: Callable[[], str] = lambda: secrets.token_hex(4)
+    restart: RestartShare = field(default_factory=RestartShare)
+    #: Why the archive could not be written the last time, by run; those that it could be are not here.
+    problems: dict[str, str] = field(default_factory=dict)
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class RunArchive:
