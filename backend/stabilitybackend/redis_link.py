@@ -61,11 +61,7 @@ _NONE_FREE = "No connection available."
 
 
 class InRedis:
-    """What the server keeps in Redis beside the runs.
-
-    Args:
-        clock: unix seconds now.
-    """
+    """What the server keeps in Redis beside the runs; ``clock`` returns unix seconds."""
 
     def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
         self._redis = redis

@@ -113,11 +113,7 @@ def packed_list(parts: list[SavedPart]) -> bytes:
 
 
 def unpacked_list(data: bytes) -> dict[str, SavedPart]:
-    """Return the parts in ``data`` by name.
-
-    Raises:
-        Unfit: ``data`` holds no parts.
-    """
+    """Return the parts in ``data`` by name. Raises Unfit where it holds none."""
     try:
         return {part.name: part for part in msgspec.msgpack.decode(data, type=list[SavedPart])}
     except Exception as error:

@@ -135,9 +135,5 @@ def write_table(file: TableFile) -> bytes:
 
 
 def read_table(data: bytes) -> SeriesTable:
-    """Return the table in the bytes of a series file.
-
-    Raises:
-        msgspec.MsgspecError: they are none.
-    """
+    """Return the table in the bytes of a series file. Raises msgspec.MsgspecError where they are none."""
     return SeriesTable(msgspec.json.decode(data, type=TableFile))

@@ -86,11 +86,7 @@ class _Spool(io.RawIOBase):
         return self._size
 
     def write(self, data: Any) -> int:
-        """Write all of ``data``.
-
-        Raises:
-            Unavailable: nobody takes the file any more.
-        """
+        """Write all of ``data``. Raises Unavailable where nobody takes the file any more."""
         if self.abandoned.is_set():
             raise Unavailable("nobody takes the export any more", code="export_abandoned")
         rest = memoryview(bytes(data))

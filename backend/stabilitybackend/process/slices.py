@@ -29,11 +29,7 @@ def at_once(work: Generator[None, None, T]) -> T:
 
 
 class Slices:
-    """The long work of one run.
-
-    Args:
-        clock: seconds; how long work has gone on.
-    """
+    """The long work of one run; ``clock`` returns the seconds by which its slices are cut."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock

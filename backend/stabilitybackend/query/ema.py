@@ -122,11 +122,7 @@ def smooth_line(
 
 
 class _Smoother:
-    """Smooths one line.
-
-    Args:
-        like: any key of the line.
-    """
+    """Smooths one line; ``like`` is any key of it."""
 
     def __init__(self, store: SeriesReader, lineage: LineageView, weight: float, like: SeriesKey) -> None:
         self._store = store

@@ -57,11 +57,7 @@ class SeriesRequest:
         x: str = "step",
         smooth: float | None = None,
     ) -> SeriesRequest:
-        """Return the wish that these parameters of a call name.
-
-        Raises:
-            BadRequest: one of them is wrong.
-        """
+        """Return the wish that these parameters of a call name. Raises BadRequest where one of them is wrong."""
         if len(metrics) > MAX_METRICS:
             raise BadRequest(
                 f"{len(metrics)} metrics asked for, expected at most {MAX_METRICS}", hint="ask in several calls"

@@ -41,11 +41,7 @@ class FolderLock:
         return self._fd
 
     def acquire(self) -> None:
-        """Take the lock.
-
-        Raises:
-            FolderInUse: a living process holds it; the message names its pid.
-        """
+        """Take the lock. Raises FolderInUse, which names the pid, where a living process holds it."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + _LEAVING_TIMEOUT_S
         while True:

@@ -71,11 +71,7 @@ class StoredRun:
 
 
 class Journal:
-    """Reads and writes one run in Redis; every call goes on trying while Redis is away.
-
-    Args:
-        clock: unix seconds now.
-    """
+    """Reads and writes one run in Redis, trying again while Redis is away; ``clock`` returns unix seconds."""
 
     def __init__(self, run_id: str, redis: Redis, clock: Callable[[], float]) -> None:
         self._run_id = run_id

@@ -19,11 +19,7 @@ MAX_EXTRAPOLATION_S = 2.0
 
 
 class StepClock(Stateful):
-    """The pace of one job.
-
-    Args:
-        clock: unix seconds now.
-    """
+    """The pace of one job; ``clock`` returns unix seconds."""
 
     _running: tuple[int, float] | None = None
     _last_row: tuple[int, float] | None = None

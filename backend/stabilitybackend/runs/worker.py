@@ -314,11 +314,7 @@ class RunWorker:
         return command
 
     async def acknowledge(self, incident_id: str, who: str) -> Incident:
-        """Note that somebody takes care of an incident; return it.
-
-        Raises:
-            NotFound: there is no such incident.
-        """
+        """Note that somebody takes care of an incident; return it. Raises NotFound where there is none."""
         incident = (await self.ready()).incidents.acknowledge(incident_id, who, self._clock())
         if incident is None:
             raise NotFound(f"run {self.run_id} has no incident {incident_id}", hint="list them with GET .../incidents")

@@ -74,11 +74,7 @@ class ArchiveFiles:
 
 
 class RunArchive:
-    """The parts of one run.
-
-    Args:
-        cuts: says where rollbacks left segments, as far as that is known now.
-    """
+    """The parts of one run; ``cuts`` returns where rollbacks left segments, as far as that is known now."""
 
     def __init__(
         self, run_id: str, redis: Redis, files: ArchiveFiles, cuts: Callable[[], Cuts] = dict[int, list[int]]

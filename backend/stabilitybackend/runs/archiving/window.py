@@ -118,11 +118,7 @@ class RunWindow:
             self._room.clear()
 
     async def room(self) -> None:
-        """Wait until the stream may grow.
-
-        Raises:
-            Unavailable: it may not for now; the message says why.
-        """
+        """Wait until the stream may grow. Raises Unavailable while it may not; the message says why."""
         if self._room.is_set():
             return
         try:

@@ -35,11 +35,7 @@ class FleetReporter:
         state.remember = lambda finding: self._fleet.gpu_history.with_history(finding, self._run_id)
 
     async def incidents(self, run: RunNames, incidents: Iterable[Incident]) -> None:
-        """Take incidents that were stored just now, or at an earlier start of the server.
-
-        Args:
-            run: how it is called.
-        """
+        """Take incidents that were stored just now, or at an earlier start of the server; ``run`` names the run."""
         try:
             await self._fleet.faults(run, incidents)
         except Exception:  # the run goes on without being remembered

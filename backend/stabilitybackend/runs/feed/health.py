@@ -52,11 +52,7 @@ _Columns = dict[str, list[Any]]
 
 
 class HealthFeed:
-    """Collects the newest value of each agent between two messages.
-
-    Args:
-        channel: of the run's browsers.
-    """
+    """Collects the newest value of each agent between two messages to the run's browsers."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
