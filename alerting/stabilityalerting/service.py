@@ -119,17 +119,12 @@ class AlertingService:
             for sink in self._sinks
         ]
         with secrets_hidden(secret for sink in self._sinks if isinstance(sink, HttpSink) for secret in sink.secrets):
-            lease = asyncio.create_task(self._lease.keep(stop), name="alerting-lease")
-            work = [
-                asyncio.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
-                for notifier in self._notifiers
-            ]
             try:
-                await asyncio.gather(lease, *work)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._lease.keep(stop), name="alerting-lease")
+                    for notifier in self._notifiers:
+                        tasks.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
             finally:
-                for task in (lease, *work):
-                    task.cancel()
-                await asyncio.gather(lease, *work, return_exceptions=True)
                 for sink in self._sinks:
                     await sink.aclose()
 

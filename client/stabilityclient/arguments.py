@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_STEP", "cut", "cut_inside", "gist", "plain", "step_of", "trace_of"]
 
-#: Largest step: what a browser's double still holds exactly. The same number as in wire.py.
+#: Largest step: what a browser's double still holds exactly.
 MAX_STEP = 2**53 - 1
 #: Free data (config, changes) deeper than this becomes text: the server takes 20 levels.
 MAX_DEPTH = 12

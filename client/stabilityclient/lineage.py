@@ -45,32 +45,22 @@ class RankLineage:
         self._declared += 1
         text = f"{self.key}\n{self._declared}\n{to_step}"
         key = "d-" + hashlib.sha256(text.encode()).hexdigest()[:16]
-        self._enter(key, to_step, "declared", reason, None, "", changes)
+        self._enter(key, to_step, reason, changes)
 
     def follow(self, rollback: Rollback) -> None:
         """An ordered rollback was carried out: its command names the segment."""
-        command_id = rollback.command_id
-        self._enter(
-            command_id, rollback.to_step, "command", rollback.reason, command_id, rollback.issuer, rollback.changes()
-        )
+        self._enter(rollback.command_id, rollback.to_step, rollback.reason, rollback.changes(), rollback)
 
     def _enter(
-        self,
-        key: str,
-        to_step: int,
-        cause: str,
-        reason: str,
-        command_id: str | None,
-        issuer: str,
-        changes: Mapping[str, Any],
+        self, key: str, to_step: int, reason: str, changes: Mapping[str, Any], ordered: Rollback | None = None
     ) -> None:
         data = {
             "key": key,
             "to_step": to_step,
-            "cause": cause,
+            "cause": "command" if ordered else "declared",
             "reason": reason,
-            "command_id": command_id,
-            "issuer": issuer,
+            "command_id": ordered.command_id if ordered else None,
+            "issuer": ordered.issuer if ordered else "",
             "changes": plain(dict(changes)),
         }
         self._event("segment", to_step, data)

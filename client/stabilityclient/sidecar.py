@@ -69,8 +69,6 @@ class Sidecar:
         if api_key:
             self._env["STABILITY_API_KEY"] = api_key
         self._process: Popen[bytes] | None = None
-        #: How often this process started an agent.
-        self.starts = 0
 
     def start(self) -> None:
         """Start an agent. If another one lives, the new one finds its lock and leaves.
@@ -108,7 +106,6 @@ class Sidecar:
                 os.close(fd)
         except OSError as error:
             raise NotReadyError(f"the agent can't be started ({error}); records stay in {self._folder}") from error
-        self.starts += 1
 
     def ensure(self) -> None:
         """Start an agent if none lives."""

@@ -48,7 +48,7 @@ RECORD_EVENT = 3
 END_OF_CHUNK = 0xFFFFFFFF
 #: Names in one set. A larger call becomes several rows, so that the longest schema still fits a chunk.
 MAX_SET_NAMES = 512
-#: Longest metric name, characters; the same number as in wire.py, which the training process doesn't import.
+#: Longest metric name, characters. Longer names are refused where they are logged.
 MAX_NAME_CHARS = 200
 #: Longest event, bytes of JSON. Longer ones are refused; the callers cut their texts before.
 MAX_EVENT_BYTES = 256 * 1024

@@ -14,6 +14,9 @@ from typing import Any
 
 import msgspec
 
+from stabilityclient.arguments import MAX_STEP
+from stabilityclient.spool import MAX_NAME_CHARS
+
 #: Version of everything in this file. A server answers another version with a fatal Error and closes.
 PROTOCOL_VERSION = 1
 #: Largest message either side accepts, bytes. An agent cuts frames well below it (FRAME_TARGET_BYTES).
@@ -22,10 +25,6 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_SETS_IN_TURN = 16
 #: An agent closes a frame at about this many bytes of body.
 FRAME_TARGET_BYTES = 256 * 1024
-#: Longest metric name, characters. Longer names are refused where they are logged.
-MAX_NAME_CHARS = 200
-#: Largest step: what a browser's double still holds exactly.
-MAX_STEP = 2**53 - 1
 #: Source ids whose start is remembered: each rank is asked for its own several times a second.
 MAX_STARTS = 65_536
 

@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 
 import stabilityclient
-from stabilityclient.agent.upload.importer import frames
 from stabilityclient.wire import PointsBlock
-from support.agent.spooled import stored
+from support.agent.spooled import frames, stored
 
 Start = Callable[..., stabilityclient.Run]
 

@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 import stabilityclient
-from stabilityclient.agent.upload.importer import frames
 from stabilityclient.rank_state.slot import read_slot
 from stabilityclient.wire import PointsBlock
-from support.agent.spooled import stored
+from support.agent.spooled import frames, stored
 from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]

@@ -39,8 +39,10 @@ class AgentEvents:
     """
 
     def __init__(self, run_folder: Path, node: str, limit_bytes: int, log: Callable[[str], None]) -> None:
-        self._started_ns = time.time_ns()
-        self.name = f"a{self._started_ns:x}-{os.getpid()}"
+        started_ns = time.time_ns()
+        #: Unix seconds of this agent's start.
+        self.started = started_ns / 1e9
+        self.name = f"a{started_ns:x}-{os.getpid()}"
         self._home = run_folder / "sources" / self.name
         self._node = node
         self._limit_bytes = limit_bytes
@@ -51,11 +53,6 @@ class AgentEvents:
         self.dropped = 0
         self.error = ""
 
-    @property
-    def started(self) -> float:
-        """Unix seconds of this agent's start."""
-        return self._started_ns / 1e9
-
     def reserve(self) -> None:
         """Make the files, with room for the first records, if the disk has it."""
         self._open()
@@ -64,12 +61,10 @@ class AgentEvents:
         """Append one event at the time of now, or let it wait for room."""
         data = within_limits(data)
         step = step if step is not None and 0 <= step <= MAX_STEP else None
-        self._waiting.append((kind, step, time.time(), data, 0))
+        size = len(json.dumps(data, default=str))
+        self._waiting.append((kind, step, time.time(), data, size))
+        self._waiting_bytes += size
         self.flush()
-        if self._waiting and self._waiting[-1][3] is data:
-            size = len(json.dumps(data, default=str))
-            self._waiting[-1] = (*self._waiting[-1][:4], size)
-            self._waiting_bytes += size
         while len(self._waiting) > MAX_WAITING_EVENTS or self._waiting_bytes > MAX_WAITING_BYTES:
             self._waiting_bytes -= self._waiting.popleft()[4]
             self.dropped += 1
@@ -92,7 +87,7 @@ class AgentEvents:
             self._waiting_bytes -= size
 
     def row(self, step: int, metrics: dict[str, float]) -> None:
-        """Append the values of one look; they are dropped where there is no room: the next look has newer ones."""
+        """Append the values of one sample; they are dropped where there is no room: the next one is newer."""
         spool = self._open()
         names, values = tuple(metrics), tuple(metrics.values())
         now = time.time()
@@ -109,7 +104,7 @@ class AgentEvents:
     def confirmed(self, read: Source | None) -> bool:
         """Say whether all that was reported is confirmed; ``read`` is this source as it is delivered, None before that.
 
-        What is appended after the reader's last look is no record that it knows of.
+        What is appended after its last read is no record that it knows of.
         """
         return not self._waiting and (self._spool is None or (read is not None and read.acked >= self._spool.last_seq))
 
@@ -126,7 +121,7 @@ class AgentEvents:
             "source": self.name,
             "node": self._node,
             "pid": pid,
-            "started": self._started_ns / 1e9,
+            "started": self.started,
             "start_ticks": start_ticks(pid),
         }
         spool = None

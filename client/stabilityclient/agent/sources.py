@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from stabilityclient.agent.upload.reader import GAP_WAIT_S, SpoolReader
+from stabilityclient.agent.upload.reader import SpoolReader
 from stabilityclient.agent.watch.exits import ExitStatus
 from stabilityclient.agent.watch.probes import read_stat
 from stabilityclient.agent.watch.safe_files import read_object
@@ -36,7 +36,6 @@ class Source:
 
     Args:
         folder: its folder. info: its SourceInfo. ticks: start of its process (0: unknown).
-        gap_wait_s: of its reader.
 
     Attributes:
         acked: last number that the server confirmed. sent: last number sent since the last rewind.
@@ -50,11 +49,11 @@ class Source:
         beat_at: monotonic seconds when the beat was last seen to move. ended: how its process ended, once known.
     """
 
-    def __init__(self, folder: Path, info: SourceInfo, ticks: int, *, gap_wait_s: float = GAP_WAIT_S) -> None:
+    def __init__(self, folder: Path, info: SourceInfo, ticks: int) -> None:
         self.folder = folder
         self.info = info
         self.ticks = ticks
-        self.reader = SpoolReader(str(folder), gap_wait_s=gap_wait_s)
+        self.reader = SpoolReader(str(folder))
         self.acked = 0
         self.sent = 0
         self.high = 0
@@ -94,6 +93,15 @@ class Source:
         return self.final and (self.alive or self.ended is not None or self.trouble is not None)
 
     @property
+    def unreadable(self) -> str:
+        """Why nothing can be read of its process now, empty when it can."""
+        if not self.alive:
+            return "the process has ended"
+        if self.slot is None or self.trouble:
+            return f"the slot can't be read: {self.trouble or 'it is not there yet'}"
+        return ""
+
+    @property
     def main_thread_pending(self) -> int | None:
         """How many pending calls the loop's thread has run, None where that is not known.
 
@@ -124,7 +132,7 @@ class Source:
             self.slot = found
             self.trouble = "the slot's fields are mixed: the process was stopped in a write" if found.torn else None
         else:
-            self.trouble = found.text
+            self.trouble = found
         if self.elsewhere:
             running = self.slot is None or self.slot.state == STATE_RUNNING
             self.alive = running and time.monotonic() - self.beat_at < ELSEWHERE_S
@@ -204,7 +212,7 @@ class Sources:
         return max(living, default=-1)
 
 
-def read_source(folder: Path, *, gap_wait_s: float = GAP_WAIT_S) -> Source:
+def read_source(folder: Path) -> Source:
     """Return the source in a folder.
 
     Raises:
@@ -219,7 +227,7 @@ def read_source(folder: Path, *, gap_wait_s: float = GAP_WAIT_S) -> Source:
     if not (0 < info.pid < 2**31 and 0 <= (info.rank or 0) < 2**31 and abs(info.started) < MAX_TIME_S):
         raise ValueError(f"source.json says rank {info.rank}, pid {info.pid}, started {info.started}")
     ticks = facts.get("start_ticks")
-    source = Source(folder, info, ticks if type(ticks) is int and ticks > 0 else 0, gap_wait_s=gap_wait_s)
+    source = Source(folder, info, ticks if type(ticks) is int and ticks > 0 else 0)
     namespace = facts.get("pid_ns")
     source.elsewhere = bool(namespace) and namespace != pid_namespace()
     source.no_dumps = str(facts["no_dumps"])[:300] if facts.get("no_dumps") else None

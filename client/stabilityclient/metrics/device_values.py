@@ -7,6 +7,7 @@ by one copy into pinned memory; an event on the stream tells when it is there.
 from __future__ import annotations
 
 import sys
+import time
 
 from stabilityclient.metrics.values import as_float
 
@@ -55,13 +56,11 @@ class Deferred:
         except self._full:
             self.dropped += 1
 
-    def drain(self, deadline: float, now: Callable[[], float], sleep: Callable[[float], None]) -> bool:
-        """Wait until everything queued is stored or monotonic ``deadline`` has come; True when all is stored."""
-        while self._queue.unfinished_tasks:
-            if now() >= deadline:
-                return False
-            sleep(0.005)
-        return True
+    def drain(self, wait_s: float) -> None:
+        """Wait until everything queued is stored, ``wait_s`` seconds at most."""
+        deadline = time.monotonic() + wait_s
+        while self._queue.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def _work(self) -> None:
         while True:

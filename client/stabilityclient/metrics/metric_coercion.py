@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from stabilityclient.errors import RefusedError
 from stabilityclient.metrics.values import Types, sort_values, split
 from stabilityclient.spool import MAX_SET_NAMES
@@ -104,7 +102,7 @@ class MetricCoercion:
     def drain(self) -> None:
         """Let the values that still live on a device be stored: those logged before an event belong before it."""
         if self.deferred is not None:
-            self.deferred.drain(time.monotonic() + DEVICE_WAIT_S, time.monotonic, time.sleep)
+            self.deferred.drain(DEVICE_WAIT_S)
 
     def _store(self, step: int, now: float, metrics: dict[str, float]) -> None:
         names, values = tuple(metrics), tuple(metrics.values())

@@ -2,7 +2,7 @@
 
 The layout is in ``docs/wire.md``; ``tests/client/golden/slot.bin`` pins the bytes. The writer packs all moving fields
 with one C call (atomic among the threads of the process); a counter before and after tells another process a torn
-read. Who reads gets a :class:`SlotView`, or a :class:`SlotTrouble` that says why there is nothing to see.
+read. Who reads gets a :class:`SlotView`, or a text that says why there is nothing to see.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ __all__ = [
     "STATE_NAMES",
     "STATE_RUNNING",
     "Slot",
-    "SlotTrouble",
     "SlotView",
     "read_slot",
 ]
@@ -233,23 +232,6 @@ class Slot:
             self.phases.move_to(self._map)
 
 
-class SlotTrouble:
-    """Why a slot can't be read.
-
-    Attributes:
-        reason: ``missing`` (not made yet, or removed), ``unreadable``, ``short``, ``not_a_slot``, ``version``,
-            ``nonsense`` (values that can't be).
-        text: the same in words, for people.
-    """
-
-    def __init__(self, reason: str, text: str) -> None:
-        self.reason = reason
-        self.text = text
-
-    def __repr__(self) -> str:
-        return f"SlotTrouble({self.reason!r}, {self.text!r})"
-
-
 class SlotView:
     """One reading of a slot. Times are unix seconds, ``state`` is a STATE_ number.
 
@@ -274,7 +256,7 @@ class SlotView:
         self.phases = read_phases(data)
 
 
-def read_slot(path: str) -> SlotView | SlotTrouble:
+def read_slot(path: str) -> SlotView | str:
     """Return what the slot says, or why it can't be read.
 
     A slot of a process that was killed in the middle of a write is read as it lies, with ``torn`` set: better an old
@@ -283,26 +265,26 @@ def read_slot(path: str) -> SlotView | SlotTrouble:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO in its place would make us wait
     except FileNotFoundError:
-        return SlotTrouble("missing", "there is no slot file (yet)")
+        return "there is no slot file (yet)"
     except OSError as error:
-        return SlotTrouble("unreadable", f"the slot file can't be opened: {error.strerror or error}")
+        return f"the slot file can't be opened: {error.strerror or error}"
     try:
         data, torn = _read(fd)
     except OSError as error:
-        return SlotTrouble("unreadable", f"the slot file can't be read: {error.strerror or error}")
+        return f"the slot file can't be read: {error.strerror or error}"
     finally:
         os.close(fd)
     if len(data) < SLOT_BYTES:
-        return SlotTrouble("short", f"the slot file has {len(data)} bytes, expected {SLOT_BYTES}: it was cut")
+        return f"the slot file has {len(data)} bytes, expected {SLOT_BYTES}: it was cut"
     if not data.startswith(MAGIC):
-        return SlotTrouble("not_a_slot", "the slot file does not begin as one: something else wrote there")
+        return "the slot file does not begin as one: something else wrote there"
     version = _U32.unpack_from(data, len(MAGIC))[0]
     if version != SLOT_VERSION:
         other = "agent and job use different stabilityclient versions"
-        return SlotTrouble("version", f"the slot is of version {version}, expected {SLOT_VERSION}: {other}")
+        return f"the slot is of version {version}, expected {SLOT_VERSION}: {other}"
     view = SlotView(data, torn)
     wrong = _nonsense(view)
-    return view if wrong is None else SlotTrouble("nonsense", f"the slot says {wrong}: it is damaged")
+    return view if wrong is None else f"the slot says {wrong}: it is damaged"
 
 
 def _read(fd: int) -> tuple[bytes, bool]:

@@ -10,10 +10,10 @@ import pytest
 
 import stabilityclient
 from stabilityclient.agent.folder import lock_folder
-from stabilityclient.agent.upload.importer import ImportFailed, UploadReport, frames, hello, upload
+from stabilityclient.agent.upload.importer import ImportFailed, UploadReport, upload
 from stabilityclient.wire import FRAME_TARGET_BYTES, encode_message
 from support.agent.gateway import Gateway, Store
-from support.agent.spooled import stored
+from support.agent.spooled import frames, stored
 
 Start = Callable[..., stabilityclient.Run]
 
@@ -51,9 +51,11 @@ def test_wide_rows_make_frames_below_the_limit_too(start: Start) -> None:
     assert max(sizes) <= FRAME_TARGET_BYTES + 32_768
 
 
-def test_hello_says_whose_spool_it_is(start: Start) -> None:
+async def test_an_upload_says_whose_spool_it_is(start: Start) -> None:
     folder = _offline_run(start, 1)
-    said = hello(folder)
+    with Gateway() as server:
+        await upload(folder, server.url)
+        (said,) = server.hellos
     assert (said.run_id, said.project, said.name, said.config) == ("r1", "p", "n", {"lr": 1})
     assert [source.rank for source in said.sources] == [0]
 

@@ -5,12 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from stabilityclient.agent.upload.importer import frames
+from stabilityclient.agent.sources import Sources
+from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, frame_of
+from stabilityclient.agent.upload.reader import SpoolReader
+from stabilityclient.wire import Frame
 from support.agent.gateway import Store
 
-__all__ = ["child", "spools", "stored"]
+__all__ = ["child", "frames", "spools", "stored"]
+
+
+def frames(folder: str | Path | None) -> Iterator[Frame]:
+    """Yield all frames of a run folder, source after source in the order in which their processes started."""
+    for source in Sources(Path(str(folder))).discover():
+        reader = SpoolReader(str(source.folder), gap_wait_s=0.0)
+        while records := reader.read(MAX_FRAME_RECORDS, READ_BYTES):
+            yield frame_of(source.info, records)
+        reader.close()
 
 
 def stored(folder: str | Path | None) -> Store:

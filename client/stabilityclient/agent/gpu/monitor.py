@@ -154,7 +154,8 @@ class GpuMonitor:
                 continue
             data = {"what": line.what, "text": line.text}
             named = {name: getattr(line, name) for name in ("pid", "bus_id", "xid", "comm", "scope", "cgroup")}
-            self._emit("kernel", data | {k: v for k, v in named.items() if v is not None} | _suppressed(more))
+            named["suppressed"] = more or None
+            self._emit("kernel", data | {name: value for name, value in named.items() if value is not None})
 
     def tick(self) -> None:
         """Take what the threads saw since the last call, and check what they wait for."""
@@ -282,7 +283,3 @@ class GpuMonitor:
         ]
         gpus.sort(key=lambda gpu: gpu["index"])  # type: ignore[arg-type,return-value]
         self._emit("gpu_inventory", {"driver": sample.driver, "gpus": gpus, "text": sample.text})
-
-
-def _suppressed(more: int) -> dict[str, int]:
-    return {"suppressed": more} if more else {}

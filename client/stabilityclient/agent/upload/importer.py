@@ -6,22 +6,20 @@ The same reader, framing and connection as in the agent; so what was delivered b
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from stabilityclient.agent.folder import lock_folder, make_hello
-from stabilityclient.agent.sources import Source, Sources, read_source
-from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, frame_of
+from stabilityclient.agent.sources import Sources
 from stabilityclient.agent.upload.uplink import Uplink
 from stabilityclient.errors import StabilityError
 from stabilityclient.sidecar import read_json
-from stabilityclient.wire import Frame, Hello
+from stabilityclient.wire import Hello
 
-__all__ = ["ImportFailed", "UploadReport", "frames", "hello", "upload"]
+__all__ = ["ImportFailed", "UploadReport", "upload"]
 
 #: Seconds without any progress after which an upload gives up.
 STALLED_S = 60.0
@@ -46,35 +44,6 @@ class UploadReport(NamedTuple):
     damaged: int
 
 
-def hello(run_folder: str | os.PathLike[str]) -> Hello:
-    """Return what an agent of this folder would say first.
-
-    Raises:
-        ImportFailed: the folder is not that of a run.
-    """
-    folder = _checked(Path(run_folder))
-    sources = Sources(folder)
-    sources.discover()
-    return _hello(folder, sources)
-
-
-def frames(run_folder: str | os.PathLike[str]) -> Iterator[Frame]:
-    """Yield all frames of a folder, source after source in the order in which their processes started.
-
-    Raises:
-        ImportFailed: the folder is not that of a run.
-    """
-    folder = _checked(Path(run_folder))
-    found: list[Source] = []
-    for path in (folder / "sources").iterdir():
-        with contextlib.suppress(OSError, ValueError):  # it is not whole
-            found.append(read_source(path, gap_wait_s=0.0))
-    for source in sorted(found, key=lambda each: each.info.started):
-        while records := source.reader.read(MAX_FRAME_RECORDS, READ_BYTES):
-            yield frame_of(source.info, records)
-        source.reader.close()
-
-
 async def upload(
     run_folder: str | os.PathLike[str],
     url: str,
@@ -91,7 +60,9 @@ async def upload(
         ImportFailed: the folder is not that of a run, an agent is at work on it, the server refuses it, or nothing
             moved for a minute. What was confirmed until then stays confirmed; try again.
     """
-    folder = _checked(Path(run_folder))
+    folder = Path(run_folder)
+    if not (folder / "run.json").is_file() or not (folder / "sources").is_dir():
+        raise ImportFailed(f"{folder} is not the spool of a run: expected a folder with run.json and sources/ in it")
     lock = lock_folder(folder, 0.0)
     if lock is None:
         raise ImportFailed(
@@ -149,9 +120,3 @@ def _hello(folder: Path, sources: Sources) -> Hello:
     ranks = sources.ranks()
     node = ranks[0].info.node if ranks else os.uname().nodename
     return make_hello(facts, f"a{time.time_ns():x}-{os.getpid()}", node, sources)
-
-
-def _checked(folder: Path) -> Path:
-    if not (folder / "run.json").is_file() or not (folder / "sources").is_dir():
-        raise ImportFailed(f"{folder} is not the spool of a run: expected a folder with run.json and sources/ in it")
-    return folder

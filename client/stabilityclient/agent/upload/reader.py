@@ -27,7 +27,7 @@ from stabilityclient.spool import (
     chunk_name,
 )
 
-__all__ = ["GAP_WAIT_S", "SpoolReader", "chunk_numbers"]
+__all__ = ["SpoolReader", "chunk_numbers"]
 
 #: How long a record may look wrong before it counts as damaged, seconds. On machines that reorder writes a reader can
 #: see a length before the bytes; a writer is done with both within microseconds.

@@ -26,10 +26,8 @@ def dump_signal_trouble(source: Source, fd: int | None, *, send: bool = False) -
         send: send the signal, where that can do no harm; else nothing that the process would notice.
     """
     slot = source.slot
-    if not source.alive:
-        return "the process has ended"
-    if slot is None or source.trouble:
-        return f"the slot can't be read: {source.trouble or 'it is not there yet'}"
+    if slot is None or source.unreadable:
+        return source.unreadable
     number = slot.dump_signal
     if not 0 < number < signal.NSIG:
         return f"no dump signal is registered in the job: {source.no_dumps or 'an older client, or training took it'}"

@@ -223,11 +223,8 @@ class StackTaker:
 
 def _heartbeat_trouble(sample: _RankSample) -> str | None:
     """Return why neither a heartbeat thread nor a signal can bring anything; None when it is worth to ask."""
-    source = sample.source
-    if not source.alive:
-        return "the process has ended"
-    if source.slot is None or source.trouble:
-        return f"the slot can't be read: {source.trouble or 'it is not there yet'}"
+    if sample.source.unreadable:
+        return sample.source.unreadable
     if (sample.proc or {}).get("state") in _STOPPED:
         return "the process is stopped (state T): it can report nothing before it continues"
     return None
