@@ -31,24 +31,16 @@ class Alert:
 
     Args:
         incident_id: identity of the incident, the same in all its states.
-        run_id: run in which it happened.
         version: grows by one with each change of the incident.
         kind: what it is, e.g. ``spike`` or ``hang``.
-        severity: ``info``, ``warning`` or ``critical``.
         state: ``open``, ``recovered`` or ``resolved``; only the first is not over.
-        title: one short line.
-        text: what happened, plain sentences.
-        onset_step: first step of it, -1 for before the first one, or None.
-        metric: metric concerned, or None.
-        rank: rank concerned, or None.
-        node: node concerned, or None.
-        opened: when it opened, unix seconds.
-        updated: when it changed last, unix seconds.
-        dead: True when it happened on a branch that the run has left.
-        advice: what to do, plain sentences, or None.
-        dataset: the data set that carries it, or None.
-        advice_line: the same as ``advice`` in a few words, for a line, or None.
-        verdict: who is suspect (class, confidence, culprits, nodes, gpus, since), for programs, or None.
+        title: one short line. text: what happened, plain sentences.
+        onset_step: first step of it, -1 for before the first one.
+        opened, updated: when it opened and changed last, unix seconds.
+        dead: it happened on a branch that the run has left.
+        advice: what to do, plain sentences. advice_line: the same in a few words.
+        dataset: the data set that carries it.
+        verdict: who is suspect (class, confidence, culprits, nodes, gpus, since), for programs.
         label: the kind as people read it.
         about: what is ill: ``model``, ``data``, ``process`` or ``gpu``; ``user`` where the job itself raised it.
         alarm: False for what is only worth knowing.

@@ -236,13 +236,7 @@ class _Reader:
         except ResponseError:
             self.forget()  # a stream or group is gone: made again at the next read
             raise
-        blocks = answer.items() if isinstance(answer, dict) else (answer or [])
-        found: list[tuple[str, bytes, dict[bytes, bytes] | None]] = []
-        for name, entries in blocks:
-            stream = name.decode() if isinstance(name, bytes) else str(name)
-            for batch in entries if isinstance(answer, dict) else [entries]:
-                found += [(stream, entry_id, fields) for entry_id, fields in batch]
-        return found
+        return [(name.decode(), entry_id, fields) for name, entries in answer or [] for entry_id, fields in entries]
 
 
 def _chunks(streams: list[str]) -> list[list[str]]:

@@ -12,8 +12,6 @@ __all__ = ["Guard", "under_pytest"]
 
 #: Seconds between two log lines about the same place. More would bury the job's own log.
 LOG_INTERVAL_S = 60.0
-#: Places that are remembered for the log interval. All places are string constants of ours, so this is never reached.
-MAX_PLACES = 256
 
 
 def under_pytest(environ: Mapping[str, str]) -> bool:
@@ -56,8 +54,6 @@ class Guard:
             if last is not None and now - last < LOG_INTERVAL_S:
                 self._quiet[place] = self._quiet.get(place, 0) + 1
                 return
-            if len(self._last) >= MAX_PLACES:
-                self._last.clear()
             self._last[place] = now
             more = self._quiet.pop(place, 0)
             import logging  # here: a third of our import time, needed only when something is wrong

@@ -13,6 +13,7 @@ import time
 
 from stabilityclient.errors import SettingError
 from stabilityclient.guard import Guard, under_pytest
+from stabilityclient.rank_state.slot import MAX_TIME_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ MAX_PLAN_BYTES = 1024 * 1024
 
 _PLAN = "plan.json"
 _USED = "plan.used"
-#: Unix seconds beyond which a time is no time (year 5138).
-MAX_TIME_S = 1e11
 
 
 def read_plan(dir: str | os.PathLike[str] | None = None, run_id: str | None = None) -> dict[str, Any] | None:

@@ -25,8 +25,6 @@ __all__ = ["AFTER_LOOP", "RunComponents"]
 class RunComponents:
     """What an enabled run holds. Plain data, made by ``init()``."""
 
-    __slots__ = ("boundary", "folder", "heartbeat", "probe", "sidecar", "slot", "source", "spool", "stack_file")
-
     boundary: Boundary
     folder: str
     heartbeat: HeartbeatThread

@@ -10,17 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stabilityclient.agent.json_limits import within_limits
 from stabilityclient.agent.sources import Source
 from stabilityclient.arguments import MAX_STEP
 from stabilityclient.spool import MAX_SET_NAMES, SpoolWriter
 from stabilityclient.start import start_ticks, write_whole
 
-__all__ = ["MAX_WAITING_BYTES", "MAX_WAITING_EVENTS", "AgentEvents"]
+__all__ = ["MAX_WAITING_BYTES", "MAX_WAITING_EVENTS", "AgentEvents", "within_limits"]
 
 #: Events that wait in memory while the disk is full, and their bytes of JSON; the oldest ones go first, counted.
 MAX_WAITING_EVENTS = 256
 MAX_WAITING_BYTES = 4 * 1024 * 1024
+#: Longest text, characters: stacks have 60,000; the server takes 100,000.
+MAX_TEXT_CHARS = 60_000
+#: Deepest nesting; the server takes 20 levels.
+MAX_DEPTH = 16
+#: Longest text and list of an event that is too long as a whole.
+SHORT_CHARS, SHORT_ITEMS = 15_000, 100
 
 
 class AgentEvents:
@@ -44,7 +49,7 @@ class AgentEvents:
         self.started = started_ns / 1e9
         self.name = f"a{started_ns:x}-{os.getpid()}"
         self._home = run_folder / "sources" / self.name
-        self._node = node
+        self.node = node
         self._limit_bytes = limit_bytes
         self._log = log
         self._spool: SpoolWriter | None = None
@@ -119,7 +124,7 @@ class AgentEvents:
         pid = os.getpid()
         info = {
             "source": self.name,
-            "node": self._node,
+            "node": self.node,
             "pid": pid,
             "started": self.started,
             "start_ticks": start_ticks(pid),
@@ -147,3 +152,28 @@ def _append(spool: SpoolWriter, kind: str, step: int | None, when: float, data: 
         return spool.append_event(kind, step, when, data)
     except ValueError:  # too long as a whole
         return spool.append_event(kind, step, when, within_limits(data, short=True))
+
+
+def within_limits(value: Any, *, short: bool = False, depth: int = MAX_DEPTH) -> Any:
+    """Return ``value`` as JSON and MessagePack can hold it; what is too much of it is cut.
+
+    One text that is too long or too deep would hold up all that follows it.
+
+    Args:
+        short: cut long texts at their beginning and long lists at their end. depth: levels that are left.
+    """
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else str(value)[:40]
+    if isinstance(value, str):
+        # Of stacks the end matters. Half a surrogate pair comes from file names that are no UTF-8.
+        return value[-(SHORT_CHARS if short else MAX_TEXT_CHARS) :].encode("utf-8", "replace").decode()
+    if depth <= 0 or not isinstance(value, dict | list | tuple):
+        return str(value)[:200].encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {
+            within_limits(str(key)[:200]): within_limits(each, short=short, depth=depth - 1)
+            for key, each in value.items()
+        }
+    return [within_limits(each, short=short, depth=depth - 1) for each in (value[:SHORT_ITEMS] if short else value)]

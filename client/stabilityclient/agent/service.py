@@ -22,7 +22,7 @@ from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
 from stabilityclient.agent.gpu.poller import POLL_S
 from stabilityclient.agent.logfile import AgentLog
 from stabilityclient.agent.sources import Source, Sources
-from stabilityclient.agent.statefile import StateFile, texts
+from stabilityclient.agent.statefile import StateFile, read_as
 from stabilityclient.agent.upload.records import Record, SpooledEvent
 from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
 from stabilityclient.agent.upload.uplink import Uplink
@@ -38,11 +38,11 @@ from stabilityclient.wire import Health, Hello
 
 __all__ = ["AgentService", "main"]
 
-#: Seconds between two looks at the sources: new ones, slots, processes that can't be watched otherwise.
+#: Seconds between two polls of the sources: new ones, slots, processes that can't be watched otherwise.
 SOURCES_POLL_S = 0.25
 #: The slot of a rank whose end wakes the agent is read with each so-manieth poll, until the first rank finishes.
 QUIET_POLLS = 3
-#: Seconds between two looks at the checkpoints on disk.
+#: Seconds between two checks of the checkpoints on disk.
 CHECKPOINT_POLL_S = 2.0
 #: Shortest STABILITY_GPU_POLL_S, seconds: for tests. What NVML gives are averages over a tenth of a second or more.
 MIN_GPU_POLL_S = 0.1
@@ -51,7 +51,7 @@ MIN_GPU_POLL_S = 0.1
 CURSOR_S = 1.0
 #: An agent that finds no rank at all leaves after so long, seconds (it was started by a process that died at once).
 EMPTY_S = 30.0
-#: How long a starting agent waits for the lock: a rank that looks for an agent holds it for an instant, seconds.
+#: How long a starting agent waits for the lock: a rank that asks for an agent holds it for an instant, seconds.
 LOCK_WAIT_S = 1.0
 
 
@@ -75,10 +75,10 @@ class AgentService:
         self._agent_file = StateFile(folder / "agent" / "agent.json")
         self._cursor_file = StateFile(folder / "agent" / "cursor.json")
         before = self._cursor_file.read()
-        self._sources = Sources(folder, texts(before.get("acked")))
+        self._sources = Sources(folder, read_as(before.get("acked"), dict[str, int]))
         self._own = AgentEvents(folder, self._node, limit, self._log.write)
         self._checkpoints = CheckpointWatch(before.get("checkpoints"))
-        self._reported_deaths: set[str] = set(texts(before.get("deaths")))
+        self._reported_deaths: set[str] = read_as(before.get("deaths"), set[str])
         self._kernel = KernelLog(environ=environ)
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
         stacks = StackTaker(folder, self._sources, self._deaths.descriptor, self._own.event)
@@ -86,7 +86,6 @@ class AgentService:
         task: Handler = partial(tasks.carry_out, folder=str(folder), node=self._node)
         handlers = {"dump_stacks": stacks.carry_out, "restart": self._restart.carry_out, "task": task}
         self._agent_commands = AgentCommands(handlers, self._answer, before.get("orders"), self._remember)
-        self._health = NodeHealth(folder, self._sources, self._own, self._deaths, self._kernel, self._node, limit)
         self._gpus = GpuMonitor(
             lambda kind, data: self._own.event(kind, self._step(), data),
             self._gpu_row,
@@ -94,8 +93,16 @@ class AgentService:
             lambda: self._kernel.blind is None,
             poll_s=max(MIN_GPU_POLL_S, _number(environ.get("STABILITY_GPU_POLL_S"), POLL_S)),
         )
-        self._health.gpu_of = lambda source: self._gpus.device_of(_own_pid(source), source.info.local_rank)
-        self._health.more_gaps = [self._gpus.gaps, stacks.gaps]
+        self._health = NodeHealth(
+            folder,
+            self._sources,
+            self._own,
+            self._deaths,
+            self._kernel,
+            limit,
+            gpu_of=lambda source: self._gpus.device_of(_own_pid(source), source.info.local_rank),
+            more_gaps=(self._gpus.gaps, stacks.gaps),
+        )
         self._spool_cleaner = SpoolCleaner(limit)
         self._downlink = Downlink(folder, self._log.write)
         self._state: dict[str, Any] = {}
@@ -157,7 +164,7 @@ class AgentService:
         self._write_state(outcome, "", "")
         return outcome
 
-    # --- looking -------------------------------------------------------------------------------------------------
+    # --- polling -------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
         self._polls += 1

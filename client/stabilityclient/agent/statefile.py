@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from stabilityclient.sidecar import read_json
 from stabilityclient.start import write_whole
 
-__all__ = ["StateFile", "texts"]
+__all__ = ["StateFile", "read_as"]
+
+_T = TypeVar("_T")
 
 
-def texts(value: object) -> list[str]:
-    """Return the texts of a list, or the names of an object; nothing of what is neither, whoever wrote it."""
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list | dict) else []
+def read_as(value: object, kind: type[_T]) -> _T:
+    """Return a part of what an agent wrote; an empty one where it is something else, whoever wrote it."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return kind()
 
 
 class StateFile:

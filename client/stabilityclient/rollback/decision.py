@@ -7,14 +7,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["ENDED_STATES", "KINDS", "Rollback", "Situation", "checkpoint_path", "judge"]
+__all__ = ["ENDED_STATES", "INFERRED", "KINDS", "Rollback", "Situation", "checkpoint_path", "judge"]
 
 #: Kinds of command that a job can obey. The others are answered with "not supported by this job yet".
 KINDS = frozenset({"rollback", "stop"})
 #: States of a command that need nobody any more.
 ENDED_STATES = frozenset({"acted", "done", "rejected", "failed", "expired"})
-#: Prefix of the keys that the server gives to segments which it inferred by itself.
-_INFERRED = "u-"
+#: Prefix of the keys that the server gives to segments which it inferred by itself: the ranks do not know them.
+INFERRED = "u-"
 
 
 class Rollback:
@@ -186,7 +186,7 @@ def _stale(command: Mapping[str, Any], at: Situation) -> str:
     key = str(fence.get("segment_key") or "")
     # Before a rank named a segment, and where the server inferred one, there is no name to compare: the time above
     # decides.
-    if not at.segment_key or key == at.segment_key or key.startswith(_INFERRED):
+    if not at.segment_key or key == at.segment_key or key.startswith(INFERRED):
         return ""
     return f"decided on segment {key!r}, this rank is in {at.segment_key!r}"
 

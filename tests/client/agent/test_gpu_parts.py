@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from stabilityclient.agent.gpu.budget import EVENTS_AT_ONCE, Budget
 from stabilityclient.agent.gpu.calls import Call, HangGuard, Hanging
 from stabilityclient.agent.gpu.changes import (
+    EVENTS_AT_ONCE,
     LINK_BAD_WINDOWS,
     LINK_WINDOWS,
     MAX_NEWS,
+    Budget,
     Change,
     GpuChanges,
 )
 from stabilityclient.agent.gpu.conditions import COUNTER_QUIET_S
 from stabilityclient.agent.gpu.mapping import device_for
-from stabilityclient.agent.gpu.rows import row_of
-from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample
+from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample, row_of
 from stabilityclient.agent.gpu.xids import SAME_S, XidFold
 from stabilityclient.agent.watch.kernel_lines import KernelMessage
 

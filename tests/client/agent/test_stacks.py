@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stabilityclient.agent.commands.agent_commands import MAX_WAITING, AgentCommands, CommandToRun
-from stabilityclient.agent.watch.stacks import MAX_STACK_CHARS, _cut
+from stabilityclient.agent.watch.stacks import _cut
+from stabilityclient.rank_state.probe import MAX_STACK_CHARS
 from support.agent.gateway import Gateway
 from support.agent.small_job import SmallJob
 from support.waiting import until, wait_until
@@ -128,22 +129,23 @@ async def test_orders_are_carried_out_one_at_a_time_and_a_handler_that_fails_is_
             raise OSError("no disk")
         return "acted", "well"
 
-    orders = AgentCommands({"dump_stacks": handler}, lambda c, s, d: said.append((c.command_id, s, d)), ["old"])
+    newer = {"command": _order("new") | {"kind": "later"}, "clock_offset_s": 0.0}  # of a newer agent that was killed
+    before = {"taken": ["old"], "open": [newer]}
+    orders = AgentCommands({"dump_stacks": handler}, lambda c, s, d: said.append((c.command_id, s, d)), before)
     work = asyncio.create_task(orders.run())
     assert not orders.take({"command_id": "r", "kind": "rollback"}, 0.0)
     for command_id in ("old", "o0", "o1", "o0", "o2"):
         assert orders.take(_order(command_id), 0.0)
-    assert orders.take(_order("new") | {"kind": "restart"}, 0.0)
     await until(_soon(lambda: len(said) == 4), 5, "all are answered")
     work.cancel()
     assert [(command_id, state) for command_id, state, _ in said] == [
+        ("new", "failed"),
         ("o0", "acted"),
         ("o1", "failed"),
         ("o2", "acted"),
-        ("new", "failed"),
     ]
-    assert ("OSError: no disk", "update the job" in said[3][2]) == (said[1][2], True)
-    assert (orders.state(), orders.busy) == ({"taken": ["old", "o0", "o1", "o2", "new"], "open": []}, False)
+    assert ("OSError: no disk", "update the job" in said[0][2]) == (said[2][2], True)
+    assert (orders.state(), orders.busy) == ({"taken": ["old", "new", "o0", "o1", "o2"], "open": []}, False)
     for number in range(MAX_WAITING + 2):
         orders.take(_order(f"w{number}"), 0.0)
     assert [command_id for command_id, state, _ in said[4:]] == [f"w{MAX_WAITING}", f"w{MAX_WAITING + 1}"]

@@ -3,8 +3,8 @@
 They never reach the ranks' mailbox: a hung job reads no mailbox.
 
 What is taken is written down before anything is done, and that it was begun before it is begun. So the agent that
-follows a killed one knows what was in hand, and ends it with an answer whatever the server says to it: somebody looks
-at a page and waits. A look at stacks is safe to repeat. Whether an order to end ranks can go on, its handler says.
+follows a killed one knows what was in hand, and ends it with an answer whatever the server says to it: somebody at a
+page waits. A dump of stacks is safe to repeat. Whether an order to end ranks can go on, its handler says.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Any
 
 import msgspec
 
+from stabilityclient.agent.statefile import read_as
 from stabilityclient.rollback.decision import ENDED_STATES
 
-__all__ = ["AGENT_KINDS", "MAX_REMEMBERED", "AgentCommands", "CommandToRun", "Handler", "ProcessFence"]
+__all__ = ["MAX_REMEMBERED", "AgentCommands", "CommandToRun", "Handler", "ProcessFence"]
 
-#: Kinds of commands for agents; all others are for the ranks.
-AGENT_KINDS = frozenset({"dump_stacks", "restart", "task"})
 #: Orders that are remembered as taken, newest ones: the server repeats those that are open when an agent connects.
 MAX_REMEMBERED = 64
 #: Orders that wait behind the one that is carried out; more are answered with ``failed``.
@@ -80,7 +79,7 @@ class AgentCommands:
     """Takes the commands that are for the agent.
 
     Args:
-        handlers: kind to what carries it out.
+        handlers: kind to what carries it out; all other kinds are for the ranks.
         report: reports to the server: ``report(command, state, detail)``.
         before: ``state()`` of an earlier life, or anything that was in its place.
         remember: writes ``state()`` down; called before something is done that depends on it.
@@ -99,7 +98,7 @@ class AgentCommands:
         self._report = report
         self._remember = remember
         self._now = now
-        known = _read(before)
+        known = read_as(before, _State)
         self._taken = dict.fromkeys(known.taken[-MAX_REMEMBERED:])
         self._open = {each.command.command_id: each for each in known.open[-MAX_WAITING - 1 :]}
         self._waiting: asyncio.Queue[_Open] = asyncio.Queue(MAX_WAITING + 1)
@@ -119,7 +118,7 @@ class AgentCommands:
             command: as in docs/api.md.
             clock_offset_s: server's time minus ours; the expiry is judged by the server's clock.
         """
-        if command.get("kind") not in AGENT_KINDS:
+        if command.get("kind") not in self._handlers:
             return False
         command_id = command.get("command_id")
         if not isinstance(command_id, str) or command_id in self._taken or command.get("state") in ENDED_STATES:
@@ -167,27 +166,18 @@ class AgentCommands:
         over = before >= MAX_BEGINS or self._is_over(order)
         if over and not before:
             return "failed", "it expired before an agent could begin it here: nothing was done"
-        told = f"the agent that began it ended in the middle{', and so did the next one' if before > 1 else ''}"
+        ended = f"the agent that began it ended in the middle{', and so did the next one' if before > 1 else ''}"
         if (over and kind not in _SUPERVISED) or (before and kind in _ONCE):
-            return "failed", f"{told}; it is not begun again"
+            return "failed", f"{ended}; it is not begun again"
         order.begun += 1
         self._remember()
         state, detail = await handler(order.command, over)
-        return state, f"{told}; {detail}" if before else detail
+        return state, f"{ended}; {detail}" if before else detail
 
     def _is_over(self, order: _Open) -> bool:
         expires = order.command.expires
         return expires is not None and self._now() + order.clock_offset_s > expires
 
-    def state(self) -> dict[str, Any]:
-        """Return what a later agent needs, as JSON-able builtins."""
-        state: dict[str, Any] = msgspec.to_builtins(_State(list(self._taken), list(self._open.values())))
-        return state
-
-
-def _read(before: object) -> _State:
-    """Return what ``state`` returned once; of what is damaged nothing."""
-    try:
-        return msgspec.convert({"taken": before} if isinstance(before, list) else before, _State)
-    except msgspec.ValidationError:
-        return _State()
+    def state(self) -> object:
+        """Return what a later agent needs, as builtins."""
+        return msgspec.to_builtins(_State(list(self._taken), list(self._open.values())))

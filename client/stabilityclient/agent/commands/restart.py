@@ -4,7 +4,7 @@ An order is for the processes it was decided on. One that comes late must not en
 it is refused where a rank started after the newest start that the server knew of on this node.
 
 Where an agent was killed in the middle, its plan on the disk says that ranks may have been ended: without it none was.
-The next agent looks who of those processes still lives. Nobody does: the order is carried out, whoever ended them.
+The next agent checks who of those processes still lives. Nobody does: the order is carried out, whoever ended them.
 Somebody does: the rest is ended, as half a job helps nobody; once the order has expired it only says who that is.
 """
 
@@ -23,6 +23,7 @@ from stabilityclient.agent.watch.exits import has_ended, open_process, send_sign
 from stabilityclient.agent.watch.probes import read_stat, wchan_of
 from stabilityclient.agent.watch.visibility_gaps import duplicate_ranks
 from stabilityclient.plan import PLAN_VERSION, mark_used, write_plan
+from stabilityclient.rollback.decision import INFERRED
 from stabilityclient.sidecar import read_json
 from stabilityclient.wire import started_ns
 
@@ -35,8 +36,6 @@ MAX_GRACE_S = 300.0
 #: How long a killed process may take to be gone, seconds: its memory is freed first, and a GPU driver may hold it.
 GONE_S = 10.0
 _POLL_S = 0.05
-#: Prefix of the keys of segments that the server inferred: the ranks do not know them.
-_INFERRED = "u-"
 
 
 def refusal(command: CommandToRun, node: str, ranks: Iterable[Source]) -> str:
@@ -60,7 +59,7 @@ def refusal(command: CommandToRun, node: str, ranks: Iterable[Source]) -> str:
     key = fence.segment_key
     for source in living:
         there = source.slot.segment_key if source.slot is not None else ""
-        if there and there != key and not key.startswith(_INFERRED):
+        if there and there != key and not key.startswith(INFERRED):
             return f"decided on segment {key!r}, rank {source.info.rank} is in {there!r}"
     return ""
 

@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from stabilityclient.agent.gpu.budget import Budget
-from stabilityclient.agent.gpu.calls import HangGuard, Hanging
-from stabilityclient.agent.gpu.changes import Change, GpuChanges
+from stabilityclient.agent.gpu.calls import HangGuard
+from stabilityclient.agent.gpu.changes import Budget, Change, GpuChanges
 from stabilityclient.agent.gpu.listener import WAIT_S
 from stabilityclient.agent.gpu.mapping import device_for, visible_devices
 from stabilityclient.agent.gpu.poller import POLL_S, GpuPoller
-from stabilityclient.agent.gpu.rows import row_of
-from stabilityclient.agent.gpu.samples import GpuInfo, NodeSample, index_of_mute
+from stabilityclient.agent.gpu.samples import GpuInfo, NodeSample, index_of_mute, row_of
 from stabilityclient.agent.gpu.xids import XidFold
 from stabilityclient.agent.watch.kernel_lines import KernelMessage
 
@@ -166,7 +164,8 @@ class GpuMonitor:
             (self._event_guard, self._poller.listening),
         ):
             for hanging in guard.check(call, now, _MAY_TAKE_S.get(call.name, 0.0) if call is not None else 0.0):
-                self._report_hang(hanging, now)
+                changes = self._changes_of(hanging.gpu) if hanging.gpu else self._unplaced
+                self._report(hanging.gpu, changes.hanging(hanging, now))
         while self._poller.samples:
             self._take(self._poller.samples.popleft(), now)
         self._xids.with_lines = self._kernel_log()
@@ -210,24 +209,15 @@ class GpuMonitor:
         fresh = [pid for pid in pids if not self._placed[pid] and now - self._since[pid] < PIDS_WANTED_S]
         self._poller.wants_pids = bool(fresh)
 
-    def _report_hang(self, hanging: Hanging, now: float) -> None:
-        changes = self._changes_of(hanging.gpu) if hanging.gpu else self._unplaced
-        self._report(hanging.gpu, changes.hanging(hanging, now))
-
     def _changes_of(self, key: str) -> GpuChanges:
         return self._changes.setdefault(key, GpuChanges())
 
     def _report(self, key: str, changes: Iterable[Change]) -> None:
         gpu = self._sample.gpus.get(key)
         for change in changes:
-            ranks = [] if gpu is None else self._ranks_on().get(gpu.key, [])
-            data: dict[str, Any] = {
-                "uuid": gpu.uuid if gpu is not None else None,
-                "index": gpu.index if gpu is not None else index_of_mute(key),
-                "bus_id": gpu.bus_id if gpu is not None else None,
-                "name": gpu.name if gpu is not None else None,
-                "ranks": ranks,
-            }
+            data: dict[str, Any] = {name: getattr(gpu, name, None) for name in ("uuid", "bus_id", "name")}
+            data["index"] = index_of_mute(key) if gpu is None else gpu.index
+            data["ranks"] = [] if gpu is None else self._ranks_on().get(gpu.key, [])
             self._emit("gpu", data | change._asdict())
 
     # --- who is where ----------------------------------------------------------------------------------------------

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["GpuInfo", "GpuSample", "NodeSample", "NvmlFault", "index_of_mute", "mute_key"]
+from stabilityclient.agent.gpu.conditions import CONDITIONS
 
+__all__ = ["GpuInfo", "GpuSample", "NodeSample", "NvmlFault", "index_of_mute", "mute_key", "row_of"]
+
+#: Fields that are points as they are, beside the counters of `conditions.py`.
+_FIELDS = (
+    *("util_pct", "mem_used_mib", "temp_c", "mem_temp_c", "power_w", "power_limit_w", "clock_sm_mhz", "clock_mem_mhz"),
+    *("throttle_reasons", "remapped_corrected", "remapped_uncorrected"),
+    *("retired_pages", "pcie_replays", "nvlink_errors", "recovery_action"),
+)
+#: Time counters of NVML in ns to points in seconds since the agent came.
+_TIMES = {
+    "hw_thermal_ns": "throttle_hw_thermal_s",
+    "sw_thermal_ns": "throttle_sw_thermal_s",
+    "power_brake_ns": "throttle_power_brake_s",
+}
 _MUTE = "index "
 
 
@@ -104,3 +118,24 @@ class NodeSample:
     samples: dict[str, GpuSample] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
     blind: dict[str, str] = field(default_factory=dict)
+
+
+def row_of(gpu: GpuInfo, sample: GpuSample, times: dict[str, tuple[float, float]]) -> dict[str, float]:
+    """Return the points of one sample, ``gpu/<i>/<field>`` (docs/wire.md); none of a GPU that answered nothing.
+
+    Args:
+        times: last value and sum of each time counter, ns; kept here from sample to sample. A counter that went back
+            (its driver was loaded again) goes on from the sum that it had.
+    """
+    if not sample.values:
+        return {}
+    counters = (what for what, condition in CONDITIONS.items() if condition.counts)
+    row = {name: sample.values[name] for name in (*_FIELDS, *counters) if name in sample.values}
+    for counter, name in _TIMES.items():
+        value = sample.values.get(counter)
+        if value is not None:
+            last, total = times.get(counter, (value, 0.0))
+            times[counter] = (value, total + max(0.0, value - last))
+            row[name] = times[counter][1] / 1e9
+    row["poll_ms"] = sample.took_ms
+    return {f"gpu/{gpu.index}/{name}": value for name, value in row.items()}

@@ -27,12 +27,6 @@ class ReportedXid(NamedTuple):
     line: str
 
 
-class _Seen:
-    def __init__(self, at: float) -> None:
-        self.at = at
-        self.repeats = 0
-
-
 class XidFold:
     """Takes Xids as they come, gives them away once.
 
@@ -42,47 +36,42 @@ class XidFold:
 
     def __init__(self, with_lines: bool = True) -> None:
         self.with_lines = with_lines
-        self._seen: dict[tuple[str, int], _Seen] = {}
+        #: (gpu, xid) to (when it was reported, repeats since).
+        self._seen: dict[tuple[str, int], tuple[float, int]] = {}
         self._waiting: dict[tuple[str, int], tuple[float, ReportedXid]] = {}
 
     def nvml(self, gpu: str, xid: int, now: float) -> None:
         """Take an event of NVML's."""
-        repeats = self._new(gpu, xid, now)
-        if repeats is not None:
-            facts: dict[str, Any] = {"xid": xid, "source": "nvml"} | ({"repeats": repeats} if repeats else {})
-            self._waiting[gpu, xid] = (now + (LINE_WAIT_S if self.with_lines else 0.0), ReportedXid(gpu, facts, ""))
+        self._take(gpu, xid, {"source": "nvml"}, "", now, now + (LINE_WAIT_S if self.with_lines else 0.0))
 
     def kernel(self, gpu: str, line: KernelMessage, now: float) -> None:
         """Take a line about a GPU that is known."""
-        xid = line.xid
-        if xid is None:
+        if line.xid is None:
             return
         found = _PROCESS.search(line.text)
         process: dict[str, Any] = {} if found is None else {"pid": int(found[1])}
         if found is not None and found[2]:
             process["process"] = found[2]
-        waiting = self._waiting.get((gpu, xid))
+        waiting = self._waiting.get((gpu, line.xid))
         if waiting is not None:  # the same one, and NVML was first
-            self._waiting[gpu, xid] = (now, ReportedXid(gpu, waiting[1].facts | process, line.text))
-            return
-        repeats = self._new(gpu, xid, now)
-        if repeats is not None:
-            facts = {"xid": xid, "source": "kernel"} | process | ({"repeats": repeats} if repeats else {})
-            self._waiting[gpu, xid] = (now, ReportedXid(gpu, facts, line.text))
+            self._waiting[gpu, line.xid] = (now, ReportedXid(gpu, waiting[1].facts | process, line.text))
+        else:
+            self._take(gpu, line.xid, {"source": "kernel"} | process, line.text, now, now)
 
     def due(self, now: float) -> list[ReportedXid]:
         """Return those that are to be reported now, in the order in which they came."""
         ready = [key for key, (at, _) in self._waiting.items() if at <= now]
         return [self._waiting.pop(key)[1] for key in ready]
 
-    def _new(self, gpu: str, xid: int, now: float) -> int | None:
-        """Return how often this one came since it was last reported; None: it was reported a moment ago."""
-        seen = self._seen.get((gpu, xid))
-        if seen is not None and now - seen.at < SAME_S:
-            seen.repeats += 1
-            return None
+    def _take(self, gpu: str, xid: int, facts: dict[str, Any], line: str, now: float, due: float) -> None:
+        """Report it at ``due``, and how often it came since the last report; repeats of a moment ago are counted."""
+        at, repeats = self._seen.get((gpu, xid), (-SAME_S, 0))
+        if now - at < SAME_S:
+            self._seen[gpu, xid] = (at, repeats + 1)
+            return
         while len(self._seen) >= MAX_REMEMBERED:
             del self._seen[next(iter(self._seen))]
         self._seen.pop((gpu, xid), None)
-        self._seen[gpu, xid] = _Seen(now)
-        return 0 if seen is None else seen.repeats
+        self._seen[gpu, xid] = (now, 0)
+        facts = {"xid": xid} | facts | ({"repeats": repeats} if repeats else {})
+        self._waiting[gpu, xid] = (due, ReportedXid(gpu, facts, line))

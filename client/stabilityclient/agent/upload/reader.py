@@ -280,12 +280,13 @@ class SpoolReader:
             return False
         following = self._pos + ((length + 15) & ~7)
         fits = length > 0 and following + 8 <= CHUNK_BYTES
-        if not (fits and (self._is_end(following) or self._valid(following))):
+        if not (fits and (_U32.unpack_from(self._map, following)[0] == END_OF_CHUNK or self._valid(following))):
             scanned = self._scanned
             if scanned is not None and scanned[:2] == place and now - scanned[2] < SCAN_S and not self._has_next():
                 return False
             self._scanned = (*place, now)
-            found = self._find_record(self._pos + 8)
+            # Records are 8-byte aligned.
+            found = next((at for at in range(self._pos + 8, CHUNK_BYTES - 16, 8) if self._valid(at)), None)
             if found is None and not self._has_next():
                 if fits and self._map[following : following + 8] == bytes(8):
                     return self._step_over(following)
@@ -315,23 +316,12 @@ class SpoolReader:
             self._counted.add(place)
             self.bad_records += 1
 
-    def _is_end(self, pos: int) -> bool:
-        assert self._map is not None
-        return bool(_U32.unpack_from(self._map, pos)[0] == END_OF_CHUNK)
-
     def _valid(self, pos: int) -> bool:
         assert self._map is not None
         length, check = _HEAD.unpack_from(self._map, pos)
         if not 8 <= length <= CHUNK_BYTES - pos - 8 or self._map[pos + 8] not in (1, 2, 3):
             return False
         return bool(adler32(self._map[pos + 8 : pos + 8 + length]) == check)
-
-    def _find_record(self, pos: int) -> int | None:
-        """Return where the next whole record begins, at or after ``pos``; records are 8-byte aligned."""
-        for at in range(pos, CHUNK_BYTES - 16, 8):
-            if self._valid(at):
-                return at
-        return None
 
     # --- chunks --------------------------------------------------------------------------------------------------
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
+import msgspec
+
+from stabilityclient.agent.statefile import read_as
 from stabilityclient.agent.upload.records import SpooledEvent
 
 __all__ = ["MAX_WATCHED", "CheckpointWatch"]
 
-#: Checkpoints watched at once; the oldest is forgotten first. Two looks a second at 2,000 paths cost under 1 % of a
+#: Checkpoints watched at once; the oldest is forgotten first. Two checks a second of 2,000 paths cost under 1 % of a
 #: core.
 MAX_WATCHED = 2000
+
+
+class _Watched(msgspec.Struct):
+    """A checkpoint. ``seen``: it was on disk."""
+
+    path: str
+    step: int
+    seen: bool
 
 
 class CheckpointWatch:
@@ -25,12 +35,7 @@ class CheckpointWatch:
 
     def __init__(self, known: object, exists: Callable[[str], bool] = os.path.exists) -> None:
         self._exists = exists
-        self._watched: dict[str, tuple[int, bool]] = {}
-        for entry in known[-MAX_WATCHED:] if isinstance(known, list) else ():
-            try:
-                self._watched[str(entry["path"])] = (int(entry["step"]), bool(entry["seen"]))
-            except (LookupError, TypeError, ValueError, OverflowError):
-                continue  # a file that was damaged must not keep the agent from its work
+        self._watched = {each.path: each for each in read_as(known, list[_Watched])[-MAX_WATCHED:]}
 
     def take(self, event: SpooledEvent) -> bool:
         """Watch the path of a ``checkpoint`` event; True when that is news."""
@@ -38,10 +43,10 @@ class CheckpointWatch:
         if event.type != "checkpoint" or not isinstance(path, str) or event.step is None or "://" in path:
             return False
         known = self._watched.get(path)
-        if known is not None and known[0] == event.step:
+        if known is not None and known.step == event.step:
             return False  # another rank reported it before
         self._watched.pop(path, None)
-        self._watched[path] = (event.step, self._exists(path))
+        self._watched[path] = _Watched(path, event.step, self._exists(path))
         while len(self._watched) > MAX_WATCHED:
             del self._watched[next(iter(self._watched))]
         return True
@@ -52,15 +57,14 @@ class CheckpointWatch:
         A path that was never seen is not gone: it may still be written, or lie on another node's disk.
         """
         missing = []
-        for path, (step, seen) in list(self._watched.items()):
-            there = self._exists(path)
-            if there and not seen:
-                self._watched[path] = (step, True)
-            elif seen and not there:
-                del self._watched[path]
-                missing.append((step, path))
+        for each in list(self._watched.values()):
+            there = self._exists(each.path)
+            if each.seen and not there:
+                del self._watched[each.path]
+                missing.append((each.step, each.path))
+            each.seen = there
         return missing
 
-    def state(self) -> list[dict[str, Any]]:
-        """Return what a later agent needs to go on."""
-        return [{"path": path, "step": step, "seen": seen} for path, (step, seen) in self._watched.items()]
+    def state(self) -> object:
+        """Return what a later agent needs to go on, as builtins."""
+        return msgspec.to_builtins(list(self._watched.values()))

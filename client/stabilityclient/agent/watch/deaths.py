@@ -161,15 +161,16 @@ def death_of(
     if state == STATE_FINISHED:
         return None
     exception = slot.exception if slot is not None and state == STATE_EXCEPTION else ""
-    cause = _cause(state, exception, status, oom, fatal)
-    if cause is None:
+    found = _judged(state, exception, status, oom, fatal)
+    if found is None:
         return None
+    cause, sentence = found
     where = "" if slot is None or not slot.phase else f", in phase {slot.phase}"
     step = "" if slot is None or slot.step < 0 else f" at step {slot.step}"
     who = f"rank {source.info.rank} (pid {source.info.pid})"
     evidence: dict[str, Any] = {
-        "text": f"{who} {_sentence(cause, exception, status, oom, fatal)}{where}{step}",
-        "state": STATE_NAMES[state] if state is not None and state < len(STATE_NAMES) else "unknown",
+        "text": f"{who} {sentence}{where}{step}",
+        "state": "unknown" if state is None else STATE_NAMES[state],
         "beat": None if slot is None else slot.beat,
         "oom_kills": 0 if oom is None else oom.get("kills", 1),
     }
@@ -191,45 +192,34 @@ def death_of(
     }
 
 
-def _cause(
+def _judged(
     state: int | None, exception: str, status: ExitStatus, oom: dict[str, Any] | None, fatal: str | None
-) -> str | None:
-    """Return the word for the cause, None for a process that left in order."""
+) -> tuple[str, str] | None:
+    """Return the cause and what happened, None for a process that left in order."""
     if oom is not None:
-        return "oom_kill"
-    if exception.startswith("KeyboardInterrupt") and (status.signal == signal.SIGINT or status.exit_code == 130):
-        return "signal"  # Ctrl-C: Python makes an exception of it, and then ends by the signal
-    if exception:
-        return "exception"
-    if status.signal is not None:
-        return "crash" if status.signal in CRASH_SIGNALS else "signal"
-    if status.exit_code is not None:
-        return "exit_code" if status.exit_code else None
-    if fatal is not None:
-        return "crash"
-    return None if state == STATE_LEFT else "unknown"
-
-
-def _sentence(cause: str, exception: str, status: ExitStatus, oom: dict[str, Any] | None, fatal: str | None) -> str:
-    if cause == "oom_kill":
-        proof = "its log names the process" if oom and oom["source"] == "kernel log" else "its group's counter moved"
-        return f"was killed by the kernel for memory ({proof})"
-    if cause == "exception":
-        return f"is ended by an uncaught exception: {exception}"
-    if status.signal is not None and cause == "signal":
-        return f"was killed by {signal_name(status.signal)} from outside ({_SENDERS.get(status.signal, 'somebody')})"
-    if cause == "signal":
-        return "was ended by SIGINT from outside (Ctrl-C, scheduler)"
-    if cause == "crash":
+        proof = "its log names the process" if oom["source"] == "kernel log" else "its group's counter moved"
+        return "oom_kill", f"was killed by the kernel for memory ({proof})"
+    name = "" if status.signal is None else signal_name(status.signal)
+    # Ctrl-C: Python makes an exception of it, and then ends by the signal.
+    ctrl_c = exception.startswith("KeyboardInterrupt") and (status.signal == signal.SIGINT or status.exit_code == 130)
+    if exception and not ctrl_c:
+        return "exception", f"is ended by an uncaught exception: {exception}"
+    if (status.signal in CRASH_SIGNALS) or (fatal is not None and status.signal is None and status.exit_code is None):
         first = (fatal or "").split("\n", 1)[0]
-        named = signal_name(status.signal) if status.signal is not None else "a fatal error"
-        return f"crashed with {named}" + (f": {first}" if first else " in native code")
-    if cause == "exit_code":
-        code = status.exit_code or 0
+        return "crash", f"crashed with {name or 'a fatal error'}" + (f": {first}" if first else " in native code")
+    if status.signal is not None:
+        sender = _SENDERS.get(status.signal, "somebody")
+        return "signal", f"was killed by {name} from outside ({sender})"
+    if ctrl_c:
+        return "signal", "was ended by SIGINT from outside (Ctrl-C, scheduler)"
+    if status.exit_code is not None:
+        code = status.exit_code
         shell = f" (128 + {signal_name(code - 128)}: a child's end, as shells report it)" if 128 < code < 193 else ""
-        return f"left with exit code {code} without finish(){shell}"
+        return ("exit_code", f"left with exit code {code} without finish(){shell}") if code else None
+    if state == STATE_LEFT:
+        return None
     guess = "killed from outside (kill -9, scheduler) or crashed in native code"
-    return f"is gone without a trace: {guess}; which one is not known, because {status.why}"
+    return "unknown", f"is gone without a trace: {guess}; which one is not known, because {status.why}"
 
 
 _SENDERS: dict[int, str] = {

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from stabilityclient.agent.watch.kernel_lines import KernelMessage, LineReader
+from stabilityclient.start import pid_namespace
 
 __all__ = ["KMSG", "KernelLog", "KernelMessage", "names_our_pids"]
 
@@ -21,7 +22,7 @@ KMSG = "/dev/kmsg"
 #: Bytes of one read: more than the longest record (8 KiB, CONSOLE_EXT_LOG_MAX), or the device answers EINVAL without
 #: end.
 READ_BYTES = 16 * 1024
-#: Reads and bytes of one poll: a log that is written faster than we look holds nothing up; the rest is for the next.
+#: Reads and bytes of one poll: a log that is written faster than it is read holds nothing up; the rest is for the next.
 MAX_READS, MAX_BYTES = 2_000, 1024 * 1024
 #: Lines that matter of one poll; of further ones those that differ from all before them, as many again, and the rest
 #: is counted in ``dropped``: a dying disk or a bad kernel writes thousands a second, and the cause is one among them.
@@ -81,16 +82,16 @@ class KernelLog:
         before, self._seen = self._seen, self._now()
         behind = self._seen - self._uptime()  # unix time of boot, by the clocks of now
         lines: list[KernelMessage] = []
-        said: set[tuple[object, ...]] = set()
+        different: set[tuple[object, ...]] = set()
         for record in self._records():
             line = self._reader.take(record)
             if line is None:
                 continue
-            says = (line.what, line.bus_id, line.xid, line.pid)
-            if len(lines) >= MAX_LINES and (says in said or len(lines) >= 2 * MAX_LINES):
+            what = (line.what, line.bus_id, line.xid, line.pid)
+            if len(lines) >= MAX_LINES and (what in different or len(lines) >= 2 * MAX_LINES):
                 self.dropped += 1
                 continue
-            said.add(says)
+            different.add(what)
             # The log's clock drifts from the wall clock by seconds in months; the line came between two polls of ours.
             lines.append(line._replace(time=min(max(line.time + behind, before), self._seen)))
         return lines
@@ -168,7 +169,4 @@ class KernelLog:
 
 def names_our_pids() -> bool:
     """Whether a process id in the kernel's log is the one that this process sees: not in most containers."""
-    try:
-        return os.readlink("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
-    except OSError:
-        return False
+    return pid_namespace() == _FIRST_PID_NAMESPACE

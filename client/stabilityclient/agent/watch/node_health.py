@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,9 @@ class NodeHealth:
 
     Args:
         folder: run folder. sources: what lies in it. own: the agent's own records.
-        deaths: watches the ranks' ends. kernel: the kernel's log. node: the node's name.
-        limit_bytes: of the spool.
-
-    Attributes:
-        gpu_of: returns the GPU of a rank, None where that is not known.
-        more_gaps: each returns further blind spots, e.g. those of the GPUs.
+        deaths: watches the ranks' ends. kernel: the kernel's log. limit_bytes: of the spool.
+        gpu_of: returns the GPU of a rank, as ``{"index","uuid"}``, None where that is not known.
+        more_gaps: each returns further gaps, e.g. those of the GPUs.
     """
 
     def __init__(
@@ -54,21 +51,22 @@ class NodeHealth:
         own: AgentEvents,
         deaths: DeathWatch,
         kernel: KernelLog,
-        node: str,
         limit_bytes: int,
+        *,
+        gpu_of: Callable[[Source], dict[str, Any] | None],
+        more_gaps: Iterable[Callable[[], list[VisibilityGap]]],
     ) -> None:
         self._sources = sources
         self._own = own
         self._deaths = deaths
         self._kernel = kernel
-        self._node = node
+        self._gpu_of = gpu_of
+        self._more_gaps = more_gaps
         self._disk = SpoolDisk(folder, limit_bytes)
         self._signals = SignalCheck(deaths.descriptor)
         self._prober = Prober()
         self._clock = ClockWatch()
         self._jumped_s, self._jumped_at = 0.0, float("-inf")
-        self.gpu_of: Callable[[Source], dict[str, Any] | None] = lambda source: None
-        self.more_gaps: list[Callable[[], list[VisibilityGap]]] = []
 
     def message(self, state: dict[str, Any], file_error: str) -> Health:
         """Return the message of now. Observe all sources before.
@@ -93,7 +91,7 @@ class NodeHealth:
             "clock_step_s": step_s,
             "blind": self._gaps(ranks, spool, now),
         }
-        return Health(self._own.name, self._node, now, entries, state)
+        return Health(self._own.name, self._own.node, now, entries, state)
 
     def _rank(self, source: Source, now: float) -> dict[str, Any]:
         """Return the entry of one rank, as in docs/api.md (AgentHealth)."""
@@ -106,7 +104,7 @@ class NodeHealth:
             "time": now,
             "local_rank": info.local_rank,
             "world_size": info.world_size,
-            "gpu": self.gpu_of(source),
+            "gpu": self._gpu_of(source),
             "can_dump": source.alive and not self._signals.trouble(source),
             "trouble": source.trouble,
         }
@@ -147,7 +145,7 @@ class NodeHealth:
         if time.monotonic() - self._jumped_at < CLOCK_NAMED_S:
             why = f"the clock of this node jumped by {self._jumped_s:+.1f} s: times around it are not to be compared"
             found.append({"what": "clock", "why": why, "do": "let chrony or ntpd slew the clock while jobs run"})
-        for further in self.more_gaps:
+        for further in self._more_gaps:
             found += further()
         return found
 

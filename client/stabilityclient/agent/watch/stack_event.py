@@ -1,11 +1,11 @@
-"""Puts the looks at all ranks of a node into few events: what several ranks have in common is written once in each.
+"""Puts the samples of all ranks of a node into few events: what several ranks have in common is written once in each.
 
 Nearly all ranks of a hanging job are at one place, and each of them says it in kilobytes. Threads are shared one by
 one and not whole texts: the main threads are alike while a loader's thread is a line further here and there. The
 address in a thread's heading differs by process and says nothing once the process is gone, so it is written ``0x0``;
 nothing else is changed. Members of process groups are written as runs: a group of 2,048 ranks outweighs the stacks.
 
-An event stands for itself: what it refers to is in it. So the server keeps nothing between two of them.
+An event is whole: what it refers to is in it. So the server keeps nothing between two of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from stabilityclient.agent.json_limits import within_limits
+from stabilityclient.agent.agent_events import within_limits
 
 __all__ = ["MAX_PART_CHARS", "runs", "stack_events", "threads"]
 
@@ -93,12 +93,12 @@ class _Part:
         self._ranks.append(entry)
         self.chars += len(json.dumps(entry)) + self._threads.chars + self._groups.chars - before
 
-    def _collectives(self, said: Mapping[str, Any]) -> dict[str, Any]:
+    def _collectives(self, found: Mapping[str, Any]) -> dict[str, Any]:
         # Written by the job's side, read from a file: other shapes than ours travel as they are.
-        groups = said.get("pgs")
+        groups = found.get("pgs")
         if not isinstance(groups, list):
-            return dict(said)
-        return {**said, "pgs": [self._groups.at(_group(each)) for each in groups]}
+            return dict(found)
+        return {**found, "pgs": [self._groups.at(_group(each)) for each in groups]}
 
     def data(self) -> dict[str, Any]:
         """Return what the event says beside its request."""

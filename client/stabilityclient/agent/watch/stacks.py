@@ -24,10 +24,10 @@ from stabilityclient.agent.watch.probes import Prober, children_of, tree_cpu_s
 from stabilityclient.agent.watch.safe_files import read_object, read_part
 from stabilityclient.agent.watch.stack_event import stack_events
 from stabilityclient.agent.watch.visibility_gaps import VisibilityGap, grouped
-from stabilityclient.rank_state.slot import SlotView
+from stabilityclient.rank_state.probe import MAX_STACK_CHARS
 from stabilityclient.rollback.boundary import add_to_mailbox
 
-__all__ = ["MAX_STACK_CHARS", "StackTaker"]
+__all__ = ["StackTaker"]
 
 #: Seconds between the two samples of /proc and the slots.
 SAMPLE_S = 0.25
@@ -40,8 +40,6 @@ QUIET_S = 0.1
 #: A heartbeat thread that has not beaten for so long will not answer either, seconds: something holds the interpreter's
 #: lock.
 HEARTBEAT_STALLED_S = 2.5
-#: Longest text of stacks, characters. The main thread comes last, so the beginning goes.
-MAX_STACK_CHARS = 60_000
 #: Bytes read of what a dump appended: 100 threads (faulthandler's own limit) of 100 frames.
 MAX_STACK_BYTES = 2 * 1024 * 1024
 
@@ -237,7 +235,7 @@ def _recorder_trouble(sample: _RankSample) -> str:
 
 
 def _slot_facts(source: Source) -> dict[str, Any]:
-    slot: SlotView | None = source.slot
+    slot = source.slot
     if slot is None or source.trouble:
         return {"trouble": source.trouble or "not there yet"}
     return {
@@ -286,6 +284,7 @@ def _appended(sample: _RankSample) -> str | None:
 
 
 def _cut(text: str) -> str:
+    """Return the end of a text of stacks: the main thread comes last."""
     if len(text) <= MAX_STACK_CHARS:
         return text
     mark = "... the first threads are left out\n"
