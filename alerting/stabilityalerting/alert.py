@@ -181,19 +181,19 @@ def _text(raw: dict[str, Any], name: str) -> str:
 def _advice_line(suggestion: dict[str, Any]) -> str | None:
     """Return a suggestion in a few words: of waiting and going back from its fields, else its first sentence."""
     action, to_step, wait_steps = (suggestion.get(name) for name in ("action", "to_step", "wait_steps"))
-    words: list[str] = []
+    parts: list[str] = []
     if action == "wait" and isinstance(wait_steps, int):
-        words.append(f"wait {wait_steps} steps")
-    if isinstance(to_step, int) and (words or action == "roll_back"):
-        words.append(f"{'then ' if words else ''}roll back to step {to_step}")
+        parts.append(f"wait {wait_steps} steps")
+    if isinstance(to_step, int) and (parts or action == "roll_back"):
+        parts.append(f"{'then ' if parts else ''}roll back to step {to_step}")
         if isinstance(suggestion.get("skip_batches"), int):
-            words.append(f"skip {suggestion['skip_batches']} batches")
+            parts.append(f"skip {suggestion['skip_batches']} batches")
         if isinstance(suggestion.get("lr_scale"), int | float):
-            words.append(f"learning rate x {suggestion['lr_scale']:g}")
+            parts.append(f"learning rate x {suggestion['lr_scale']:g}")
     text = suggestion.get("text")
-    if not words and isinstance(text, str):
-        words.append(text.split(". ")[0].removesuffix("."))
-    return ", ".join(words)[:MAX_LINE_CHARS] or None
+    if not parts and isinstance(text, str):
+        parts.append(text.split(". ")[0].removesuffix("."))
+    return ", ".join(parts)[:MAX_LINE_CHARS] or None
 
 
 def _severity(value: object) -> Severity:

@@ -95,7 +95,7 @@ def _seconds(value: object) -> float:
 
 
 def _loaded(path: str, guard: Guard) -> dict[str, Any] | None:
-    """Return what is in one file; one that is damaged takes no other's word away."""
+    """Return what is in one file; one that is damaged hides no other."""
     try:
         return _load(path)
     except (OSError, ValueError, RecursionError) as error:

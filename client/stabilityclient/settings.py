@@ -26,7 +26,7 @@ DEFAULT_DRAIN_S = 600.0
 DEFAULT_FINISH_S = 30.0
 #: Signal on which a process writes its stacks for the agent (STABILITY_DUMP_SIGNAL): one that hardly anybody uses.
 DEFAULT_DUMP_SIGNAL = "SIGRTMIN+6"
-#: Processes between a rank and its launcher that are looked through (shells, wrappers).
+#: Processes between a rank and its launcher that are passed over (shells, wrappers).
 MAX_LAUNCHER_DEPTH = 8
 
 #: Variables by which a launcher tells one launch from another.
@@ -66,7 +66,7 @@ class Ranks:
         )
 
     def take(self, rank: int, world_size: int, environ: Mapping[str, str]) -> None:
-        """Take what torch.distributed says; of a rank whose place on its node nobody gave, the rank stands for it."""
+        """Take what torch.distributed says; of a rank whose place on its node nobody gave, the rank is taken for it."""
         if not environ.get("LOCAL_RANK") and self.world_size == 1:
             self.local_rank = rank
         self.rank, self.world_size, self.guessed = rank, world_size, False

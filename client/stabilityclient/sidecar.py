@@ -1,4 +1,4 @@
-"""Starts the node's agent process, looks after it, and reads what it leaves in its files. No network here."""
+"""Starts the node's agent process, keeps it alive, and reads what it leaves in its files. No network here."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Sidecar:
             self._process.returncode = 0
 
     def state(self) -> dict[str, Any]:
-        """Return what the agent says about itself (agent.json), {} before its first word."""
+        """Return what the agent says about itself (agent.json), {} before it says anything."""
         return read_json(os.path.join(self._folder, "agent", "agent.json"))
 
     def await_delivery(self, source: str, last_seq: int, timeout_s: float) -> int:

@@ -2,7 +2,7 @@
 
 Chunks of 1 MiB, memory-mapped and reserved on disk first; the format is in ``docs/wire.md``, the bytes in
 ``tests/client/golden/``.
-A chunk stands for itself: the schema of a set is written again in each chunk that holds a row of it, so old chunks can
+A chunk is whole: the schema of a set is written again in each chunk that holds a row of it, so old chunks can
 go.
 """
 
@@ -156,7 +156,7 @@ class SpoolWriter:
             end = pos + 8 + size
             chunk = self._map
             chunk[pos + 8 : end] = payload  # type: ignore[index]
-            # Last, and in one store: a process killed before this line leaves a zero, and no reader looks further.
+            # Last, and in one store: a process killed before this line leaves a zero, and no reader goes further.
             _HEAD.pack_into(chunk, pos, adler32(payload) << 32 | size)  # type: ignore[arg-type]
             self._pos = (end + 7) & -8
             self.last_seq += 1

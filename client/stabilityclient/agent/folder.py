@@ -1,4 +1,4 @@
-"""What a process needs that serves a run folder: its lock, and the first words to the server."""
+"""What a process needs that serves a run folder: its lock, and its Hello to the server."""
 
 from __future__ import annotations
 

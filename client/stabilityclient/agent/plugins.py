@@ -15,7 +15,7 @@ VARIABLE = "STABILITY_AGENT_PLUGINS"
 
 
 def load(environ: Mapping[str, str], log: Callable[[str], None]) -> None:
-    """Run every file, before the agent looks at anything."""
+    """Run every file, before the agent begins."""
     for path in filter(None, environ.get(VARIABLE, "").split(os.pathsep)):
         try:
             runpy.run_path(path)

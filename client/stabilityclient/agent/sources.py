@@ -86,7 +86,7 @@ class Source:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is to come of a rank: no record, and when its process is dead no word of how it ended.
+        """Whether nothing is to come of a rank: no record, and when its process is dead no report of how it ended.
 
         One whose files make trouble is not waited for.
         """

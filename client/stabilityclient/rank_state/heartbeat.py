@@ -70,7 +70,7 @@ class HeartbeatThread:
         self.deferred: Deferred | None = None
         #: While steps() runs it writes the slot's step itself.
         self.stepping = False
-        self._thread = threading.Thread(target=self._work, name="stability-heart", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="stability-heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begin to beat."""
@@ -184,7 +184,7 @@ class PendingCalls:
 
     def done(self) -> int:
         """Return how many calls the main thread has run."""
-        return int(repr(self._counter)[len("count(") : -1])  # looking without taking has no other spelling
+        return int(repr(self._counter)[len("count(") : -1])  # reading without taking has no other spelling
 
     def ask(self) -> None:
         """Ask for one more, unless the last one still waits."""

@@ -29,7 +29,7 @@ __all__ = ["Probe", "python_stacks"]
 MAX_FRAMES = 100
 MAX_THREADS = 64
 MAX_STACK_CHARS = 60_000
-#: Threads of ours are not what somebody looks for.
+#: Threads of ours are of no interest.
 _OURS = "stability-"
 
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
         """Agreement of all ranks on one attempt of one command."""
 
         def mark_ready(self, rank: int) -> None:
-            """Give this rank's word that it will stop at the boundary. Raises OSError when it can't be given."""
+            """Vote that this rank will stop at the boundary. Raises OSError when it can't vote."""
 
         def all_ready(self, world_size: int) -> bool:
-            """Whether each of the ``world_size`` ranks gave its word."""
+            """Whether each of the ``world_size`` ranks voted."""
 
         def decide(self, decision: str) -> str:
             """Propose ``commit`` or ``abort``; return the decision that counts, which may be the other one."""
@@ -93,7 +93,7 @@ class MemoryArbiter:
 class FileArbiter:
     """A folder that all ranks see.
 
-    A rank's word is a file made with O_EXCL. The decision is a symbolic link: made only if it is not there, and whole
+    A rank's vote is a file made with O_EXCL. The decision is a symbolic link: made only if it is not there, and whole
     with its text in the same system call, so that nobody ever reads half a decision, even of a rank that was killed.
 
     Args:
@@ -152,7 +152,7 @@ class TorchStoreArbiter:
         self._seen: set[int] = set()
 
     def mark_ready(self, rank: int) -> None:
-        # compare_set is answered, set is not: a word that was only sent may be seen by nobody after we returned.
+        # compare_set is answered, set is not: a vote that was only sent may be seen by nobody after we returned.
         self._store.compare_set(f"{self._prefix}/ready/{rank}", "", "1")
 
     def all_ready(self, world_size: int) -> bool:

@@ -69,7 +69,7 @@ class Boundary:
         rank, world_size: this process in its job.
         arbiter: makes the arbiter of one attempt: ``arbiter(command_id, attempt)``; raises when there is none.
         report: logs a ``command`` event: ``report(command, state, detail, step)``.
-        identity: checks who this process is before it gives its word, and raises NotReadyError; None: it is sure.
+        identity: checks who this process is before it votes, and raises NotReadyError; None: it is sure.
 
     Raises:
         OSError: the mailbox can't be made or mapped.
@@ -128,13 +128,13 @@ class Boundary:
         return ""
 
     def leave(self, step: int) -> None:
-        """The loop ends before ``step``: take back every word that was given."""
+        """The loop ends before ``step``: take back every vote."""
         for key, (command, arbiter) in list(self._ready.items()):
             del self._ready[key]
             self._withdraw(command, arbiter, f"the loop ended before step {step}", step)
 
     def entered(self, key: str) -> None:
-        """This rank is in segment ``key`` from now on. A word given for a boundary of the old one holds no longer."""
+        """This rank is in segment ``key`` from now on. A vote for a boundary of the old one holds no longer."""
         for ready, (command, arbiter) in list(self._ready.items()):
             del self._ready[ready]
             self._withdraw(command, arbiter, "the job went back by itself", command["apply_at_step"])
@@ -219,7 +219,7 @@ class Boundary:
             if verdict == "ready":
                 arbiter.mark_ready(self._rank)
         except Exception as error:
-            # Without its word no commit can hold, so it is safe to go on; but say why. The word may have arrived and
+            # Without its vote no commit can hold, so it is safe to go on; but say why. The vote may have arrived and
             # only its receipt be lost: then it is taken back, or the others would go back without this rank.
             why = f"the ranks can't agree: {error}"
             try:

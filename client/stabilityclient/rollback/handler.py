@@ -101,7 +101,7 @@ class Restoring:
         self._event("command", step, data | more)
 
     def _acted(self, command: Mapping[str, Any], step: int, answer: object) -> None:
-        """Report that this rank went back, and what else it changed by the job's own word."""
+        """Report that this rank went back, and what else the job says that it changed."""
         applied: dict[str, Any] | None = None
         trouble: Exception | None = None
         try:

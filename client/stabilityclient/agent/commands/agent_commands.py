@@ -1,10 +1,10 @@
-"""Orders that the agent itself carries out: one at a time, each answered with a ``command`` event.
+"""Commands that the agent itself carries out: one at a time, each answered with a ``command`` event.
 
 They never reach the ranks' mailbox: a hung job reads no mailbox.
 
 What is taken is written down before anything is done, and that it was begun before it is begun. So the agent that
 follows a killed one knows what was in hand, and ends it with an answer whatever the server says to it: somebody at a
-page waits. A dump of stacks is safe to repeat. Whether an order to end ranks can go on, its handler says.
+page waits. A dump of stacks is safe to repeat. Whether a restart can go on, its handler says.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stabilityclient.rollback.decision import ENDED_STATES
 
 __all__ = ["MAX_REMEMBERED", "AgentCommands", "CommandToRun", "Handler", "ProcessFence"]
 
-#: Orders that are remembered as taken, newest ones: the server repeats those that are open when an agent connects.
+#: Commands that are remembered as taken, newest ones: the server repeats those that are open when an agent connects.
 MAX_REMEMBERED = 64
-#: Orders that wait behind the one that is carried out; more are answered with ``failed``.
+#: Commands that wait behind the one that is carried out; more are answered with ``failed``.
 MAX_WAITING = 8
-#: Agents that may begin one order: what ended two in a row may be the order itself.
+#: Agents that may begin one command: what ended two in a row may be the command itself.
 MAX_BEGINS = 2
 #: Of these the handler says what is known when it is too late to go on.
 _SUPERVISED = frozenset({"restart"})
@@ -61,7 +61,7 @@ Handler = Callable[[CommandToRun, bool], Awaitable[tuple[str, str]]]
 
 
 class _Open(msgspec.Struct):
-    """An order without an answer. ``begun``: by how many agents."""
+    """A command without an answer. ``begun``: by how many agents."""
 
     command: CommandToRun
     clock_offset_s: float
@@ -108,7 +108,7 @@ class AgentCommands:
 
     @property
     def busy(self) -> bool:
-        """Whether an order has no answer yet: the agent has to stay for it, also when no rank lives any more."""
+        """Whether a command has no answer yet: the agent has to stay for it, also when no rank lives any more."""
         return bool(self._open)
 
     def take(self, command: dict[str, Any], clock_offset_s: float) -> bool:
@@ -124,12 +124,12 @@ class AgentCommands:
         if not isinstance(command_id, str) or command_id in self._taken or command.get("state") in ENDED_STATES:
             return True
         try:
-            order = _Open(msgspec.convert(command, CommandToRun), clock_offset_s)
+            entry = _Open(msgspec.convert(command, CommandToRun), clock_offset_s)
         except msgspec.ValidationError as error:
             why = f"this agent can't read the command ({error}): update server and job to the same version"
             self._report(CommandToRun(command_id, command["kind"]), "failed", why[:500])
             return True
-        if self._is_over(order):
+        if self._is_over(entry):
             return True  # the server says itself that it came too late
         self._taken[command_id] = None
         while len(self._taken) > MAX_REMEMBERED:
@@ -137,46 +137,46 @@ class AgentCommands:
         if self._waiting.qsize() >= MAX_WAITING:
             self._remember()
             self._report(
-                order.command, "failed", f"{MAX_WAITING} commands wait already on this node: try again in a moment"
+                entry.command, "failed", f"{MAX_WAITING} commands wait already on this node: try again in a moment"
             )
             return True
-        self._open[command_id] = order
+        self._open[command_id] = entry
         self._remember()
-        self._waiting.put_nowait(order)
+        self._waiting.put_nowait(entry)
         return True
 
     async def run(self) -> None:
         """Carry out what comes, one after the other, until cancelled."""
         while True:
-            order = await self._waiting.get()
+            entry = await self._waiting.get()
             try:
-                state, detail = await self._carry_out(order)
-            except Exception as error:  # an order must not end the agent, which also carries the data
+                state, detail = await self._carry_out(entry)
+            except Exception as error:  # a command must not end the agent, which also carries the data
                 state, detail = "failed", f"{type(error).__name__}: {error}"[:500]
-            self._report(order.command, state, detail)
-            del self._open[order.command.command_id]
+            self._report(entry.command, state, detail)
+            del self._open[entry.command.command_id]
             self._remember()
 
-    async def _carry_out(self, order: _Open) -> tuple[str, str]:
-        kind = order.command.kind
+    async def _carry_out(self, entry: _Open) -> tuple[str, str]:
+        kind = entry.command.kind
         handler = self._handlers.get(kind)
         if handler is None:
             return "failed", f"this agent does not know the command {kind!r}: update the job"
-        before = order.begun
-        over = before >= MAX_BEGINS or self._is_over(order)
+        before = entry.begun
+        over = before >= MAX_BEGINS or self._is_over(entry)
         if over and not before:
             return "failed", "it expired before an agent could begin it here: nothing was done"
         ended = f"the agent that began it ended in the middle{', and so did the next one' if before > 1 else ''}"
         if (over and kind not in _SUPERVISED) or (before and kind in _ONCE):
             return "failed", f"{ended}; it is not begun again"
-        order.begun += 1
+        entry.begun += 1
         self._remember()
-        state, detail = await handler(order.command, over)
+        state, detail = await handler(entry.command, over)
         return state, f"{ended}; {detail}" if before else detail
 
-    def _is_over(self, order: _Open) -> bool:
-        expires = order.command.expires
-        return expires is not None and self._now() + order.clock_offset_s > expires
+    def _is_over(self, entry: _Open) -> bool:
+        expires = entry.command.expires
+        return expires is not None and self._now() + entry.clock_offset_s > expires
 
     def state(self) -> object:
         """Return what a later agent needs, as builtins."""

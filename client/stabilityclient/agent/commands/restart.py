@@ -1,11 +1,11 @@
 """Carries out ``restart``: the plan on this node's disk first, then the end of this node's ranks, and of nobody else.
 
-An order is for the processes it was decided on. One that comes late must not end the job that has come up since, so
+A restart is for the processes it was decided on. One that comes late must not end the job that has come up since, so
 it is refused where a rank started after the newest start that the server knew of on this node.
 
 Where an agent was killed in the middle, its plan on the disk says that ranks may have been ended: without it none was.
-The next agent checks who of those processes still lives. Nobody does: the order is carried out, whoever ended them.
-Somebody does: the rest is ended, as half a job helps nobody; once the order has expired it only says who that is.
+The next agent checks who of those processes still lives. Nobody does: it is carried out, whoever ended them.
+Somebody does: the rest is ended, as half a job helps nobody; once it has expired it only says who that is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stabilityclient.wire import started_ns
 
 __all__ = ["GRACE_S", "Restarter", "refusal"]
 
-#: Seconds from SIGTERM to SIGKILL where the order names none.
+#: Seconds from SIGTERM to SIGKILL where the command names none.
 GRACE_S = 10.0
 #: Longest grace that is believed, seconds.
 MAX_GRACE_S = 300.0
@@ -39,7 +39,7 @@ _POLL_S = 0.05
 
 
 def refusal(command: CommandToRun, node: str, ranks: Iterable[Source]) -> str:
-    """Return why this node can't carry out the order, nothing when it can. Pure.
+    """Return why this node can't carry out the command, nothing when it can. Pure.
 
     Args:
         ranks: processes that live, their slots just read.
@@ -65,7 +65,7 @@ def refusal(command: CommandToRun, node: str, ranks: Iterable[Source]) -> str:
 
 
 def _of_before(command: CommandToRun, node: str, living: list[Source], over: bool) -> tuple[str, str] | None:
-    """Return what is known of an order whose plan an earlier agent wrote; None where the rest is to be ended now."""
+    """Return what is known of a command whose plan an earlier agent wrote; None where the rest is to be ended now."""
     known = None if command.fence is None else command.fence.starts.get(node)
     meant = [source for source in living if known is not None and started_ns(source.info.source) <= int(known, 16)]
     if not meant:
@@ -84,7 +84,7 @@ def _named(ranks: list[Source]) -> str:
 
 
 class Restarter:
-    """Ends the ranks of this node on order.
+    """Ends the ranks of this node on command.
 
     Args:
         folder: run folder of this node. node: its name. sources: its ranks.
@@ -118,7 +118,7 @@ class Restarter:
         for source in self._sources.ranks():
             source.observe()
         ranks = self._sources.living_ranks()
-        # The plan goes before the first signal: where it is not this order's, no rank was ended by it.
+        # The plan goes before the first signal: where it is not this command's, no rank was ended by it.
         planned = read_json(str(self._folder / "plan.json")).get("command_id") == command.command_id
         if planned and (known := _of_before(command, self._node, ranks, over)) is not None:
             return known

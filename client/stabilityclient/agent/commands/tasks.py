@@ -60,7 +60,7 @@ async def carry_out(command: CommandToRun, over: bool, folder: str, node: str) -
         return "failed", f"there is no task {command.task!r} on this node, expected one of: {known}"
     call = TaskCall(command.run_id, folder, node, command.reason)
     try:
-        said = await asyncio.wait_for(asyncio.to_thread(task, call), TIMEOUT_S)
+        answer = await asyncio.wait_for(asyncio.to_thread(task, call), TIMEOUT_S)
     except TimeoutError:
         return "failed", f"no answer after {TIMEOUT_S:.0f} s"
-    return "acted", " ".join(str(said).split())[:MAX_DETAIL_CHARS]
+    return "acted", " ".join(str(answer).split())[:MAX_DETAIL_CHARS]

@@ -252,8 +252,7 @@ class GpuChanges:
         if "recovery_action" not in values:
             return
         action = int(values["recovery_action"])
-        words = _ACTIONS.get(action, f"recovery action {action}")
-        text = f"the driver asks: {words}"
+        text = f"the driver asks: {_ACTIONS.get(action, f'recovery action {action}')}"
         self._latch("recovery_action", action != 0, {"action": action}, text, "asks for nothing any more", action)
 
     def _links_of(self, sample: GpuSample) -> None:
@@ -319,7 +318,7 @@ class GpuChanges:
         self._seen_twice[name] = self._seen_twice.get(name, 0) + 1 if seen else 0
         return self._seen_twice[name] >= 2
 
-    def _grew(self, what: str, value: float | None, words: str, quiet_s: float) -> None:
+    def _grew(self, what: str, value: float | None, noun: str, quiet_s: float) -> None:
         if value is None:
             return
         counter = self._counters.get(what)
@@ -331,7 +330,7 @@ class GpuChanges:
         if not counter.added or seconds < quiet_s:
             return
         facts = {"added": counter.added, "total": value, "seconds": round(seconds, 1)}
-        noun = words.format("" if counter.added == 1 else "s")
+        noun = noun.format("" if counter.added == 1 else "s")
         if self._report(what, "event", facts, f"{counter.added:.0f} {noun} in {seconds:.0f} s, {value:.0f} in all"):
             counter.added, counter.since = 0.0, self._now
 

@@ -85,7 +85,7 @@ class GpuSample:
             What a GPU does not have, or did not answer, is not there.
         links_up: NVLinks that are active; None: not asked or no NVLink.
         pids: compute processes and the memory that each uses, MiB; None: not asked.
-        fault: why it does not answer. troubles: call to NVML's words, where a question went wrong.
+        fault: why it does not answer. troubles: call to NVML's text, where a question went wrong.
         took_ms: wall time of the sample.
     """
 

@@ -81,7 +81,7 @@ def _sendable(info: SourceInfo, record: Record) -> Record:
 
 def _stretches(rows: list[SpooledRow]) -> Iterator[Sets]:
     """Yield rows gathered by their set of metrics, as long as the order between the sets tells nothing."""
-    # One chunk's rows of a set share their tuple of names: its identity is looked at before its texts.
+    # One chunk's rows of a set share their tuple of names: its identity is compared before its texts.
     if len(rows) == 1 or rows[0].names == rows[1].names:  # else there are several
         kinds = {id(names): names for _, names, _ in rows}
         if len(set(kinds.values())) == 1:
@@ -90,11 +90,11 @@ def _stretches(rows: list[SpooledRow]) -> Iterator[Sets]:
     sets: Sets = {}
     by_id: dict[int, list[SpooledRow]] = {}
     taken: set[str] = set()
-    step, when, look = 0, 0.0, STEP_TIME.unpack_from
+    step, when, unpack = 0, 0.0, STEP_TIME.unpack_from
     for row in rows:
         _, names, data = row
         last_step, last_time = step, when
-        step, when = look(data)
+        step, when = unpack(data)
         goes_on = step >= last_step and when >= last_time
         if goes_on and id(names) in by_id:
             by_id[id(names)].append(row)

@@ -32,7 +32,7 @@ __all__ = ["SpoolReader", "chunk_numbers"]
 #: How long a record may look wrong before it counts as damaged, seconds. On machines that reorder writes a reader can
 #: see a length before the bytes; a writer is done with both within microseconds.
 GAP_WAIT_S = 0.2
-#: Seconds between two searches for a whole record behind a damaged one: a search looks at each eighth byte of the
+#: Seconds between two searches for a whole record behind a damaged one: a search reads each eighth byte of the
 #: chunk.
 SCAN_S = 2.0
 #: Seconds between two questions to the disk whether a chunk follows one that ends without its end mark: rare, and with

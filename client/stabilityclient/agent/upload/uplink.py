@@ -58,7 +58,7 @@ FLUSH_S = 0.03
 #: (benchmarks/agent_cost.py). Nobody waits longer than LONGEST_FLUSH_S.
 FRAMES_PER_S = 40
 LONGEST_FLUSH_S = 0.25
-#: Seconds between two looks into the spools: while records come, and when none came for a second.
+#: Seconds between two polls of the spools: while records come, and when none came for a second.
 ACTIVE_POLL_S = 0.02
 IDLE_POLL_S = 0.1
 IDLE_AFTER_S = 1.0
@@ -324,7 +324,7 @@ class Uplink:
                 if soon or await self._send_source(socket, source, last_sent):
                     active_until = now + IDLE_AFTER_S
             self._ready.clear()
-            # Where each source waits longer anyway, looks that often would find nothing.
+            # Where each source waits longer anyway, polls that often would find nothing.
             poll = max(ACTIVE_POLL_S, pause_s / 4) if now < active_until else IDLE_POLL_S
             if self._in_flight() >= WINDOW:
                 with contextlib.suppress(TimeoutError):

@@ -17,7 +17,7 @@ __all__ = ["OomCounters", "counter_file"]
 #: A rank that is killed within so long of a move of its counter was killed for memory, seconds: a process of
 #: hundreds of GiB needs a while to give them back.
 KILL_WINDOW_S = 10.0
-#: Seconds between two looks at which group a rank is in: launchers move processes right after their start.
+#: Seconds between two checks of which group a rank is in: launchers move processes right after their start.
 CGROUP_POLL_S = 10.0
 #: Counters read; a node has as many groups as ranks at most.
 MAX_COUNTERS = 256
