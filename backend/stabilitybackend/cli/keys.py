@@ -14,19 +14,19 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stabilitybackend.audit import AuditLog
-from stabilitybackend.auth import USUAL_SCOPES, ApiKey, KeyRing
-from stabilitybackend.redis_link import check_server, make_redis
-from stabilitybackend.redis_server.embedded import EmbeddedRedis, running_url
-from stabilitybackend.schema.server import AuditEntry
 from stabilitybackend.settings import Settings
+
+if TYPE_CHECKING:  # Redis' client takes as long to load as half of the program: only what needs it waits for it
+    from stabilitybackend.audit import AuditLog
+    from stabilitybackend.auth import ApiKey, KeyRing
+    from stabilitybackend.schema.server import AuditEntry
 
 __all__ = ["app"]
 
@@ -49,6 +49,7 @@ def create(
     redis_url: _RedisUrl = None,
 ) -> None:
     """Make a key and show it. It is shown only now."""
+    from stabilitybackend.auth import USUAL_SCOPES
 
     async def make(ring: KeyRing, log: AuditLog) -> tuple[ApiKey, str]:
         made = await ring.create(name, scope or USUAL_SCOPES, project)
@@ -115,6 +116,8 @@ def audit(
 def _with_keys(
     data_dir: Path | None, redis_url: str | None, action: Callable[[KeyRing, AuditLog], Awaitable[_Answer]]
 ) -> _Answer:
+    from stabilitybackend.redis_server.embedded import EmbeddedRedis, running_url
+
     settings = Settings.from_env_and_args(os.environ, data_dir=data_dir, redis_url=redis_url)
     with contextlib.ExitStack() as stack:
         url = settings.redis_url
@@ -127,6 +130,10 @@ def _with_keys(
 
 
 async def _act(url: str, action: Callable[[KeyRing, AuditLog], Awaitable[_Answer]]) -> _Answer:
+    from stabilitybackend.audit import AuditLog
+    from stabilitybackend.auth import KeyRing
+    from stabilitybackend.redis_link import check_server, make_redis
+
     redis = make_redis(url)
     try:
         await check_server(redis, url)
