@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from stabilitybackend.commands.request import JobView
+from stabilitybackend.commands.request import JobView, NewCommand
 from stabilitybackend.errors import Conflict
 from stabilitybackend.schema.commands import (
     END_STATES,
@@ -18,7 +18,6 @@ from stabilitybackend.schema.commands import (
     OPEN_STATES,
     AgentCommand,
     Command,
-    CommandRequest,
     Fence,
     Kind,
     NodeState,
@@ -61,64 +60,32 @@ AGENT_TOO_OLD = "its agent is older than this kind of command: update stabilityc
 OURSELVES = "stabilityboard"
 
 
-def new_dump(
-    request: CommandRequest, command_id: str, run_id: str, job: JobView, *, issuer: str, now: float
-) -> StackDump:
+def new_dump(new: NewCommand) -> StackDump:
     """Return the command, pending and with no history; ``world_size`` is the number of agents that should answer."""
-    return StackDump(
-        command_id=command_id,
-        run_id=run_id,
-        reason=request.reason,
-        issuer=issuer,
-        issued=now,
-        expires=request.expires(now),
-        fence=Fence(job.head, job.head_key),
-        world_size=job.agents,
-        idempotency_key=request.idempotency_key,
-    )
+    return StackDump(**new.fields(), world_size=new.job.agents)
 
 
-def new_task(request: CommandRequest, command_id: str, run_id: str, job: JobView, *, issuer: str, now: float) -> Task:
-    """Return the command, pending and with no history; ``world_size`` is the number of agents that should answer."""
-    return Task(
-        command_id=command_id,
-        run_id=run_id,
-        task=request.task or "",
-        reason=request.reason,
-        issuer=issuer,
-        issued=now,
-        expires=request.expires(now),
-        fence=Fence(job.head, job.head_key),
-        world_size=job.agents,
-        idempotency_key=request.idempotency_key,
-    )
+def new_task(new: NewCommand) -> Task:
+    """Return the command; see ``new_dump``."""
+    return Task(**new.fields(), world_size=new.job.agents, task=new.request.task or "")
 
 
-def new_restart(
-    request: CommandRequest, command_id: str, run_id: str, job: JobView, plan: Plan,
-    *, issuer: str, now: float,
-) -> Restart:  # fmt: skip
-    """Return the command, pending and with no history; ``world_size`` is the number of agents that should answer.
+def new_restart(new: NewCommand, plan: Plan) -> Restart:
+    """Return the command; see ``new_dump``.
 
     Args:
         plan: what the agents write (``commands/restart_plan.py``).
     """
-    checkpoint = plan.checkpoint
+    request, job, checkpoint = new.request, new.job, plan.checkpoint
+    starts = {node: f"{started:x}" for node, started in sorted(job.starts.items())}
     return Restart(
-        command_id=command_id,
-        run_id=run_id,
+        **new.fields() | {"fence": Fence(job.head, job.head_key, starts)},
         to_step=request.to_step if checkpoint is None else checkpoint.step,
         lr_scale=plan.lr_scale,
         skip_batches=plan.skip_batches,
-        reason=request.reason,
-        issuer=issuer,
-        issued=now,
-        expires=request.expires(now),
-        fence=Fence(job.head, job.head_key, {node: f"{started:x}" for node, started in sorted(job.starts.items())}),
         world_size=job.agents,
         checkpoint=None if checkpoint is None else checkpoint.path,
-        idempotency_key=request.idempotency_key,
-        plan=replace(plan, command_id=command_id),
+        plan=replace(plan, command_id=new.command_id),
         grace_s=GRACE_S if request.grace_s is None else request.grace_s,
     )
 

@@ -21,7 +21,7 @@ from stabilitybackend.commands.agent_commands import (
     new_task,
     verdict,
 )
-from stabilitybackend.commands.request import JobView, check_fields
+from stabilitybackend.commands.request import JobView, NewCommand, check_fields
 from stabilitybackend.commands.rollback import new_rollback
 from stabilitybackend.errors import Conflict
 from stabilitybackend.schema.commands import (
@@ -144,16 +144,17 @@ class CommandBook:
                     f"ranks can't agree: {job.duplicates}", hint="each process of a job must be a rank of its own"
                 )
             self._check_free(now)
+        new = NewCommand(request, job, command_id, self._run_id, issuer, now)
         if request.kind == "dump_stacks":
-            return self._begin(new_dump(request, command_id, self._run_id, job, issuer=issuer, now=now))
+            return self._begin(new_dump(new))
         if request.kind == "task":
-            return self._begin(new_task(request, command_id, self._run_id, job, issuer=issuer, now=now))
+            return self._begin(new_task(new))
         if request.kind == "rollback":
-            rollback = new_rollback(request, command_id, self._run_id, job, issuer=issuer, now=now)
+            rollback = new_rollback(new)
             return self._begin(rollback, ", ".join(rollback.unpromised or ()))
         assert plan is not None
         self._give_way(now)
-        self._restart = new_restart(request, command_id, self._run_id, job, plan, issuer=issuer, now=now)
+        self._restart = new_restart(new, plan)
         return self._begin(self._restart)
 
     def ask_for_stacks(self, command_id: str, job: JobView, reason: str, now: float) -> list[Command]:
@@ -161,7 +162,7 @@ class CommandBook:
         if command_id in self._commands or job.agents == 0:
             return []
         request = CommandRequest("dump_stacks", reason=reason)
-        return [self._begin(new_dump(request, command_id, self._run_id, job, issuer=OURSELVES, now=now))]
+        return [self._begin(new_dump(NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
 
     def _begin(self, command: Command, unpromised: str = "") -> Command:
         by = f"ordered by {command.issuer}"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from stabilitybackend.commands.abilities import Handlers
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.incidents.rollback_target import inside
-from stabilitybackend.schema.commands import KINDS, CommandRequest
+from stabilitybackend.schema.commands import KINDS, CommandRequest, Fence
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Checkpoint
 
-__all__ = ["JobView", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
+__all__ = ["JobView", "NewCommand", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
 
 #: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
 MARGIN_S = 0.5
@@ -60,6 +61,36 @@ class JobView:
             return None
         ahead = 1 if not self.step_time_s else max(1, math.ceil(MARGIN_S / self.step_time_s))
         return self.running_step + ahead * (1 << (attempt - 1))
+
+
+@dataclass(frozen=True)
+class NewCommand:
+    """What a command is made from.
+
+    Args:
+        request: what is asked. job: what is known of the job.
+        issuer: who asks. now: unix seconds.
+    """
+
+    request: CommandRequest
+    job: JobView
+    command_id: str
+    run_id: str
+    issuer: str
+    now: float
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that every kind has."""
+        return {
+            "command_id": self.command_id,
+            "run_id": self.run_id,
+            "reason": self.request.reason,
+            "issuer": self.issuer,
+            "issued": self.now,
+            "expires": self.request.expires(self.now),
+            "fence": Fence(self.job.head, self.job.head_key),
+            "idempotency_key": self.request.idempotency_key,
+        }
 
 
 def check_fields(request: CommandRequest) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stabilitybackend.commands.request import check_outside, last_good, usable_checkpoint
-from stabilitybackend.incidents.clean_exits import left_in_order
 from stabilitybackend.incidents.incidents import stops_job
 from stabilitybackend.incidents.rollback_target import inside, spoiling
 from stabilitybackend.schema.commands import CommandRequest
@@ -155,7 +154,8 @@ def _blamed(incidents: Iterable[Incident], stopping: Sequence[Incident]) -> tupl
     blames: Counter[str] = Counter()
     for incident in incidents:
         verdict = incident.verdict
-        machine = verdict.kind not in _SOFTWARE_CLASSES and not left_in_order(facts(incident.evidence, HangFacts))
+        hang = facts(incident.evidence, HangFacts)
+        machine = verdict.kind not in _SOFTWARE_CLASSES and not (hang.finished or hang.left)
         if machine and verdict.confidence != "low":
             blames.update(set(verdict.nodes))
     return hard, {node for node in open_names if blames[node] >= _BLAMES}

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from stabilitybackend.commands.request import JobView, check_outside, usable_checkpoint
+from stabilitybackend.commands.request import JobView, NewCommand, check_outside, usable_checkpoint
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.schema.commands import CommandRequest, Fence, Rollback
+from stabilitybackend.schema.commands import CommandRequest, Rollback
 
 __all__ = ["new_rollback"]
 
 
-def new_rollback(
-    request: CommandRequest, command_id: str, run_id: str, job: JobView, *, issuer: str, now: float
-) -> Rollback:
+def new_rollback(new: NewCommand) -> Rollback:
     """Return the command, pending and with no history.
 
     Raises:
         BadRequest: no such checkpoint can be rolled back to, or the job said that it can't change what is asked for.
         Conflict: the job has not begun a step, or the checkpoint is from inside an open incident.
     """
+    request, job = new.request, new.job
     if job.running_step is None:
         raise Conflict("the job has not begun a step yet", hint="order it again when the first step is there")
     assert request.to_step is not None
@@ -29,22 +28,15 @@ def new_rollback(
     checkpoint = usable_checkpoint(request.to_step, job.checkpoints)
     check_outside(request, job.checkpoints, job.spoiling)
     return Rollback(
-        command_id=command_id,
-        run_id=run_id,
+        **new.fields(),
         to_step=request.to_step,
         lr_scale=request.lr_scale,
         seed=request.seed,
         skip_batches=request.skip_batches,
         unpromised=_unpromised(request, job),
-        reason=request.reason,
-        issuer=issuer,
-        issued=now,
-        expires=request.expires(now),
-        fence=Fence(job.head, job.head_key),
         apply_at_step=job.boundary(1),
         world_size=job.world_size,
         checkpoint=checkpoint,
-        idempotency_key=request.idempotency_key,
     )
 
 

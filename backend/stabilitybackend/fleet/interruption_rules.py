@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stabilitybackend.incidents.clean_exits import finished_first
 from stabilitybackend.schema.commands import Restart
 from stabilitybackend.schema.evidence import Death, DeathFacts, GpuFaultFacts, HangFacts, Raised, facts
 from stabilitybackend.schema.fleet import Confidence
@@ -236,7 +235,7 @@ def _hung_first(stop: Stop) -> Judgement | None:
 
 
 def _of_hang(hang: Incident) -> Judgement | None:
-    if hang.verdict.kind == "peer_missing" and finished_first(facts(hang.evidence, HangFacts)):
+    if hang.verdict.kind == "peer_missing" and facts(hang.evidence, HangFacts).finished:
         return _UNEQUAL
     return _HANGS.get(hang.verdict.kind)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from stabilitybackend.incidents import references as lit
-from stabilitybackend.incidents.clean_exits import finished_first
 from stabilitybackend.incidents.suggestion import Case, over, suggestion
 from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, facts
 from stabilitybackend.schema.incidents import Action, Suggestion
@@ -42,7 +41,7 @@ def _hang(case: Case) -> Suggestion:
     if found == "peer_missing" and case.incident.onset_step < 0:
         text = _NOT_COME
     checks = lit.COLLECTIVE_CHECKS if found in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
-    if finished_first(facts(case.incident.evidence, HangFacts)):
+    if facts(case.incident.evidence, HangFacts).finished:
         return suggestion("inspect", f"{_DONE_FIRST} The job does not end by itself.", sources=[lit.HANG_CAUSES])
     if action == "restart":
         text += _where(case)

@@ -156,7 +156,7 @@ class LivenessMonitor(Stateful):
     def _other_process(self, slot: RankHealth, rank: int, known: RankWatch | None, now: float) -> RankWatch | None:
         """Return the state of a process that is not the one we follow; None where it is an older one."""
         source = slot.source
-        lives = slot.alive is not False and slot.state in (None, "running", 0)
+        lives = slot.alive is not False and slot.state in (None, "running")
         if known is not None and lives and known.running and now - known.seen_at <= SILENT_AFTER_S:
             self._duplicate_ranks.note(rank, known.source, source, now)
         if known is not None and not known.running and lives and not self._deaths.knows(source):

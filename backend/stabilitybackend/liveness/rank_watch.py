@@ -184,11 +184,8 @@ class RankWatch:
             self.trouble = self.trouble or "its slot can't be read"
             self.seen_at = now
             return
-        if self.state not in (
-            "finished",
-            "left",
-        ):  # the last message; a slot that was read just before must not take it back
-            self.state = _state(slot.state)
+        if self.state not in ("finished", "left"):  # a slot that was read just before must not take it back
+            self.state = slot.state if slot.state in _STATES else "running"
         step, phase = slot.step, (slot.phase or "")[:MAX_NAME_CHARS]
         step_start, phase_start = slot.step_start or 0.0, slot.phase_start or 0.0
         self.expect_s = max(0.0, slot.expect_s or 0.0)
@@ -323,10 +320,3 @@ def _outlasts(table: Mapping[str, Sequence[float]], seconds: float) -> bool:
         not is_long(name) and count >= 2 and total > max(0.0, seconds) + OUTLASTS_S
         for name, (count, total, _) in islice(table.items(), MAX_TABLE)
     )
-
-
-def _state(value: str | int | None) -> str:
-    """Return the slot's state as a word, whether it came as one or as its number."""
-    if isinstance(value, int):
-        return _STATES[value] if 0 <= value < len(_STATES) else "running"
-    return value if value in _STATES else "running"

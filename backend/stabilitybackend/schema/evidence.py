@@ -107,13 +107,12 @@ class StalledRank(msgspec.Struct, frozen=True):
 
 
 class HangFacts(msgspec.Struct, frozen=True):
-    """Of a ``hang``. finished, left: suspects that left the job in order, None where an older server did not say."""
+    """Of a ``hang``. finished, left: suspects that left the job in order, with ``run.finish()`` and without."""
 
     verdict: Verdict | None = None
     stood_s: float = 0.0
-    why: str = ""
-    finished: list[int] | None = None
-    left: list[int] | None = None
+    finished: list[int] = []
+    left: list[int] = []
     ranks: dict[str, StalledRank] = {}
 
 

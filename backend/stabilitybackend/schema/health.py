@@ -59,7 +59,7 @@ class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True):
     can_dump: bool | None = None
     trouble: _Text | None = None
     proc: Proc | None = None
-    state: _Text | int | None = None
+    state: _Text | None = None
     step: Annotated[int, Meta(ge=-1, le=MAX_STEP)] | None = None
     step_start: Finite | None = None
     phase: _Text | None = None

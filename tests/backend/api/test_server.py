@@ -227,7 +227,7 @@ async def test_health_shows_the_ranks_and_what_is_known_of_gpus(server: RunningS
     async with RawAgent(server.agent_url) as agent:
         await agent.begin(job.rows([1]))
         await agent.store(monitor.event("gpu_note", visible=False, text="no GPU visible here: no driver"))
-        slot = {"rank": 0, "source": "r0-1", "pid": 1, "alive": True, "state": 0, "step": 2, "phase": "forward"}
+        slot = {"rank": 0, "source": "r0-1", "pid": 1, "alive": True, "state": "running", "step": 2, "phase": "forward"}
         await agent.send(Health("a1", "n0", 1000.0, [slot]))
         found = await asyncio.to_thread(
             server.wait_for,

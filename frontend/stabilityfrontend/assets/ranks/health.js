@@ -3,7 +3,6 @@
 
 /** Agents kept, those away longest go first; as many as the server keeps. */
 const AGENTS = 4096;
-const STATES = ["running", "finished", "left", "exception"];
 
 const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 const step = (value) => (Number.isSafeInteger(value) && value >= -1 ? value : null);
@@ -24,7 +23,7 @@ function rankOf(raw) {
     source: text(raw.source),
     pid: number(raw.pid),
     alive: raw.alive !== false,
-    state: typeof raw.state === "number" ? STATES[raw.state] || "running" : text(raw.state) || "running",
+    state: text(raw.state) || "running",
     step: step(raw.step),
     step_start: moment(raw.step_start),
     phase: text(raw.phase),
