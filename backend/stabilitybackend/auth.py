@@ -8,7 +8,6 @@ slower is needed.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
 import re
@@ -16,6 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from stabilitybackend.keys import API_KEYS, API_KEYS_USED
 from stabilitybackend.process.tasks import SingleFlight
 from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.server import Me
-from stabilitybackend.sessions import Sessions, session_of
+from stabilitybackend.sessions import Sessions, digest, session_of
 from stabilitybackend.settings import Settings
 
 __all__ = [
@@ -155,7 +155,7 @@ class KeyRing(InRedis):
             raise BadRequest(f"project of {len(project)} characters, expected 1 to {MAX_NAME_CHARS}")
         key_id = secrets.token_hex(4)
         text = f"sb_{key_id}_{secrets.token_urlsafe(32)}"
-        key = ApiKey(key_id, name.strip(), chosen, _digest(text), self._clock(), project=project)
+        key = ApiKey(key_id, name.strip(), chosen, digest(text), self._clock(), project=project)
         with redis_errors():
             if await self._redis.hlen(API_KEYS) >= MAX_KEYS:
                 raise BadRequest(f"{MAX_KEYS} keys exist already", hint="revoke some: stabilityboard keys revoke ID")
@@ -166,8 +166,8 @@ class KeyRing(InRedis):
         """Return all keys, oldest first, revoked ones too. Raises Unavailable when Redis is away."""
         with redis_errors():
             found = await self._redis.hgetall(API_KEYS)
-            times = await self._redis.hgetall(API_KEYS_USED)
-        used = {_text(key_id): float(when) for key_id, when in times.items()}
+            times: Any = await self._redis.hgetall(API_KEYS_USED)
+        used = {key_id.decode(): float(when) for key_id, when in times.items()}
         keys = (msgspec.json.decode(text, type=ApiKey) for text in found.values())
         return sorted((replace(key, used=used.get(key.key_id)) for key in keys), key=lambda key: key.created)
 
@@ -252,7 +252,7 @@ class Authenticator:
         match = _KEY.fullmatch(text)
         key = keys.get(match.group(1)) if match else None
         # A digest is compared even for an unknown id, so that the time taken tells nothing.
-        same = hmac.compare_digest(_digest(text), key.sha256 if key else "0" * 64)
+        same = hmac.compare_digest(digest(text), key.sha256 if key else "0" * 64)
         if key is None or not same or key.revoked is not None:
             raise Unauthorized(
                 "the API key that was sent is revoked" if same else "the API key that was sent is not known here",
@@ -324,11 +324,3 @@ async def check_exposure(settings: Settings, ring: KeyRing) -> None:
 def _bearer(header: str) -> str | None:
     scheme, _, text = header.partition(" ")
     return text.strip() if scheme.lower() == "bearer" and text.strip() else None
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value

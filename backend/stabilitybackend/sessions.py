@@ -19,7 +19,7 @@ from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import session_key
 from stabilitybackend.redis_link import InRedis, redis_errors
 
-__all__ = ["Session", "Sessions", "login_cookie", "logout_cookies", "session_of"]
+__all__ = ["Session", "Sessions", "digest", "login_cookie", "logout_cookies", "session_of"]
 
 #: A session that nobody uses ends after this long, seconds; one that is used ends too, this long after the login.
 IDLE_S = 7 * 24 * 3600
@@ -58,7 +58,7 @@ class Sessions(InRedis):
         text = secrets.token_urlsafe(32)
         session = Session(key_id, self._clock())
         with redis_errors():
-            await self._redis.set(session_key(_digest(text)), msgspec.json.encode(session), ex=IDLE_S)
+            await self._redis.set(session_key(digest(text)), msgspec.json.encode(session), ex=IDLE_S)
         return text
 
     async def find(self, text: str) -> Session | None:
@@ -67,19 +67,19 @@ class Sessions(InRedis):
         Raises:
             Unavailable: Redis is away and the session is not known yet.
         """
-        digest, now = _digest(text), self._clock()
-        known = self._cached.get(digest)
+        key, now = digest(text), self._clock()
+        known = self._cached.get(key)
         if known is not None and 0 <= now - known[1] < CACHE_S:
             return known[0]
         try:
             with redis_errors():
-                found = await self._redis.get(session_key(digest))
+                found = await self._redis.get(session_key(key))
         except Unavailable:
             if known is None or now - known[0].created >= LIFE_S:
                 raise
             return known[0]
         if found is None:
-            self._cached.pop(digest, None)
+            self._cached.pop(key, None)
             return None
         session = msgspec.json.decode(found, type=Session)
         left = session.created + LIFE_S - now
@@ -88,20 +88,20 @@ class Sessions(InRedis):
         touched = known[2] if known is not None else float("-inf")
         if now - touched >= TOUCH_EVERY_S:
             with redis_errors():
-                await self._redis.expire(session_key(digest), max(1, int(min(IDLE_S, left))))
+                await self._redis.expire(session_key(key), max(1, int(min(IDLE_S, left))))
             touched = now
-        self._cached.pop(digest, None)
-        self._cached[digest] = (session, now, touched)
+        self._cached.pop(key, None)
+        self._cached[key] = (session, now, touched)
         while len(self._cached) > MAX_CACHED:
             del self._cached[next(iter(self._cached))]
         return session
 
     async def close(self, text: str) -> None:
         """End a session. Raises Unavailable: then it goes on."""
-        digest = _digest(text)
+        key = digest(text)
         with redis_errors():
-            await self._redis.delete(session_key(digest))
-        self._cached.pop(digest, None)
+            await self._redis.delete(session_key(key))
+        self._cached.pop(key, None)
 
 
 def session_of(headers: Mapping[str, str], cookies: Mapping[str, str]) -> str | None:
@@ -138,5 +138,6 @@ def _names(headers: Mapping[str, str]) -> tuple[str, str]:
     return f"__Host-{_PREFIX}{port}", f"{_PREFIX}{port}"
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """Return what Redis holds in the place of a secret."""
     return hashlib.sha256(text.encode()).hexdigest()

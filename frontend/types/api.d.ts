@@ -686,7 +686,7 @@ export interface RankHealth {
   can_dump?: boolean | null;
   trouble?: string | null;
   proc?: Proc | null;
-  state?: string | number | null;
+  state?: string | null;
   step?: number | null;
   step_start?: number | null;
   phase?: string | null;

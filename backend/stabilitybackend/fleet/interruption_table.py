@@ -42,11 +42,7 @@ _ROWS = (
     ),
     Category("gpu_hbm3", "GPU HBM3 Memory", "direct", "Xid 48, 64, 94, 95, 140, ECC counters, row remapping", 72),
     Category(
-        "software_bug",
-        "Software Bug",
-        "direct",
-        "exception, signal or a stuck stack; not the cause behind it",
-        54,
+        "software_bug", "Software Bug", "direct", "exception, signal or a stuck stack; not the cause behind it", 54
     ),
     Category(
         "network_switch_cable",

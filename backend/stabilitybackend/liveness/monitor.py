@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Iterable
+from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 
@@ -19,15 +20,13 @@ from stabilitybackend.liveness.death.causes import known_beside
 from stabilitybackend.liveness.death.monitor import DeathMonitor, reported_by
 from stabilitybackend.liveness.duplicate_ranks import DuplicateRanks
 from stabilitybackend.liveness.first_step import FirstStep
-from stabilitybackend.liveness.from_incident import finding_of
 from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang.monitor import HangMonitor
 from stabilitybackend.liveness.hang.overdue import Allowance, StallDetection, budget_of, has_pace
-from stabilitybackend.liveness.job_end import how_it_ended
 from stabilitybackend.liveness.job_snapshot import JobSnapshot, JobStart, of_earlier_start, of_larger_start
+from stabilitybackend.liveness.job_status import how_it_ended, how_it_runs
 from stabilitybackend.liveness.rank_status import Overdue, RankStatuses, judge_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch
-from stabilitybackend.liveness.running import how_it_runs
 from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.stacks.dumps import DumpBook, DumpRequest
@@ -92,11 +91,11 @@ class LivenessMonitor(Stateful):
             if incident.kind == "process_death":
                 self._deaths.load(incident)
             elif incident.state == "open" and incident.kind == "hang":
-                self._hang.load(finding_of(incident))
+                self._hang.load(_finding_of(incident))
             elif incident.state == "open" and incident.kind == "agent_lost":
-                self._agents.load(incident, finding_of(incident))
+                self._agents.load(incident, _finding_of(incident))
             elif incident.state == "open" and incident.kind == "straggler" and incident.detector == "liveness":
-                self._slow.load(finding_of(incident))
+                self._slow.load(_finding_of(incident))
 
     def restored(self) -> None:
         """No agent has reached us yet. Call ``load``: an open hang or a lost agent is known from stored incidents."""
@@ -304,15 +303,15 @@ class LivenessMonitor(Stateful):
 
     def status(self, now: float) -> tuple[RunStatus, str]:
         """Return the run's status word of ``docs/api.md`` and a note in plain words, empty when all is well."""
-        status, note = self._status(now)
-        return status, " ".join(part for part in (note, self.duplicates(now)) if part)
+        return self._with_duplicates(self._status(now), now)
 
     def ended(self, now: float) -> tuple[RunStatus, str] | None:
         """Return the same of a job that is over, None of one that is not."""
         ended = self._ended(lambda: self._visible(now))
-        return (
-            None if ended is None else (ended[0], " ".join(part for part in (ended[1], self.duplicates(now)) if part))
-        )
+        return None if ended is None else self._with_duplicates(ended, now)
+
+    def _with_duplicates(self, status: tuple[RunStatus, str], now: float) -> tuple[RunStatus, str]:
+        return status[0], " ".join(filter(None, (status[1], self.duplicates(now))))
 
     def _ended(self, visible: Callable[[], list[RankWatch]]) -> tuple[RunStatus, str] | None:
         death = self._deaths.open_finding(self._newest_step()) if self._deaths.is_open else None
@@ -374,3 +373,8 @@ class LivenessMonitor(Stateful):
 
     def _newest_step(self) -> int:
         return max((watch.step for watch in self._ranks.values()), default=-1)
+
+
+def _finding_of(incident: Incident) -> Finding:
+    """Return the finding that a stored incident was made of."""
+    return Finding(**{field.name: getattr(incident, field.name) for field in fields(Finding)})

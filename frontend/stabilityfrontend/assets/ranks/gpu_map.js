@@ -24,79 +24,54 @@ const worstFirst = (a, b) => ranking(a) - ranking(b);
 /** The tone of several: the first is the worst one. */
 const toneOf = (cells) => (cells.length ? factsOf(cells[0].gpu).tone : "");
 
+const celsius = (degrees) => `${Math.round(degrees)} °C`;
+const listed = (...parts) => parts.filter(Boolean).join(", ");
+
+/** All that is known of a GPU, `[name, words]`. */
 function story(gpu) {
   const f = gpu.fields;
-  const has = (name) => readingOf(f[name]) !== null;
+  const read = (name, words) => (readingOf(f[name]) === null ? "" : words(f[name]));
+  const counted = (name, words) => (f[name] > 0 ? words(f[name]) : "");
+  /** Errors that were corrected and those that were not; "" where `found` is not. */
+  const errors = (kind, found) =>
+    found
+      ? `${formatCount(f[`${kind}_uncorrected`] || 0)} uncorrected, ${formatCount(f[`${kind}_corrected`] || 0)} corrected`
+      : "";
+  const most = totalMemory(f, gpu.known);
+  const unread = gpu.stale ? "its node is not reporting" : "no reading yet";
   const lines = [
-    [
-      "",
-      gpu.state === "ok"
-        ? ""
-        : gpu.state === "none"
-          ? gpu.stale
-            ? "its node is not reporting"
-            : "no reading yet"
-          : factsOf(gpu).label,
-    ],
+    ["", gpu.state === "none" ? unread : factsOf(gpu).label],
     ["rank", gpu.ranks.join(", ")],
-    ["utilisation", has("util_pct") ? percentOf(f.util_pct) : ""],
-    [
-      "memory",
-      has("mem_used_mib")
-        ? `${gibOf(f.mem_used_mib)}${totalMemory(f, gpu.known) ? ` of ${gibOf(totalMemory(f, gpu.known))}` : ""}`
-        : "",
-    ],
+    ["utilisation", read("util_pct", percentOf)],
+    ["memory", read("mem_used_mib", (mib) => `${gibOf(mib)}${most ? ` of ${gibOf(most)}` : ""}`)],
     [
       "temperature",
-      [
-        has("temp_c") ? `${Math.round(f.temp_c)} °C` : "",
-        has("mem_temp_c") ? `memory ${Math.round(f.mem_temp_c)} °C` : "",
-      ]
-        .filter(Boolean)
-        .join(", "),
+      listed(
+        read("temp_c", celsius),
+        read("mem_temp_c", (degrees) => `memory ${celsius(degrees)}`),
+      ),
     ],
     [
       "power",
-      has("power_w")
-        ? `${Math.round(f.power_w)} W${has("power_limit_w") ? ` of ${Math.round(f.power_limit_w)}` : ""}`
-        : "",
+      read("power_w", (w) => `${Math.round(w)} W${read("power_limit_w", (most) => ` of ${Math.round(most)}`)}`),
     ],
     [
       "clocks",
-      [
-        has("clock_sm_mhz") ? `${formatCount(f.clock_sm_mhz)} MHz` : "",
-        has("clock_mem_mhz") ? `memory ${formatCount(f.clock_mem_mhz)}` : "",
-      ]
-        .filter(Boolean)
-        .join(", "),
+      listed(
+        read("clock_sm_mhz", (mhz) => `${formatCount(mhz)} MHz`),
+        read("clock_mem_mhz", (mhz) => `memory ${formatCount(mhz)}`),
+      ),
     ],
-    [
-      "throttled",
-      throttlesOf(f)
-        .map(({ label }) => label)
-        .join(", "),
-    ],
-    [
-      "ECC",
-      has("ecc_uncorrected") || has("ecc_corrected")
-        ? `${formatCount(f.ecc_uncorrected || 0)} uncorrected, ${formatCount(f.ecc_corrected || 0)} corrected`
-        : "",
-    ],
-    [
-      "remapped rows",
-      f.remapped_uncorrected > 0 || f.remapped_corrected > 0
-        ? `${formatCount(f.remapped_uncorrected || 0)} uncorrected, ${formatCount(f.remapped_corrected || 0)} corrected`
-        : "",
-    ],
-    ["retired pages", f.retired_pages > 0 ? formatCount(f.retired_pages) : ""],
+    ["throttled", listed(...throttlesOf(f).map(({ label }) => label))],
+    ["ECC", errors("ecc", read("ecc_uncorrected", String) || read("ecc_corrected", String))],
+    ["remapped rows", errors("remapped", f.remapped_uncorrected > 0 || f.remapped_corrected > 0)],
+    ["retired pages", counted("retired_pages", formatCount)],
     [
       "links",
-      [
-        f.pcie_replays > 0 ? `${plural(f.pcie_replays, "PCIe replay")}` : "",
-        f.nvlink_errors > 0 ? plural(f.nvlink_errors, "NVLink error") : "",
-      ]
-        .filter(Boolean)
-        .join(", "),
+      listed(
+        counted("pcie_replays", (times) => plural(times, "PCIe replay")),
+        counted("nvlink_errors", (times) => plural(times, "NVLink error")),
+      ),
     ],
   ];
   for (const fault of gpu.faults.slice(0, 3))
