@@ -306,8 +306,7 @@ class CommandBook:
             command.attempt += 1
             command.apply_at_step = job.boundary(command.attempt)
             command.ranks = {}
-            text = f"attempt {command.attempt}: boundary {command.apply_at_step}"
-            changed += _noted(command, "delivered", now, text)
+            changed += _noted(command, "delivered", now, f"attempt {command.attempt}: boundary {command.apply_at_step}")
         return changed
 
     def ignored(self, job: JobView, now: float) -> list[Command]:
@@ -383,12 +382,11 @@ class CommandBook:
 
     def head_moved(self, head: int, head_key: str, now: float) -> list[Command]:
         """The job went somewhere else: commands decided on the old segment no longer hold."""
-        changed: list[Command] = []
-        for command in self._waiting_for_ranks():
-            if command.fence.segment != head and command.command_id != head_key:
-                text = f"decided on segment {command.fence.segment}, but the job is in segment {head} now"
-                changed += _noted(command, "rejected", now, text)
-        return changed
+        left = [c for c in self._waiting_for_ranks() if c.fence.segment != head and c.command_id != head_key]
+        for command in left:
+            text = f"decided on segment {command.fence.segment}, but the job is in segment {head} now"
+            command.note("rejected", now, text)
+        return left
 
 
 def _noted(command: Command, state: State, time: float, detail: str) -> list[Command]:
