@@ -98,7 +98,7 @@ def export_of(
         run_id=run_id, project="p", name="n", config={"lr": 1.0}, created=0.0, updated=0.0, metrics=store.metrics()
     )
     return Export(
-        store.view(), LineageView.of(fold), run, fold.tree.shown(),
+        store.view(), LineageView.of(fold), run, fold.tree.view().segments,
         view=view, metrics=metrics, cursor="1-0", now=1e9, refresh=refresh,
     )  # fmt: skip
 

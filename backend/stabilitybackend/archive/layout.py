@@ -20,7 +20,7 @@ import builtins
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -60,8 +60,7 @@ LEVELS_CHUNK = 2_048
 _WEIGHTS = (1, 3, 5)
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
+class Files(NamedTuple):
     """The names of a part's files within a location."""
 
     points: str
@@ -73,18 +72,8 @@ class Files:
     @classmethod
     def of(cls, run_id: str, stem: str) -> Files:
         """Return the names for a run and a stem."""
-        at = f"{run_id}/{stem}"
-        return cls(
-            f"{at}.points.parquet",
-            f"{at}.levels.parquet",
-            f"{at}.frames.parquet",
-            f"{at}.state",
-            f"{at}.series.json",
-        )
-
-    def all(self) -> list[str]:
-        """Return all names."""
-        return [self.points, self.levels, self.frames, self.state, self.series]
+        ends = ("points.parquet", "levels.parquet", "frames.parquet", "state", "series.json")
+        return cls(*(f"{run_id}/{stem}.{end}" for end in ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +134,8 @@ class Part:
     @staticmethod
     def delete_files(location: Location, run_id: str, stem: str) -> None:
         """Delete whatever files of a part are there, those of a write that was cut off included."""
-        kept = set(Files.of(run_id, stem).all())
-        begin = f"{run_id}/{stem}."
-        location.delete(sorted(kept | {name for name in location.names(run_id) if name.startswith(begin)}))
+        found = {name for name in location.names(run_id) if name.startswith(f"{run_id}/{stem}.")}
+        location.delete(sorted(found.union(Files.of(run_id, stem))))
 
 
 def rows_sum(rows: Rows) -> int:

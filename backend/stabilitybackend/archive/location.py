@@ -132,10 +132,8 @@ class LocalFolder(Location):
         for path in paths:
             self._guarded("delete", str(path), functools.partial(path.unlink, missing_ok=True))
         for folder in {path.parent for path in paths}:
-            try:
+            with contextlib.suppress(OSError):  # other files are in it, or it never was there
                 folder.rmdir()
-            except OSError:
-                pass  # other files are in it, or it never was there
 
     def names(self, run_id: str) -> list[str]:
         folder = Path(self.path(f"{run_id}/any")).parent

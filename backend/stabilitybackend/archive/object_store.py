@@ -7,6 +7,7 @@ what a URL means. For S3: ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_AC
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -91,10 +92,8 @@ class ObjectStore(Location):
         wanted = [checked_name(name) for name in names]
 
         def delete() -> None:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 self._store.delete(wanted)
-            except FileNotFoundError:
-                pass
 
         if wanted:
             self._guarded("delete", self.path(wanted[0]), delete)

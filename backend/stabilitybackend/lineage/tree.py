@@ -264,12 +264,8 @@ class SegmentTree(Stateful):
 
     def view(self) -> Segments:
         """Return the lineage as the API has it."""
-        return Segments(self._head, self.shown())
-
-    def shown(self) -> list[ShownSegment]:
-        """Return the segments as the API has them."""
         labels = self._labels()
-        return [self._shown(segment, labels) for segment in self._segments]
+        return Segments(self._head, [self._shown(segment, labels) for segment in self._segments])
 
     def _labels(self) -> dict[int, str]:
         """Return segment -> what people call its fork: R1, R2 ... a rollback, S1 ... a restart from an earlier step."""

@@ -23,19 +23,16 @@ class SingleFlight(Generic[T]):
 
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self._work = work
-        self._task: asyncio.Task[T] | None = None
+        self._task: asyncio.Future[T] | None = None
 
     async def result(self) -> T:
         """Return what the work that is under way returns; begin it where none is. Who is cancelled stops nobody."""
         if self._task is None:
-            self._task = asyncio.create_task(self._do())
+            self._task = asyncio.ensure_future(self._work())
             self._task.add_done_callback(self._over)
         return await asyncio.shield(self._task)
 
-    async def _do(self) -> T:
-        return await self._work()
-
-    def _over(self, task: asyncio.Task[T]) -> None:
+    def _over(self, task: asyncio.Future[T]) -> None:
         self._task = None
         if not task.cancelled():
             task.exception()  # looked at: perhaps nobody waits any more

@@ -114,11 +114,7 @@ class Answer:
 
     def as_json(self, **more: Any) -> bytes:
         """Return the answer of ``GET .../series``, ``more`` beside it."""
-        return orjson.dumps({**self.as_dict(), **more}, option=orjson.OPT_SERIALIZE_NUMPY)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the shape of docs/api.md, for ``orjson`` with OPT_SERIALIZE_NUMPY."""
-        return {
+        facts = {
             "series": [entry.as_dict() for entry in self.series],
             "level": self.level,
             "x": self.x,
@@ -126,6 +122,7 @@ class Answer:
             "complete": self.complete,
             "problems": self.problems,
         }
+        return orjson.dumps(facts | more, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _json_array(values: NDArray[np.float64]) -> NDArray[np.float64] | list[Number]:

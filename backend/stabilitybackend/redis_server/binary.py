@@ -8,7 +8,6 @@ folder can't read it, so a recorded writer narrows the choice instead of letting
 from __future__ import annotations
 
 import importlib.util
-import json
 import platform
 import re
 import shutil
@@ -16,6 +15,8 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from stabilitybackend.errors import RedisStartError
 
@@ -55,6 +56,13 @@ class RedisBinary:
         return self.flavour == "valkey" and version[:2] <= _NEWEST_REDIS_FOR_VALKEY
 
 
+class _Writer(msgspec.Struct):
+    """Which server wrote a folder."""
+
+    flavour: str
+    version: tuple[int, int, int]
+
+
 def choose_binary(redis_dir: Path, wanted: str | None = None) -> RedisBinary:
     """Return the binary to run on ``redis_dir``.
 
@@ -78,12 +86,13 @@ def choose_binary(redis_dir: Path, wanted: str | None = None) -> RedisBinary:
     if writer is None:
         return usable[0]
     for binary in usable:
-        if binary.can_read(*writer):
+        if binary.can_read(writer.flavour, writer.version):
             return binary
+    oldest = _dotted(writer.version)
     raise RedisStartError(
-        f"the data in {redis_dir} was written by {writer[0]} {_dotted(writer[1])}, and none of the servers here reads "
-        f"it: {', '.join(map(str, usable))}",
-        hint=f"install {writer[0]} >= {_dotted(writer[1])} or name one in STABILITY_REDIS_SERVER, "
+        f"the data in {redis_dir} was written by {writer.flavour} {oldest}, and none of the servers here reads it: "
+        f"{', '.join(map(str, usable))}",
+        hint=f"install {writer.flavour} >= {oldest} or name one in STABILITY_REDIS_SERVER, "
         "or start with another --data-dir",
     )
 
@@ -117,16 +126,14 @@ def bundled_binary() -> str | None:
 
 def record_writer(redis_dir: Path, binary: RedisBinary) -> None:
     """Note in ``redis_dir`` which server writes there, for the next ``choose_binary``."""
-    text = json.dumps({"flavour": binary.flavour, "version": list(binary.version)})
-    (redis_dir / _WRITER_FILE).write_text(text, encoding="utf-8")
+    data = msgspec.json.encode(_Writer(binary.flavour, binary.version))
+    (redis_dir / _WRITER_FILE).write_bytes(data)
 
 
-def _read_writer(redis_dir: Path) -> tuple[str, tuple[int, int, int]] | None:
+def _read_writer(redis_dir: Path) -> _Writer | None:
     try:
-        record = json.loads((redis_dir / _WRITER_FILE).read_text(encoding="utf-8"))
-        major, minor, patch = record["version"]
-        return str(record["flavour"]), (int(major), int(minor), int(patch))
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.json.decode((redis_dir / _WRITER_FILE).read_bytes(), type=_Writer)
+    except (OSError, msgspec.MsgspecError):
         return None  # a new folder, or a note cut off by a crash: the server itself will say if it can't read
 
 

@@ -128,7 +128,7 @@ class EmbeddedRedis:
                     hint=f"read {self._log.path}; the data is in {self._redis_dir}",
                 )
             record_writer(self._redis_dir, self.binary)
-            self._lock.note(pid=os.getpid(), url=self.url)
+            self._lock.note(self.url)
         except BaseException:
             self.stop()
             raise
@@ -243,10 +243,8 @@ class EmbeddedRedis:
 
 def running_url(data_dir: Path) -> str | None:
     """Return the URL of the embedded server that runs on ``data_dir`` now, or None."""
-    url = read_holder(data_dir / "redis.lock").get("url")
-    if not isinstance(url, str):
-        return None
-    return url if _answers_ping(Path(unquote(url.removeprefix("unix://")))) else None
+    url = read_holder(data_dir / "redis.lock").url
+    return url if url and _answers_ping(Path(unquote(url.removeprefix("unix://")))) else None
 
 
 def _answers_ping(path: Path) -> bool:

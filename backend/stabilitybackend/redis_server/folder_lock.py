@@ -8,20 +8,27 @@ stop after its parent was killed.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from stabilitybackend.errors import FolderInUse
 
-__all__ = ["FolderLock", "read_holder"]
+__all__ = ["FolderLock", "Holder", "read_holder"]
 
 #: How long to wait for the server of a killed Stabilityboard to leave, seconds. It stops in about 0.1 s.
 _LEAVING_TIMEOUT_S = 10.0
 _POLL_S = 0.02
 _MAX_NOTE_BYTES = 4096
+
+
+class Holder(msgspec.Struct):
+    """Who holds a lock: its process, and the address of its server once that is up."""
+
+    pid: int = 0
+    url: str | None = None
 
 
 class FolderLock:
@@ -50,24 +57,23 @@ class FolderLock:
                 break
             except BlockingIOError:
                 holder = read_holder(self.path)
-                pid = int(holder.get("pid") or 0)
+                pid = holder.pid
                 if (pid and _is_alive(pid)) or time.monotonic() > deadline:
                     os.close(fd)
                     raise FolderInUse(
                         f"{self.path.parent} is used by another Stabilityboard (process {pid or 'unknown'})",
                         hint=f"stop it (kill {pid or 'its pid'}) or give another --data-dir",
                         pid=pid,
-                        url=holder.get("url"),
+                        url=holder.url,
                     ) from None
                 time.sleep(_POLL_S)
         self._fd = fd
-        self.note(pid=os.getpid())
+        self.note(None)
 
-    def note(self, **facts: Any) -> None:
+    def note(self, url: str | None) -> None:
         """Replace the note in the lock file; ``read_holder`` gives it to others."""
-        data = json.dumps(facts).encode()
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, data, 0)
+        os.pwrite(self._fd, msgspec.json.encode(Holder(os.getpid(), url)), 0)
 
     def release(self) -> None:
         """Let go. Children that inherited the file still hold it until they end."""
@@ -84,14 +90,13 @@ class FolderLock:
         self.release()
 
 
-def read_holder(path: Path) -> dict[str, Any]:
-    """Return the note of whoever holds the lock at ``path`` (``pid``, and ``url`` once it is up), or an empty dict."""
+def read_holder(path: Path) -> Holder:
+    """Return the note of whoever holds the lock at ``path``, an empty one where there is none."""
     try:
         with path.open("rb") as file:
-            note = json.loads(file.read(_MAX_NOTE_BYTES))
-    except (OSError, ValueError):
-        return {}  # no file, or the holder is just writing it
-    return note if isinstance(note, dict) else {}
+            return msgspec.json.decode(file.read(_MAX_NOTE_BYTES), type=Holder)
+    except (OSError, msgspec.MsgspecError):
+        return Holder()  # no file, or the holder is just writing it
 
 
 def _is_alive(pid: int) -> bool:

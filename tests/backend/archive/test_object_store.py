@@ -94,7 +94,7 @@ def test_a_part_in_a_bucket_answers_as_its_rows_and_is_merged_and_deleted(place:
     part, reader = make_part(place, [(LOSS, found)], "a", to_id="5-0", frames=frames, state=b"old")
     _, second = make_part(place, [(LOSS, noise(9, 39_995))], "b", from_id="5-0", to_id="6-0", frames=[], state=b"new")
 
-    assert part.bytes == sum(place.size(name) for name in Files.of("run", "a").all())
+    assert part.bytes == sum(place.size(name) for name in Files.of("run", "a"))
     assert same_rows(reader.rows(LOSS, 20_000, 20_100), found.between(20_000, 20_100))
     aggs = aggregate(found.between(7, 30_000), 12)
     assert reader.aggregates(LOSS, 7, 30_000, 12)["max_step"].tolist() == aggs["max_step"].tolist()
@@ -104,10 +104,10 @@ def test_a_part_in_a_bucket_answers_as_its_rows_and_is_merged_and_deleted(place:
     assert merged.rows(LOSS).steps.tolist() == list(range(40_004))
     assert (list(merged.frames()), merged.state()) == (frames, b"new")
 
-    assert place.names("run") == sorted(name for stem in "abc" for name in Files.of("run", stem).all())
+    assert place.names("run") == sorted(name for stem in "abc" for name in Files.of("run", stem))
     for stem in "ab":
         Part.delete_files(place, "run", stem)
-    assert place.names("run") == sorted(Files.of("run", "c").all())
+    assert place.names("run") == sorted(Files.of("run", "c"))
     Part.delete_files(place, "run", "a")  # gone already
     place.check()
 
@@ -119,7 +119,7 @@ def test_names_of_another_run_that_begins_alike_are_not_listed(place: Location) 
     assert (place.names("run"), place.names("ru")) == (["run/a.state"], [])
 
 
-@pytest.mark.parametrize("name", Files.of("run", "part").all())
+@pytest.mark.parametrize("name", Files.of("run", "part"))
 def test_an_object_that_is_missing_is_named(place: Location, name: str) -> None:
     _, reader = make_part(place, [(LOSS, noise(100))])
     place.delete([name])

@@ -136,7 +136,7 @@ def _half_written(place: LocalFolder) -> list[str]:
     return [name for name in place.names("run") if name.endswith(".tmp")]
 
 
-@pytest.mark.parametrize("name", FILES.all())
+@pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_named(place: LocalFolder, name: str) -> None:
     part, _ = written(place)
     Path(place.path(name)).unlink()
@@ -150,7 +150,7 @@ def test_a_missing_file_is_named(place: LocalFolder, name: str) -> None:
     assert "backup" in missing.value.hint
 
 
-@pytest.mark.parametrize("name", FILES.all())
+@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
 def test_a_truncated_file_is_named(place: LocalFolder, name: str, share: float) -> None:
     part, _ = written(place)
@@ -163,7 +163,7 @@ def test_a_truncated_file_is_named(place: LocalFolder, name: str, share: float) 
     assert (broken.value.code, broken.value.facts["file"]) == ("archive_damaged", str(path))
 
 
-@pytest.mark.parametrize("name", FILES.all())
+@pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_is_named_or_changes_nothing(place: LocalFolder, name: str) -> None:
     part, _ = written(place)
     right = read_all(reader_of(place, part))

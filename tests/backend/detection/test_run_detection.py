@@ -185,4 +185,4 @@ def test_rows_of_several_sets_in_turn_are_heard_in_one_order_however_they_are_fr
         records = records[some:]
     assert heard(framed) == heard(single)
     assert sorted(map(str, heard(framed, "every_rank"))) == sorted(map(str, heard(single, "every_rank")))
-    assert framed.fold.tree.shown() == single.fold.tree.shown()
+    assert framed.fold.tree.view().segments == single.fold.tree.view().segments

@@ -101,7 +101,7 @@ class _Run:
                 [as_json(incident) for incident in state.incidents.all()],
                 state.commands.all(),
                 state.checkpoints(),
-                state.fold.tree.shown(),
+                state.fold.tree.view().segments,
                 [state.agent_view(agent) for agent in state.agents.values()],
                 [dump.shown() for dump in state.liveness.dumps.held()],
                 gpus_view(state.gpus, state.incidents.of({"gpu_fault"}), lambda uuid: [], state.gpu_readings.of),

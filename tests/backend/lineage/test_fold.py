@@ -296,7 +296,7 @@ def test_a_fork_that_was_taken_back_and_a_launch_that_went_on_take_no_number() -
     frames = [job.rows(range(1, 101)), job.rows(range(1, 31)), job.rows(range(101, 121))]
     frames += [job.rolled_back(110, "k"), job.rows(range(111, 131)), job.rows(range(121, 141))]
     undone = Run(frames).fold.tree[1].key
-    labels = [[one.label for one in Run(frames, undone=kept).fold.tree.shown()] for kept in ([], [undone])]
+    labels = [[one.label for one in Run(frames, undone=kept).fold.tree.view().segments] for kept in ([], [undone])]
     assert labels == [["", "S1", "R1", "S2"], ["", "", "R1", "S1"]]
 
 
@@ -344,7 +344,7 @@ def test_the_effective_curve_equals_that_of_a_model_that_writes_over_its_past(
     assert {s: v for s, (_, v) in run.effective().items()} == model
     every = entries(run.store, run.fold, "loss", "all")
     assert sum(len(entry.steps) for entry in every) == logged
-    segments = run.fold.tree.shown()
+    segments = run.fold.tree.view().segments
     assert sum(one.kept for one in segments) == len(model)
     assert {one.id: one.discarded for one in segments if one.discarded} == {
         segment: len(steps) for segment, steps in run.dead().items()

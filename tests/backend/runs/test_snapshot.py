@@ -62,7 +62,7 @@ class _Fold:
         state = self.state
         tick = state.tick()
         return {
-            "segments": state.fold.tree.shown(),
+            "segments": state.fold.tree.view().segments,
             "head": state.fold.tree.head,
             "pending": [_plain(p) for p in state.fold.pending()],
             "incidents": state.incidents.all(),
