@@ -22,7 +22,7 @@ import numpy as np
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.stateful import Stateful, fields_of
 
-__all__ = ["SavedPart", "Unfit", "pack", "packed_list", "part_of", "restore", "unpack", "unpacked", "unpacked_list"]
+__all__ = ["SavedPart", "Unfit", "pack", "part_of", "restore", "unpack", "unpacked", "unpacked_list"]
 
 T = TypeVar("T")
 _quiet = QuietLog(logging.getLogger(__name__))
@@ -62,11 +62,7 @@ def part_of(name: str, whole: Any, data: bytes | None = None) -> SavedPart:
 
 
 def restore(whole: Stateful, part: SavedPart | None, name: str) -> None:
-    """Put the state of ``part`` into ``whole``; nothing of it is changed where that is not possible.
-
-    Raises:
-        Unfit: there is none, it is of another version or shape, or damaged.
-    """
+    """Put the state of ``part`` into ``whole``, or raise Unfit as ``unpacked`` does, with nothing of it changed."""
     whole.take_over(unpacked(type(whole), part, name))
 
 
@@ -105,11 +101,6 @@ def unpack(kind: type[T], data: bytes | memoryview, name: str) -> T:
         return found
     except Exception as error:  # damaged bytes raise almost anything in those who take the values over
         raise Unfit(f"{name} can't be read: {error or type(error).__name__}") from error
-
-
-def packed_list(parts: list[SavedPart]) -> bytes:
-    """Return several parts as bytes."""
-    return _encoder.encode(parts)
 
 
 def unpacked_list(data: bytes) -> dict[str, SavedPart]:

@@ -91,7 +91,7 @@ class StreamWatch:
             worker.rest.wake()
 
     def _chunk(self) -> list[RunWorker]:
-        """Return the next LOOK_RUNS of those that rest, by their ids."""
+        """Return the next RUNS_A_READ of those that rest, by their ids."""
         resting = {worker.run_id: worker for worker in self._workers() if worker.rest.rests and not worker.has_agents}
         ids = sorted(resting)
         if len(ids) > RUNS_A_READ:

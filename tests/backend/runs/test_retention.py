@@ -17,6 +17,7 @@ from stabilitybackend.errors import BadRequest
 from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.process.tasks import end
 from stabilitybackend.runs.archiving import retention
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.retention import Retention
@@ -153,8 +154,7 @@ async def test_the_setting_is_acted_on_again_and_again_also_after_trouble(
     await until(in_trouble, 10, "the trouble is in the log")
     await stage.redis.hdel(RunKeys("one").meta, "config")
     await until(gone, 10, "the run is gone")
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
+    await end(following)
 
 
 @pytest.mark.parametrize("days", [0.0, 0.5, -3.0, float("nan"), float("inf")])

@@ -21,7 +21,7 @@ from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.snapshot import SnapshotError
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.saving import SavedPart, packed_list, unpacked_list
+from stabilitybackend.saving import SavedPart, pack, unpacked_list
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.job_stories import Story, stories, tell
@@ -214,7 +214,7 @@ _OTHERS = sorted(part.name for part in _small().saved() if part.name not in _OWN
 def _with(frozen: bytes, change: Callable[[SavedPart], SavedPart | None]) -> bytes:
     """Return a snapshot of ``frozen`` with its parts changed, and without those for which None is returned."""
     parts = [changed for part in unpacked_list(frozen).values() if (changed := change(part)) is not None]
-    return snapshot.seal(packed_list(parts))
+    return snapshot.seal(pack(parts))
 
 
 @pytest.mark.parametrize("name", _OTHERS)

@@ -104,12 +104,9 @@ class Retention:
         return None
 
     async def follow(self, days: float) -> None:
-        """Act on the setting without end; cancel it to stop."""
+        """Act on the setting without end; ``end`` it to stop."""
         await asyncio.sleep(FIRST_SWEEP_S)
-        me = asyncio.current_task()
-        # wait_for, with which redis-py sends, can swallow a cancellation: github.com/python/cpython/issues/86296.
-        # Its count stays. To go with Python 3.11.
-        while me is None or not me.cancelling():
+        while True:
             try:
                 await self.apply(days, who="the setting STABILITY_RETENTION_DAYS")
             except Exception as error:  # whatever it is, the server and its runs go on

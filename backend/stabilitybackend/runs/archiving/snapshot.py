@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 
 from stabilitybackend.errors import SnapshotError
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.saving import Unfit, packed_list, unpacked_list
+from stabilitybackend.saving import Unfit, pack, unpacked_list
 
 __all__ = ["SnapshotError", "freeze", "load", "seal", "thaw"]
 
@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<4sHQI")
 
 def freeze(state: RunState) -> bytes:
     """Return what ``seal`` needs: a copy of the state as it is now, made in one go while nothing else touches it."""
-    return packed_list(state.saved())
+    return pack(state.saved())
 
 
 def seal(frozen: bytes) -> bytes:
