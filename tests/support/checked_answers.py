@@ -61,7 +61,8 @@ class AnswersChecked:
             known[1][status] = one
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, start = bytearray(), {}
+        body = bytearray()
+        start: dict[str, Any] = {}
 
         async def listen(message: Message) -> None:
             if message["type"] == "http.response.start":

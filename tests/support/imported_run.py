@@ -14,6 +14,7 @@ from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.points.store import RunStore, StoreView
 from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.schema.lineage import Cause
 from stabilitybackend.schema.runs import Run
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, decode_message, encode_message
 from support.points.full_curve import entries
@@ -80,7 +81,7 @@ class ImportedRun:
                 found.setdefault(entry.segment, []).extend(entry.steps.tolist())
         return found
 
-    def forks(self) -> list[tuple[int | None, int, str]]:
+    def forks(self) -> list[tuple[int | None, int, Cause]]:
         """Return (parent, fork step, cause) of every segment but the root."""
         return [(segment.parent, segment.fork_step, segment.cause) for segment in self.fold.tree][1:]
 

@@ -93,10 +93,7 @@ class Stage:
         await self.until(done, f"{parts} parts are written")
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
-        async def holds() -> object:
-            return condition()
-
-        await until(holds, 10, what)
+        await until(condition, 10, what)
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.folder.rglob("*") if path.is_file())
@@ -125,7 +122,7 @@ class Lossy:
                 await execute()
             raise ConnectionError("the connection was cut")
 
-        pipe.execute = fail
+        pipe.execute = fail  # type: ignore[method-assign, assignment]
         return pipe
 
 

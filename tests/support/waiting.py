@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 __all__ = ["until", "wait_in", "wait_until"]
 
@@ -18,7 +18,7 @@ _PATIENCE = 3
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float, what: str) -> T:
+def wait_until(condition: Callable[[], T | Literal[False] | None], timeout_s: float, what: str) -> T:
     """Return the first true value of ``condition()``; fail naming ``what`` after ``timeout_s`` times ``_PATIENCE``."""
     started = time.monotonic()
     while True:
@@ -39,12 +39,12 @@ def wait_in(page: Any, expression: str, timeout_s: float = 30) -> None:
     wait_until(lambda: page.evaluate(expression), timeout_s, expression)
 
 
-async def until(condition: Callable[[], Awaitable[T] | T], timeout_s: float, what: str) -> T:
+async def until(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
     """Like ``wait_until``, for a condition that may be awaited; the event loop runs on in between."""
     started = time.monotonic()
     while True:
         found = condition()
-        value: T = await found if isinstance(found, Awaitable) else found
+        value = await found if isinstance(found, Awaitable) else found
         if value:
             return value
         waited = time.monotonic() - started

@@ -220,13 +220,14 @@ class Gateway:
 
     async def _serve(self, connection: ServerConnection) -> None:
         try:
-            hello = decode_message(await connection.recv())
+            hello = decode_message(await connection.recv(decode=False))
             assert isinstance(hello, Hello)
             self.hellos.append(hello)
             known = {s.source: self.store.last_seq.get(s.source, 0) for s in hello.sources}
             await self._send(connection, self._welcome(hello, Welcome("test", time.time(), known, self._commands)))
             self._connections.add(connection)
             async for data in connection:
+                assert isinstance(data, bytes)
                 message = decode_message(data)
                 if isinstance(message, Frame):
                     self.frames_seen += 1

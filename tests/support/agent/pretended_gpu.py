@@ -25,7 +25,7 @@ class OnGpu(torch.Tensor):
         name = getattr(function, "__name__", "")
         if name not in ("__get__", "numel"):  # attributes are no work for a GPU
             cls.seen.append((name, threading.current_thread().name))
-        return super().__torch_function__(function, types, args, kwargs or {})
+        return super().__torch_function__(function, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
 
 def on_gpu(value: float, dtype: Any = torch.float32) -> OnGpu:

@@ -72,7 +72,8 @@ def main(state: str, folder: str) -> None:
     run = stabilityclient.init(run_id=state, dir=folder)
     for _ in run.steps(0, 3):
         pass
-    while not run._components.slot.pending:  # until the heart has asked the main thread once
+    assert run._components is not None
+    while not run._components.slot.pending:  # until the heartbeat thread has asked the main thread once
         time.sleep(0.001)
     print("in", flush=True)
     STATES[state](run)

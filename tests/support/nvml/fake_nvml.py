@@ -36,6 +36,9 @@ _SOURCE = Path(__file__).with_name("fake_nvml.c")
 
 class _Counter(ctypes.Structure):
     _fields_ = [("base_ns", c_uint64), ("since_ns", c_uint64), ("rate", c_double)]
+    base_ns: int
+    since_ns: int
+    rate: float
 
     def run(self, share: float) -> None:
         """From now on the counter grows by ``share`` seconds a second."""

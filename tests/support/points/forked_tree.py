@@ -46,9 +46,10 @@ class Tree:
 
     def placed(self) -> list[Placed]:
         """Return the packets as the store takes them. The log time of row n in order of arrival is n seconds."""
-        found, time = [], 0.0
+        found: list[Placed] = []
+        time = 0.0
         for segment, steps, values in self.packets:
-            times = np.arange(len(steps)) + time
+            times = np.arange(len(steps), dtype=np.float64) + time
             time += len(steps)
             found.append(
                 Placed(segment, "r0", 0, "n0", ["m"], np.array(steps, np.int64), times, np.array([values], np.float64))
