@@ -58,12 +58,8 @@ class AgentEvents:
         self.dropped = 0
         self.error = ""
 
-    def reserve(self) -> None:
-        """Make the files, with room for the first records, if the disk has it."""
-        self._open()
-
     def event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
-        """Append one event at the time of now, or let it wait for room."""
+        """Append one event at the time of now, or let it wait for room; a ``step`` below 0 is none."""
         data = within_limits(data)
         step = step if step is not None and 0 <= step <= MAX_STEP else None
         size = len(json.dumps(data, default=str))
@@ -78,7 +74,7 @@ class AgentEvents:
         """Append what waits, oldest first, as far as there is room."""
         while self._waiting:
             kind, step, when, data, size = self._waiting[0]
-            spool = self._open()
+            spool = self.reserve()
             if spool is None:
                 return
             try:
@@ -93,18 +89,13 @@ class AgentEvents:
 
     def row(self, step: int, metrics: dict[str, float]) -> None:
         """Append the values of one sample; they are dropped where there is no room: the next one is newer."""
-        spool = self._open()
+        spool = self.reserve()
         names, values = tuple(metrics), tuple(metrics.values())
         now = time.time()
         for at in range(0, len(names), MAX_SET_NAMES):
             end = at + MAX_SET_NAMES
             if spool is None or not spool.append_row(names[at:end], step, now, values[at:end]):
                 self.dropped += 1
-
-    @property
-    def waiting(self) -> int:
-        """Events that wait for room."""
-        return len(self._waiting)
 
     def confirmed(self, read: Source | None) -> bool:
         """Say whether all that was reported is confirmed; ``read`` is this source as it is delivered, None before that.
@@ -118,7 +109,8 @@ class AgentEvents:
         if self._spool is not None:
             self._spool.close()
 
-    def _open(self) -> SpoolWriter | None:
+    def reserve(self) -> SpoolWriter | None:
+        """Make the files, with room for the first records; return what writes them, None where there is no room."""
         if self._spool is not None:
             return self._spool
         pid = os.getpid()

@@ -81,13 +81,13 @@ class AgentService:
         self._reported_deaths: set[str] = read_as(before.get("deaths"), set[str])
         self._kernel = KernelLog(environ=environ)
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
-        stacks = StackTaker(folder, self._sources, self._deaths.descriptor, self._own.event)
+        stacks = StackTaker(folder, self._sources, self._own.event)
         self._restart = Restarter(folder, self._node, self._sources)
         task: Handler = partial(tasks.carry_out, folder=str(folder), node=self._node)
         handlers = {"dump_stacks": stacks.carry_out, "restart": self._restart.carry_out, "task": task}
         self._agent_commands = AgentCommands(handlers, self._answer, before.get("orders"), self._remember)
         self._gpus = GpuMonitor(
-            lambda kind, data: self._own.event(kind, self._step(), data),
+            lambda kind, data: self._own.event(kind, self._sources.newest_step(), data),
             self._gpu_row,
             self._rank_processes,
             lambda: self._kernel.blind is None,
@@ -189,7 +189,7 @@ class AgentService:
             return
         was_final = source.final
         try:
-            if self._deaths.descriptor(source) is None or self._finishing_until or self._polls % QUIET_POLLS == 0:
+            if source.pidfd is None or self._finishing_until or self._polls % QUIET_POLLS == 0:
                 source.observe()
             self._dirty |= source.final and not was_final
             self._after_end(source)
@@ -217,9 +217,8 @@ class AgentService:
         self._report_death(source)
 
     def _report_death(self, source: Source) -> None:
-        fd = self._deaths.descriptor(source)
-        if fd is not None:
-            asyncio.get_running_loop().remove_reader(fd)  # before it is closed: its number may come again
+        if source.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(source.pidfd)  # before it is closed: its number may come again
         found = self._deaths.reported(source)
         if found is None:
             return  # its last threads still live: the next poll asks again
@@ -232,10 +231,10 @@ class AgentService:
         self._dirty = True
         step = source.slot.step if source.slot is not None else -1
         if data is None:
-            self._own.event("left", step if step >= 0 else None, {"source": name, "rank": source.info.rank})
+            self._own.event("left", step, {"source": name, "rank": source.info.rank})
             return
         data |= {"ordered": self._restart.ordered_end(source)}
-        self._own.event("process_death", step if step >= 0 else None, data)
+        self._own.event("process_death", step, data)
         self._write_cursor(True)  # at once: the agent that follows a killed one must not report it again
         self._log.write(f"process death: {data['evidence']['text']}")
 
@@ -293,15 +292,11 @@ class AgentService:
 
     def _answer(self, command: CommandToRun, state: str, detail: str) -> None:
         data = {"command_id": command.command_id, "attempt": command.attempt, "state": state, "detail": detail}
-        self._own.event("command", self._step(), data)
+        self._own.event("command", self._sources.newest_step(), data)
 
     def _remember(self) -> None:
         self._dirty = True
         self._write_cursor(True)
-
-    def _step(self) -> int | None:
-        step = self._sources.newest_step()
-        return step if step >= 0 else None
 
     def _passed(self, source: Source, records: list[Record]) -> None:
         """Look at what is about to leave: checkpoints are watched from here on, which is on disk before they leave."""

@@ -47,6 +47,8 @@ class Source:
         final: no record will be added any more. drained: all of it was read on this connection.
         slot: its newest reading that made sense, None before the first. trouble: why the slot can't be read now.
         beat_at: monotonic seconds when the beat was last seen to move. ended: how its process ended, once known.
+        pidfd: the kernel's handle of its process while that is watched, None else; it never means another process.
+        followed: whether that handle was asked for. gone_at: monotonic seconds when the process was found dead.
     """
 
     def __init__(self, folder: Path, info: SourceInfo, ticks: int) -> None:
@@ -73,6 +75,9 @@ class Source:
         self.elsewhere = False
         self.beat_at = time.monotonic()
         self.ended: ExitStatus | None = None
+        self.pidfd: int | None = None
+        self.followed = False
+        self.gone_at: float | None = None
 
     @property
     def is_rank(self) -> bool:

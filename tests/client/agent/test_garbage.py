@@ -106,7 +106,7 @@ def test_a_process_whose_start_is_not_known_gets_no_signal(tmp_path: Path, ticks
         slot.write_probes()
         source = _only(tmp_path)
         source.observe()
-        assert "start is not known" in dump_signal_trouble(source, None, send=True)
+        assert "start is not known" in dump_signal_trouble(source, send=True)
         assert process.poll() is None
         process.kill()
 
@@ -138,7 +138,7 @@ def test_a_rank_in_another_container_lives_as_its_slot_says_and_is_never_touched
         assert (source.alive, source.elsewhere) == (True, True)
         watch = DeathWatch()
         assert (watch.follow(source), watch.trouble) == (None, "")
-        assert "another container" in dump_signal_trouble(source, None, send=True)
+        assert "another container" in dump_signal_trouble(source, send=True)
         plan = {"version": 1, "action": "relaunch"}
         command = CommandToRun("c", "restart", plan=plan, fence=ProcessFence(starts={"n": "1"}), grace_s=0.0)
         state, detail = asyncio.run(Restarter(run_folder, "n", Sources(run_folder), gone_s=0.1).carry_out(command))
@@ -174,7 +174,7 @@ async def test_a_rank_that_the_hello_names_is_watched_before_the_next_look(run_f
     assert [source.source for source in agent._hello().sources] == [home.name]
     source = agent._sources.get(home.name)
     assert source is not None
-    assert agent._deaths.descriptor(source) is not None
+    assert source.pidfd is not None
 
 
 def test_the_end_of_a_process_that_opened_the_run_twice_is_told_once(run_folder: Path) -> None:

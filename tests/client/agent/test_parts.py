@@ -134,13 +134,13 @@ def test_the_agents_own_events_wait_for_room_on_the_disk_and_the_oldest_go_first
         disk.setattr(os, "posix_fallocate", full)
         for number in range(MAX_WAITING_EVENTS + 3):
             own.event("gpu_note", None, {"number": number})
-        assert (own.waiting, own.dropped) == (MAX_WAITING_EVENTS, 3)
+        assert (len(own._waiting), own.dropped) == (MAX_WAITING_EVENTS, 3)
         for number in range(20):
             own.event("gpu_note", None, {"number": number, "texts": ["x" * (MAX_WAITING_BYTES // 80)] * 4})
     assert ("No space left" in said[0], own.error) == (True, said[0])
-    assert (own.waiting, own.dropped) == (19, MAX_WAITING_EVENTS + 3 + 20 - 19)
+    assert (len(own._waiting), own.dropped) == (19, MAX_WAITING_EVENTS + 3 + 20 - 19)
     own.event("gpu_note", None, {"number": "last"})
-    assert (own.waiting, own.error) == (0, "")
+    assert (len(own._waiting), own.error) == (0, "")
     (source,) = Sources(tmp_path).discover()
     events = [record for record in source.reader.read(1000, 2**30) if isinstance(record, SpooledEvent)]
     assert [event.data["number"] for event in events] == [*range(1, 20), "last"]

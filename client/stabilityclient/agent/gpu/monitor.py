@@ -142,7 +142,8 @@ class GpuMonitor:
         """Take new lines of the kernel's log: an Xid of a known GPU is that GPU's, all else is reported as it is."""
         now = time.monotonic()
         for line in lines:
-            gpu = self._on_bus(line.bus_id) if line.what == "xid" else None
+            known = self._sample.gpus.values() if line.what == "xid" and line.bus_id else ()
+            gpu = next((gpu for gpu in known if gpu.bus_id == line.bus_id), None)
             if gpu is not None:
                 self._xids.kernel(gpu.key, line, now)
                 self._poller.ask_now()  # memory errors and the recovery action follow an Xid
@@ -233,9 +234,6 @@ class GpuMonitor:
             if gpu is not None:
                 found.setdefault(gpu.key, []).append(rank.rank)
         return {key: sorted(ranks) for key, ranks in found.items()}
-
-    def _on_bus(self, bus_id: str | None) -> GpuInfo | None:
-        return next((gpu for gpu in self._sample.gpus.values() if bus_id and gpu.bus_id == bus_id), None)
 
     def _report_note(self) -> None:
         reading = self.reading

@@ -45,9 +45,7 @@ class DeathWatch:
     def __init__(self, counters: OomCounters | None = None, *, kernel_pids: bool = True) -> None:
         self._kernel_pids = kernel_pids
         self._counters = counters or OomCounters()
-        self._fds: dict[str, int] = {}
-        self._known: set[str] = set()
-        self._gone_since: dict[str, float] = {}
+        self._watched: list[Source] = []
         self._oom_lines: dict[int, tuple[float, str]] = {}
         self.trouble = ""
 
@@ -56,21 +54,19 @@ class DeathWatch:
 
         Call it at each poll for every rank that lives.
         """
-        name, pid = source.info.source, source.info.pid
         if source.elsewhere:
             return None
-        self._counters.follow(pid)
-        if name in self._known:
+        self._counters.follow(source.info.pid)
+        if source.followed:
             return None
-        self._known.add(name)
+        source.followed = True
         try:
-            fd = open_process(pid, source.ticks)
+            source.pidfd = open_process(source.info.pid, source.ticks)
         except OSError as error:
             self.trouble = f"processes can't be watched ({error.strerror or error}): a rank's exit code stays unknown"
-            return None
-        if fd is not None:
-            self._fds[name] = fd
-        return fd
+        if source.pidfd is not None:
+            self._watched.append(source)
+        return source.pidfd
 
     def poll(self) -> None:
         """Read the counters of kills for memory."""
@@ -90,31 +86,27 @@ class DeathWatch:
         Returns:
             The data of its ``process_death`` event (None: it left in order), and its exit status.
         """
-        name, pid = source.info.source, source.info.pid
         if source.alive:
             return None
-        fd = self._fds.get(name)
-        since = self._gone_since.setdefault(name, time.monotonic())
-        if fd is not None and not has_ended(fd) and time.monotonic() - since < BURIAL_S:
+        fd = source.pidfd
+        if source.gone_at is None:
+            source.gone_at = time.monotonic()
+        if fd is not None and not has_ended(fd) and time.monotonic() - source.gone_at < BURIAL_S:
             return None
         if source.elsewhere:
             status = ExitStatus(None, None, "none", "it ran in another container (PID namespace)")
         else:
-            status = exit_status(fd, pid, source.ticks)
+            status = exit_status(fd, source.info.pid, source.ticks)
         self._counters.poll()
         data = death_of(source, status, self._oom_evidence(source, status), fatal_text(source))
-        self._forget(source)
+        self._counters.forget(source.info.pid)
+        self._close(source)
         return data, status
 
     def close(self) -> None:
         """Close all handles."""
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
-
-    def descriptor(self, source: Source) -> int | None:
-        """Return the pidfd of a rank that is watched; it never means another process."""
-        return self._fds.get(source.info.source)
+        for source in list(self._watched):
+            self._close(source)
 
     def _oom_evidence(self, source: Source, status: ExitStatus) -> dict[str, Any] | None:
         pid, slot = source.info.pid, source.slot
@@ -128,12 +120,11 @@ class DeathWatch:
             return {"source": "kernel log", "line": text}
         return self._counters.kill_of(pid)
 
-    def _forget(self, source: Source) -> None:
-        self._counters.forget(source.info.pid)
-        self._gone_since.pop(source.info.source, None)
-        fd = self._fds.pop(source.info.source, None)
-        if fd is not None:
-            os.close(fd)
+    def _close(self, source: Source) -> None:
+        if source.pidfd is not None:
+            os.close(source.pidfd)
+            source.pidfd = None
+            self._watched.remove(source)
 
 
 def fatal_text(source: Source) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 
 from stabilityclient.agent.sources import Source
 from stabilityclient.agent.watch.exits import open_process, send_signal, signal_name
@@ -18,11 +17,11 @@ __all__ = ["SignalCheck", "dump_signal_trouble"]
 CHECK_S = 2.0
 
 
-def dump_signal_trouble(source: Source, fd: int | None, *, send: bool = False) -> str:
+def dump_signal_trouble(source: Source, *, send: bool = False) -> str:
     """Return why a rank can't be made to write its stacks, empty when it can.
 
     Args:
-        source: a rank that was just observed. fd: its pidfd.
+        source: a rank that was just observed.
         send: send the signal, where that can do no harm; else nothing that the process would notice.
     """
     slot = source.slot
@@ -37,7 +36,7 @@ def dump_signal_trouble(source: Source, fd: int | None, *, send: bool = False) -
         return "its start is not known, so it may be another process by now"
     if slot.state != STATE_RUNNING:
         return "the process is leaving: its handlers may be gone"
-    ours = None
+    fd, ours = source.pidfd, None
     try:
         if fd is None:
             fd = ours = open_process(source.info.pid, source.ticks)
@@ -59,14 +58,9 @@ def dump_signal_trouble(source: Source, fd: int | None, *, send: bool = False) -
 
 
 class SignalCheck:
-    """Remembers for some seconds which ranks can't be made to write their stacks, and why.
+    """Remembers for some seconds which ranks can't be made to write their stacks, and why."""
 
-    Args:
-        descriptor: returns the pidfd of a rank, None where there is none.
-    """
-
-    def __init__(self, descriptor: Callable[[Source], int | None]) -> None:
-        self._descriptor = descriptor
+    def __init__(self) -> None:
         self._found: dict[str, tuple[float, str]] = {}
 
     def trouble(self, source: Source) -> str:
@@ -74,7 +68,7 @@ class SignalCheck:
         now = time.monotonic()
         at, text = self._found.get(source.info.source, (-CHECK_S, ""))
         if now - at >= CHECK_S:
-            text = dump_signal_trouble(source, self._descriptor(source))
+            text = dump_signal_trouble(source)
             self._found = {name: entry for name, entry in self._found.items() if now - entry[0] < 2 * CHECK_S}
             self._found[source.info.source] = (now, text)
         return text

@@ -63,7 +63,7 @@ class NodeHealth:
         self._gpu_of = gpu_of
         self._more_gaps = more_gaps
         self._disk = SpoolDisk(folder, limit_bytes)
-        self._signals = SignalCheck(deaths.descriptor)
+        self._signals = SignalCheck()
         self._prober = Prober()
         self._clock = ClockWatch()
         self._jumped_s, self._jumped_at = 0.0, float("-inf")

@@ -75,7 +75,6 @@ class StackTaker:
 
     Args:
         run_folder: of the run on this node. sources: its ranks.
-        descriptor: returns the pidfd of a rank, None where there is none.
         report: sends an event: ``report(kind, step, data)``.
     """
 
@@ -83,12 +82,10 @@ class StackTaker:
         self,
         run_folder: Path,
         sources: Sources,
-        descriptor: Callable[[Source], int | None],
         report: Callable[[str, int | None, dict[str, Any]], None],
     ) -> None:
         self._probe = run_folder / "probe"
         self._sources = sources
-        self._descriptor = descriptor
         self._report = report
         self._no_recorder: list[tuple[Source, str]] = []
 
@@ -100,8 +97,7 @@ class StackTaker:
         await self._sample(samples)
         stuck = await self._ask_heartbeats(samples)
         await self._signal(stuck)
-        steps = [sample.source.slot.step for sample in samples if sample.source.slot is not None]
-        step = max((step for step in steps if step >= 0), default=None)
+        step = max((sample.source.slot.step for sample in samples if sample.source.slot is not None), default=-1)
         for data in stack_events(command.command_id, map(_facts, samples)):
             self._report("stacks", step, data)
         self._no_recorder = [(sample.source, why) for sample in samples if (why := _recorder_trouble(sample))]
@@ -179,7 +175,7 @@ class StackTaker:
         threads = sample.answer.get("threads")
         sample.stack = _cut(threads) if isinstance(threads, str) else None
         # What the signal would have met: it is needed as soon as the interpreter is stuck.
-        trouble = dump_signal_trouble(sample.source, self._descriptor(sample.source))
+        trouble = dump_signal_trouble(sample.source)
         if sample.stack is not None:
             sample.stack_missing = trouble or None
         else:
@@ -213,7 +209,7 @@ class StackTaker:
         if sample.stalled_s <= HEARTBEAT_STALLED_S:
             return "its interpreter began to run again in the meantime"
         sample.begin = sample.size = _size(source)
-        trouble = dump_signal_trouble(source, self._descriptor(source), send=True)
+        trouble = dump_signal_trouble(source, send=True)
         if trouble:
             sample.begin = -1
         return trouble or None
