@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Extent", "Rows", "SeriesKey", "chain_rows", "join_rows"]
+__all__ = ["Extent", "Rows", "SeriesKey", "chain_rows", "join_rows", "rising_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,14 @@ class Rows:
 
     def between(self, first: int | None, last: int | None) -> Rows:
         """Return the rows with ``first <= step <= last`` as views; None for no bound. Steps must be rising."""
+        part = self.places(first, last)
+        return self if part.stop - part.start == len(self) else self[part]
+
+    def places(self, first: int | None, last: int | None) -> slice:
+        """Return where the rows with ``first <= step <= last`` are."""
         begin = 0 if first is None else int(np.searchsorted(self.steps, first, side="left"))
         end = len(self.steps) if last is None else int(np.searchsorted(self.steps, last, side="right"))
-        return self if begin == 0 and end == len(self.steps) else self[begin:end]
+        return slice(begin, end)
 
 
 Rows.EMPTY = Rows(np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.float64))
@@ -87,8 +92,11 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
     """
     parts = [part for part in parts if len(part)]
     rows = chain_rows(parts)
-    if len(parts) <= 1 or bool((rows.steps[1:] > rows.steps[:-1]).all()):
-        return rows
+    return rows if len(parts) <= 1 or bool((rows.steps[1:] > rows.steps[:-1]).all()) else rising_rows(rows)
+
+
+def rising_rows(rows: Rows) -> Rows:
+    """Return rows by step; of a step that is there more than once the last row."""
     order = np.argsort(rows.steps, kind="stable")
     ordered = rows.steps[order]
-    return rows[order[np.append(ordered[1:] != ordered[:-1], True)]]
+    return rows[order[np.append(ordered[1:] != ordered[:-1], True)]] if len(rows) else rows

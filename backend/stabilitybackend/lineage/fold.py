@@ -354,19 +354,14 @@ class LineageFold(Stateful):
         elif block.type == "checkpoint" and block.step is not None:
             if state.tentative is not None and state.tentative.fresh and block.step >= state.tentative.first_step:
                 yield from self._confirm(state)  # nobody saves at a stray step
-            self._checkpoint(state, block)
+            segment = self.tree.segment_at(state.segment, block.step)
+            self.checkpoints.add(block.step, block.data["path"], segment, block.time)
         elif block.type == "checkpoint_gone":
             self.checkpoints.gone(block.step, block.data["path"])
         elif block.type in ("process_death", "exception"):
             self._relaunches.launches.ended(str(block.data.get("source") or info.source), block.time)
         self.tree.note_applied(block)
         yield LineageEvent(info, state.segment, block.type, block.time, block.step, block.data)
-
-    def _checkpoint(self, state: SourceState, block: EventBlock) -> None:
-        assert block.step is not None
-        path = block.data["path"]
-        segment = self.tree.segment_at(state.segment, block.step)
-        self.checkpoints.add(block.step, path, segment, block.time)
 
     def _declared(self, state: SourceState, block: EventBlock) -> Iterator[Change]:
         data = block.data

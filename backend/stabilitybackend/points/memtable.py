@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.archive.aggregates import Aggs, aggregate
-from stabilitybackend.archive.series import Extent, Rows, SeriesKey
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey, chain_rows, rising_rows
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.streams import stream_order
 
@@ -26,11 +26,9 @@ _FIRST_CAPACITY = 16
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """Some rows of one metric in one table: steps, values and times as they came; ``order`` counts rows of the run."""
+    """Some rows of one metric in one table, as they came; ``order`` counts rows of the run."""
 
-    steps: NDArray[np.int64]
-    values: NDArray[np.float64]
-    times: NDArray[np.float64]
+    rows: Rows
     order: NDArray[np.int64]
     rising: bool
 
@@ -38,10 +36,8 @@ class TablePart:
         """Return a part without rows outside ``first <= step <= last``; one that does not rise comes whole."""
         if not self.rising:
             return self
-        begin = 0 if first is None else int(np.searchsorted(self.steps, first, side="left"))
-        end = len(self.steps) if last is None else int(np.searchsorted(self.steps, last, side="right"))
-        part = slice(begin, end)
-        return TablePart(self.steps[part], self.values[part], self.times[part], self.order[part], True)
+        part = self.rows.places(first, last)
+        return TablePart(self.rows[part], self.order[part], True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +123,8 @@ class _NameSetTable:
     def part(self, row: int) -> TablePart:
         """Return the metric ``row`` as it is now."""
         size = self._size
-        return TablePart(
-            self._steps[:size], self._values[row, :size], self._times[:size], self._order[:size], self._rising
-        )
+        rows = Rows(self._steps[:size], self._values[row, :size], self._times[:size])
+        return TablePart(rows, self._order[:size], self._rising)
 
     def after(self, order: int) -> TableRows | None:
         """Return the rows that came as row ``order`` of the run or later.
@@ -167,16 +162,10 @@ class HotSeries:
         it logs again.
         """
         if len(self._parts) == 1 and self._parts[0].rising:
-            part = self._parts[0]
-            return Rows(part.steps, part.values, part.times).between(first, last)
+            return self._parts[0].rows.between(first, last)
         parts = [part.between(first, last) for part in self._parts]  # sorting a whole run for a window would be dear
-        steps = np.concatenate([part.steps for part in parts])
-        values = np.concatenate([part.values for part in parts])
-        times = np.concatenate([part.times for part in parts])
-        order = np.lexsort((np.concatenate([part.order for part in parts]), steps))
-        ordered = steps[order]
-        keep = order[np.append(ordered[1:] != ordered[:-1], True)] if len(order) else order
-        return Rows(steps, values, times)[keep].between(first, last)
+        came = np.argsort(np.concatenate([part.order for part in parts]), kind="stable")
+        return rising_rows(chain_rows([part.rows for part in parts])[came]).between(first, last)
 
     def aggregates(self, first: int, last: int, level: int) -> Aggs:
         """Return one aggregate per block of ``2**level`` steps over the rows of ``first <= step <= last``."""
@@ -280,7 +269,7 @@ class Generation:
             return None
         parts = [table.part(row) for table, row in tables]
         low, high = min(table.low for table, _ in tables), max(table.high for table, _ in tables)
-        return HotSeries(parts, Extent(low, high, sum(len(part.steps) for part in parts)))
+        return HotSeries(parts, Extent(low, high, sum(len(part.rows) for part in parts)))
 
     def contents(self) -> Iterator[tuple[SeriesKey, Rows]]:
         """Yield every series with its rows, steps strictly rising."""
