@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from stabilitybackend.api.access import Administrator, Commander, Manager, Reader, audit
+from stabilitybackend.api.access import Administrator, Commander, Manager, Reader, Worker, audit
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.schema.server import Deleted, Retained, Storage
@@ -17,9 +17,9 @@ router = APIRouter(prefix="/api/v1", tags=["storage"])
 
 
 @router.get("/runs/{run_id}/storage", responses=answers(Storage))
-async def storage(run_id: str, reader: Reader, manager: Manager) -> Response:
+async def storage(reader: Reader, worker: Worker) -> Response:
     """How much of the run is in Redis and how much in files."""
-    return answer(await manager.storage(run_id))
+    return answer(worker.storage())
 
 
 @router.post("/runs/{run_id}/compact", responses=answers(Storage))

@@ -262,10 +262,6 @@ class RunManager:
 
     # --- storage -------------------------------------------------------------------------------------------------
 
-    async def storage(self, run_id: str) -> Storage:
-        """Return where a run's points are."""
-        return (await self.get(run_id)).storage()
-
     async def compact_run(self, run_id: str) -> Storage:
         """Archive what is stored of a run that is not live, merge its small parts; return the storage facts after it.
 
@@ -367,12 +363,7 @@ class RunManager:
             worker.health(health)
 
     async def room(self, run_id: str) -> None:
-        """Wait for room in the run's window.
-
-        Raises:
-            Unavailable: there was none for some seconds: the archive can't be written, or not as fast.
-            AgentGone: nobody follows the run, because it was deleted or its worker failed: the agent has to come again.
-        """
+        """Wait for room in the run's window. Raises AgentGone where the run was deleted or its worker failed."""
         worker = self._workers.get(run_id)
         if worker is None or worker.is_over:
             raise AgentGone(f"nobody follows run {run_id} any more")

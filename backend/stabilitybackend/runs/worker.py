@@ -324,11 +324,7 @@ class RunWorker:
     async def undo_segment(self, segment: int, who: str) -> Segments:
         """Take back a segment that was inferred from steps alone: they were no rollback. Return the segments.
 
-        The lineage is a fold over what is stored, so the run is folded again without it.
-
-        Raises:
-            NotFound: there is no such segment.
-            Conflict: it was declared or ordered, or other segments hang from it.
+        The lineage is a fold over what is stored, so the run is folded again without it. Raises as ``undoable``.
         """
         async with self._turning:
             found = undoable(self.run_id, (await self.ready()).fold.tree, segment)
