@@ -29,13 +29,7 @@ _quiet = QuietLog(logging.getLogger(__name__))
 
 
 class SavedPart(msgspec.Struct, frozen=True, array_like=True):
-    """The state of one part of a run.
-
-    Args:
-        name: of the part within the run.
-        version, shape: of the state's declaration when it was written.
-        data: the state.
-    """
+    """The state of one part of a run; ``version`` and ``shape`` are of its declaration when it was written."""
 
     name: str
     version: int

@@ -36,7 +36,6 @@ class PartReader:
     """Reads one part. Any thread may ask at any time; what it returns is shared and must not be written to.
 
     Args:
-        part: as ``write_part`` returned it.
         cache: of decoded arrays, shared by all readers.
 
     Raises:

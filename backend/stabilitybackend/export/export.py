@@ -61,7 +61,6 @@ class Export:
 
     Args:
         store: all points, immutable.
-        run: its facts. segments: its segments.
         view: effective leaves dead points out.
         metrics: only these; empty for all.
         cursor: stream id up to which the run is exported. now: unix seconds.

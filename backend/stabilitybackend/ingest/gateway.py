@@ -94,9 +94,6 @@ class Gateway:
 
     Args:
         ingest: started writer.
-        authenticator: checks the key.
-        services: the rest of the server.
-        server_version: goes into Welcome.
         clock: unix seconds now.
     """
 

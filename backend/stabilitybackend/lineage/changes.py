@@ -19,7 +19,6 @@ class Placed:
     """Rows that found their segment.
 
     Attributes:
-        segment: where they belong.
         source, rank, node: who logged them; rank None for an agent.
         names: the m metric names.
         steps: int64 (n,). times: float64 (n,), unix seconds. values: float64 (m, n).

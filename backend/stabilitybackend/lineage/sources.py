@@ -54,9 +54,7 @@ class SourceState:
     """Where a source is.
 
     Attributes:
-        source: its id.
         rank: global rank; None for an agent.
-        node: host name.
         segment: the segment its points belong to now.
         marks: metric -> greatest step logged in the present stretch.
         stride: usual distance between two steps of the source.

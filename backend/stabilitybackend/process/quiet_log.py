@@ -13,12 +13,7 @@ EVERY_S = 60.0
 
 
 class QuietLog:
-    """Logs the first of many like things, then at most one a minute.
-
-    Args:
-        log: where the lines go.
-        now: monotonic seconds.
-    """
+    """Logs the first of many like things, then at most one a minute by ``now``, monotonic seconds."""
 
     def __init__(self, log: logging.Logger, now: Callable[[], float] = time.monotonic) -> None:
         self._log = log

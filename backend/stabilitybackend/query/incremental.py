@@ -26,7 +26,6 @@ class Increment:
     Args:
         store: all of the run. It says what a step is worth that was logged twice.
         newer: rows that came after the cursor, as they were placed.
-        metrics: the ones that are read.
         x: another metric that says where points lie, None for none: older points that its new rows give a place are
             news too.
     """

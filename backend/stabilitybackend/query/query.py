@@ -99,7 +99,6 @@ class Answer:
     Attributes:
         series: by metric, rank, node, segment; the dead part of a segment after its living one.
         level: of the coarsest buckets in it.
-        x: the axis.
         unplaced: points that were left out because their x is not known.
         complete: False where only what came after a cursor is in it.
         problems: what could not be read, and where; everything else is here.

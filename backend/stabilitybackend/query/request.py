@@ -25,7 +25,6 @@ class SeriesRequest:
 
     Attributes:
         metrics: names, each once.
-        view: ``effective``, ``all`` or ``segment``.
         segment: of the view ``segment``, else None.
         start, stop: first and last step, inclusive; None for no bound.
         points: at most about this many a line (a metric of one rank, all its segments together); None for all rows.

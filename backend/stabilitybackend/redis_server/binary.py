@@ -37,7 +37,6 @@ class RedisBinary:
     """A server binary that answered ``--version``.
 
     Args:
-        path: the executable.
         flavour: ``redis`` or ``valkey``.
         version: major, minor, patch.
     """

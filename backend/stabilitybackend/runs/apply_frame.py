@@ -17,7 +17,6 @@ def apply_frame(state: RunState, frame_id: str, raw: bytes, settings: DetectorSe
     ours. It stays stored; ``RunState.unreadable`` names it. Folding it again gives the same.
 
     Args:
-        frame_id: its stream id.
         settings: the run's; the detectors get those that held when the frame came.
         replayed: as for ``RunState.apply``.
     """

@@ -132,7 +132,6 @@ class DetectorSettings:
 
         Args:
             settings: detector -> parameter -> number; {} brings all defaults back.
-            who: who asks for it.
             cursor: stream id of the newest frame that was folded.
 
         Returns:

@@ -93,12 +93,7 @@ class RunListing:
         return self.run
 
     async def publish(self, view: RunView, now: float) -> None:
-        """Publish and store the run where it changed.
-
-        Args:
-            view: of the run's state.
-            now: unix seconds.
-        """
+        """Publish and store the run where it changed, at ``now``, unix seconds."""
         run = self.shown(view)
         pushed = structs.asdict(run)
         if self._pushed_metrics == len(run.metrics):

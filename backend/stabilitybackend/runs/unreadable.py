@@ -43,7 +43,6 @@ class Unreadable(Stateful):
 
         Args:
             what: type of the event, or ``health``. why: which field, what came and what is expected.
-            source: who sent it.
         """
         self.fields += 1
         self._note(what, why, source, f"left out of {what} of {source}: {why}")

@@ -55,7 +55,6 @@ class Replay:
 
         Args:
             start: leave points out whose step is smaller, whole blocks at a time; None for all.
-            most_values: values that may be yielded.
             stopped: asked before each frame.
 
         Raises:
