@@ -229,6 +229,14 @@ def test_the_files_that_a_walk_through_the_code_names_are_there(page: str, least
     assert sorted(place for place in named if not is_there(place)) == []
 
 
+def test_the_map_names_every_room_and_file_of_the_backend() -> None:
+    page = (REPOSITORY / "docs/architecture.md").read_text().split("Backend; imports point")[1].split("\n## ")[0]
+    backend = REPOSITORY / "backend/stabilitybackend"
+    rooms = {file.stem for file in backend.iterdir() if file.suffix == ".py" or (file / "__init__.py").exists()}
+
+    assert sorted(room for room in rooms - {"__init__"} if not re.search(rf"\b{room}\b", page)) == []
+
+
 def test_what_can_be_done_on_each_page_is_in_the_code_of_the_pages() -> None:
     chapter = (REPOSITORY / "docs/page.md").read_text().split("## What can be done on each page")[1].split("\n## ")[0]
     code = "".join(
