@@ -34,7 +34,7 @@ RESTING = """async () => {
 KEPT = """() => {
   const health = new stability.Health();
   const ranks = [0, 1].map((rank) => ({ rank, gpu: { index: rank, uuid: "" } }));
-  health.fill({ agents: [1, 2].map((node) => ({ agent: `a${node}`, node: `n${node}`, time: 1000, connected: true, ranks, gpus: { 0: { util_pct: 50 }, 1: { util_pct: 60 } } })) });
+  health.fill({ waits_for: [], agents: [1, 2].map((node) => ({ agent: `a${node}`, node: `n${node}`, time: 1000, connected: true, ranks, gpu: {}, agent_state: {}, gpus: { 0: { util_pct: 50 }, 1: { util_pct: 60 } } })) });
   const gpus = Object.assign(Object.create(stability.GpuMap.prototype), { page: { health, now: () => 1000 }, field: "util", known: new Map(), indices: new Map(), answers: 0, made: new Map() });
   const colors = { load: ["#111111", "#222222"], ramp: ["#333333", "#444444"], "rank-unheard": "#555555" };
   const first = gpus.groups(colors).groups;

@@ -65,22 +65,17 @@ function signTable(signs, gpus) {
 
 /** What is remembered of a GPU, this incident's own faults left out. `known`: of `GET /gpus`. */
 function historyOf(known, incident) {
-  const faults = asList(known.faults)
-    .map(asRecord)
-    .filter((fault) => fault.incident_id !== incident.incident_id);
-  const offences = asRecord(known.offences);
-  const own = asList(known.faults).length - faults.length; // what is told here is no repetition of itself
-  const count = (asFinite(known.count) ?? asFinite(offences.faults) ?? faults.length) - own;
+  const faults = known.faults.filter((fault) => fault.incident_id !== incident.incident_id);
+  const count = known.count - (known.faults.length - faults.length); // what is told here is no repetition of itself
   if (count <= 0) return null;
-  const runs = asFinite(known.runs) ?? asFinite(offences.runs) ?? 1;
-  const last = faults.length ? asFinite(faults[0].time) : (asFinite(offences.last) ?? asFinite(known.last));
+  const last = faults.length ? faults[0].time : known.last;
   return h(
     "div",
     {},
     h(
       "b",
       { class: "bad" },
-      `${plural(count, "fault")} on record, ${plural(runs, "run")} in all${last === null ? "" : `, last ${moment(last)}`}`,
+      `${plural(count, "fault")} on record, ${plural(known.runs, "run")} in all, last ${moment(last)}`,
     ),
     faults
       .slice(0, 4)
@@ -88,14 +83,8 @@ function historyOf(known, incident) {
         h(
           "div",
           { class: "sub" },
-          asText(fault.run_id) && asText(fault.incident_id)
-            ? h(
-                "a",
-                { href: incidentHref(asText(fault.run_id), asText(fault.incident_id)) },
-                asText(fault.title) || readable(asText(fault.what)),
-              )
-            : asText(fault.title) || readable(asText(fault.what)),
-          ` · ${asText(fault.run_name) || asText(fault.run_id)}`,
+          h("a", { href: incidentHref(fault.run_id, fault.incident_id) }, fault.title),
+          ` · ${fault.run_name || fault.run_id}`,
         ),
       ),
   );

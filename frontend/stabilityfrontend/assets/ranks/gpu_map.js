@@ -2,7 +2,7 @@
 
 import { api } from "../core/api.js";
 import { byId, fill, h, segmented, setClass, setShown, setText } from "../core/dom.js";
-import { clock, formatCount, moment, plural, readable } from "../core/format.js";
+import { clock, formatCount, moment, plural } from "../core/format.js";
 import { gpuTable } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
@@ -74,18 +74,14 @@ function story(gpu) {
       ),
     ],
   ];
-  for (const fault of gpu.faults.slice(0, 3))
-    lines.push([
-      "fault",
-      `${typeof fault.text === "string" ? fault.text : readable(fault.what)} (${clock(fault.time || 0)})`,
-    ]);
-  const offences = gpu.known && gpu.known.offences;
-  if (offences && offences.faults > 0)
+  for (const { text, time } of gpu.faults.slice(0, 3)) lines.push(["fault", `${text} (${clock(time)})`]);
+  const before = gpu.known?.offences;
+  if (before)
     lines.push([
       "before",
-      `${plural(offences.faults, "fault")} in ${plural(offences.runs || 1, "run")}${offences.last ? `, the last ${moment(offences.last)}` : ""}`,
+      `${plural(before.faults, "fault")} in ${plural(before.runs, "run")}, the last ${moment(before.last)}`,
     ]);
-  if (gpu.known && typeof gpu.known.uuid === "string") lines.push(["id", gpu.known.uuid]);
+  if (gpu.known) lines.push(["id", gpu.known.uuid]);
   return lines;
 }
 
@@ -117,12 +113,10 @@ export class GpuMap {
     try {
       const answer = await api.gpusOf(this.page.id);
       if (this.page.gone) return;
-      this.known = new Map(
-        (Array.isArray(answer.gpus) ? answer.gpus : []).map((gpu) => [`${gpu.node} ${gpu.index}`, gpu]),
-      );
+      this.known = new Map(answer.gpus.map((gpu) => [`${gpu.node} ${gpu.index}`, gpu]));
       this.indices = new Map();
       for (const { node, index } of this.known.values()) {
-        if (typeof node !== "string" || readingOf(index) === null) continue;
+        if (index === null) continue;
         if (!this.indices.has(node)) this.indices.set(node, []);
         this.indices.get(node).push(index);
       }
@@ -182,9 +176,8 @@ export class GpuMap {
       const key = `${node} ${index}`;
       const known = this.known.get(key);
       const fields = (!stale && readings.get(String(index))) || {};
-      const said = known && Object.hasOwn(gpuTable.states, known.state) ? known.state : null;
       const any = field.has(fields);
-      const state = said && said !== "ok" ? said : Object.keys(fields).length ? "ok" : "none";
+      const state = known && known.state !== "ok" ? known.state : Object.keys(fields).length ? "ok" : "none";
       const gpu = {
         node,
         index,
@@ -192,8 +185,8 @@ export class GpuMap {
         fields,
         state,
         stale,
-        ranks: ranks.get(index) || (known && Array.isArray(known.ranks) ? known.ranks : []),
-        faults: known && Array.isArray(known.faults) ? known.faults : [],
+        ranks: ranks.get(index) || known?.ranks || [],
+        faults: known?.faults || [],
       };
       const facts = factsOf(gpu);
       const share = any ? Math.max(0, Math.min(0.999, field.share(fields, known))) : 0;
@@ -271,7 +264,7 @@ export class GpuMap {
       label: "GPUs by node. Arrow keys go from GPU to GPU, Enter keeps what is said of one.",
       name: ({ gpu, text }) => `GPU ${gpu.index} on ${gpu.node} ${factsOf(gpu).label} ${text}`,
       describe: ({ gpu }) => {
-        const fault = gpu.faults.find((one) => one && typeof one.incident_id === "string");
+        const fault = gpu.faults.find((one) => one.incident_id);
         return {
           title: `GPU ${gpu.index} · ${gpu.node}`,
           tone: factsOf(gpu).tone,

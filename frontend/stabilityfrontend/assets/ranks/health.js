@@ -1,65 +1,49 @@
-// What agents say of their ranks and GPUs, as a page knows it: whole words first, then columns of what changed. Agents
-// send what they like; here every field becomes what the rest of the page may trust.
+// What agents say of their ranks and GPUs, as a page knows it: whole reports first, then columns of what changed. The
+// server takes nothing else than its types (`RankHealth`); a field that it does not know is absent.
 
 /** Agents kept, those away longest go first; as many as the server keeps. */
 const AGENTS = 4096;
 
-const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
-const step = (value) => (Number.isSafeInteger(value) && value >= -1 ? value : null);
 /** Unix seconds; later than the year 5138 is no time of a job. */
-const moment = (value) => ((number(value) ?? 0) > 0 && value < 1e11 ? value : null);
-const positive = (value) => ((number(value) ?? 0) > 0 ? value : null);
-const text = (value) => (typeof value === "string" ? value : "");
-const object = (value) => (value && typeof value === "object" && !Array.isArray(value) ? value : {});
-const list = (value) => (Array.isArray(value) ? value : []);
+const moment = (value) => (value > 0 && value < 1e11 ? value : null);
+const positive = (value) => (value > 0 ? value : null);
 
-/** A rank's entry with fields of the kinds that they should have; null where it names no rank. */
+/** A rank's entry, null where it names no rank. */
 function rankOf(raw) {
-  if (!raw || number(raw.rank) === null) return null;
-  const proc = object(raw.proc);
-  const gpu = object(raw.gpu);
+  if ((raw.rank ?? null) === null) return null;
+  const proc = raw.proc || {};
   return {
     rank: raw.rank,
-    source: text(raw.source),
-    pid: number(raw.pid),
+    source: raw.source,
+    pid: raw.pid ?? null,
     alive: raw.alive !== false,
-    state: text(raw.state) || "running",
-    step: step(raw.step),
+    state: raw.state || "running",
+    step: raw.step ?? null,
     step_start: moment(raw.step_start),
-    phase: text(raw.phase),
+    phase: raw.phase || "",
     phase_start: moment(raw.phase_start),
     expect_s: positive(raw.expect_s) || 0,
     budget_s: positive(raw.budget_s),
-    status: text(raw.status),
-    dropped: number(raw.dropped) || 0,
-    local_rank: number(raw.local_rank),
-    gpu: number(gpu.index) === null ? null : { index: gpu.index, uuid: text(gpu.uuid) },
-    can_dump: raw.can_dump === true,
-    trouble: text(raw.trouble),
-    cpu: number(proc.cpu),
-    proc: text(proc.state).trim(),
-    wchan: text(proc.wchan),
+    status: raw.status || "",
+    dropped: raw.dropped || 0,
+    gpu: (raw.gpu?.index ?? null) === null ? null : { index: raw.gpu.index, uuid: raw.gpu.uuid || "" },
+    trouble: raw.trouble || "",
+    cpu: proc.cpu ?? null,
+    proc: (proc.state || "").trim(),
+    wchan: proc.wchan || "",
     beat_at: null,
   };
 }
 
-const ranksOf = (value) => list(value).filter((rank) => number(rank) !== null);
-const blindOf = (state) =>
-  list(object(state).blind)
-    .map(object)
-    .filter((one) => text(one.what))
-    .map((one) => ({ what: one.what, why: text(one.why), do: text(one.do) }));
-
 /** Readings of GPUs as the points that they stand for, of those metrics that `wanted(name)` lets through. */
 export function withReadings(block, wanted) {
   if (!block.gpus) return block;
-  const { fields, index, values } = object(block.gpus);
+  const { fields, index, values } = block.gpus;
   const named = { ...block.values };
-  list(index).forEach((gpu, row) =>
-    list(fields).forEach((field, at) => {
+  index.forEach((gpu, row) =>
+    fields.forEach((field, at) => {
       const name = `gpu/${gpu}/${field}`;
-      const value = list(list(values)[row])[at];
-      if (value !== null && value !== undefined && wanted(name)) named[name] = [value];
+      if (values[row][at] !== null && wanted(name)) named[name] = [values[row][at]];
     }),
   );
   return { ...block, values: named };
@@ -83,29 +67,27 @@ export class Health {
   fill(answer) {
     this.agents = new Map();
     this.known = true;
-    this.waitsFor = ranksOf(answer.waits_for);
-    for (const agent of list(answer.agents).map(object)) {
+    this.waitsFor = answer.waits_for;
+    for (const agent of answer.agents) {
       this.whole(agent);
-      for (const [index, fields] of Object.entries(object(agent.gpus)))
-        Object.assign(this.gpu(text(agent.node), index), fields);
-      this.noteRead(text(agent.node));
+      for (const [index, fields] of Object.entries(agent.gpus)) Object.assign(this.gpu(agent.node, index), fields);
+      this.noteRead(agent.node);
     }
   }
 
   whole(raw) {
-    if (!raw || !text(raw.agent)) return;
-    const spool = object(object(raw.agent_state).spool);
+    const { blind, spool, clock_step_s } = raw.agent_state;
     this.agents.set(raw.agent, {
       agent: raw.agent,
-      node: text(raw.node) || "?",
+      node: raw.node || "?",
       time: moment(raw.time) || 0,
-      connected: raw.connected !== false,
-      gpuText: text(object(raw.gpu).text),
-      gpuVisible: object(raw.gpu).visible === true,
-      ranks: list(raw.ranks).map(rankOf),
-      blind: blindOf(raw.agent_state),
-      spool: { error: text(spool.error), dropped: number(spool.dropped) || 0 },
-      clockStep: number(object(raw.agent_state).clock_step_s) || 0,
+      connected: raw.connected,
+      gpuText: raw.gpu.text,
+      gpuVisible: raw.gpu.visible,
+      ranks: raw.ranks.map(rankOf),
+      blind: (blind || []).map(({ what, why, do: todo }) => ({ what, why: why || "", do: todo || "" })),
+      spool: { error: spool?.error || "", dropped: spool?.dropped || 0 },
+      clockStep: clock_step_s || 0,
     });
     if (this.agents.size > AGENTS)
       this.agents.delete([...this.agents.values()].sort((a, b) => a.time - b.time)[0].agent);
@@ -113,13 +95,12 @@ export class Health {
 
   /** A `health` message of the live feed (docs/api.md). */
   take(message) {
-    for (const agent of list(message.whole)) this.whole(agent);
-    this.waitsFor = ranksOf(message.waits_for);
-    const base = number(message.base) || 0;
-    const words = list(message.words).map(text);
-    const at = (tenths) => (number(tenths) === null ? null : moment(base + tenths / 10));
+    for (const agent of message.whole) this.whole(agent);
+    this.waitsFor = message.waits_for;
+    const { base, words } = message;
+    const at = (tenths) => ((tenths ?? null) === null ? null : moment(base + tenths / 10));
     const word = (index) => words[index] || "";
-    for (const news of list(message.news).map(object)) {
+    for (const news of message.news) {
       const agent = this.agents.get(news.agent);
       if (!agent) continue;
       agent.time = at(news.time) ?? agent.time;
@@ -132,16 +113,16 @@ export class Health {
   points(block) {
     if (block.rank !== null && block.rank !== undefined) return false;
     let any = false;
-    const { fields, index, values } = object(block.gpus);
-    list(index).forEach((gpu, row) => {
+    const { fields, index, values } = block.gpus || { fields: [], index: [], values: [] };
+    index.forEach((gpu, row) => {
       const known = this.gpu(block.node, String(gpu));
-      list(fields).forEach((field, at) => (known[field] = number(list(list(values)[row])[at])));
+      fields.forEach((field, at) => (known[field] = values[row][at]));
       any = true;
     });
     for (const [name, values] of Object.entries(block.values)) {
       const parts = /^gpu\/(\d+)\/(.+)$/.exec(name);
       if (!parts) continue;
-      this.gpu(block.node, parts[1])[parts[2]] = number(values[values.length - 1]);
+      this.gpu(block.node, parts[1])[parts[2]] = values[values.length - 1];
       any = true;
     }
     if (any) this.noteRead(block.node);
@@ -186,11 +167,11 @@ const collator = new Intl.Collator("en", { numeric: true });
  * @type {[string, Function][]}
  */
 const COLUMNS = [
-  ["step", (rank, value) => (rank.step = step(value))],
+  ["step", (rank, value) => (rank.step = value)],
   ["start", (rank, value, at) => (rank.step_start = at(value))],
   ["since", (rank, value, at) => (rank.phase_start = at(value))],
   ["phase", (rank, value, _at, word) => (rank.phase = word(value))],
-  ["cpu", (rank, value) => (rank.cpu = number(value) === null ? null : value / 100)],
+  ["cpu", (rank, value) => (rank.cpu = value === null ? null : value / 100)],
   ["wchan", (rank, value, _at, word) => (rank.wchan = word(value))],
   ["beat", (rank, value, at) => (rank.beat_at = at(value))],
   ["budget", (rank, value) => (rank.budget_s = positive(value))],
