@@ -162,11 +162,7 @@ def _blamed(incidents: Iterable[Incident], stopping: Sequence[Incident]) -> tupl
 
 
 def _action(job: RestartFacts, cause: Incident | None, hung: Incident | None, now: float) -> tuple[PlannedAction, str]:
-    """Return what to do and why.
-
-    Args:
-        cause: the first of the open incidents that stop a job. standing: the first that says that it hangs.
-    """
+    """Return what to do and why; of the open incidents that stop a job ``cause`` and ``hung`` are the first ones."""
     if job.status == "finished":
         return ("none", "The job is finished.")
     if job.status == "offline":

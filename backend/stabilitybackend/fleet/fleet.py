@@ -23,7 +23,7 @@ from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, tab
 from stabilitybackend.fleet.interruptions import shown, summed
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS, RunKeys
 from stabilitybackend.process.quiet_log import QuietLog
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.fleet import (
     Correction,
     Interruption,
@@ -48,18 +48,12 @@ _DAY_S = 86_400.0
 _log = logging.getLogger(__name__)
 
 
-class Fleet:
-    """The memory of one server.
-
-    Args:
-        redis: client of the server that holds it.
-        clock: unix seconds now.
-    """
+class Fleet(InRedis):
+    """The memory of one server."""
 
     def __init__(self, redis: Redis, clock: Callable[[], float]) -> None:
+        super().__init__(redis, clock)
         self.gpu_history = GpuFaultHistory()
-        self._redis = redis
-        self._clock = clock
         self._runs: dict[str, StoppedRun] = {}
         #: Run -> interruption or incident -> what a person said.
         self._corrections: dict[str, dict[str, Correction]] = {}

@@ -41,11 +41,7 @@ class GpuFaultHistory:
         self._gpus: dict[str, dict[str, RememberedFault]] = {}
 
     def add(self, incident: Incident, run: RunNames) -> list[tuple[str, RememberedFault | None]]:
-        """Take an incident of kind ``gpu_fault``; return (field, fault) that are to be stored, None: to be forgotten.
-
-        Args:
-            run: whose it is.
-        """
+        """Take a ``gpu_fault``; return (field, fault) that are to be stored, None: to be forgotten."""
         changed: list[tuple[str, RememberedFault | None]] = []
         if incident.kind != "gpu_fault":
             return changed

@@ -24,8 +24,6 @@ def gpus_view(
     """Return the GPUs by node and index.
 
     Args:
-        watch: of the run.
-        incidents: of the run.
         offences: UUID -> what other runs remember of it, None for nothing.
         readings: node -> its GPUs' newest readings by index.
     """

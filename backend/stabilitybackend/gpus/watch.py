@@ -59,11 +59,7 @@ class GpuWatch(Stateful):
     # --- events ---------------------------------------------------------------------------------------------------
 
     def event(self, event: LineageEvent, now_step: int) -> list[Finding]:
-        """Take one event of an agent and return what it says of a GPU.
-
-        Args:
-            event: one of GPU_EVENTS. now_step: newest step of the run, -1 before the first.
-        """
+        """Take one of GPU_EVENTS and return what it says of a GPU; ``now_step``: -1 before the first step."""
         self._newest_step = max(self._newest_step, now_step)
         time, node, data = event.time, event.source.node, event.data
         if event.type == "gpu_inventory":

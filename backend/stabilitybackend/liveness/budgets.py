@@ -138,11 +138,7 @@ class Budgets:
         return sorted(self._waits_s)[len(self._waits_s) // 2]
 
     def learn_phase(self, phase: str, took_s: float, now: float, limits: Limits) -> None:
-        """Take the length of one pass through a phase that is over.
-
-        Args:
-            phase: its name. took_s: seconds. now: unix seconds. limits: floor and ceiling.
-        """
+        """Take the length of one pass through a phase that is over."""
         seen = self.phases.get(phase)
         if seen is None:
             if len(self.phases) >= MAX_PHASES:
@@ -161,11 +157,7 @@ class Budgets:
         _take(self.first_step, took_s, _long(self.first_step), now)
 
     def learn_rows(self, took_s: float, steps: int, rows: int) -> None:
-        """Take the time of some steps by logged rows; what can be no step time is passed over.
-
-        Args:
-            took_s: seconds. steps: how many were made. rows: how many were logged of them.
-        """
+        """Take the time of some steps by logged rows; what can be no step time is passed over."""
         if 0 < took_s <= LONG_FLOOR_S * rows:
             self._rows_s.append(took_s / steps)
             self._waits_s.append(took_s / rows)
@@ -174,7 +166,7 @@ class Budgets:
         """Take how long a rank was stalled without a phase.
 
         Args:
-            seen: what is known of that rank. took_s: seconds. now: unix seconds. limits: floor and ceiling.
+            seen: what is known of that rank.
             sparse: the others made steps meanwhile: it was no hang, however long it was.
         """
         budget_s = math.inf if sparse else self._usual("", limits, seen.longest_s)

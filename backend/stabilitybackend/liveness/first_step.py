@@ -44,11 +44,7 @@ _LOCK_DEPTH = 3
 
 
 class FirstStep:
-    """The stack samples of one hang before the end of the first step.
-
-    Args:
-        dumps: where the agents' answers are.
-    """
+    """The stack samples of one hang before the end of the first step; ``dumps`` holds the agents' answers."""
 
     def __init__(self, dumps: DumpBook) -> None:
         self._dumps = dumps
@@ -73,13 +69,7 @@ class FirstStep:
         )
 
     def stuck(self, job: JobSnapshot, limits: Limits, now: float) -> bool:
-        """Say whether the job is stuck there; asks for stacks where they would show it.
-
-        Args:
-            job: the job as it is seen, of which ``concerns`` holds.
-            limits: how long ranks may be stalled.
-            now: unix seconds.
-        """
+        """Say whether a job of which ``concerns`` holds is stuck there; asks for stacks where they would show it."""
         self._check_s = check_s = _check_s(limits)
         place = frozenset((watch.source, watch.step, watch.phase) for watch in job.visible)
         if place != self._place:

@@ -28,8 +28,7 @@ def broken_gpus(ranks: Iterable[RankWatch], faults: Iterable[CriticalFault]) -> 
 
     Args:
         ranks: whose processes run.
-        faults: open critical ones, one a GPU, newest first: ``{"node","uuid","index","ranks","text","since"}``. Of
-            several of one rank the oldest is reported: the others may follow from it.
+        faults: newest first. Of several of one rank the oldest is reported: the others may follow from it.
     """
     faults = list(faults)
     found = {watch.rank: fault for watch in (ranks if faults else ()) for fault in faults if _is_on(watch, fault)}

@@ -51,7 +51,7 @@ def how_it_runs(
         ranks: the newest process of each rank. visible: those of them that run and are seen.
         agents: of the run. hang: the open one.
         lost_after_s: silence after which an agent is away.
-        first_tick: when this server looked first. now: unix seconds.
+        first_tick: when this server looked first.
     """
     away = agents.all.keys() - agents.here(now, lost_after_s)
     lost = {watch.agent for watch in ranks if watch.agent in away and watch.running}

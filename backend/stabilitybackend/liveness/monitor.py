@@ -47,12 +47,7 @@ __all__ = ["LivenessMonitor"]
 
 
 class LivenessMonitor(Stateful):
-    """Watches the processes of one run.
-
-    Args:
-        run_id: the run.
-        limits: how long ranks may be stalled and agents silent; may be replaced at any time.
-    """
+    """Watches the processes of one run. ``limits`` may be replaced at any time."""
 
     #: What agents collected on suspicion.
     dumps: DumpBook = fresh(DumpBook)

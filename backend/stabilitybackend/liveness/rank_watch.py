@@ -66,10 +66,6 @@ class RankWatch:
 
     Times are measured by two clocks, the server's and the agent's (made steady by ``agents.py``), and the shorter one
     counts: a clock that jumps, a message that waited and an agent that was stopped make no hang.
-
-    Args:
-        rank: global rank.
-        source: id of the process start.
     """
 
     rank: int
@@ -165,7 +161,6 @@ class RankWatch:
         """Take the newest slot of this process.
 
         Args:
-            slot: one entry of a Health message's ``ranks``.
             agent, node: who says it.
             at: the same moment by the agent's steady clock, seconds.
             clock: the message's own time, on the clock of the slot's times.
@@ -240,9 +235,7 @@ class RankWatch:
 
         Args:
             before: where it was before ``observe``.
-            budgets: of the run. limits: floor and ceiling.
             excused_until: when some rank was last in a long phase: who waited for it was not slow, unix seconds.
-            now: unix seconds.
         """
         alone = self.first_step_done and excused_until < now - before.stalled_s
         if self.moved_at == now and before.step >= 0 and not before.phase and (self.sparse or alone):
@@ -291,8 +284,7 @@ class RankWatch:
         moved.
 
         Args:
-            step, time: of the row. rows: how many came since the row that was taken before.
-            budgets: of the run.
+            rows: how many came since the row that was taken before.
         """
         before, self._logged = self._logged, (step, time)
         if before is None or step <= before[0]:

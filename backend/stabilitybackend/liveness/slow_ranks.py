@@ -107,7 +107,6 @@ class SlowRanks:
             visible: running ranks whose slots arrive.
             excused_until: when some rank was last in a long phase, unix seconds.
             over: no process of the job runs any more.
-            now: unix seconds.
         """
         if not visible:
             ended, self._open = (self._open, []) if over else ([], self._open)

@@ -110,11 +110,7 @@ class LaunchSizes(Stateful):
         return count
 
     def view(self, nodes: Container[str]) -> WorldSize:
-        """Return how many ranks the job has, and since when.
-
-        Args:
-            nodes: those whose agents are connected now.
-        """
+        """Return how many ranks the job has, and since when; ``nodes``: those whose agents are connected now."""
         launches = self.launches()
         sizes = [launch.world_size for launch in launches] or [self.size]
         at = len(sizes) - 1

@@ -89,13 +89,10 @@ def from_outside(death: Death) -> bool:
 
 
 def known_beside(dead: RankWatch, ranks: Iterable[RankWatch]) -> dict[str, Any]:
-    """Return what is known of a process beside what is reported of its death.
+    """Return ``gpu``, ``over_before`` and ``job_step`` of a ``Death``, as far as they are known.
 
     Args:
-        dead: the process. ranks: the newest process of each rank.
-
-    Returns:
-        ``gpu``, ``over_before`` and ``job_step`` of its ``Death``, as far as they are known.
+        ranks: the newest process of each rank.
     """
     since = started_ns(dead.source) - STARTS_APART_NS
     started = [one for one in ranks if started_ns(one.source) >= since]

@@ -219,12 +219,7 @@ class DeathMonitor(Stateful):
         return self._finding(now_step) if self._deaths and self._runs_again is None else None
 
     def news(self, now_step: int, now: float, hang: Finding | None = None) -> list[Finding]:
-        """Return what changed since the last call.
-
-        Args:
-            now_step: newest step of the run. now: unix seconds.
-            hang: the open one: a job that hangs is ended by somebody, or by its launcher.
-        """
+        """Return what changed since the last call; ``hang``: the open one, which somebody or a launcher may end."""
         if self._ended:
             self._ended, self._ended_at = False, now
         if hang is not None:

@@ -34,11 +34,7 @@ __all__ = ["HangMonitor"]
 
 
 class HangMonitor:
-    """The open hang of a job, if there is one.
-
-    Args:
-        dumps: where the agents' answers are.
-    """
+    """The open hang of a job, if there is one; ``dumps`` holds the agents' answers."""
 
     def __init__(self, dumps: DumpBook) -> None:
         self.finding: Finding | None = None

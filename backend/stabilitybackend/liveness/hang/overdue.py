@@ -24,11 +24,7 @@ __all__ = ["Allowance", "StallDetection", "budget_of", "has_pace"]
 
 
 class Allowance:
-    """Returns how long a rank may be stalled.
-
-    Args:
-        budgets: of the run. limits: floor and ceiling.
-    """
+    """Returns how long a rank may be stalled, at one moment."""
 
     def __init__(self, budgets: Budgets, limits: Limits) -> None:
         self.usual_step_s = budgets.usual_step_s
@@ -116,9 +112,8 @@ class StallDetection:
         """Return the ranks that stand for longer than they may, and whether that is excused.
 
         Args:
-            visible: running ranks whose slots arrive. every: all ranks. allowed: returns their budgets.
+            visible: running ranks whose slots arrive. every: all ranks.
             excused_until: when some rank was last in a long phase, unix seconds.
-            now: unix seconds.
         """
         overdue, excused = [], False
         self.waiting = set()

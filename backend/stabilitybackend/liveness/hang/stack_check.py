@@ -20,11 +20,7 @@ __all__ = ["StackCheck"]
 
 
 class StackCheck:
-    """The stack samples of one hang.
-
-    Args:
-        dumps: where the agents' answers are.
-    """
+    """The stack samples of one hang; ``dumps`` holds the agents' answers."""
 
     def __init__(self, dumps: DumpBook) -> None:
         self._dumps = dumps
@@ -43,12 +39,7 @@ class StackCheck:
         return request, self._asked_at
 
     def holds(self, job: JobSnapshot, now: float) -> bool:
-        """Say whether a hang is not to be reported yet; asks for stacks where they would show it.
-
-        Args:
-            job: the job as it is seen.
-            now: unix seconds.
-        """
+        """Say whether a hang is not to be reported yet; asks for stacks where they would show it."""
         behind = furthest_back(job.visible) or job.visible
         place = frozenset((watch.source, watch.step, watch.phase) for watch in behind)
         if place != self._place:

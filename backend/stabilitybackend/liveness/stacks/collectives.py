@@ -180,11 +180,7 @@ def _entries(value: object, most: int) -> Iterable[Mapping[str, Any]]:
 
 
 def wavefront(recorders: Mapping[int, Recorder]) -> Wavefront:
-    """Return where the collectives of a job are stuck.
-
-    Args:
-        recorders: rank -> what its Flight Recorder says, of the ranks that could be read.
-    """
+    """Return where the collectives of a job are stuck, by the Flight Recorders of the ranks that could be read."""
     return at_once(finding_wavefront(recorders))
 
 
