@@ -130,8 +130,8 @@ class HttpGuard:
             connection = HTTPConnection(scope)
             await self._authenticator.authenticate(connection.headers, connection.cookies)
             most = MAX_BODY_BYTES
-        told = Headers(scope=scope).get("content-length", "")
-        if told.isdecimal() and int(told) > most:
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced) > most:
             raise _too_large(most)
         body = bytearray()
         try:

@@ -105,9 +105,9 @@ def _after_s(command: Command, state: str) -> float | None:
 
 def _trouble(command: Command) -> str:
     details = [
-        f"Rank {rank}: {_sentence(said.detail)}"
-        for rank, said in command.ranks.items()
-        if said.detail and said.state in NOT_CARRIED_OUT
+        f"Rank {rank}: {_sentence(report.detail)}"
+        for rank, report in command.ranks.items()
+        if report.detail and report.state in NOT_CARRIED_OUT
     ]
     last = [_sentence(one.detail) for one in command.history if one.state in NOT_CARRIED_OUT and one.detail][-1:]
     why = " ".join(details or last)
@@ -147,9 +147,9 @@ def _nodes_at(command: AgentCommand, state: str) -> int:
 
 def _node_stages(command: AgentCommand) -> Iterator[Stage]:
     yield Stage("pending", "Requested", "done", None)
-    for node, said in list(command.nodes.items())[:_NODES]:
-        label = f"{node}: {said.detail or _NODE_WORDS.get(said.state, said.state)}"
-        yield Stage(node, label, _NODE_STAGES.get(said.state, "active"), max(0.0, said.time - command.issued))
+    for node, report in list(command.nodes.items())[:_NODES]:
+        label = f"{node}: {report.detail or _NODE_WORDS.get(report.state, report.state)}"
+        yield Stage(node, label, _NODE_STAGES.get(report.state, "active"), max(0.0, report.time - command.issued))
 
 
 def _agent_line(command: AgentCommand) -> str:
@@ -175,7 +175,7 @@ def _agent_line(command: AgentCommand) -> str:
 
 def _refusals(command: AgentCommand) -> list[str]:
     refused: list[tuple[str, NodeState]] = [one for one in command.nodes.items() if one[1].state == "failed"]
-    return [f"{node}: {_sentence(said.detail or 'it did not work')}" for node, said in refused[:_NAMED]]
+    return [f"{node}: {_sentence(report.detail or 'it did not work')}" for node, report in refused[:_NAMED]]
 
 
 # --- words ---------------------------------------------------------------------------------------------------------

@@ -174,12 +174,12 @@ class Fleet(InRedis):
         )
 
     def _of(self, entry: StoppedRun, now: float) -> list[Interruption]:
-        said = self._corrections.get(entry.run.run_id, {})
-        words = [next((said[n] for n in (one.id, *one.incidents) if n in said), None) for one in entry.interruptions]
-        return [
-            shown(one, entry.run, now, word, deleted=entry.deleted)
-            for one, word in zip(entry.interruptions, words, strict=True)
-        ]
+        corrections = self._corrections.get(entry.run.run_id, {})
+
+        def correction_of(one: JudgedInterruption) -> Correction | None:
+            return next((corrections[name] for name in (one.id, *one.incidents) if name in corrections), None)
+
+        return [shown(one, entry.run, now, correction_of(one), deleted=entry.deleted) for one in entry.interruptions]
 
     async def correct(self, run_id: str, name: str, category: str | None, who: str) -> Interruption:
         """Take a person's word for what an interruption was, None takes it back; return the interruption.
@@ -203,12 +203,12 @@ class Fleet(InRedis):
                 hint="GET /api/v1/interruptions lists them; an incident during which the job went on is none",
             )
         now = self._clock()
-        said = {k: v for k, v in self._corrections.get(run_id, {}).items() if k not in (one.id, *one.incidents)}
+        corrections = {k: v for k, v in self._corrections.get(run_id, {}).items() if k not in (one.id, *one.incidents)}
         if category is not None:
-            said[one.id] = Correction(category=category, who=who, time=now)
+            corrections[one.id] = Correction(category=category, who=who, time=now)
         audit = {"interruption": one.id, "category": category, "who": who, "time": now}
         with redis_errors():
-            await self._redis.hset(FLEET_CATEGORIES, run_id, msgspec.json.encode(said))
+            await self._redis.hset(FLEET_CATEGORIES, run_id, msgspec.json.encode(corrections))
             await self._redis.xadd(RunKeys(run_id).command_audit, {"i": msgspec.json.encode(audit)})
-        self._corrections[run_id] = said
+        self._corrections[run_id] = corrections
         return next(found for found in self._of(entry, now) if found.id == one.id)

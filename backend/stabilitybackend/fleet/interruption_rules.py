@@ -114,10 +114,10 @@ class Judgement:
 def judge(stop: Stop) -> Judgement:
     """Return the category of a stop: the first rule that has evidence."""
     found = next((found for rule in _RULES if (found := rule(stop)) is not None), _NOTHING)
-    told = [*found.evidence, *(_line(i) for i in (*stop.faults, *stop.hangs, *stop.deaths, *stop.lost))]
-    told += [f"kernel log of {line.node}: {line.text}" for line in stop.kernel]
-    told += [f"restart ordered by {restart.issuer or 'somebody'}: {restart.reason}" for restart in stop.restarts]
-    lines = [line[:_MAX_CHARS].rstrip() for line in dict.fromkeys(told) if line]
+    evidence = [*found.evidence, *(_line(i) for i in (*stop.faults, *stop.hangs, *stop.deaths, *stop.lost))]
+    evidence += [f"kernel log of {line.node}: {line.text}" for line in stop.kernel]
+    evidence += [f"restart ordered by {restart.issuer or 'somebody'}: {restart.reason}" for restart in stop.restarts]
+    lines = [line[:_MAX_CHARS].rstrip() for line in dict.fromkeys(evidence) if line]
     return Judgement(found.category, found.confidence, found.unsure, lines[:MAX_EVIDENCE])
 
 

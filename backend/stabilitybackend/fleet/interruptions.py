@@ -137,16 +137,16 @@ def interruptions_of(story: JobStory) -> list[JudgedInterruption]:
 
 
 def shown(
-    one: JudgedInterruption, run: RunNames, now: float, said: Correction | None = None, *, deleted: bool = False
+    one: JudgedInterruption, run: RunNames, now: float, correction: Correction | None = None, *, deleted: bool = False
 ) -> Interruption:
     """Return an interruption as people see it.
 
     Args:
         run: whose it is. deleted: the run is gone.
         now: up to when a job that has not come back costs time, unix seconds.
-        said: what a person said that it was.
+        correction: what a person said that it was.
     """
-    category = one.seen_category if said is None else said.category
+    category = one.seen_category if correction is None else correction.category
     end = min(now, one.since + OPEN_COUNTS_S) if one.resumed is None else one.resumed
     downtime_s = max(0.0, end - one.since)
     return Interruption(
@@ -160,7 +160,7 @@ def shown(
         counted=one.what != "stall" and category not in NOT_COUNTED,
         downtime_s=downtime_s,
         time_lost_s=downtime_s + one.redone_s,
-        set_by=None if said is None else SetBy(said.who, said.time),
+        set_by=None if correction is None else SetBy(correction.who, correction.time),
         deleted=deleted,
     )
 
@@ -238,8 +238,8 @@ def _interruption(gap: _Gap, story: JobStory) -> JudgedInterruption:
     near = [line for line in story.kernel if first - NEAR_BEFORE_S <= line.time <= last + NEAR_AFTER_S]
     own = _processes(gap)
     stop.kernel += [line for line in near if not _of_others(line, own)][:4]
-    stood, died = [_at(hang) for hang in stop.hangs], [_at(death) for death in stop.deaths]
-    stop.hang_first = bool(stood) and (not died or min(stood) + HANG_FIRST_S < min(died))
+    hung, died = [_at(hang) for hang in stop.hangs], [_at(death) for death in stop.deaths]
+    stop.hang_first = bool(hung) and (not died or min(hung) + HANG_FIRST_S < min(died))
     judgement = judge(stop)
     evidence = list(judgement.evidence)
     if not evidence:

@@ -95,18 +95,18 @@ def sign_of(data: Mapping[str, Any], time: float) -> Sign | None:
     """
     what = data["what"]
     facts = {name[:40]: fact for name, fact in list((data.get("facts") or {}).items())[:16]}
-    said = " ".join((data.get("text") or "").split())[:MAX_TEXT_CHARS].rstrip(".")
+    line = " ".join((data.get("text") or "").split())[:MAX_TEXT_CHARS].rstrip(".")
     lasts = data.get("state") == "on"
     if what == "xid":
-        return _xid(facts, data, said, time)
+        return _xid(facts, data, line, time)
     judged = _judged(what, facts)
     if judged is None:
         return None
     cls, family, severity, words = judged
-    return Sign(what, cls, family, severity, said or words, time, time, lasts=lasts, facts=facts)
+    return Sign(what, cls, family, severity, line or words, time, time, lasts=lasts, facts=facts)
 
 
-def _xid(facts: dict[str, Any], data: Mapping[str, Any], said: str, time: float) -> Sign | None:
+def _xid(facts: dict[str, Any], data: Mapping[str, Any], line: str, time: float) -> Sign | None:
     number = _number(facts, "xid")
     number = _number(data, "xid") if number is None else number
     if number is None or not 0 < number < 100_000:
@@ -115,11 +115,11 @@ def _xid(facts: dict[str, Any], data: Mapping[str, Any], said: str, time: float)
     severity: Severity = "critical" if row.critical else "info" if row.cls in ("symptom", "watch") else "warning"
     if row.number in (63, 92):
         severity = "warning"  # a reset at the next stop, or a memory that wears out
-    if row.number in _WITH_SUB_CODE and _NOT_FATAL.search(said):
+    if row.number in _WITH_SUB_CODE and _NOT_FATAL.search(line):
         row, severity = row._replace(cls="watch"), "warning"
     text = f"Xid {row.number}: {row.meaning}"
     repeats = min(MAX_REPEATS, max(0, int(_number(facts, "repeats") or 0)))
-    facts = facts | {"said": said}
+    facts = facts | {"said": line}
     return Sign("xid", row.cls, row.family, severity, text, time, time, row.number, 1 + repeats, facts=facts)
 
 

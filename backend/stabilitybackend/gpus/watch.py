@@ -118,14 +118,14 @@ class GpuWatch(Stateful):
         return sorted({rank for device in devices if device is not None for rank in device.ranks})
 
     def _kernel(self, node: str, data: Mapping[str, Any], time: float) -> list[Finding]:
-        what, said = data["what"], (data.get("text") or "")[:MAX_TEXT_CHARS]
+        what, line = data["what"], (data.get("text") or "")[:MAX_TEXT_CHARS]
         if what != "xid":
-            self.kernel_lines.append(KernelLogLine(node, what, time, said, data.get("pid")))
+            self.kernel_lines.append(KernelLogLine(node, what, time, line, data.get("pid")))
             del self.kernel_lines[:-MAX_KERNEL_LINES]
             return []
         device = self._device(place(node, data), nameless=True)
         facts = {"xid": data.get("xid"), "source": "kernel"}
-        sign = sign_of({"what": "xid", "state": "event", "facts": facts, "text": said}, time)
+        sign = sign_of({"what": "xid", "state": "event", "facts": facts, "text": line}, time)
         return [] if device is None or sign is None else self._seen(device, sign)
 
     def _device(self, reported: NodeGpu, *, nameless: bool = False) -> NodeGpu | None:

@@ -167,9 +167,9 @@ class JobSnapshot:
     @property
     def step(self) -> int:
         """Return the step at which the job hangs, -1 before its first one; some ranks never report theirs."""
-        told = [watch.step for watch in self.reporting_ranks if not watch.stepless]
+        steps = [watch.step for watch in self.reporting_ranks if not watch.stepless]
         later = [watch.step for watch in self.reporting_ranks if watch.step >= 0 and watch.first_step_done]
-        return min([step for step in told if step >= 0] if later else told, default=-1)
+        return min([step for step in steps if step >= 0] if later else steps, default=-1)
 
     def stalled_s_of(self, watch: RankWatch) -> float:
         """Return for how long a rank has been stalled, seconds; without reported steps at most as the others."""

@@ -232,11 +232,11 @@ def _verdict(agents: list[Agent], ranks: list[RankWatch], job: Silence) -> Verdi
             else f"its connection stayed open in silence, or was closed by the server after {silent_s:.0f} s of it"
         )
     if job.step >= 0 or job.stalled_s >= 0:
-        ahead, stood = job.step, job.stalled_s
-        if stood >= max(SILENT_AFTER_S, 2 * (job.usual_step_s or SILENT_AFTER_S)):
+        ahead, stalled_s = job.step, job.stalled_s
+        if stalled_s >= max(SILENT_AFTER_S, 2 * (job.usual_step_s or SILENT_AFTER_S)):
             training = "stands"
             because.append(
-                f"the other ranks have been stalled at step {ahead} for {stood:.0f} s; these were at step {step}"
+                f"the other ranks have been stalled at step {ahead} for {stalled_s:.0f} s; these were at step {step}"
             )
         elif ahead > step + STEPS_AHEAD:
             training = "goes on"

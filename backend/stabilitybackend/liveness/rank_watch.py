@@ -138,8 +138,8 @@ class RankWatch:
     @property
     def python_silent_s(self) -> float:
         """Seconds for which the process's Python had given no sign, 0 below BEAT_STOPPED_AFTER_S."""
-        stood = self._for(self._beat_since) if self._beat >= 0 else 0.0
-        return stood if stood >= BEAT_STOPPED_AFTER_S else 0.0
+        silent_s = self._for(self._beat_since) if self._beat >= 0 else 0.0
+        return silent_s if silent_s >= BEAT_STOPPED_AFTER_S else 0.0
 
     @property
     def main_silent_s(self) -> float | None:
@@ -196,8 +196,8 @@ class RankWatch:
             if first or step != self.step:
                 self._step_seen = now - ago
         else:
-            stood = self._for(self._since, now)
-            self._stood_s = min(stood, self._stood_s + GAP_S) if gap else stood
+            stalled_s = self._for(self._since, now)
+            self._stood_s = min(stalled_s, self._stood_s + GAP_S) if gap else stalled_s
         self.step, self.phase, self._step_start, self._phase_start = step, phase, step_start, phase_start
         self.stepless &= step < 0
         beat = -1 if slot.beat is None else slot.beat

@@ -192,7 +192,7 @@ class SlowRanks:
         found = []
         for name, ranks in fresh.items():
             known = {rank for event in self._open for rank in event.ranks}
-            new = {rank: said for rank, said in ranks.items() if rank not in known}
+            new = {rank: speed for rank, speed in ranks.items() if rank not in known}
             if not new or len(self._open) >= MAX_OPEN:
                 continue
             onset = min(self._slow[name, rank][1] for rank in new)

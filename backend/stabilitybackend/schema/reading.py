@@ -68,10 +68,10 @@ def _read(given: dict[str, Any], kind: type[T]) -> tuple[dict[str, Any], T, list
         path = place["path"] if place else ""
         if not path:
             raise Misfit(left_out[-1] if left_out else problem)
-        said = f"{path.removeprefix('.')}: {_PLACE.sub('', problem)}, {_leave_out(data, path)} came"
+        sentence = f"{path.removeprefix('.')}: {_PLACE.sub('', problem)}, {_leave_out(data, path)} came"
         if len(left_out) >= MAX_LEFT_OUT:
-            raise Misfit(f"{said}, and {len(left_out)} more")
-        left_out.append(said)
+            raise Misfit(f"{sentence}, and {len(left_out)} more")
+        left_out.append(sentence)
 
 
 def _leave_out(data: dict[str, Any], path: str) -> str:

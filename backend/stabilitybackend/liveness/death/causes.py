@@ -61,8 +61,8 @@ def ended_together(by_time: list[Death]) -> bool:
 def is_cascade(death: Death) -> bool:
     """Say whether a death only passes on another one, or is a launcher's doing."""
     if death.exception is not None:
-        said = f"{death.exception.type} {death.exception.message}".lower()
-        return any(word in said for word in PASSED_ON)
+        message = f"{death.exception.type} {death.exception.message}".lower()
+        return any(word in message for word in PASSED_ON)
     fatal = death.fatal.lower()
     if death.signal_name == "SIGABRT" and any(word in fatal for word in ("nccl", "gloo", "watchdog")):
         return True

@@ -119,8 +119,8 @@ def _apart(seconds: float) -> str:
 
 def where_it_was(death: Death) -> str:
     """Say at which step; a process of less than a heartbeat reported none, and in many jobs only rank 0 reports."""
-    told = "before its first step" if step_of(death) < 0 else f"while the job was at step {step_of(death)}"
-    return f"at step {death.step}" if death.step >= 0 else told
+    of_job = "before its first step" if step_of(death) < 0 else f"while the job was at step {step_of(death)}"
+    return f"at step {death.step}" if death.step >= 0 else of_job
 
 
 def step_of(death: Death) -> int:

@@ -137,18 +137,18 @@ class DeathMonitor(Stateful):
         rank: int,
         node: str,
         event: LineageEvent,
-        told: Mapping[str, Any],
+        reported: Mapping[str, Any],
         beside: Callable[[], Mapping[str, Any]],
         now: float,
     ) -> None:
         """Take one death. A second report of the same rank adds its facts to the first.
 
         Args:
-            told: the answer of ``reported_by``.
+            reported: the answer of ``reported_by``.
             beside: returns what else is known of the process; asked only of a death that is described.
         """
         step, time = -1 if event.step is None else event.step, event.time or now
-        fresh = Death(source, rank, node, step, time, **told)
+        fresh = Death(source, rank, node, step, time, **reported)
         if source in self._over or self._is_late(fresh):
             return
         known = self._deaths.get(rank)
@@ -158,7 +158,7 @@ class DeathMonitor(Stateful):
                 self._leave_out(fresh)
                 return
         else:
-            fresh = replace(known, **told, time=min(time, known.time), step=max(step, known.step))
+            fresh = replace(known, **reported, time=min(time, known.time), step=max(step, known.step))
         if not self._deaths:
             self._key, self._reported_step = f"process_death:{source}", -1
         fresh = replace(fresh, **beside())

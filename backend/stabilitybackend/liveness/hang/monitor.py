@@ -91,9 +91,9 @@ class HangMonitor:
             return [self._close("No process of the job runs any more.", None, None)] if over else []
         anew = self._restarted(job)
         if not overdue and (anew or self._went_on(job)):
-            stood = facts(self.finding.evidence, HangFacts).stood_s
+            stalled_s = facts(self.finding.evidence, HangFacts).stood_s
             where = f"at step {self.finding.onset_step}" if self.finding.onset_step >= 0 else "before the first step"
-            text = f"The ranks had been hung {where} for more than {stood:.0f} s."
+            text = f"The ranks had been hung {where} for more than {stalled_s:.0f} s."
             if anew:  # it did not recover: somebody ended it
                 return [self._close(f"The job was started again. {text}", None, job)]
             return [self._close(f"The steps go on again. {text}", max(w.step for w in job.visible), job)]
@@ -104,12 +104,12 @@ class HangMonitor:
     ) -> Generator[None, None, Finding]:
         step = job.step
         key = f"hang:{step}:{job.visible[0].source}"
-        request, looked_at = self._stack_check.taken()
+        request, asked_at = self._stack_check.taken()
         self._opened_at, self._answers = now, -1
         self._places = {w.rank: (w.source, w.step, w.phase) for w in job.visible}
         self._busy, self._broken_then = job.all_busy(), frozenset(job.broken_gpus)
         if request:  # the stacks are here already
-            self._asked_at, job.dump, job.busy = looked_at, self._dumps.dump(request), self._stack_check.busy
+            self._asked_at, job.dump, job.busy = asked_at, self._dumps.dump(request), self._stack_check.busy
             self._answers = len(job.dump.samples) if job.dump is not None else -1
         else:
             request = self._ask(key, step, job, now)
@@ -154,10 +154,10 @@ class HangMonitor:
         if self._answers >= 0 and not (news or longer or broken) and self._gone(job) == self._absent_then:
             return []
         verdict = yield from judging(job)
-        told = (before.kind, before.culprits)
+        reported = (before.kind, before.culprits)
         seen = (verdict.kind, verdict.ranks[:MAX_LISTED])
         settled, self._doubt = self._doubt == seen, seen
-        other = seen != told and (settled or news)
+        other = seen != reported and (settled or news)
         if not (other or news or longer or broken):
             return []
         if news and dump is not None:

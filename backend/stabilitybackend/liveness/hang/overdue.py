@@ -118,18 +118,18 @@ class StallDetection:
         overdue, excused = [], False
         self.waiting = set()
         for watch in visible:
-            stood, budget_s = watch.stalled_s, allowed.of(watch)
+            stalled_s, budget_s = watch.stalled_s, allowed.of(watch)
             if watch.in_long_phase:
-                if stood > budget_s:
+                if stalled_s > budget_s:
                     overdue.append(watch)
                 else:
                     excused = True
             elif not has_pace(watch):
                 continue
-            elif stood > budget_s and watch.seen_at - excused_until > budget_s:
+            elif stalled_s > budget_s and watch.seen_at - excused_until > budget_s:
                 overdue.append(watch)
                 watch.sparse = False  # longer than its own pace: where it is counts
-            elif stood > budget_s:
+            elif stalled_s > budget_s:
                 self.waiting.add(watch.source)
         if overdue and not excused:
             last = furthest_back([watch for watch in visible if now - watch.seen_at <= SILENT_AFTER_S])

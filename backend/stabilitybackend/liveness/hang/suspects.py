@@ -101,13 +101,13 @@ def _absent(job: JobSnapshot) -> _Answer:
 
 
 def _node(job: JobSnapshot) -> _Answer:
-    stood = job.seen_to_stand_s
-    ranks = [rank for rank, silent in job.silent_s.items() if silent >= stood - SILENCE_LATER_S]
+    stalled_s = job.seen_to_stand_s
+    ranks = [rank for rank, silent in job.silent_s.items() if silent >= stalled_s - SILENCE_LATER_S]
     silent = set(ranks)
     where = {watch.node for watch in (*job.unseen, *job.visible) if watch.rank in silent}
     several = "their node has" if len(where) == 1 else "their nodes have"
-    said = "sent nothing since the others stalled"
-    return ranks, f"its node has {said}", f"{several} {said}"
+    how = "sent nothing since the others stalled"
+    return ranks, f"its node has {how}", f"{several} {how}"
 
 
 def _busy(job: JobSnapshot) -> _Answer:

@@ -124,9 +124,9 @@ def judging(job: JobSnapshot) -> Generator[None, None, Diagnosis]:
     verdict = Diagnosis(kind, _confidence(job, found, kind), culprits, ranks, why="" if top is None else top.why)
     yield
     seen = set(job.visible)
-    stood = max((job.stalled_s_of(watch) for watch in culprits if watch in seen), default=job.stalled_s)
+    stalled_s = max((job.stalled_s_of(watch) for watch in culprits if watch in seen), default=job.stalled_s)
     verdict.seen_at = max(watch.seen_at for watch in job.visible)
-    verdict.since = verdict.seen_at - stood
+    verdict.since = verdict.seen_at - stalled_s
     verdict.because = _gpus(job, ranks, verdict.since) + _because(job, found, culprits, ranks)
     yield
     verdict.blind = _gaps(job)
@@ -262,23 +262,25 @@ def _gpus(job: JobSnapshot, ranks: Sequence[int], since: float) -> list[str]:
 
 def _probes(job: JobSnapshot, watch: RankWatch) -> list[str]:
     """Return what the free probes say of a rank."""
-    said, proc, who = [], job.proc(watch), f"rank {watch.rank}"
+    found, proc, who = [], job.proc(watch), f"rank {watch.rank}"
     if watch.python_silent_s:
-        said.append(f"{who}: no heartbeat for {watch.python_silent_s:.0f} s")
+        found.append(f"{who}: no heartbeat for {watch.python_silent_s:.0f} s")
     if watch.main_silent_s is not None and not watch.python_silent_s:
         if job.runs_python(watch):
-            said.append(f"{who}: its main thread runs Python")
+            found.append(f"{who}: its main thread runs Python")
         elif watch.main_silent_s >= RUNS_PYTHON_S:
-            said.append(f"{who}: its main thread has run no Python for {watch.main_silent_s:.0f} s")
+            found.append(f"{who}: its main thread has run no Python for {watch.main_silent_s:.0f} s")
     if proc.get("state"):
         cpu = f", {100 * proc['cpu']:.0f} % of a core" if isinstance(proc.get("cpu"), int | float) else ""
         at = f", in {proc['wchan']}" if proc.get("wchan") not in (None, "", "0") else ""
-        said.append(f"{who}: the kernel says state {proc['state']}{cpu}{at}")
+        found.append(f"{who}: the kernel says state {proc['state']}{cpu}{at}")
     children = proc.get("children")
     if isinstance(children, list):
         odd = [one for one in children if isinstance(one, dict) and one.get("state") in ("T", "D", "Z")]
-        said += [f"{who}: its child {one.get('name')} ({one.get('pid')}) is in state {one['state']}" for one in odd[:4]]
-    return said
+        found += [
+            f"{who}: its child {one.get('name')} ({one.get('pid')}) is in state {one['state']}" for one in odd[:4]
+        ]
+    return found
 
 
 def _gaps(job: JobSnapshot) -> list[str]:
@@ -360,8 +362,8 @@ def _waiting(job: JobSnapshot, others: Sequence[RankWatch], after: bool, seen_at
             who = f"the other {len(there)}"
         else:
             who = name_ranks([watch.rank for watch in there])
-        stood = max(job.stalled_s_of(watch) for watch in there)
-        clauses.append([f"{who} {verb} {place} for ", seen_at - stood])
+        stalled_s = max(job.stalled_s_of(watch) for watch in there)
+        clauses.append([f"{who} {verb} {place} for ", seen_at - stalled_s])
     if len(order) > MAX_GROUPS:
         clauses.append([f"{sum(len(there) for _, there in order[MAX_GROUPS:])} more wait elsewhere"])
     return clauses

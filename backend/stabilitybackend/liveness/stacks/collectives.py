@@ -136,18 +136,18 @@ class Wavefront:
         return bool(self.stuck) and not any(one.missing or one.unknown for one in self.stuck)
 
 
-def read(said: object, shared: dict[Group, Group]) -> Recorder | None:
+def read(report: object, shared: dict[Group, Group]) -> Recorder | None:
     """Return what a rank's ``collectives`` say (docs/wire.md), None where they say nothing that can be read.
 
     Args:
-        said: the field, whatever came.
+        report: the field, whatever came.
         shared: groups that are known already: one object serves all ranks.
     """
-    if not isinstance(said, Mapping):
+    if not isinstance(report, Mapping):
         return None
     by_name: dict[str, Group] = {}
     joined = []
-    for one in _entries(said.get("pgs"), MAX_GROUPS):
+    for one in _entries(report.get("pgs"), MAX_GROUPS):
         key, desc = str(one.get("name") or "")[:MAX_TEXT], str(one.get("desc") or "")[:MAX_TEXT]
         given = one.get("ranks")
         members = tuple(given[:MAX_MEMBERS]) if isinstance(given, list) else ()
@@ -166,7 +166,7 @@ def read(said: object, shared: dict[Group, Group]) -> Recorder | None:
         completed = number(one.get("completed"), -1)
         joined.append(Joined(group, int(number(one.get("enqueued"), -1)), int(completed)))
     active = []
-    for one in _entries(said.get("active"), MAX_ACTIVE):
+    for one in _entries(report.get("active"), MAX_ACTIVE):
         of = by_name.get(str(one.get("pg") or "")) or (joined[0].group if len(joined) == 1 else None)
         at = int(number(one.get("seq"), -1))
         if of is not None and at >= 0:
@@ -286,9 +286,9 @@ def _blame(found: Wavefront) -> None:
             wanted |= gone
             waiting.update(one.joined)
     free = sorted(wanted - waiting)
-    said = {rank for one in found.stuck for rank in one.missing}
+    reported = {rank for one in found.stuck for rank in one.missing}
     # A rank may be missing in one group by its own report and unread in another: its report counts.
-    found.culprits = [rank for rank in free if rank in said]
-    found.silent = [rank for rank in free if rank not in said]
+    found.culprits = [rank for rank in free if rank in reported]
+    found.silent = [rank for rank in free if rank not in reported]
     if wanted and not free:
         found.circle = sorted(wanted)

@@ -318,11 +318,11 @@ class DumpBook(Stateful):
         if not isinstance(request, str) or not request:
             return None
         dump = None
-        for said in ranks_of(data):  # one after the other: their texts together may be large
-            rank = said.get("rank")
+        for sample in ranks_of(data):  # one after the other: their texts together may be large
+            rank = sample.get("rank")
             if type(rank) is int and 0 <= rank <= MAX_RANK:
                 dump = dump or self._of(request[:MAX_NAME_CHARS], time)
-                dump.take(rank, said, node)
+                dump.take(rank, sample, node)
         if dump is None:
             return None
         if not dump.expected:

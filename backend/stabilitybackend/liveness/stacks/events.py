@@ -32,13 +32,13 @@ def ranks_of(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield data
         return
     threads, groups = _list(data.get("threads")), _Groups(_list(data.get("pgs")))
-    for said in ranks[:MAX_EVENT_RANKS]:
-        if not isinstance(said, Mapping):
+    for sample in ranks[:MAX_EVENT_RANKS]:
+        if not isinstance(sample, Mapping):
             continue
-        entry = {**said, "request": data.get("request")}
-        if isinstance(said.get("stack"), list):
-            entry["stack"] = _joined(threads, said["stack"]) or None
-        collectives = said.get("collectives")
+        entry = {**sample, "request": data.get("request")}
+        if isinstance(sample.get("stack"), list):
+            entry["stack"] = _joined(threads, sample["stack"]) or None
+        collectives = sample.get("collectives")
         if isinstance(collectives, Mapping):
             entry["collectives"] = {**collectives, "pgs": groups.of(_list(collectives.get("pgs")))}
         yield entry
