@@ -6,9 +6,10 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -64,13 +65,19 @@ ALARM_CONNECTIONS = 16
 _log = logging.getLogger(__name__)
 
 
-def create_app(settings: Settings, redis_url: str, collector: CycleCollector | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    redis_url: str,
+    collector: CycleCollector | None = None,
+    plug_ins: Iterable[ModuleType] = (),
+) -> FastAPI:
     """Return the application; it connects when it is started, not before.
 
     Args:
         settings: what the server runs with.
         redis_url: the Redis or Valkey that holds the runs (the embedded one's, where that is used).
         collector: of a process that is there for this app alone; without it Python's stays as it is.
+        plug_ins: modules whose pages and panels are served.
     """
     redis = make_redis(redis_url)
     # Connections of their own: whoever reads much must not keep frames from being stored or keys from being known.
@@ -181,7 +188,7 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
         "gpus": GPUS,
     }  # fmt: skip
     try:
-        headers = security_headers(attach(app, tables=tables, pages=settings.pages))
+        headers = security_headers(attach(app, tables=tables, plug_ins=plug_ins))
     except PagesError as error:
         raise SettingsError(str(error), hint="docs/extending.md: A page and a panel") from error
     app.guard = lambda inner: HttpGuard(inner, origins, authenticator, headers)

@@ -1,8 +1,8 @@
 """Imports what others add to the server and its commands: files that a setting names, modules of installed packages.
 
 Such a module says by itself what it adds (docs/extending.md): ``register`` of ``detectors.registry``, ``schema.kinds``,
-``importers.registry`` or ``stabilityalerting``. Whatever is wrong with one stops the start: a detector that somebody
-counts on is there or is missed at once.
+``importers.registry`` or ``stabilityalerting``; ``@page`` and ``@panel`` of ``stabilityfrontend``. Whatever is wrong
+with one stops the start: a detector that somebody counts on is there or is missed at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 
 from stabilitybackend.errors import SettingsError
 
@@ -25,22 +26,19 @@ VARIABLE = "STABILITY_PLUGINS"
 ENTRY_POINTS = "stabilityboard.plugins"
 
 
-def load(environ: Mapping[str, str]) -> list[str]:
-    """Import every plug-in and return their names. Call it once, before anything asks a registry.
+def load(environ: Mapping[str, str]) -> list[ModuleType]:
+    """Import every plug-in and return their modules. Call it once, before anything asks a registry.
 
     Raises:
         SettingsError: one is not there, or raises; names the file and the line.
     """
-    loaded = []
-    for file in _files(environ.get(VARIABLE, "")):
-        _run(file)
-        loaded.append(str(file))
+    loaded = [_run(file) for file in _files(environ.get(VARIABLE, ""))]
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             entry.load()
         except Exception as error:
             raise _wrong(f"entry point {entry.name} = {entry.value}", error) from error
-        loaded.append(entry.value)
+        loaded.append(sys.modules[entry.module])
     return loaded
 
 
@@ -53,7 +51,7 @@ def _files(given: str) -> Iterator[Path]:
         yield from sorted(path.glob("[!_]*.py")) if path.is_dir() else [path]
 
 
-def _run(file: Path) -> None:
+def _run(file: Path) -> ModuleType:
     name = f"stability_plugin_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -66,6 +64,7 @@ def _run(file: Path) -> None:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
         raise _wrong(f"{file}, line {line}", error) from error
+    return module
 
 
 def _wrong(where: str, error: Exception) -> SettingsError:

@@ -21,7 +21,7 @@ __all__ = ["Settings", "is_loopback"]
 #: Smallest window, MiB: some frames have to fit.
 MIN_WINDOW_MIB = 0.01
 #: Settings that are options of ``up`` too.
-_OPTIONS = frozenset({"host", "port", "data_dir", "redis_url", "archive_url", "window_mib", "pages", "log_level"})
+_OPTIONS = frozenset({"host", "port", "data_dir", "redis_url", "archive_url", "window_mib", "log_level"})
 #: What the text of a setting becomes, and what is expected of it.
 _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "port": (int, "a number from 0 to 65535"),
@@ -64,7 +64,6 @@ class Settings:
         hang_floor_s: seconds that a rank may always be stalled, > 0.
         hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor.
         agent_lost_s: seconds that an agent may be silent, > 0.
-        pages: a Python file, or a folder of them, that adds pages and panels. It runs in the server, as its user.
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug``.
         public_url: ``https://board.example.org``, where people open the pages: a proxy's address, and the one in
             alerts. With a name beyond loopback every call needs a key.
@@ -90,7 +89,6 @@ class Settings:
     hang_floor_s: float = 10.0
     hang_ceiling_s: float = 1_800.0
     agent_lost_s: float = 30.0
-    pages: Path | None = None
     public_url: str | None = None
     trusted_hosts: tuple[str, ...] = ()
     trusted_proxies: str | None = None
@@ -120,8 +118,6 @@ class Settings:
         for name in self.trusted_hosts:
             if not _HOST_NAME.fullmatch(name):
                 raise _wrong("trusted_hosts", name, "names without port, such as board.example.org or *.example.org")
-        if self.pages is not None and not self.pages.exists():
-            raise _wrong("pages", self.pages, "a Python file or a folder, but there is none")
         if self.data_dir.exists() and not self.data_dir.is_dir():
             raise _wrong("data_dir", self.data_dir, "a folder, but this is a file")
 
@@ -146,8 +142,6 @@ class Settings:
                     raise _wrong(name, values[name], expected) from None
         if isinstance(values.get("trusted_hosts"), str):
             values["trusted_hosts"] = tuple(name.strip() for name in values["trusted_hosts"].split(",") if name.strip())
-        if values.get("pages"):
-            values["pages"] = Path(values["pages"]).expanduser().absolute()
         values["data_dir"] = Path(values.get("data_dir") or _default_data_dir(env)).expanduser().absolute()
         return cls(**values)
 

@@ -6,9 +6,8 @@ and nothing else; importing this package does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
 from stabilityfrontend.declared import PagesError
@@ -24,7 +23,7 @@ def attach(
     *,
     title: str = "Stabilityboard",
     tables: Mapping[str, object] = MappingProxyType({}),
-    pages: Path | None = None,
+    plug_ins: Iterable[ModuleType] = (),
 ) -> list[str]:
     """Serve the pages from ``app``: the last thing to do to it, since Dash ends its routes with a catch-all.
 
@@ -35,7 +34,7 @@ def attach(
         title: what the browser's tab says before a run is open.
         tables: the server's tables that the scripts have at hand, JSON-able, by name: ``kinds`` of incidents,
             ``statuses`` of runs, ``ranks``, ``gpus``; without them each is called by its name.
-        pages: a file, or a folder of files, that declare more pages and panels (``stabilityfrontend.extend``).
+        plug_ins: modules that may declare more pages and panels (``stabilityfrontend.extend``).
 
     Raises:
         PagesError: one of those can't be used; it is a ValueError.
@@ -43,4 +42,4 @@ def attach(
     # Dash costs half a second of import: only who serves pages pays it.
     from stabilityfrontend.app import attach as attach_pages
 
-    return attach_pages(app, title=title, tables=tables, pages=pages)
+    return attach_pages(app, title=title, tables=tables, plug_ins=plug_ins)

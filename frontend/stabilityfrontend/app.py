@@ -12,12 +12,13 @@ import hashlib
 import importlib.metadata
 import json
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from types import ModuleType
 
 from dash import ClientsideFunction, Dash, Input, Output, State
 from dash.backends._fastapi import set_current_request
 from dash.exceptions import DashException, PreventUpdate
+from dash.fingerprint import build_fingerprint
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from plotly.io.json import to_json_plotly
@@ -34,7 +35,7 @@ from stabilityfrontend import (
     theme,
 )
 from stabilityfrontend.bundle import bundle
-from stabilityfrontend.loading import Declarations, collect, from_packages, from_path
+from stabilityfrontend.declared import Declarations, collect
 from stabilityfrontend.parts import REQUEST, ServerParts
 from stabilityfrontend.served import ASSETS, packed, serve_modules, serve_styles
 
@@ -96,7 +97,7 @@ class _Pages(Dash):
         return re.sub(_LATER, "", super()._generate_scripts_html())
 
 
-def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], pages: Path | None = None) -> list[str]:
+def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], plug_ins: Iterable[ModuleType] = ()) -> list[str]:
     """Serve the pages from ``app``. Call it once, after every other route: Dash adds a catch-all at the start.
 
     Returns the hashes of the scripts that stand in the page, as a Content-Security-Policy names them.
@@ -105,12 +106,12 @@ def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], pages: Pat
         app: the application that serves ``/api/v1``.
         title: what the browser's tab says before a run is open.
         tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses`` ...).
-        pages: a file, or a folder of files, that declare more pages and panels.
+        plug_ins: modules that may declare more pages and panels.
 
     Raises:
         PagesError: one of those can't be used.
     """
-    declared = collect([*OUR_PAGES, *from_packages(), *([] if pages is None else from_path(pages))])
+    declared = collect([*OUR_PAGES, *plug_ins])
     index = _index(modules=serve_modules(app), styles=serve_styles(app), tables=tables)
     dash = _Pages(
         __name__,
@@ -144,6 +145,9 @@ def _register(dash: _Pages, declared: Declarations) -> None:
     config = figures.browser_config(importlib.metadata.version("stabilityboard"))
     dash.layout = layout.layout(config, table)
     config["later"] = dash.later()
+    # Under the name that Dash's renderer gives it, browsers would ask for it again at each visit.
+    file = build_fingerprint("package_data/plotly.min.js", importlib.metadata.version("plotly"), "0")
+    config["plotly"] = f"{dash.config.requests_pathname_prefix}_dash-component-suites/plotly/{file}"
     dash.clientside_callback(
         ClientsideFunction("stability", "show"),
         Output("page", "children"),

@@ -1,20 +1,20 @@
 """How a page or a panel is declared: a function that draws it, and a decorator that says where.
 
 A decorator only writes the declaration on the function: importing a module of pages does nothing, and who serves pages
-collects what the modules declare (``loading.py``).
+collects what the modules declare (``collect``).
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-__all__ = ["GIVEN", "DeclaredPage", "DeclaredPanel", "PagesError", "declarations", "page", "panel"]
+__all__ = ["GIVEN", "Declarations", "DeclaredPage", "DeclaredPanel", "PagesError", "collect", "page", "panel"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -82,6 +82,19 @@ class DeclaredPanel:
     draw: Callable[..., Any] = field(repr=False)
 
 
+@dataclass(slots=True)
+class Declarations:
+    """All that is served.
+
+    Attributes:
+        pages: by path, in the order of the navigation.
+        panels: in the order in which they were found.
+    """
+
+    pages: dict[str, DeclaredPage] = field(default_factory=dict)
+    panels: list[DeclaredPanel] = field(default_factory=list)
+
+
 def page(path: str, *, name: str, order: float | None = None, live: str = "") -> Callable[[Function], Function]:
     """Declare that a function draws a page.
 
@@ -116,14 +129,37 @@ def panel(*, page: str, title: str) -> Callable[[Function], Function]:
     return lambda function: _declare(function, DeclaredPanel(page, title, function))
 
 
-def declarations(module: ModuleType) -> Iterator[DeclaredPage | DeclaredPanel]:
+def collect(modules: Iterable[ModuleType]) -> Declarations:
+    """Return what modules declare.
+
+    Raises:
+        PagesError: two pages have one path, or a panel is for a page that is not there.
+    """
+    found = Declarations()
+    for one in (one for module in modules for one in _declarations(module)):
+        if isinstance(one, DeclaredPanel):
+            found.panels.append(one)
+        elif (other := found.pages.setdefault(one.path, one)) is not one:
+            raise PagesError(f"{_place(one.draw)}: page {one.path!r} is already declared at {_place(other.draw)}")
+    pages = sorted(found.pages.values(), key=lambda one: (one.order is None, one.order or 0.0))
+    found.pages = {one.path: one for one in pages}
+    for panel in found.panels:
+        if panel.page not in found.pages:
+            known = ", ".join(sorted(found.pages))
+            raise PagesError(
+                f"{_place(panel.draw)}: panel {panel.title!r} is for page {panel.page!r}, expected: {known}"
+            )
+    return found
+
+
+def _declarations(module: ModuleType) -> Iterator[DeclaredPage | DeclaredPanel]:
     """Yield what the functions of a module declare, in their order."""
     for function in vars(module).values():
         if inspect.isfunction(function) and function.__module__ == module.__name__:
             yield from getattr(function, _ATTRIBUTE, ())
 
 
-def place(function: Callable[..., Any]) -> str:
+def _place(function: Callable[..., Any]) -> str:
     """Return where a function is: its file and line."""
     code = inspect.unwrap(function).__code__
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
@@ -135,7 +171,7 @@ def _declare(function: Function, declared: DeclaredPage | DeclaredPanel) -> Func
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name not in names and parameter.default is parameter.empty:
             raise PagesError(
-                f"{place(function)}: {function.__name__}() asks for {parameter.name!r}, expected some of: "
+                f"{function.__name__}() asks for {parameter.name!r}, expected some of: "
                 + "; ".join(f"{name}: {GIVEN[name]}" for name in names)
             )
     setattr(function, _ATTRIBUTE, [*getattr(function, _ATTRIBUTE, ()), declared])

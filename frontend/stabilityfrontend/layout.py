@@ -15,8 +15,7 @@ from dash import dcc, html
 from plotly.io.json import to_json_plotly
 
 from stabilityfrontend.controls import more_panels, navigation, topbar
-from stabilityfrontend.declared import DeclaredPage, PagesError
-from stabilityfrontend.loading import Declarations
+from stabilityfrontend.declared import Declarations, DeclaredPage, PagesError
 from stabilityfrontend.parts import ServerParts
 from stabilityfrontend.runs_page import missing_page
 

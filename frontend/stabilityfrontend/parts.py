@@ -26,9 +26,8 @@ from plotly.io.json import to_json_plotly
 from starlette.requests import Request
 
 from stabilityfrontend.controls import panel_head
-from stabilityfrontend.declared import DeclaredPage, DeclaredPanel
+from stabilityfrontend.declared import Declarations, DeclaredPage, DeclaredPanel
 from stabilityfrontend.figures import template
-from stabilityfrontend.loading import Declarations
 from stabilityfrontend.theme import THEMES
 from stabilityfrontend.viewer import Api, ApiError, Theme
 

@@ -93,6 +93,7 @@ def first_requests() -> dict[str, Any]:
     patterns = [name for panel in PANELS for name in panel.metrics] + [kpi.metric for kpi in KPIS if kpi.metric]
     fine = [*LOSSES, "grad_norm"]
     return {
+        "losses": LOSSES,
         "fine": fine,
         "patterns": [name for name in dict.fromkeys(patterns) if name not in fine],
         "strip": [*LOSSES, *(kpi.metric for kpi in KPIS if kpi.metric and kpi.metric not in LOSSES)],

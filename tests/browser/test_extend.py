@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stabilitybackend import plugins
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 OpenPage = Callable[..., "Page"]
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "pages"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "extending" / "lost_steps.py"
 #: What goes wrong in a panel, and a page that wants more than a reader may.
 TROUBLE = """
 import time
@@ -62,12 +64,9 @@ async def _fill(url: str) -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("extend")
-    pages = folder / "pages"
-    pages.mkdir()
-    (pages / "trouble.py").write_text(TROUBLE)
-    for example in EXAMPLES.glob("*.py"):
-        (pages / example.name).write_text(example.read_text())
-    with EmbeddedRedis(folder) as redis, RunningServer(redis.url, folder / "data", pages=pages) as server:
+    (trouble := folder / "trouble.py").write_text(TROUBLE)
+    pages = plugins.load({"STABILITY_PLUGINS": f"{trouble}{os.pathsep}{EXAMPLE}"})
+    with EmbeddedRedis(folder) as redis, RunningServer(redis.url, folder / "data", plug_ins=pages) as server:
         with ThreadPoolExecutor(1) as thread:  # Playwright's loop may run in this one
             thread.submit(lambda: asyncio.run(_fill(server.agent_url))).result()
         server.wait_for("/runs", lambda found: found["runs"], "the run is there")
@@ -117,7 +116,7 @@ def test_a_page_may_what_its_viewer_may_and_nobody_draws_without_a_key(tmp_path:
     create = [sys.executable, "-m", "stabilitybackend.cli", "keys", "create", "reader", "--scope", "read"]
     command = [*create, "--data-dir", str(data)]
     key = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()[0]
-    environment = {"STABILITY_HOST": "0.0.0.0", "STABILITY_PAGES": str(pages)}
+    environment = {"STABILITY_HOST": "0.0.0.0", "STABILITY_PLUGINS": str(pages)}
     with Server(data, free_port(), env=environment) as server:
         page = open_page(f"{server.url}/login?next=/mischief", quiet=False)
         asked = "async () => (await fetch('/_dash-update-component', { method: 'POST', body: '{}' })).status"

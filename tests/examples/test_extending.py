@@ -79,7 +79,7 @@ def log(server: Server, run_id: str, metric: str, values: list[float]) -> None:
 def test_the_server_lists_the_plug_ins_that_it_loaded(server: Server) -> None:
     said = (server.data_dir.parent / "server.log").read_text()
 
-    names = ("full_disk.py", "ntfy.py", "remapped_rows.py", "slow_data.py", "text_log.py")
+    names = ("full_disk.py", "lost_steps.py", "ntfy.py", "remapped_rows.py", "slow_data.py", "text_log.py")
     assert f"Plug-ins: {', '.join(str(FOLDER / name) for name in names)}" in said
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import httpx
 import pytest
@@ -11,23 +14,37 @@ from dash import html
 from fastapi import FastAPI
 
 import stabilityfrontend
+from stabilityfrontend.declared import collect
 from stabilityfrontend.extend import Cell, Column, Theme, table
-from stabilityfrontend.loading import collect, from_path
 from stabilityfrontend.parts import plain
 
 #: Text of a file, and what is said of it.
 REFUSED = {
-    "1 +": "pages.py, line 3: SyntaxError",
-    "1 / 0": "pages.py, line 3: ZeroDivisionError: division by zero",
-    "x = 1": "declares nothing, expected a function below @page(...) or @panel(...)",
     "@page('mine', name='Mine')\ndef mine(): ...": "page path is 'mine', expected one such as",
     "@page('/api/mine', name='Mine')\ndef mine(): ...": "page path is '/api/mine', expected",
-    "@page('/mine', name='Mine')\ndef mine(run): ...": "pages.py:3: mine() asks for 'run', expected some of: api:",
-    "@page('/mine', name='Mine')\ndef mine(rank): ...": "pages.py:3: mine() asks for 'rank', expected",
+    "@page('/mine', name='Mine')\ndef mine(run): ...": "mine() asks for 'run', expected some of: api:",
+    "@page('/mine', name='Mine')\ndef mine(rank): ...": "mine() asks for 'rank', expected",
     "@page('/fleet', name='Mine')\ndef mine(): ...": "page '/fleet' is already declared at fleet_page.py:",
     "@panel(page='/nowhere', title='Mine')\ndef mine(): ...": "panel 'Mine' is for page '/nowhere', expected: /,",
     "@panel(page='/login', title='Mine')\ndef mine(): ...": "page '/login' takes no panels",
 }
+
+
+Module = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Module:
+    """Return what makes a plug-in of a text."""
+
+    def made(text: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location("pages", tmp_path / "pages.py")
+        (tmp_path / "pages.py").write_text(f"from stabilityfrontend.extend import page, panel\n\n{text}\n")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return made
 
 
 def asking(app: FastAPI) -> httpx.AsyncClient:
@@ -36,28 +53,18 @@ def asking(app: FastAPI) -> httpx.AsyncClient:
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_a_wrong_file_stops_the_start_and_says_where_and_what_is_expected(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "pages.py"
-    file.write_text(f"from stabilityfrontend.extend import page, panel\n\n{text}\n")
+def test_a_wrong_declaration_stops_the_start_and_says_what_is_expected(text: str, module: Module) -> None:
     with pytest.raises(stabilityfrontend.PagesError) as refused:
-        stabilityfrontend.attach(FastAPI(), pages=file)
+        stabilityfrontend.attach(FastAPI(), plug_ins=[module(text)])
     assert REFUSED[text] in str(refused.value)
 
 
-def test_a_folder_without_files_and_a_path_to_nothing_are_refused(tmp_path: Path) -> None:
-    for path, said in ((tmp_path, "no Python file"), (tmp_path / "none.py", "there is no such file")):
-        with pytest.raises(stabilityfrontend.PagesError, match=said):
-            from_path(path)
-
-
-async def test_the_server_answers_at_what_pages_declare_and_with_404_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from stabilityfrontend.extend import page\n"
-        "@page('/runs/{run}/mine', name='Mine')\ndef mine(run): ...\n"
-        "@page('/mine.d', name='Mine')\ndef other(): ...\n"
+async def test_the_server_answers_at_what_pages_declare_and_with_404_elsewhere(module: Module) -> None:
+    mine = module(
+        "@page('/runs/{run}/mine', name='Mine')\ndef mine(run): ...\n@page('/mine.d', name='Mine')\ndef other(): ...\n"
     )
     app = FastAPI()
-    stabilityfrontend.attach(app, pages=tmp_path)
+    stabilityfrontend.attach(app, plug_ins=[mine])
     paths = ["/", "/runs", "/fleet", "/fleet/", "/runs/a%20b/mine", "/mine.d", "/mineXd", "/runs/a/b/mine", "/nothing"]
     async with asking(app) as client:
         assert [(await client.get(path)).status_code for path in paths] == [200, 200, 200, 200, 200, 200, 404, 404, 404]
@@ -71,11 +78,10 @@ async def test_what_no_callback_reads_is_refused_and_not_an_error_of_the_server(
             assert (await client.post("/_dash-update-component", content=body)).status_code == 422
 
 
-def test_declarations_are_collected_in_the_order_of_the_navigation(tmp_path: Path) -> None:
+def test_declarations_are_collected_in_the_order_of_the_navigation(module: Module) -> None:
     lines = [f"@page('/{name}', name='{name}'{order})\ndef {name}(): ..." for name, order in
              (("a", ", order=7"), ("b", ""), ("c", ", order=3"))]  # fmt: skip
-    (tmp_path / "pages.py").write_text("from stabilityfrontend.extend import page\n" + "\n".join(lines))
-    assert list(collect(from_path(tmp_path)).pages) == ["/c", "/a", "/b"]
+    assert list(collect([module("\n".join(lines))]).pages) == ["/c", "/a", "/b"]
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
@@ -98,7 +104,7 @@ def test_a_cell_sorts_by_its_value_and_shows_its_text() -> None:
     assert grid.rowData == [{"cells": {"run": {"text": "B", "href": "/runs/b"}}, "run": "b", "step": 7}]
 
 
-def test_a_part_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_part_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch, module: Module) -> None:
     import threading
 
     from starlette.requests import Request
@@ -106,11 +112,9 @@ def test_a_part_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch, tmp
     from stabilityfrontend import parts
 
     monkeypatch.setattr(parts, "LIMIT_S", 0.05)
-    (tmp_path / "slow.py").write_text(
-        "import threading\nfrom stabilityfrontend.extend import page\nended = threading.Event()\n"
-        "@page('/slow', name='Slow')\ndef slow(): ended.wait()\n"
+    slow = module(
+        "import threading\nended = threading.Event()\n@page('/slow', name='Slow')\ndef slow(): ended.wait()\n"
     )
-    modules = from_path(tmp_path)
     scope = {
         "type": "http",
         "app": None,
@@ -120,7 +124,7 @@ def test_a_part_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch, tmp
         "headers": [(b"host", b"a")],
     }
     viewer = {"path": "/slow", "search": "", "theme": "dark"}
-    drawn = asyncio.run(parts.ServerParts(collect(modules)).drawn("/slow", viewer, Request(scope)))
-    modules[0].ended.set()
+    drawn = asyncio.run(parts.ServerParts(collect([slow])).drawn("/slow", viewer, Request(scope)))
+    slow.ended.set()
     assert "not drawn after" in str(drawn)
     assert all(thread.name != "stability-page" or not thread.join() for thread in threading.enumerate())

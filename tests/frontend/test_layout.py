@@ -14,7 +14,7 @@ import pytest
 import stabilityfrontend
 from stabilityfrontend import layout
 from stabilityfrontend.app import OUR_PAGES
-from stabilityfrontend.loading import collect
+from stabilityfrontend.declared import collect
 from stabilityfrontend.parts import ServerParts
 from stabilityfrontend.run_page import KPIS, PANELS, first_requests
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import httpx
@@ -30,22 +30,31 @@ class RunningServer:
         redis_url: a real server.
         data_dir: folder of the server.
         host: what the settings say; it listens on 127.0.0.1 all the same.
+        plug_ins: modules whose pages and panels it serves.
         settings: others of its settings.
     """
 
-    def __init__(self, redis_url: str, data_dir: Path, host: str = "127.0.0.1", **settings: Any) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        data_dir: Path,
+        host: str = "127.0.0.1",
+        plug_ins: Iterable[ModuleType] = (),
+        **settings: Any,
+    ) -> None:
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self._settings = Settings(host=host, port=self.port, data_dir=data_dir, **settings)
         self._redis_url = redis_url
+        self._plug_ins = plug_ins
         self._server: uvicorn.Server
         self._thread = threading.Thread(target=self._run, name="server")
         self.client = httpx.Client(base_url=self.url, timeout=10.0, verify=False)  # no TLS here: a context takes 40 ms
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            self.app = create_app(self._settings, self._redis_url)
+            self.app = create_app(self._settings, self._redis_url, plug_ins=self._plug_ins)
             self.checked = AnswersChecked(self.app)
             self._server = uvicorn.Server(server_config(self.checked, log_level="critical"))
             runner.run(self._server.serve(sockets=[self._socket]))

@@ -75,9 +75,6 @@ def up(
     window_mib: Annotated[
         float | None, typer.Option(help="MiB of a run's newest points that stay in Redis. (default: 32)")
     ] = None,
-    pages: Annotated[
-        Path | None, typer.Option(help="Python file, or folder of them, that adds pages and panels.")
-    ] = None,
     log_level: Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.")] = None,
 ) -> None:
     """Start the server: gateway, live pages, detectors and, unless --redis-url is given, its own Redis."""
@@ -91,7 +88,6 @@ def up(
         redis_url=redis_url,
         archive_url=archive_url,
         window_mib=window_mib,
-        pages=pages,
         log_level=log_level,
     )
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -101,7 +97,8 @@ def up(
         console.print(f"[bold]Stabilityboard[/bold] {version('stabilityboard')} is up at [bold cyan]{url}[/bold cyan]")
         console.print(f"Redis: {escape(redis)}", style="dim", soft_wrap=True)
         if context.obj:
-            console.print(f"Plug-ins: {escape(', '.join(context.obj))}", style="dim", soft_wrap=True)
+            loaded = ", ".join(str(module.__file__) for module in context.obj)
+            console.print(f"Plug-ins: {escape(loaded)}", style="dim", soft_wrap=True)
         console.print(f"Send data with: STABILITY_URL={url} python train.py", style="dim", soft_wrap=True)
         console.print("Stop with Ctrl-C", style="dim")
         if settings.exposed:
@@ -109,7 +106,7 @@ def up(
             console.print(f"Open to other machines as {escape(place)}: every call needs an API key.", style="yellow")
         sys.stdout.flush()
 
-    run_up(settings, announce)
+    run_up(settings, announce, context.obj or ())
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from stabilitybackend.auth import KeyRing, check_exposure
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["run_up"]
 
 
-def run_up(settings: Settings, on_up: Callable[[str, str], None]) -> None:
+def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iterable[ModuleType]) -> None:
     """Serve until SIGINT or SIGTERM, then stop everything and leave with SystemExit(0).
 
     The port comes first: it is the likeliest thing to be wrong, and cheap to find out.
@@ -32,6 +33,7 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None]) -> None:
     Args:
         settings: what to run with; port 0 takes a free one.
         on_up: called with the URL and a line about Redis once requests are answered.
+        plug_ins: modules whose pages and panels are served.
 
     Raises:
         StartError: something needed is missing or in use; the message and hint say what to do.
@@ -49,7 +51,7 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None]) -> None:
             url, place = settings.redis_url, shown_url(settings.redis_url)
         server = asyncio.run(_check(settings, url))
         serve(
-            _made(settings, url),
+            _made(settings, url, plug_ins),
             bound,
             data_dir=settings.data_dir,
             log_level=settings.log_level,
@@ -58,12 +60,12 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None]) -> None:
         )
 
 
-def _made(settings: Settings, redis_url: str) -> FastAPI:
+def _made(settings: Settings, redis_url: str, plug_ins: Iterable[ModuleType]) -> FastAPI:
     gc.disable()  # nearly all that is made here stays: looking through it for garbage took a sixth of the start
     try:
         from stabilitybackend.app import create_app  # heavy (Dash, Polars): after all that may stop the start
 
-        return create_app(settings, redis_url, CycleCollector())
+        return create_app(settings, redis_url, CycleCollector(), plug_ins)
     finally:
         gc.enable()
 

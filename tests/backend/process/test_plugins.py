@@ -36,7 +36,7 @@ def test_files_and_folders_are_loaded_in_order_but_not_what_begins_with_an_under
 
     loaded = plugins.load({"STABILITY_PLUGINS": f"{file}{os.pathsep}{folder}"})
 
-    assert loaded == [str(file), str(folder / "a.py"), str(folder / "b.py")]
+    assert [module.__file__ for module in loaded] == [str(file), str(folder / "a.py"), str(folder / "b.py")]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_module_of_an_installed_package_is_loaded_by_its_entry_point(
     (info / "entry_points.txt").write_text("[stabilityboard.plugins]\nadded = added_kinds\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    assert "added_kinds" in plugins.load({})
+    assert "added_kinds" in [module.__name__ for module in plugins.load({})]
 
     assert KINDS["added"].label == "Added"
 

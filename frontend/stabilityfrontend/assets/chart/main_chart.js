@@ -15,12 +15,9 @@ import { bandEnd, ghostXY, hasBand, lineXY, nonFiniteMarks, shapes } from "./tra
 
 const GRAD = "grad_norm";
 
-/** Names that only the loss has, where the server does not say which metric it watches as the loss. */
-const LOSSES = ["loss", "train/loss", "train_loss"];
-
 /** The metric that is the run's loss, null where it logs none: what the server watches as one, else what is called so. */
 export const lossMetric = (metrics, run) =>
-  (run && run.loss_metric) || LOSSES.find((name) => metrics.includes(name)) || null;
+  (run && run.loss_metric) || firstRequests.losses.find((name) => metrics.includes(name)) || null;
 
 /** The metric that the large chart shows: the loss, else what is named like one, else the first there is. */
 export const focusMetric = (metrics, run) =>

@@ -9,10 +9,11 @@ const METRICS_PER_REQUEST = 24;
 const PANEL_METRICS = 80;
 
 /**
- * What the page's skeleton says: `fine` (names that the large chart may show), `patterns` of the panels' metrics, `strip`,
- * `points` of a line. The server's own replace these (`begin`, `takeOver`).
+ * What the page's skeleton says: `losses` (names that only a loss has), `fine` (names that the large chart may show),
+ * `patterns` of the panels' metrics, `strip`, `points` of a line. The server's own replace these (`begin`, `takeOver`).
  */
 export const firstRequests = {
+  losses: ["loss"],
   fine: ["loss", "grad_norm"],
   patterns: [],
   strip: [],

@@ -124,6 +124,7 @@ export async function fill(given, id, config) {
     return null;
   }
   drawn?.remove();
+  window._dashPlotlyJSURL = config.plotly; // what Dash loads for a figure
   const text = JSON.stringify(given);
   for (const [name, url] of Object.entries(config.later))
     if (!window[name] && text.includes(`"namespace":"${name}"`)) await load(url);

@@ -1,4 +1,4 @@
-"""A page and a panel: which steps rollbacks discarded. Try it with ``stabilityboard up --pages examples/pages``."""
+"""A page and a panel: which steps rollbacks discarded."""
 
 import plotly.graph_objects as go
 from dash import html
