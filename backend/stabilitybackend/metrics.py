@@ -118,7 +118,7 @@ class ServerMetrics(Collector):
             runs.add_metric([status], count)
         yield runs
         yield _gauge("stability_runs_restoring", "Live runs not judged since the start.", manager.waking.waiting)
-        yield _gauge("stability_runs_unarchived", "Runs that could not be archived.", len(manager.files.problems))
+        yield _gauge("stability_runs_unarchived", "Runs that could not be archived.", manager.unarchived())
         files = CounterMetricFamily(
             "stability_restart_files", "What became of the files that runs are taken up from.", labels=["outcome"]
         )

@@ -55,7 +55,7 @@ def reasons(manager: RunManager, storing: Storing) -> list[ErrorFacts]:
     elif waiting:
         message = f"{waiting} of {manager.waking.total} live runs are not judged yet after the restart"
         found.append(ErrorFacts("restoring", message, "wait; the server's log names trouble"))
-    unarchived = len(manager.files.problems)
+    unarchived = manager.unarchived()
     if unarchived:
         runs = "1 run" if unarchived == 1 else f"{unarchived} runs"
         message = f"the archive of {runs} can't be written; their points stay in Redis until it can"

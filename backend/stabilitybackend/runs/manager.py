@@ -336,6 +336,10 @@ class RunManager:
         """Return how many pages are connected."""
         return len(self.overview) + sum(len(worker.channel) for worker in self._workers.values())
 
+    def unarchived(self) -> int:
+        """Return how many runs have points that the archive could not take the last time."""
+        return sum(bool(worker.window.problem) for worker in self._workers.values())
+
     def has_agents(self, run_id: str) -> bool:
         """Return whether an agent of the run is connected."""
         worker = self._workers.get(run_id)

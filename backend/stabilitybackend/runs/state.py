@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -57,7 +56,7 @@ MAX_AGENTS = 4_096
 class GpuNotes(Stateful):
     """What each node's agent can see of its GPUs: node -> the newest ``gpu_note`` (docs/wire.md)."""
 
-    of: dict[str, dict[str, Any]] = fresh(dict)
+    of: dict[str, GpuNote] = fresh(dict)
 
 
 class RunState:
@@ -243,7 +242,7 @@ class RunState:
         elif event.type == "gpu_inventory":
             self.launch_sizes.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
-            self._gpu_notes.of[event.source.node] = dict(event.data)
+            self._gpu_notes.of[event.source.node] = msgspec.convert(event.data, GpuNote)
         elif event.type == "command" and not replayed:
             report = msgspec.convert(event.data, CommandReport)
             changes.add_commands(self.commands.on_event(rank, event.step, report, event.time, node=event.source.node))
@@ -290,8 +289,8 @@ class RunState:
 
     def agent_view(self, agent: AgentHealth) -> AgentHealth:
         """Return what an agent reports with what is known of its node's GPUs now."""
-        note = self._gpu_notes.of.get(agent.node, {"text": "no report about GPUs from this node yet"})
-        agent.gpu = GpuNote(note.get("visible", False), note.get("text", ""))
+        unknown = GpuNote(text="no report about GPUs from this node yet")
+        agent.gpu = self._gpu_notes.of.get(agent.node, unknown)
         agent.gpus = self.gpu_readings.of(agent.node)
         return agent
 

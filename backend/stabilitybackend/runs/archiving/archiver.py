@@ -68,8 +68,6 @@ class ArchiveFiles:
     clock: Callable[[], float]
     token: Callable[[], str] = lambda: secrets.token_hex(4)
     restart: RestartShare = field(default_factory=RestartShare)
-    #: Why the archive could not be written the last time, by run; those that it could be are not here.
-    problems: dict[str, str] = field(default_factory=dict)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -124,13 +122,6 @@ class RunArchive:
                 "file there: the run goes on without them",
                 code="archive_away",
             )
-
-    def note(self, problem: str) -> None:
-        """Note why the run could not be archived the last time, "" when it could."""
-        if problem:
-            self._files.problems[self._run_id] = problem
-        else:
-            self._files.problems.pop(self._run_id, None)
 
     def _reader(self, part: Part) -> PartReader:
         return PartReader(self._files.location, self._run_id, part, self._files.cache)

@@ -227,7 +227,6 @@ class RunWindow:
 
     def _report_problem(self, problem: str) -> None:
         self.problem = problem
-        self._archive.note(problem)
         self._changed()
 
     async def _merge(self, store: RunStore, group: list[Any]) -> None:
@@ -301,7 +300,7 @@ class RunWindow:
         if self._task is not None and not self._task.done():
             await asyncio.wait({self._task}, timeout=STOP_TIMEOUT_S)
             await end(self._task)
-        self._archive.note("")
+        self.problem = ""
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
