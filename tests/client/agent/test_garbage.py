@@ -83,7 +83,7 @@ def test_a_folder_that_is_no_source_is_named_and_the_others_are_found(tmp_path: 
     sources = Sources(tmp_path)
     assert [source.info.pid for source in sources.discover()] == [os.getpid()]
     (spot,) = source_gaps(sources.broken)
-    assert (spot["what"], spot["why"].startswith("sources/'bad': ")) == ("source", True)
+    assert (spot.what, spot.why.startswith("sources/'bad': ")) == ("source", True)
 
 
 @pytest.mark.parametrize("put", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])

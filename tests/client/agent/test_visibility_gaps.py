@@ -200,7 +200,7 @@ def test_a_restart_in_which_one_process_follows_the_other_is_no_second_job() -> 
     both = [_process(0, 1, 0.0), _process(0, 2, 100.0), _process(1, 3, 0.0)]
     assert duplicate_ranks([_process(0, 1, 0.0), _process(0, 1, 1.0)], 200.0) == []  # init() called twice
     assert duplicate_ranks(both, 100.0 + DUPLICATE_S / 2) == []
-    assert [entry["why"].startswith("rank 0 has 2 living") for entry in duplicate_ranks(both, 101.0 + DUPLICATE_S)] == [
+    assert [entry.why.startswith("rank 0 has 2 living") for entry in duplicate_ranks(both, 101.0 + DUPLICATE_S)] == [
         True
     ]
 
@@ -212,22 +212,23 @@ def test_that_a_rank_which_is_leaving_writes_no_stacks_is_no_trouble(state: int,
     rank = _process(0, 1, 0.0)
     rank.slot = SlotView(bytes(SLOT_BYTES))
     rank.slot.state = state
-    assert [entry["why"] for entry in rank_gaps([rank], lambda source: "goodbye")] == told
+    assert [entry.why for entry in rank_gaps([rank], lambda source: "goodbye")] == told
 
 
 def test_ranks_with_one_trouble_are_one_entry() -> None:
     sources = [_process(rank, rank, 0.0) for rank in range(MAX_NAMED + 3)]
     found = grouped("slot", [(source, "torn" if source.info.rank else "cut") for source in sources], "restart")
-    assert [entry["why"] for entry in found] == ["rank 0: cut", "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2 more: torn"]
+    assert [entry.why for entry in found] == ["rank 0: cut", "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2 more: torn"]
 
 
 def test_records_that_are_dropped_are_a_trouble_for_a_minute(tmp_path: Path) -> None:
     now = [0.0]
     disk = SpoolDisk(tmp_path, 2**30, lambda: now[0])
-    assert disk.facts(0, "")["error"] is None
-    facts = disk.facts(7, "")
-    assert (facts["dropped"], facts["limit_mib"], "dropped" in facts["error"]) == (7, 1024.0, True)
+    assert disk.state(0, "").error is None
+    state = disk.state(7, "")
+    assert (state.dropped, state.limit_mib, "dropped" in (state.error or "")) == (7, 1024.0, True)
     now[0] += 61
-    assert disk.facts(7, "")["error"] is None
-    assert disk.facts(7, "no room")["error"] == "no room"
-    assert "can't be read" in SpoolDisk(tmp_path / "gone", 1, lambda: now[0]).facts(0, "")["error"]
+    assert disk.state(7, "").error is None
+    assert disk.state(7, "no room").error == "no room"
+    gone = SpoolDisk(tmp_path / "gone", 1, lambda: now[0]).state(0, "")
+    assert "can't be read" in (gone.error or "")

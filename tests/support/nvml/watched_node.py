@@ -14,6 +14,8 @@ import sys
 import threading
 from typing import Any
 
+import msgspec
+
 from stabilityclient.agent.gpu import monitor as monitor_module
 from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
 from stabilityclient.agent.watch.kernel_log import KernelLog
@@ -37,7 +39,7 @@ async def watch(poll_s: float, ranks: list[RankProcess]) -> None:
     while not over.is_set() and not task.done():
         monitor.kernel(kernel.read())
         now = {
-            "blind": monitor.gaps(),
+            "blind": msgspec.to_builtins(monitor.gaps()),
             "gpu": {name: value for name, value in monitor.reading.items() if name != "time"},
             "ranks": {str(rank.rank): monitor.device_of(rank.pid, rank.local_rank) for rank in ranks},
         }

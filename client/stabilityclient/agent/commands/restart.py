@@ -125,7 +125,7 @@ class Restarter:
         if over and not planned:
             return "failed", "its plan is not on this node, so no rank was ended here; it is not begun again"
         two = duplicate_ranks(ranks, self._now())
-        why = f"{two[0]['why']}: which of them is meant is not known" if two else refusal(command, self._node, ranks)
+        why = f"{two[0].why}: which of them is meant is not known" if two else refusal(command, self._node, ranks)
         if why:
             return "failed", f"refused: {why}"
         try:

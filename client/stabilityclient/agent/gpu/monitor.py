@@ -15,6 +15,7 @@ from stabilityclient.agent.gpu.poller import POLL_S, GpuPoller
 from stabilityclient.agent.gpu.samples import GpuInfo, NodeSample, index_of_mute, row_of
 from stabilityclient.agent.gpu.xids import XidFold
 from stabilityclient.agent.watch.kernel_lines import KernelMessage
+from stabilityclient.agent.watch.visibility_gaps import Gap
 
 __all__ = ["GpuMonitor", "RankProcess"]
 
@@ -118,15 +119,15 @@ class GpuMonitor:
             text = f"{where}{hanging.name} does not come back; the values are those of before"
         return {"visible": self._sample.visible, "text": text, "time": self._sampled_at}
 
-    def gaps(self) -> list[dict[str, str]]:
-        """Return what of the GPUs can't be seen here: ``{"what","why","do"}`` each."""
-        found = [{"what": what, "why": why, "do": _DO.get(what, "")} for what, why in self._gaps.items()]
+    def gaps(self) -> list[Gap]:
+        """Return what of the GPUs can't be seen here."""
+        found = [Gap(what, why, _DO.get(what, "")) for what, why in self._gaps.items()]
         if self._poll_guard.hanging is not None:
-            found.append({"what": "gpu", "why": self.reading["text"], "do": "check the GPU; it may need a reset"})
+            found.append(Gap("gpu", self.reading["text"], "check the GPU; it may need a reset"))
         if self._failed:
-            found.append({"what": "gpu", "why": self._failed, "do": "report it, with the driver's version"})
+            found.append(Gap("gpu", self._failed, "report it, with the driver's version"))
         if self._poller.listener_gap and self._sample.visible:
-            found.append({"what": "gpu_events", "why": self._poller.listener_gap, "do": _DO["gpu_events"]})
+            found.append(Gap("gpu_events", self._poller.listener_gap, _DO["gpu_events"]))
         return found
 
     def device_of(self, pid: int, local_rank: int | None) -> dict[str, Any] | None:

@@ -15,8 +15,9 @@ from stabilityclient.agent.watch.dump_signal import SignalCheck
 from stabilityclient.agent.watch.kernel_log import KernelLog
 from stabilityclient.agent.watch.probes import Prober
 from stabilityclient.agent.watch.visibility_gaps import (
+    Gap,
     SpoolDisk,
-    VisibilityGap,
+    SpoolState,
     duplicate_ranks,
     number_gaps,
     rank_gaps,
@@ -54,7 +55,7 @@ class NodeHealth:
         limit_bytes: int,
         *,
         gpu_of: Callable[[Source], dict[str, Any] | None],
-        more_gaps: Iterable[Callable[[], list[VisibilityGap]]],
+        more_gaps: Iterable[Callable[[], list[Gap]]],
     ) -> None:
         self._sources = sources
         self._own = own
@@ -78,7 +79,7 @@ class NodeHealth:
         now = time.time()
         ranks = self._sources.newest_ranks()
         dropped = self._own.dropped + sum(source.slot.dropped for source in ranks if source.slot is not None)
-        spool = self._disk.facts(dropped, self._own.error or file_error)
+        spool = self._disk.state(dropped, self._own.error or file_error)
         step_s = self._clock.step_s()
         if step_s:
             self._jumped_s, self._jumped_at = step_s, time.monotonic()
@@ -132,19 +133,18 @@ class NodeHealth:
             entry["pending"] = source.main_thread_pending
         return entry
 
-    def _gaps(self, ranks: list[Source], spool: dict[str, Any], now: float) -> list[VisibilityGap]:
+    def _gaps(self, ranks: list[Source], spool: SpoolState, now: float) -> list[Gap]:
         found = rank_gaps(ranks, self._signals.trouble) + spool_gaps(spool)
         found += number_gaps(self._sources) + source_gaps(self._sources.broken)
         found += duplicate_ranks(self._sources.living_ranks(), now)
         if self._kernel.blind:
-            found.append({"what": "kernel_log", "why": self._kernel.blind, "do": self._kernel.do})
+            found.append(Gap("kernel_log", self._kernel.blind, self._kernel.do))
         if self._deaths.trouble:
-            found.append(
-                {"what": "exit_status", "why": self._deaths.trouble, "do": "use Linux 5.3 or newer; raise ulimit -n"}
-            )
+            do = "use Linux 5.3 or newer; raise ulimit -n"
+            found.append(Gap("exit_status", self._deaths.trouble, do))
         if time.monotonic() - self._jumped_at < CLOCK_NAMED_S:
             why = f"the clock of this node jumped by {self._jumped_s:+.1f} s: times around it are not to be compared"
-            found.append({"what": "clock", "why": why, "do": "let chrony or ntpd slew the clock while jobs run"})
+            found.append(Gap("clock", why, "let chrony or ntpd slew the clock while jobs run"))
         for further in self._more_gaps:
             found += further()
         return found

@@ -23,7 +23,7 @@ from stabilityclient.agent.watch.dump_signal import dump_signal_trouble
 from stabilityclient.agent.watch.probes import Prober, children_of, tree_cpu_s
 from stabilityclient.agent.watch.safe_files import read_object, read_part
 from stabilityclient.agent.watch.stack_event import stack_events
-from stabilityclient.agent.watch.visibility_gaps import VisibilityGap, grouped
+from stabilityclient.agent.watch.visibility_gaps import Gap, grouped
 from stabilityclient.rank_state.probe import MAX_STACK_CHARS
 from stabilityclient.rollback.boundary import add_to_mailbox
 
@@ -105,7 +105,7 @@ class StackTaker:
         missing = sorted({sample.stack_missing for sample in samples if sample.stack_missing})
         return "acted", f"stacks of {seen} of {len(samples)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
 
-    def gaps(self) -> list[VisibilityGap]:
+    def gaps(self) -> list[Gap]:
         """Return which living ranks had no Flight Recorder at the newest sample: what they wait in is not known."""
         living = [(source, why) for source, why in self._no_recorder if source.alive]
         do = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 before init_process_group"

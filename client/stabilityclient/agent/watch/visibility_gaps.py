@@ -6,15 +6,17 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from stabilityclient.agent.sources import Source
 from stabilityclient.rank_state.slot import STATE_RUNNING
 from stabilityclient.spool import CHUNK_BYTES
 
 __all__ = [
+    "Gap",
     "SpoolDisk",
-    "VisibilityGap",
+    "SpoolState",
     "duplicate_ranks",
     "grouped",
     "number_gaps",
@@ -30,19 +32,33 @@ DUPLICATE_S = 10.0
 #: For so long dropped records are called a present trouble, seconds.
 DROPPED_S = 60.0
 
-#: ``{"what","why","do"}``: a word (docs/wire.md), and two sentences for people.
-VisibilityGap = dict[str, str]
+
+class Gap(msgspec.Struct):
+    """What can't be seen (docs/wire.md), and why and what to do as sentences for people."""
+
+    what: str
+    why: str
+    do: str
 
 
-def grouped(what: str, troubles: Iterable[tuple[Source, str]], do: str) -> list[VisibilityGap]:
+class SpoolState(msgspec.Struct):
+    """The disk of the spool; ``error`` is None when all is well."""
+
+    free_mib: float | None
+    limit_mib: float
+    dropped: int
+    error: str | None
+
+
+def grouped(what: str, troubles: Iterable[tuple[Source, str]], do: str) -> list[Gap]:
     """Return one entry for each different reason, with the ranks that have it."""
     ranks: dict[str, list[int]] = {}
     for source, why in troubles:
         ranks.setdefault(why, []).append(source.info.rank or 0)
-    return [{"what": what, "why": f"{_named(found)}: {why}", "do": do} for why, found in ranks.items()]
+    return [Gap(what, f"{_named(found)}: {why}", do) for why, found in ranks.items()]
 
 
-def rank_gaps(ranks: list[Source], signal_trouble: Callable[[Source], str]) -> list[VisibilityGap]:
+def rank_gaps(ranks: list[Source], signal_trouble: Callable[[Source], str]) -> list[Gap]:
     """Return what can't be seen of ranks that live: their slot, their stacks, their end.
 
     Args:
@@ -67,17 +83,15 @@ def rank_gaps(ranks: list[Source], signal_trouble: Callable[[Source], str]) -> l
     ]
 
 
-def source_gaps(broken: Mapping[str, str]) -> list[VisibilityGap]:
+def source_gaps(broken: Mapping[str, str]) -> list[Gap]:
     """Return the folders that no source can be made of: nothing of theirs is sent."""
     do = "remove the folder if nobody needs what lies there"
     more = "" if len(broken) <= MAX_NAMED else f" (and {len(broken) - MAX_NAMED} more)"
-    return [
-        {"what": "source", "why": f"sources/{name[:100]!r}: {why}{more}", "do": do}
-        for name, why in sorted(broken.items())[:MAX_NAMED]
-    ]
+    named = sorted(broken.items())[:MAX_NAMED]
+    return [Gap("source", f"sources/{name[:100]!r}: {why}{more}", do) for name, why in named]
 
 
-def number_gaps(sources: Iterable[Source]) -> list[VisibilityGap]:
+def number_gaps(sources: Iterable[Source]) -> list[Gap]:
     """Return the processes of which nothing is sent, as the server's numbers about them can't be."""
     do = (
         "start the process again (a new start has numbers of its own); what is kept goes to a server that does not "
@@ -87,7 +101,7 @@ def number_gaps(sources: Iterable[Source]) -> list[VisibilityGap]:
     return grouped("numbers", troubles, do)
 
 
-def duplicate_ranks(sources: list[Source], now: float) -> list[VisibilityGap]:
+def duplicate_ranks(sources: list[Source], now: float) -> list[Gap]:
     """Return ranks of which two processes live: two jobs with one run id.
 
     Args:
@@ -99,16 +113,14 @@ def duplicate_ranks(sources: list[Source], now: float) -> list[VisibilityGap]:
         # A process may open the run twice: that is one job.
         if now - source.info.started > DUPLICATE_S and all(source.info.pid != other.info.pid for other in same):
             same.append(source)
-    return [
-        {
-            "what": "twins",
-            "why": f"rank {rank} has {len(found)} living processes (pids {', '.join(str(s.info.pid) for s in found)}): "
-            "two jobs record under one run id, and their points are mixed",
-            "do": "end one of them, or give it a STABILITY_RUN_ID of its own",
-        }
-        for rank, found in by_rank.items()
-        if len(found) > 1
-    ]
+    gaps = []
+    for rank, found in by_rank.items():
+        pids = ", ".join(str(source.info.pid) for source in found)
+        why = f"rank {rank} has {len(found)} living processes (pids {pids}): two jobs record under one run id, and "
+        if len(found) > 1:
+            do = "end one of them, or give it a STABILITY_RUN_ID of its own"
+            gaps.append(Gap("twins", why + "their points are mixed", do))
+    return gaps
 
 
 class SpoolDisk:
@@ -125,8 +137,8 @@ class SpoolDisk:
         self._dropped = 0
         self._dropped_at = float("-inf")
 
-    def facts(self, dropped: int, own_error: str) -> dict[str, Any]:
-        """Return ``{"free_mib","limit_mib","dropped","error"}`` of a Health message; error is None when all is well.
+    def state(self, dropped: int, own_error: str) -> SpoolState:
+        """Return what a Health message says of it.
 
         Args:
             dropped: records of this node that found no room so far. own_error: why the agent's own find none.
@@ -150,20 +162,15 @@ class SpoolDisk:
             error = own_error
         if error is None and self._now() - self._dropped_at < DROPPED_S:
             error = "records found no room in the last minute and were dropped"
-        return {
-            "free_mib": free_mib,
-            "limit_mib": round(self._limit_bytes / 2**20, 1),
-            "dropped": dropped,
-            "error": error,
-        }
+        return SpoolState(free_mib, round(self._limit_bytes / 2**20, 1), dropped, error)
 
 
-def spool_gaps(facts: dict[str, Any]) -> list[VisibilityGap]:
+def spool_gaps(spool: SpoolState) -> list[Gap]:
     """Return what the disk hides: new records, while there is no room for them."""
-    if not facts["error"]:
+    if not spool.error:
         return []
     do = "free the disk of STABILITY_DIR or set it to another one; raise STABILITY_SPOOL_MIB where that is the limit"
-    return [{"what": "spool", "why": f"{facts['error']}: new points of this node are not recorded", "do": do}]
+    return [Gap("spool", f"{spool.error}: new points of this node are not recorded", do)]
 
 
 def _named(ranks: list[int]) -> str:
