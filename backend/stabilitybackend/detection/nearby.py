@@ -15,7 +15,7 @@ from stabilitybackend.schema.kinds import kind_of, kinds_where
 if TYPE_CHECKING:
     from stabilitybackend.incidents.incidents import IncidentBook
     from stabilitybackend.lineage.fold import LineageFold
-    from stabilitybackend.lineage.tree import Segment
+    from stabilitybackend.lineage.tree import FoldedSegment
 
 __all__ = ["nearby_events"]
 
@@ -78,7 +78,7 @@ def _happened(
         yield _fact(kind_of(kind).nearby, step, onset, title)
 
 
-def _went_back(segment: Segment) -> str:
+def _went_back(segment: FoldedSegment) -> str:
     if segment.cause in ("restart", "resume"):
         return f"the job was started again from step {segment.fork_step}"
     how = "was rolled back" if segment.cause == "command" else "went back by itself"

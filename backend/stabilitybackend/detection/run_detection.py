@@ -12,7 +12,7 @@ from stabilitybackend.detectors.engine.row_blocks import RowBlock
 from stabilitybackend.detectors.registry import DETECTORS, Settings
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.lineage.tree import PathRange, Segment
+from stabilitybackend.lineage.tree import FoldedSegment, PathRange
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.query import query
 from stabilitybackend.saving import SavedPart, Unfit, part_of, restore
@@ -93,7 +93,7 @@ class Judge(Stateful):
             self._fed_segment, self._source = first.segment, first.source
         return found + _feed(self._ranks, placed)
 
-    def forked(self, segment: Segment) -> list[Found]:
+    def forked(self, segment: FoldedSegment) -> list[Found]:
         """Go back to where the new head's segment starts, and return what changed."""
         self._resumes = [mark for mark in self._resumes if mark.step <= segment.fork_step]
         part = self.fold.tree.path(since=segment.fork_step + 1)[-1]
@@ -153,7 +153,7 @@ class Judge(Stateful):
         text = f"the run went back to step {segment.fork_step}{because}"
         return Mark("fork", segment.fork_step + 1, segment.created, text, data)
 
-    def _left_behind(self, segment: Segment) -> dict[str, list[tuple[int, float]]]:
+    def _left_behind(self, segment: FoldedSegment) -> dict[str, list[tuple[int, float]]]:
         """Return what the branch that ``segment`` left had logged past its fork step."""
         heads = [head for _, head in self.fold.heads]
         if self.primary is None or segment.id not in heads:

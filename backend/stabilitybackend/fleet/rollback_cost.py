@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from stabilitybackend.lineage.tree import ROOT_FORK, Segment
+from stabilitybackend.lineage.tree import ROOT_FORK, FoldedSegment
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.rollback_cost import RollbackCost, RollbackCostTotals
 
@@ -51,14 +51,14 @@ class _Loss:
 
 @dataclass(slots=True)
 class _Rollback:
-    segment: Segment
+    segment: FoldedSegment
     left: int | None = None  # the head before it; None for one that was never the head itself
     losses: list[_Loss] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def rollback_costs(
-    segments: Sequence[Segment],
+    segments: Sequence[FoldedSegment],
     heads: Sequence[int],
     times: LogTimes,
     incidents: Iterable[Incident],
@@ -83,7 +83,7 @@ def rollback_costs(
 # --- lineage: each dead step belongs to the rollback that killed it ---------------------------------------------------
 
 
-def _path(segments: Sequence[Segment], head: int) -> dict[int, float]:
+def _path(segments: Sequence[FoldedSegment], head: int) -> dict[int, float]:
     """Return segment -> its greatest effective step (infinity: no end), for the path to ``head``."""
     limits: dict[int, float] = {}
     current: int | None = head
@@ -94,7 +94,7 @@ def _path(segments: Sequence[Segment], head: int) -> dict[int, float]:
     return limits
 
 
-def _who_killed_what(segments: Sequence[Segment], heads: Sequence[int]) -> list[_Rollback]:
+def _who_killed_what(segments: Sequence[FoldedSegment], heads: Sequence[int]) -> list[_Rollback]:
     led, head = set(heads), 0
     limits = _path(segments, head)
     rollbacks: list[_Rollback] = []
@@ -117,7 +117,7 @@ def _who_killed_what(segments: Sequence[Segment], heads: Sequence[int]) -> list[
 
 
 def _moved(
-    segments: Sequence[Segment], limits: dict[int, float], head: int, segment: Segment
+    segments: Sequence[FoldedSegment], limits: dict[int, float], head: int, segment: FoldedSegment
 ) -> list[tuple[int, float, float]]:
     """Let ``segment`` follow ``head``; return (segment, its greatest effective step before, and now) for what changed.
 
@@ -162,7 +162,7 @@ def _revive(rollbacks: Sequence[_Rollback], segment: int, low: float, high: floa
 
 def _entry(
     rollback: _Rollback,
-    segments: Sequence[Segment],
+    segments: Sequence[FoldedSegment],
     heads: Sequence[int],
     times: LogTimes,
     incidents: Sequence[Incident],
@@ -203,7 +203,7 @@ def _entry(
     )
 
 
-def _cut(loss: _Loss, segments: Sequence[Segment]) -> _Loss | None:
+def _cut(loss: _Loss, segments: Sequence[FoldedSegment]) -> _Loss | None:
     """Return the part of a loss in which there were steps, None where there were none."""
     segment = segments[loss.segment]
     if segment.last_step is None or segment.first_step is None:
@@ -214,7 +214,7 @@ def _cut(loss: _Loss, segments: Sequence[Segment]) -> _Loss | None:
     return _Loss(loss.segment, low, high) if high > low else None
 
 
-def _stretch_s(segment: Segment, low: int, high: int, times: LogTimes, notes: list[str]) -> float:
+def _stretch_s(segment: FoldedSegment, low: int, high: int, times: LogTimes, notes: list[str]) -> float:
     """Return the seconds from the log time of step ``low`` (at the start: of the first row) to that of ``high``."""
     begin = times(segment.id, low) if low > segment.fork_step else None
     begin = times(segment.id, None) if begin is None else begin
@@ -227,7 +227,7 @@ def _stretch_s(segment: Segment, low: int, high: int, times: LogTimes, notes: li
 
 
 def _downtime(
-    rollback: _Rollback, segments: Sequence[Segment], heads: Sequence[int], times: LogTimes, until: float | None
+    rollback: _Rollback, segments: Sequence[FoldedSegment], heads: Sequence[int], times: LogTimes, until: float | None
 ) -> tuple[float, float | None]:
     """Return (when the job left its old segment, seconds from then to the first row of the new one).
 
@@ -252,7 +252,9 @@ def _downtime(
     return left_at, max(0.0, back_at - left_at)
 
 
-def _led_to(segment: Segment, losses: Sequence[_Loss], left_at: float, incidents: Sequence[Incident]) -> list[str]:
+def _led_to(
+    segment: FoldedSegment, losses: Sequence[_Loss], left_at: float, incidents: Sequence[Incident]
+) -> list[str]:
     """Return the incidents that began in what was thrown away, or were open when the job went back."""
     found = []
     for incident in incidents:
@@ -270,7 +272,7 @@ def _led_to(segment: Segment, losses: Sequence[_Loss], left_at: float, incidents
 
 def _totals(
     entries: Sequence[RollbackCost],
-    segments: Sequence[Segment],
+    segments: Sequence[FoldedSegment],
     heads: Sequence[int],
     times: LogTimes,
     job: CostFacts,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.lineage.tree import Segment
+from stabilitybackend.lineage.tree import FoldedSegment
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["Change", "Forked", "LineageEvent", "Placed"]
@@ -47,7 +47,7 @@ class Placed:
 class Forked:
     """A new segment was added; ``is_head`` says whether the effective timeline changed with it."""
 
-    segment: Segment
+    segment: FoldedSegment
     is_head: bool
 
 

@@ -18,7 +18,7 @@ from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.launches import Launch
 from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches
 from stabilitybackend.lineage.sources import SourceState, Tentative
-from stabilitybackend.lineage.tree import Segment, SegmentTree
+from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
 from stabilitybackend.schema.lineage import Cause
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
@@ -122,7 +122,7 @@ class LineageFold(Stateful):
         """Return what the head was at ``time``: a process whose first message is late began where the job was then."""
         return next((segment for created, segment in reversed(self.heads) if created <= time), 0)
 
-    def _lead(self, segment: Segment) -> None:
+    def _lead(self, segment: FoldedSegment) -> None:
         self.tree.head = segment.id
         self.heads.append((segment.created, segment.id))
 
@@ -220,7 +220,7 @@ class LineageFold(Stateful):
         since = head.created if state.fresh else head.created + FOLLOW_HEAD_AFTER_S
         return state.rank not in head.entered and step > head.fork_step and time > since
 
-    def _joinable(self, state: SourceState, step: int) -> Segment | None:
+    def _joinable(self, state: SourceState, step: int) -> FoldedSegment | None:
         """Return the segment that other ranks opened and this one now reaches, if there is one."""
         for segment in self.tree:
             if segment.id <= state.segment or (state.fresh and segment.id != self.tree.head):
@@ -285,7 +285,7 @@ class LineageFold(Stateful):
         self._enter(state, target)
         yield from self._place_held(state)
 
-    def _regress(self, state: SourceState, first_step: int, created: float) -> Segment:
+    def _regress(self, state: SourceState, first_step: int, created: float) -> FoldedSegment:
         """Return the segment of a running loop whose steps went back without any call."""
         origin = state.segment
         key, fork_step = self.tree.new_key(f"u-{state.source}-{first_step}"), self._fork_step(first_step, state)
@@ -317,7 +317,7 @@ class LineageFold(Stateful):
         newest = state.rank is not None and self._newest.get(state.rank) == state.source
         return newest and (origin == self.tree.head or self.tree.is_ancestor(origin, self.tree.head) or state.fresh)
 
-    def _enter(self, state: SourceState, segment: Segment) -> None:
+    def _enter(self, state: SourceState, segment: FoldedSegment) -> None:
         state.enter(segment.id, segment.fork_step)
         self.tree.touch(segment.id)
         if state.rank is not None:

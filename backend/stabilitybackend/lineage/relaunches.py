@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from stabilitybackend.lineage.changes import Forked, Placed
 from stabilitybackend.lineage.launches import Launch, Launches
 from stabilitybackend.lineage.sources import STRIDES_THAT_GO_ON, SourceState
-from stabilitybackend.lineage.tree import Segment, SegmentTree
+from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import SourceInfo
 
@@ -85,7 +85,7 @@ class Relaunches(Stateful):
             launch.at = state.segment if launch.at is None else launch.at
             launch.first_step = step if launch.first_step is None else min(step, launch.first_step)
 
-    def entered(self, state: SourceState, segment: Segment) -> None:
+    def entered(self, state: SourceState, segment: FoldedSegment) -> None:
         """Note that a process is in ``segment`` from now on."""
         launch = self.launches.of(state.source)
         if launch is not None and (launch.at is None or self._tree[launch.at].created <= segment.created):

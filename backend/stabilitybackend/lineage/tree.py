@@ -7,19 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stabilitybackend.errors import Conflict, NotFound
-from stabilitybackend.schema.lineage import Cause, Segments
-from stabilitybackend.schema.lineage import Segment as ShownSegment
+from stabilitybackend.schema.lineage import Cause, Segment, Segments
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock
 
-__all__ = ["ROOT_FORK", "PathRange", "Segment", "SegmentTree", "undoable"]
+__all__ = ["ROOT_FORK", "FoldedSegment", "PathRange", "SegmentTree", "undoable"]
 
 #: Fork step of the root: every step >= 0 lies after it.
 ROOT_FORK = -1
 
 
 @dataclass
-class Segment:
+class FoldedSegment:
     """An unbroken stretch of steps as the fold keeps and saves it; ``schema.lineage.Segment`` is what people see of it.
 
     Attributes:
@@ -91,7 +90,7 @@ class SegmentTree(Stateful):
     step. So a segment that is in the tree is moved by ``rehang`` only.
     """
 
-    _segments: list[Segment] = fresh(lambda: [Segment(0, "", None, ROOT_FORK, "start")])
+    _segments: list[FoldedSegment] = fresh(lambda: [FoldedSegment(0, "", None, ROOT_FORK, "start")])
     _by_key: dict[str, list[int]] = fresh(lambda: {"": [0]})
     _head: int = 0
     #: The path to the head, and segment -> last step of it there, None for no end.
@@ -135,19 +134,19 @@ class SegmentTree(Stateful):
         """Note that something of a segment changed that browsers show."""
         self._news[segment] = None
 
-    def news(self) -> list[ShownSegment]:
+    def news(self) -> list[Segment]:
         """Return the segments of which something changed since the last call, as the API has them."""
         labels = self._labels()
         shown, self._news = [self._shown(self._segments[segment], labels) for segment in self._news], {}
         return shown
 
-    def __iter__(self) -> Iterator[Segment]:
+    def __iter__(self) -> Iterator[FoldedSegment]:
         return iter(self._segments)
 
     def __len__(self) -> int:
         return len(self._segments)
 
-    def __getitem__(self, segment: int) -> Segment:
+    def __getitem__(self, segment: int) -> FoldedSegment:
         return self._segments[segment]
 
     def cuts(self) -> dict[int, list[int]]:
@@ -158,7 +157,7 @@ class SegmentTree(Stateful):
                 found.setdefault(segment.parent, []).append(segment.fork_step)
         return found
 
-    def with_key(self, key: str) -> list[Segment]:
+    def with_key(self, key: str) -> list[FoldedSegment]:
         """Return the segments that ranks call ``key``, oldest first (several after a restart that repeats itself)."""
         return [self._segments[i] for i in self._by_key.get(key, [])]
 
@@ -167,7 +166,7 @@ class SegmentTree(Stateful):
         names = (key, *(f"{key}.{count}" for count in range(2, len(self._segments) + 2)))
         return next(name for name in names if name not in self._by_key)
 
-    def fork(self, origin: int, to_step: int, *, key: str, cause: Cause, created: float, **facts: Any) -> Segment:
+    def fork(self, origin: int, to_step: int, *, key: str, cause: Cause, created: float, **facts: Any) -> FoldedSegment:
         """Add a segment that starts from the state after ``to_step`` on the path of ``origin``.
 
         The parent is the segment of that path which holds ``to_step``, so that a rollback past an earlier fork hangs
@@ -176,12 +175,12 @@ class SegmentTree(Stateful):
         Args:
             origin: the segment the job was in.
             to_step: the new segment's own steps are > to_step. Anything below 0 means from the very beginning.
-            key, cause, created: as in Segment.
-            facts: further fields of Segment.
+            key, cause, created: as in FoldedSegment.
+            facts: further fields of FoldedSegment.
         """
         fork_step = max(to_step, ROOT_FORK)
         parent = self.segment_at(origin, fork_step)
-        segment = Segment(len(self._segments), key, parent, fork_step, cause, created=created, **facts)
+        segment = FoldedSegment(len(self._segments), key, parent, fork_step, cause, created=created, **facts)
         if cause == "declared" and segment.applied is None:
             segment.applied = dict(segment.changes)  # what the job declared
         self._segments.append(segment)
@@ -196,7 +195,7 @@ class SegmentTree(Stateful):
                 segment.note_applied(event.data["applied"])
                 self.touch(segment.id)
 
-    def rehang(self, segment: Segment, origin: int, fork_step: int) -> bool:
+    def rehang(self, segment: FoldedSegment, origin: int, fork_step: int) -> bool:
         """Let ``segment`` start from ``fork_step`` on the path of ``origin``; return whether that changed anything."""
         parent = self.segment_at(origin, fork_step)
         if (segment.parent, segment.fork_step) == (parent, fork_step) or self.is_ancestor(segment.id, parent):
@@ -278,11 +277,11 @@ class SegmentTree(Stateful):
                 found[segment.id] = f"{letter}{counts[letter]}"
         return found
 
-    def _shown(self, segment: Segment, labels: Mapping[int, str]) -> ShownSegment:
+    def _shown(self, segment: FoldedSegment, labels: Mapping[int, str]) -> Segment:
         first, last, end = segment.first_step, segment.last_step, self.dead_after(segment.id)
         steps = 0 if first is None or last is None else last - first + 1
         discarded = 0 if not steps or end is None else min(steps, max(0, (last or 0) - end))
-        return ShownSegment(
+        return Segment(
             id=segment.id,
             key=segment.key,
             parent=segment.parent,
@@ -307,7 +306,7 @@ class SegmentTree(Stateful):
         )
 
 
-def undoable(run_id: str, tree: SegmentTree, segment: int) -> Segment:
+def undoable(run_id: str, tree: SegmentTree, segment: int) -> FoldedSegment:
     """Return the segment if it was inferred from steps alone and nothing hangs from it.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stabilitybackend.archive.series import Rows, SeriesKey
-from stabilitybackend.lineage.tree import Segment
+from stabilitybackend.lineage.tree import FoldedSegment
 from stabilitybackend.points.store import RunStore
 
 __all__ = ["TimesFound", "first_row", "last_row"]
@@ -63,7 +63,7 @@ class TimesFound:
         self._seen: dict[str, int] = {}
         self._known: dict[tuple[int, int | None], tuple[int, float | None]] = {}
 
-    def keys(self, store: RunStore, segments: Sequence[Segment]) -> dict[int, SeriesKey]:
+    def keys(self, store: RunStore, segments: Sequence[FoldedSegment]) -> dict[int, SeriesKey]:
         """Return the series by which the time of each segment is reported."""
         for order, metric in enumerate(self._metrics):
             self._take(store, metric, order)
@@ -82,7 +82,7 @@ class TimesFound:
                     self._keys[key.segment] = (order, key.rank, key)
         self._seen[metric] = len(keys)
 
-    def time(self, store: HasRows, key: SeriesKey, segment: Segment, step: int | None) -> float | None:
+    def time(self, store: HasRows, key: SeriesKey, segment: FoldedSegment, step: int | None) -> float | None:
         """Return the log time of the last row of ``segment`` at or before ``step`` (None: of its first row)."""
         assert segment.first_step is not None
         assert segment.last_step is not None
