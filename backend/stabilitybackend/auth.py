@@ -136,11 +136,6 @@ class KeyRing(InRedis):
     ) -> tuple[ApiKey, str]:
         """Make a key and return it with its text, which can't be had again.
 
-        Args:
-            name: what people call it.
-            scopes: some of SCOPES.
-            project: the only project that it is for; None for every project.
-
         Raises:
             BadRequest: a scope is unknown, name or project is empty or too long, or there are MAX_KEYS keys already.
             Unavailable: Redis is away.

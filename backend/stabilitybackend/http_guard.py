@@ -73,14 +73,7 @@ def security_headers(script_hashes: Iterable[str]) -> list[tuple[bytes, bytes]]:
 
 
 class HttpGuard:
-    """Lets in what may come, and sends out what is safe to show.
-
-    Args:
-        app: the application.
-        origins: names of this server.
-        authenticator: asked before a body is read.
-        headers: of every answer.
-    """
+    """Lets in what may come, and sends out what is safe to show; every answer gets ``headers``."""
 
     def __init__(
         self, app: ASGIApp, origins: Origins, authenticator: Authenticator, headers: list[tuple[bytes, bytes]]

@@ -40,11 +40,7 @@ def registry(metrics: ServerMetrics) -> CollectorRegistry:
 
 
 class ServerMetrics(Collector):
-    """The server's own metrics.
-
-    Args:
-        manager, gateway, storing, alerting, pulse, collector: the parts of one server.
-    """
+    """The server's own metrics, from the parts of one server."""
 
     def __init__(
         self,

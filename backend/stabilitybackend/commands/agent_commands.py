@@ -71,11 +71,7 @@ def new_task(new: NewCommand) -> Task:
 
 
 def new_restart(new: NewCommand, plan: Plan) -> Restart:
-    """Return the command; see ``new_dump``.
-
-    Args:
-        plan: what the agents write (``commands/restart_plan.py``).
-    """
+    """Return the command, as ``new_dump``; ``plan`` is what the agents write."""
     request, job, checkpoint = new.request, new.job, plan.checkpoint
     starts = {node: f"{started:x}" for node, started in sorted(job.starts.items())}
     return Restart(
@@ -177,11 +173,7 @@ def is_under_way(restart: Restart) -> bool:
 
 
 def verdict(command: AgentCommand, *, late: bool) -> tuple[State, str] | None:
-    """Return (state, detail) that follows from what the agents report, None while others may still answer.
-
-    Args:
-        late: the command has expired: nobody else will act.
-    """
+    """Return (state, detail) that follows from the reports, None while others may still answer: it is not ``late``."""
     ended = {name: node for name, node in command.nodes.items() if node.state in ("acted", "failed")}
     acted = [name for name, node in ended.items() if node.state == "acted"]
     wanted = command.world_size

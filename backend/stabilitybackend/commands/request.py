@@ -151,11 +151,7 @@ def usable_checkpoint(to_step: int, checkpoints: Sequence[Checkpoint]) -> str | 
 
 
 def check_outside(request: CommandRequest, checkpoints: Sequence[Checkpoint], spoiling: Sequence[Incident]) -> None:
-    """Raise Conflict where the named checkpoint is from inside an open incident, and that was not accepted.
-
-    Args:
-        spoiling: the open incidents from whose onset on no checkpoint is good.
-    """
+    """Raise Conflict where the named checkpoint is from inside an open incident, and that was not accepted."""
     if request.to_step is None or request.accept_inside_incident:
         return
     found = inside(request.to_step, spoiling)

@@ -220,11 +220,7 @@ def _depth(sign: Sign) -> int:
 
 
 def keeps_to_one_gpu(times: int, others: int) -> bool:
-    """Say whether programs fail on one GPU so often, and so seldom on others, that it is to be suspected.
-
-    Args:
-        times: failures on it. others: the most on any other GPU of the run.
-    """
+    """Say whether programs fail so often on one GPU, and so seldom on any other, that it is to be suspected."""
     return times > APPLICATION_REPEATS and times > APPLICATION_SHARE * others
 
 

@@ -87,12 +87,7 @@ class Sign:
 
 
 def sign_of(data: Mapping[str, Any], time: float) -> Sign | None:
-    """Return what a ``gpu`` event says, None for one that says nothing we know.
-
-    Args:
-        data: of the event, of its type (``schema.events.GpuChange``).
-        time: unix seconds of the event.
-    """
+    """Return what a ``gpu`` event says (``schema.events.GpuChange``), None for one that says nothing we know."""
     what = data["what"]
     facts = {name[:40]: fact for name, fact in list((data.get("facts") or {}).items())[:16]}
     line = " ".join((data.get("text") or "").split())[:MAX_TEXT_CHARS].rstrip(".")

@@ -24,12 +24,7 @@ class BrokenGpu(NamedTuple):
 
 
 def broken_gpus(ranks: Iterable[RankWatch], faults: Iterable[CriticalFault]) -> dict[int, BrokenGpu]:
-    """Return the ranks on a broken GPU.
-
-    Args:
-        ranks: whose processes run.
-        faults: newest first. Of several of one rank the oldest is reported: the others may follow from it.
-    """
+    """Return the ranks on a broken GPU. Of several of one rank the oldest counts: the others may follow from it."""
     faults = list(faults)
     found = {watch.rank: fault for watch in (ranks if faults else ()) for fault in faults if _is_on(watch, fault)}
     return {rank: BrokenGpu(_text(fault), fault.since) for rank, fault in found.items()}

@@ -58,11 +58,7 @@ def of_earlier_start(ranks: Iterable[RankWatch], visible: Sequence[RankWatch]) -
     """Return the ranks whose newest process is over, and of an earlier start of the job than those that are seen.
 
     While ranks have not begun their first step no other rank of their start is past its own. A process that made no
-    step either is judged by its age.
-
-    Args:
-        ranks: the newest process of each rank.
-        visible: those of them that run and are seen.
+    step either is judged by its age. ``visible``: those of the ranks that run and are seen.
     """
     if not visible or any(watch.step >= 0 for watch in visible):
         return set()
@@ -75,10 +71,6 @@ def of_larger_start(ranks: Iterable[RankWatch], visible: Iterable[RankWatch], ne
     """Return the ranks of an earlier start of the job which the newest one does not have: they do not come back.
 
     While any rank is seen that the newest start does not have, two starts run at once and nothing is known.
-
-    Args:
-        ranks: the newest process of each rank. visible: those of them that run and are seen.
-        newest: the newest start of the job.
     """
     beyond = [watch for watch in ranks if watch.rank >= newest.ranks]
     if not beyond or any(watch.rank >= newest.ranks for watch in visible):

@@ -17,11 +17,10 @@ __all__ = ["how_it_ended", "how_it_runs"]
 def how_it_ended(
     ranks: Collection[RankWatch], visible: Callable[[], Sequence[RankWatch]], death: Finding | None
 ) -> tuple[RunStatus, str] | None:
-    """Return the status word of a job that is over and a note in plain words; None for one that is not.
+    """Return the status of a job that is over and a note in plain words; None for one that is not.
 
     Args:
         ranks: the newest process of each rank. visible: returns those of them that run and are seen.
-        death: the open one.
     """
     if death is not None:
         return "crashed", death.text
@@ -49,7 +48,6 @@ def how_it_runs(
 
     Args:
         ranks: the newest process of each rank. visible: those of them that run and are seen.
-        agents: of the run. hang: the open one.
         lost_after_s: silence after which an agent is away.
         first_tick: when this server looked first.
     """

@@ -59,11 +59,9 @@ def judge_ranks(
     """Return what each rank does.
 
     Args:
-        ranks: the process of each rank that counts.
-        unheard: agents that are away or silent.
-        overdue: of the last tick.
+        ranks: the process of each rank that counts. unheard: agents that are away or silent.
         culprits: the ranks that open verdicts name.
-        usual_step_s: usual seconds a step, None while that is not known.
+        usual_step_s: None while that is not known.
     """
     watches = [watch for watch in ranks if watch.agent]
     past, front = overdue.sources, max((watch.step for watch in watches if watch.running), default=-1)

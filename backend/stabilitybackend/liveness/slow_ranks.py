@@ -101,13 +101,7 @@ class SlowRanks:
             del self._own_work[next(iter(self._own_work))]
 
     def tick(self, visible: list[RankWatch], excused_until: float, over: bool, now: float) -> list[Finding]:
-        """Return what is news about slow ranks.
-
-        Args:
-            visible: running ranks whose slots arrive.
-            excused_until: when some rank was last in a long phase, unix seconds.
-            over: no process of the job runs any more.
-        """
+        """Return what is news about slow ranks; ``over``: no process of the job runs any more."""
         if not visible:
             ended, self._open = (self._open, []) if over else ([], self._open)
             return [_ended(event.finding, "The job is over.", event.finding.now_step, gone=True) for event in ended]

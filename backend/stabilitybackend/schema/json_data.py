@@ -17,10 +17,6 @@ MAX_DEPTH = 20
 def check_data(data: Any, what: str) -> None:
     """Check that free data can be stored as JSON: MessagePack can carry more (bytes, dates, any depth).
 
-    Args:
-        data: what came.
-        what: whose it is, for the message.
-
     Raises:
         BadRequest: a value of another type, too deep a nesting or too long a text.
     """

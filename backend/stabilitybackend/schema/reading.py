@@ -41,11 +41,7 @@ def fitted(data: dict[str, Any], kind: type[msgspec.Struct]) -> tuple[dict[str, 
 
 
 def typed(data: dict[str, Any], kind: type[T]) -> tuple[T, list[str]]:
-    """Return ``data`` as a ``kind``, and what was left out for that, one sentence each.
-
-    Args:
-        data: as it came; it is not changed.
-        kind: its type.
+    """Return ``data``, which is not changed, as a ``kind``, and what was left out for that, one sentence each.
 
     Raises:
         Misfit: a field is missing or wrong without which it is nothing, or too many fields are wrong.

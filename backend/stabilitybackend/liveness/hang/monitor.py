@@ -72,12 +72,11 @@ class HangMonitor:
 
         Args:
             job: the job as it is seen; None while nothing is seen of it.
-            overdue: ranks that stand for longer than their budget.
+            overdue: ranks that are stalled for longer than their budget.
             died: a process of the job is dead: what the others wait for is known.
             excused: some rank is in a long phase, and not for too long.
             over: no process of the job runs any more.
             budget: returns a rank's budget and the usual step time.
-            now: unix seconds.
         """
         if self.finding is None:
             if job is None or not overdue or died or excused:
@@ -118,11 +117,7 @@ class HangMonitor:
         return self.finding
 
     def _ask(self, key: str, step: int, job: JobSnapshot, now: float, request: str = "") -> str:
-        """Have the stacks of a hang at ``step`` collected; return the id, which the incident keeps.
-
-        Args:
-            request: the id that it has already.
-        """
+        """Have the stacks of a hang at ``step`` collected, under a known id or a new one, which the incident keeps."""
         request = request or self._dumps.request_id(key, now)
         self._asked_at = now
         reason = f"the job hangs {f'at step {step}' if step >= 0 else 'before its first step'}"

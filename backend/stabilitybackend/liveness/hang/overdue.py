@@ -109,7 +109,7 @@ class StallDetection:
         excused_until: float,
         now: float,
     ) -> tuple[list[RankWatch], bool]:
-        """Return the ranks that stand for longer than they may, and whether that is excused.
+        """Return the ranks that are stalled for longer than they may, and whether that is excused.
 
         Args:
             visible: running ranks whose slots arrive. every: all ranks.

@@ -311,7 +311,6 @@ class DumpBook(Stateful):
         """Take a ``stacks`` event of either form (docs/wire.md); return its request, None where it says nothing.
 
         Args:
-            data: of the event. node: of the agent. time: unix seconds.
             expected: returns the ranks that run now; asked once of a dump that somebody else ordered.
         """
         request = data.get("request")

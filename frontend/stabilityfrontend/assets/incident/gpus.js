@@ -109,9 +109,6 @@ export function gpuParts(incident, known) {
   if (!gpus.length || (!fault && !history)) return null;
   const [gpu] = gpus;
   const signs = asList(evidence.signs).map(asRecord);
-  const xids = signs.length
-    ? []
-    : asList(evidence.xids).map((one) => (typeof one === "object" ? asRecord(one) : { xid: one, text: "" }));
   const action = (value) =>
     value === "RESTART_BM" ? "restart the machine (bare metal)" : readable(asText(value).toLowerCase());
   return [
@@ -143,7 +140,7 @@ export function gpuParts(incident, known) {
       ],
       ["Before", history || (fault && known !== undefined ? "nothing else is on record of this GPU" : "")],
     ]),
-    signs.length || xids.length ? signTable(signs.length ? signs : xids, gpus) : null,
+    signs.length ? signTable(signs, gpus) : null,
     asText(evidence.source) && fault ? h("p", { class: "source sub" }, `Source: ${asText(evidence.source)}.`) : null,
   ];
 }
