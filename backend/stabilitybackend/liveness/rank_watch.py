@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stabilitybackend.liveness.budgets import Budgets, Seen, is_long
 from stabilitybackend.liveness.settings import Limits
@@ -89,7 +89,6 @@ class RankWatch:
     seen_at: float = 0.0
     moved_at: float = 0.0
     first_step_done: bool = False
-    exception: dict[str, Any] | None = None
     dead: bool = False
     #: Why the slot can't be read, empty where it can.
     trouble: str = ""
