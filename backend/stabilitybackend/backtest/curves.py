@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, LR, VAL_LOSS, dataset_of, role_of
 from stabilitybackend.detectors.registry import DETECTORS
@@ -43,10 +42,6 @@ class Curve:
     level: int
     steps: list[int]
     values: list[float | None]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON for the page."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def curves_of(state: RunState) -> list[Curve]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -64,7 +65,7 @@ def _facts(log: Judged) -> dict[str, Any]:
             {key: incident[key] for key in _KEYS} | {"advice": (incident["suggestion"] or {}).get("text", "")}
             for incident in drawn
         ],
-        "curves": [curve.as_dict() for curve in log.curves],
+        "curves": [asdict(curve) for curve in log.curves],
     }
 
 

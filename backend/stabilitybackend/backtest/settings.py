@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from stabilitybackend.detectors.engine.base import DetectorSettingError
@@ -69,17 +70,7 @@ def detector_list() -> list[dict[str, Any]]:
             "name": name,
             "title": type(detector).title or name,
             "kinds": list(detector.kinds),
-            "parameters": [
-                {
-                    "name": parameter,
-                    "default": known.default,
-                    "low": known.low,
-                    "high": known.high,
-                    "unit": known.unit,
-                    "text": known.text,
-                }
-                for parameter, known in detector.parameters.items()
-            ],
+            "parameters": [{"name": one, **asdict(known)} for one, known in detector.parameters.items()],
         }
         for name, detector in ((name, make()) for name, make in DETECTORS.items())
     ]

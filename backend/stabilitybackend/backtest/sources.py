@@ -13,8 +13,9 @@ from stabilitybackend.backtest.jsonl import Lines, read_rows
 from stabilitybackend.backtest.log_frames import log_frames
 from stabilitybackend.backtest.side_by_side import side_by_side
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.importers.detect import FilePart, ImportPlan, find_plans
-from stabilitybackend.importers.job import ImportJob, Options
+from stabilitybackend.importers.base import FilePart, ImportPlan
+from stabilitybackend.importers.detect import find_plans
+from stabilitybackend.importers.job import SNIFFED_ROWS, ImportJob, Options
 from stabilitybackend.importers.jsonl import export_header
 from stabilitybackend.importers.names import Names, usual_names
 from stabilitybackend.importers.troubles import Reading
@@ -24,8 +25,6 @@ __all__ = ["Log", "read_files"]
 
 #: Names of files that are read as JSON lines without a look into them, also when they are empty.
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
-#: Rows in which the names of metrics are looked for before the first one is judged; the import does the same.
-SNIFFED_ROWS = 2_000
 
 
 @dataclass
@@ -46,11 +45,6 @@ class Log:
     renames: Mapping[str, str] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
 
-    @property
-    def kind(self) -> str:
-        """Return the reader's name."""
-        return self.plan.kind
-
     def frames(self) -> Iterator[Frame]:
         """Yield the frames, from the beginning.
 
@@ -60,7 +54,7 @@ class Log:
         self.reading = Reading(notes=list(self.plan.notes))
         for trouble in self.plan.refused:
             self.reading.trouble(trouble.file, trouble.place, trouble.reason)
-        if self.kind == "lines":
+        if self.plan.kind == "lines":
             lines = Lines(self.plan.paths[0], self.reading)
             if lines.is_export():
                 raise BadRequest(f"{self.name} is a packed export of ours", hint="unpack it first: gunzip")
@@ -94,7 +88,7 @@ def read_files(
         if path.is_dir():
             found = _of_folder(path, step_key)
         elif path.is_file() and path.name.lower().endswith(JSONL_SUFFIXES):
-            found = iter([_log(ImportPlan("jsonl", [_part(path)], path.name), str(path), step_key)])
+            found = iter([_log(_jsonl(path), str(path), step_key)])
         else:
             found = (_log(plan, str(path), step_key) for plan in find_plans([path]))
         for log in found:
@@ -111,14 +105,14 @@ def _of_folder(folder: Path, step_key: str | None) -> Iterator[Log]:
         if not packed:
             raise
         plans = []
-    plans += [ImportPlan("jsonl", [_part(path)], path.name) for path in packed]
+    plans += map(_jsonl, packed)
     for plan in plans:
         one = plan.paths[0]
         yield _log(plan, str(one.parent if plan.kind == "tensorboard" else one), step_key)
 
 
-def _part(path: Path) -> FilePart:
-    return FilePart((path,))
+def _jsonl(path: Path) -> ImportPlan:
+    return ImportPlan("jsonl", [FilePart((path,))], path.name)
 
 
 def _log(plan: ImportPlan, name: str, step_key: str | None) -> Log:

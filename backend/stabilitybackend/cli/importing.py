@@ -21,7 +21,7 @@ from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.errors import StabilityBoardError
 
 if TYPE_CHECKING:
-    from stabilitybackend.importers.detect import ImportPlan
+    from stabilitybackend.importers.base import ImportPlan
     from stabilitybackend.importers.job import ImportResult, Options
 
 __all__ = ["import_paths"]

@@ -10,7 +10,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -195,7 +195,7 @@ def attribute(series: Mapping[str, Series], onset_step: int, *, falling: bool = 
     carried = _carried({move.dataset: move for move in moves if move.dataset}, losses, series, onset_step, sign)
     total = sum(carried.values())
     shares = {name: value / total for name, value in carried.items()} if total > 0 else {}
-    moves = [_with_share(move, shares.get(move.dataset)) if move.dataset else move for move in moves]
+    moves = [replace(move, share=shares.get(move.dataset)) if move.dataset else move for move in moves]
     moves.sort(key=lambda move: (move.onset_step, -(move.share or 0.0), move.metric))
     ordered = sorted(shares, key=lambda name: (-shares[name], name))
     onsets = {move.dataset: move.onset_step for move in moves if move.dataset}
@@ -219,10 +219,6 @@ def _one(ordered: Sequence[str], shares: Mapping[str, float], onsets: Mapping[st
     # One that rises without having left its range yet has no onset: it may have begun with the others.
     together = [n for n in ordered[1:] if shares[n] >= COMPANION_SHARE and onsets.get(n, 0) <= onsets[first]]
     return None if together else first
-
-
-def _with_share(move: Move, share: float | None) -> Move:
-    return Move(move.metric, move.dataset, move.onset_step, move.level, move.extreme, move.rise_percent, share)
 
 
 def _split(rows: Series, onset_step: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BATCH_ROWS", "Batch", "Fork", "Grouper", "Note", "Who"]
+__all__ = ["BATCH_ROWS", "Batch", "Fork", "Grouper", "Note", "Who", "bare"]
 
 #: Rows in one batch, at most.
 BATCH_ROWS = 4_096
@@ -112,6 +112,13 @@ class Batch:
         return len(self.steps)
 
 
+def bare(who: Who, item: int, forks: list[Fork], edition: tuple[str, str] | None) -> Batch:
+    """Return a batch that holds segments and no row."""
+    empty = np.empty(0)
+    none = empty.astype(np.int64)
+    return Batch(who, (), none, none, empty, empty.reshape(0, 0), forks=forks, edition=edition, at_item=item)
+
+
 class _RankRows:
     __slots__ = ("flat", "forks", "items", "names", "notes", "steps", "times", "who")
 
@@ -185,9 +192,7 @@ class Grouper:
         """Yield the segments that no row of a rank follows, as a batch without rows."""
         forks, self._forks = self._forks, []
         if forks:
-            empty = np.empty(0)
-            none = empty.astype(np.int64)
-            yield Batch(who, (), none, none, empty, empty.reshape(0, 0), [], forks, self.timed, self.edition, item)
+            yield bare(who, item, forks, self.edition)
 
     def flush(self) -> Iterator[Batch]:
         """Yield everything that was added, in the order in which the ranks came."""

@@ -21,6 +21,7 @@ __all__ = [
     "as_rank",
     "as_step",
     "as_time",
+    "count_lines",
     "note_step",
     "row_of",
 ]
@@ -100,6 +101,12 @@ def note_step(file: Path, step: str | None, names: Collection[str], reading: Rea
     better = next((name for name in ("trainer/global_step", "train/global_step", "global_step") if name in names), None)
     if step == "_step" and better is not None:
         reading.note(f"{file}: the step is W&B's own count of log calls; for the training step: --step-key {better}")
+
+
+def count_lines(path: Path) -> int:
+    """Return how many lines a file has; an end that is no whole line does not count."""
+    with path.open("rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
 
 
 def _is_finite(value: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, name_below
 from stabilitybackend.importers.batches import Batch, Grouper, Who
-from stabilitybackend.importers.cells import NotAStep, as_rank, as_step, as_time, note_step
+from stabilitybackend.importers.cells import NotAStep, as_rank, as_step, as_time, count_lines, note_step
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
 
@@ -60,74 +60,6 @@ def find_columns(path: Path, columns: Sequence[str], step_key: str | None) -> tu
     return step, next((lower[name] for name in TIME_COLUMNS if name in lower and lower[name] != step), None)
 
 
-def _rows(path: Path, number: int, reading: Reading, rank: int, prefix: str, step_key: str | None) -> Iterator[Batch]:
-    columns, delimiter = sniff_columns(path)
-    step_name, time_name = find_columns(path, columns, step_key)
-    step_at = columns.index(step_name)
-    time_at = -1 if time_name is None else columns.index(time_name)
-    rank_at = columns.index("rank") if "rank" in columns else -1
-    metrics = [
-        (at, prefix + name)
-        for at, name in enumerate(columns)
-        if at not in (step_at, time_at, rank_at) and name not in LEFT_OUT and 1 <= len(prefix + name) <= MAX_NAME_CHARS
-    ]
-    groups = Grouper(timed=time_at >= 0)
-    before, base = reading.bytes_read, 0.0 if time_at >= 0 else path.stat().st_mtime - _count_rows(path)
-    time = base or path.stat().st_mtime
-    with path.open("rb") as raw:
-        file = TextIOWrapper(raw, encoding="utf-8-sig", errors="replace", newline="")
-        rows = csv.reader(file, delimiter=delimiter)
-        next(rows)
-        item = 0
-        while True:
-            try:
-                cells = next(rows)
-            except StopIteration:
-                break
-            except csv.Error as error:
-                item += 1
-                reading.trouble(path, f"line {rows.line_num}", f"no CSV: {error}")
-                continue
-            if not cells:
-                continue
-            item += 1
-            if item % _REPORTED_EVERY == 0:
-                reading.bytes_read = before + raw.tell()
-            place = f"line {rows.line_num}"
-            if len(cells) != len(columns):
-                reading.trouble(path, place, f"{len(cells)} cells, expected {len(columns)} as in the first line")
-                continue
-            try:
-                step = as_step(cells[step_at])
-                at_rank = as_rank(cells[rank_at]) if rank_at >= 0 and cells[rank_at] else rank
-            except NotAStep as error:
-                reading.trouble(path, place, str(error))
-                continue
-            time = base + item if time_at < 0 else as_time(cells[time_at]) or time
-            names: list[str] = []
-            values = array("d")
-            for at, name in metrics:
-                cell = cells[at]
-                if cell:
-                    try:
-                        values.append(float(cell))
-                    except ValueError:
-                        if cell.strip().lower() not in _MISSING:
-                            reading.odd_value(path, place, name, cell)
-                    else:
-                        names.append(name)
-            yield from groups.add(Who(number, at_rank), item, tuple(names), step, time, values)
-    yield from groups.flush()
-    reading.bytes_read = before + path.stat().st_size
-    reading.end_of_file(path, groups.numeric)
-    note_step(path, step_name, columns, reading)
-    if time_at < 0:
-        reading.note(f"{path}: no times, so each row counts one second, up to when the file was last written")
-    if len(set(columns)) < len(columns):
-        twice = next(name for name in columns if columns.count(name) > 1)
-        reading.trouble(path, "line 1", f"the column {shown(twice)} is there twice; the last one is stored")
-
-
 class CsvImporter(Importer):
     """Tables as text: Lightning's ``metrics.csv``, downloads of W&B and TensorBoard, and what people write."""
 
@@ -150,9 +82,70 @@ class CsvImporter(Importer):
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
     ) -> Iterator[Batch]:
-        return _rows(path, number, reading, rank, prefix, step_key)
-
-
-def _count_rows(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b"")) - 1
+        columns, delimiter = sniff_columns(path)
+        step_name, time_name = find_columns(path, columns, step_key)
+        step_at = columns.index(step_name)
+        time_at = -1 if time_name is None else columns.index(time_name)
+        rank_at = columns.index("rank") if "rank" in columns else -1
+        metrics = [
+            (at, prefix + name)
+            for at, name in enumerate(columns)
+            if at not in (step_at, time_at, rank_at)
+            and name not in LEFT_OUT
+            and 1 <= len(prefix + name) <= MAX_NAME_CHARS
+        ]
+        groups = Grouper(timed=time_at >= 0)
+        before, base = reading.bytes_read, 0.0 if time_at >= 0 else path.stat().st_mtime - (count_lines(path) - 1)
+        time = base or path.stat().st_mtime
+        with path.open("rb") as raw:
+            file = TextIOWrapper(raw, encoding="utf-8-sig", errors="replace", newline="")
+            rows = csv.reader(file, delimiter=delimiter)
+            next(rows)
+            item = 0
+            while True:
+                try:
+                    cells = next(rows)
+                except StopIteration:
+                    break
+                except csv.Error as error:
+                    item += 1
+                    reading.trouble(path, f"line {rows.line_num}", f"no CSV: {error}")
+                    continue
+                if not cells:
+                    continue
+                item += 1
+                if item % _REPORTED_EVERY == 0:
+                    reading.bytes_read = before + raw.tell()
+                place = f"line {rows.line_num}"
+                if len(cells) != len(columns):
+                    reading.trouble(path, place, f"{len(cells)} cells, expected {len(columns)} as in the first line")
+                    continue
+                try:
+                    step = as_step(cells[step_at])
+                    at_rank = as_rank(cells[rank_at]) if rank_at >= 0 and cells[rank_at] else rank
+                except NotAStep as error:
+                    reading.trouble(path, place, str(error))
+                    continue
+                time = base + item if time_at < 0 else as_time(cells[time_at]) or time
+                names: list[str] = []
+                values = array("d")
+                for at, name in metrics:
+                    cell = cells[at]
+                    if cell:
+                        try:
+                            values.append(float(cell))
+                        except ValueError:
+                            if cell.strip().lower() not in _MISSING:
+                                reading.odd_value(path, place, name, cell)
+                        else:
+                            names.append(name)
+                yield from groups.add(Who(number, at_rank), item, tuple(names), step, time, values)
+        yield from groups.flush()
+        reading.bytes_read = before + path.stat().st_size
+        reading.end_of_file(path, groups.numeric)
+        note_step(path, step_name, columns, reading)
+        if time_at < 0:
+            reading.note(f"{path}: no times, so each row counts one second, up to when the file was last written")
+        if len(set(columns)) < len(columns):
+            twice = next(name for name in columns if columns.count(name) > 1)
+            reading.trouble(path, "line 1", f"the column {shown(twice)} is there twice; the last one is stored")

@@ -12,7 +12,7 @@ from stabilitybackend.importers.base import FilePart, Importer, ImportPlan
 from stabilitybackend.importers.registry import IMPORTERS, known
 from stabilitybackend.importers.troubles import Trouble
 
-__all__ = ["FilePart", "ImportPlan", "find_plans"]
+__all__ = ["find_plans", "slug"]
 
 _HEAD_BYTES = 64 * 1024
 #: Files of a folder that are looked at.

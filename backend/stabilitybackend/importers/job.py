@@ -23,11 +23,10 @@ from stabilitybackend.importers.troubles import Reading
 from stabilitybackend.keys import MAX_ID_CHARS
 from stabilityclient.wire import Frame, Hello
 
-__all__ = ["ImportJob", "ImportResult", "Options"]
+__all__ = ["SNIFFED_ROWS", "ImportJob", "ImportResult", "Options"]
 
 #: Rows in which the names of metrics are looked for before the first one is sent.
 SNIFFED_ROWS = 2_000
-#: Files of a run whose beginnings are looked at for that.
 #: In the name of a stream that an import made, see ``frames.py``.
 _IMPORTED = re.compile(r"-[ix][0-9a-f]{9}[.-]")
 #: Most characters of a name in a run id.

@@ -25,14 +25,15 @@ from stabilitybackend.importers.cells import (
     as_rank,
     as_step,
     as_time,
+    count_lines,
     note_step,
     row_of,
 )
-from stabilitybackend.importers.lineage import ExportedLineage
+from stabilitybackend.importers.lineage import ExportedLineage, header_of, named_by_export
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
 
-__all__ = ["BLANK", "MAX_LINE_BYTES", "TIME_KEYS", "JsonlImporter", "export_header", "has_objects", "named_by_export"]
+__all__ = ["BLANK", "MAX_LINE_BYTES", "TIME_KEYS", "JsonlImporter", "export_header", "has_objects"]
 
 #: Longest line, bytes: more is no row of metrics, and must not fill the memory.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -42,7 +43,6 @@ TIME_KEYS = ("t", "_timestamp", "timestamp", "wall_time", "time")
 STEP_KEYS = ("step", "_step", "global_step", "iteration")
 #: Different sets of keys remembered; a file in which every line has its own is read more slowly, nothing else.
 MAX_NAME_SETS = 10_000
-_CHUNK_BYTES = 1 << 20
 #: Beginnings of lines in so many bytes are looked at.
 _HEAD_BYTES = 64 * 1024
 #: A byte order mark and white space.
@@ -57,8 +57,7 @@ def export_header(path: Path) -> dict[str, Any] | None:
         first = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    header = first.get("export") if isinstance(first, dict) else None
-    return header if isinstance(header, dict) and isinstance(header.get("segments"), list) else None
+    return header_of(first.get("export")) if isinstance(first, dict) else None
 
 
 def has_objects(path: Path) -> bool:
@@ -77,17 +76,6 @@ def _is_object(line: bytes) -> bool:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def named_by_export(plan: ImportPlan, header: dict[str, Any] | None) -> ImportPlan:
-    """Return a plan with what our own export says about its run."""
-    if header is not None:
-        plan.run_id = str(header.get("run_id") or "") or None
-        plan.name = str(header.get("name") or plan.name)
-        plan.project = str(header.get("project") or "")
-        config = header.get("config")
-        plan.config = config if isinstance(config, dict) else {}
-    return plan
 
 
 class JsonlImporter(Importer):
@@ -283,15 +271,10 @@ class _RowTimes:
         if given is None:
             if self._last is None:
                 self.made_up = True
-                self._base = self._path.stat().st_mtime - _count_lines(self._path)
+                self._base = self._path.stat().st_mtime - count_lines(self._path)
             given = self._base + item if self.made_up else self._last
         self._last = given
         return given  # type: ignore[return-value]
-
-
-def _count_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
 
 
 def _text(line: bytes) -> str:

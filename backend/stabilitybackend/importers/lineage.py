@@ -1,16 +1,33 @@
-"""Repeats the segments of one of our own exports, in the order in which its rows need them."""
+"""What our own exports say of their run, and its segments in the order in which the rows need them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from stabilitybackend.importers.base import ImportPlan
 from stabilitybackend.importers.batches import Fork, Who
 
-__all__ = ["ExportedLineage"]
+__all__ = ["ExportedLineage", "header_of", "named_by_export"]
 
 #: Fields of a segment that a ``segment`` event carries on.
 _FACTS = ("reason", "command_id", "issuer", "changes", "applied")
+
+
+def header_of(content: Any) -> dict[str, Any] | None:
+    """Return what an export says about its run, None where ``content`` is none."""
+    return content if isinstance(content, dict) and isinstance(content.get("segments"), list) else None
+
+
+def named_by_export(plan: ImportPlan, header: dict[str, Any] | None) -> ImportPlan:
+    """Return a plan with what our own export says about its run."""
+    if header is not None:
+        plan.run_id = str(header.get("run_id") or "") or None
+        plan.name = str(header.get("name") or plan.name)
+        plan.project = str(header.get("project") or "")
+        config = header.get("config")
+        plan.config = config if isinstance(config, dict) else {}
+    return plan
 
 
 class ExportedLineage:

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import Importer, ImportPlan
-from stabilitybackend.importers.batches import Batch, Who
+from stabilitybackend.importers.batches import Batch, Who, bare
 from stabilitybackend.importers.cells import MAX_RANK, MAX_TIME, TIME_UNITS, as_time, note_step
 from stabilitybackend.importers.csv_files import LEFT_OUT, find_columns
-from stabilitybackend.importers.jsonl import named_by_export
-from stabilitybackend.importers.lineage import ExportedLineage
+from stabilitybackend.importers.lineage import ExportedLineage, header_of, named_by_export
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
@@ -43,10 +42,9 @@ def parquet_header(path: Path) -> dict[str, Any] | None:
     """Return what our own export says about its run, None where it says nothing."""
     try:
         found = pl.read_parquet_metadata(path).get(EXPORT_KEY)
-        header = json.loads(found) if found else None
+        return header_of(json.loads(found)) if found else None
     except (*_ERRORS, ValueError):
         return None
-    return header if isinstance(header, dict) and isinstance(header.get("segments"), list) else None
 
 
 class ParquetImporter(Importer):
@@ -75,10 +73,7 @@ class ParquetImporter(Importer):
         before = reading.bytes_read
         table = _Long(path, number, reading) if set(schema) >= LONG_COLUMNS else _Wide(path, number, reading, schema)
         try:
-            if isinstance(table, _Long):
-                yield from table.batches(prefix)
-            else:
-                yield from table.batches(rank, prefix, step_key)
+            yield from table.batches(rank, prefix, step_key)
         except _ERRORS as error:
             reading.trouble(path, table.place, f"can't be read from here on: {_first_line(error)}")
         reading.bytes_read = before + path.stat().st_size
@@ -168,7 +163,7 @@ class _Long:
         self._items = 0
         self.place = "its beginning"
 
-    def batches(self, prefix: str) -> Iterator[Batch]:
+    def batches(self, rank: int, prefix: str, step_key: str | None) -> Iterator[Batch]:
         lazy = pl.scan_parquet(self._path)
         if "stray" in lazy.collect_schema():
             strays = int(lazy.filter("stray").select(pl.len()).collect().item())
@@ -178,8 +173,7 @@ class _Long:
         parts = lazy.group_by("segment").agg(
             pl.len().alias("rows"), pl.col("step").min().alias("first"), pl.col("step").max().alias("last")
         )
-        parts = parts.sort("segment")
-        found = list(parts.collect().iter_rows(named=True))
+        found = list(parts.sort("segment").collect().iter_rows(named=True))
         header = parquet_header(self._path) or self._guess(found)
         lineage = ExportedLineage(header)
         edition = (str(header.get("run_id")), hashlib.sha256(json.dumps(header).encode()).hexdigest()[:8])
@@ -224,11 +218,8 @@ class _Long:
                 yield batch
 
     def _bare(self, forks: list[Any], edition: tuple[str, str] | None) -> Batch:
-        empty = np.empty(0)
-        none = empty.astype(np.int64)
         self._items += 1
-        who = Who(self._number, 0)
-        return Batch(who, (), none, none, empty, empty.reshape(0, 0), [], forks, True, edition, self._items)
+        return bare(Who(self._number, 0), self._items, forks, edition)
 
     def _guess(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
         """Return a lineage from the segment numbers alone, for a file that another program has written again."""

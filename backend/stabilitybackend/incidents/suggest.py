@@ -68,10 +68,13 @@ def suggest(
         now_step: newest step that the incident's detector saw.
         history: the run's incidents, oldest first; this one among them does not count.
     """
-    rule = _RULES.get(incident.kind)
+    rule, advice = _RULES.get(incident.kind), kind_of(incident.kind).advice
+    if rule is None and not advice:
+        return None
+    if incident.state != "open" and incident.kind not in _ALSO_AFTERWARDS:
+        return over(incident)
     if rule is None:
-        advice = kind_of(incident.kind).advice
-        return None if not advice else suggestion("inspect", advice) if incident.state == "open" else over(incident)
+        return suggestion("inspect", advice)
     others = [other for other in history if other.incident_id != incident.incident_id]
     return rule(Case(incident, checkpoints, now_step, others))
 
@@ -115,8 +118,6 @@ def _spike(case: Case) -> Suggestion:
 
 
 def _divergence(case: Case) -> Suggestion:
-    if case.incident.state != "open":
-        return over(case.incident)
     if case.incident.severity == "info":
         return suggestion("wait", "The loss drifts: look at the learning rate, and again in some points.")
     back, again = _back(case)
@@ -300,8 +301,6 @@ def _plateau(case: Case) -> Suggestion:
     if level is not None and 0 < level < math.log(MOST_CLASSES):
         guess = f"{math.exp(level):.4g}"
         checks.insert(0, f"exp(loss) is {guess}: if there are so many classes or tokens, the model only guesses.")
-    if case.incident.state != "open":
-        return over(case.incident)
     return suggestion("inspect", "The loss does not fall any more. More steps alone will not help.", checklist=checks)
 
 
@@ -309,8 +308,6 @@ def _plateau(case: Case) -> Suggestion:
 
 
 def _gradients(case: Case) -> Suggestion:
-    if case.incident.state != "open":
-        return over(case.incident)
     return suggestion("none", lit.GRADIENTS, checklist=_optimizer_checks(case), sources=[lit.MEASURED_GRADIENTS])
 
 
@@ -337,3 +334,7 @@ _RULES: Mapping[str, Callable[[Case], Suggestion]] = {
     "grad_norm": _gradients,
     **MACHINE_RULES,
 }
+#: Kinds about which there is more to say than that it is over, also when it is.
+_ALSO_AFTERWARDS = frozenset(
+    {"spike", "nonfinite", "resume_artifact", "data_mix_drift", "repeat_data", "level_shift", "process_death"}
+)

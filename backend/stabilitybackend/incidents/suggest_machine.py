@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from stabilitybackend.incidents import references as lit
-from stabilitybackend.incidents.suggestion import Case, over, suggestion
+from stabilitybackend.incidents.suggestion import Case, suggestion
 from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, facts
 from stabilitybackend.schema.incidents import Action, Suggestion
 
@@ -13,15 +13,11 @@ __all__ = ["MACHINE_RULES"]
 
 
 def _throughput(case: Case) -> Suggestion:
-    if case.incident.state != "open":
-        return over(case.incident)
     text = "The job trains on, but slower. Find the phase that grew, then the rank, then the machine."
     return suggestion("inspect", text, checklist=lit.LOADER_CHECKS)
 
 
 def _straggler(case: Case) -> Suggestion:
-    if case.incident.state != "open":
-        return over(case.incident)
     rank, node = case.incident.rank, case.incident.node
     who = " ".join(word for word in (f"rank {rank}" if rank is not None else "", f"on {node}" if node else "") if word)
     text = (
@@ -34,10 +30,9 @@ def _straggler(case: Case) -> Suggestion:
 
 
 def _hang(case: Case) -> Suggestion:
-    if case.incident.state != "open":
-        return over(case.incident)
     found = case.incident.verdict.kind
-    action, text = _HANGS.get(found, ("inspect", "Look at the suspect rank first: its stack shows what it waits for."))
+    action = _HANG_ACTIONS.get(found, "inspect")
+    text = _HANGS.get(found, "Look at the suspect rank first: its stack shows what it waits for.")
     if found == "peer_missing" and case.incident.onset_step < 0:
         text = _NOT_COME
     checks = lit.COLLECTIVE_CHECKS if found in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
@@ -55,52 +50,31 @@ _NOT_COME = (
     "Read the log of the rank that has not come: did its process start, does it still load, does its node reach"
     " MASTER_ADDR at MASTER_PORT? Its launcher may start with a node too few."
 )
-#: Class of a hang's verdict -> action and first sentence.
-_HANGS: Mapping[str, tuple[Action, str]] = {
-    "data_loader": (
-        "inspect",
-        "The suspect's data loader is stuck: look at its storage and its workers before a restart.",
-    ),
-    "peer_missing": (
-        "inspect",
-        "The others wait for the suspect: its stack, its exit and its node say why it stays away.",
-    ),
-    "livelock": (
-        "inspect",
-        "The suspect computes without making a step: its stack names the loop. A restart alone meets it again.",
-    ),
-    "gil_held": (
-        "inspect",
-        "A native call holds Python's lock: the C part of the stack or the driver. Look at its GPU as well.",
-    ),
+#: Class of a hang's verdict -> first sentence.
+_HANGS: Mapping[str, str] = {
+    "data_loader": "The suspect's data loader is stuck: look at its storage and its workers before a restart.",
+    "peer_missing": "The others wait for the suspect: its stack, its exit and its node say why it stays away.",
+    "livelock": "The suspect computes without making a step: its stack names the loop. A restart alone meets it again.",
+    "gil_held": "A native call holds Python's lock: the C part of the stack or the driver. Look at its GPU as well.",
     "stopped": (
-        "inspect",
-        "The process is stopped, not broken: find who stopped it (SIGSTOP, a debugger, a frozen group), let it go on.",
+        "The process is stopped, not broken: find who stopped it (SIGSTOP, a debugger, a frozen group), let it go on."
     ),
-    "blocked": ("inspect", "The suspect waits in a system call: its stack and wchan say for what."),
-    "io": (
-        "inspect",
-        "The suspect waits for a disk or file system in the kernel: no signal ends that. Look at the mount first.",
-    ),
+    "blocked": "The suspect waits in a system call: its stack and wchan say for what.",
+    "io": "The suspect waits for a disk or file system in the kernel: no signal ends that. Look at the mount first.",
     "collective_stuck": (
-        "restart",
-        "All joined and none came out: nothing in the job mends that. Start it again, without a node that is named.",
+        "All joined and none came out: nothing in the job mends that. Start it again, without a node that is named."
     ),
-    "desync": (
-        "inspect",
-        "Ranks called different collectives: that is a bug of the program, and comes again after a restart.",
-    ),
+    "desync": "Ranks called different collectives: that is a bug of the program, and comes again after a restart.",
     "overdue": (
-        "wait",
-        "A long phase takes longer than ever. Look at its storage; declare its length (expect_s) if it is right.",
+        "A long phase takes longer than ever. Look at its storage; declare its length (expect_s) if it is right."
     ),
-    "node_lost": ("restart", "A node is silent and the others wait: start again without it, and have it looked at."),
+    "node_lost": "A node is silent and the others wait: start again without it, and have it looked at.",
 }
+#: What to do about it; about all others: inspect.
+_HANG_ACTIONS: Mapping[str, Action] = {"collective_stuck": "restart", "node_lost": "restart", "overdue": "wait"}
 
 
 def _agent_lost(case: Case) -> Suggestion:
-    if case.incident.state != "open":
-        return over(case.incident)
     verdict = case.incident.verdict
     if verdict.training == "stands":
         return suggestion(
@@ -149,8 +123,6 @@ def _where(case: Case) -> str:
 
 
 def _gpu_fault(case: Case) -> Suggestion:
-    if case.incident.state != "open":
-        return over(case.incident)
     fault, critical = facts(case.incident.evidence, GpuFaultFacts), case.incident.severity == "critical"
     if fault.foreign:
         return suggestion("none", "Nothing to do for this job: none of its ranks is on this GPU.")
@@ -192,8 +164,6 @@ def _lemon(again: int) -> list[str]:
 
 
 def _sdc_suspect(case: Case) -> Suggestion:
-    if case.incident.state != "open":
-        return over(case.incident)
     text = (
         "One device may compute wrong numbers without an error. Run the same step again on it and on another one: "
         "only a difference proves it. Until then it is a suspect."
