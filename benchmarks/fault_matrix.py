@@ -68,7 +68,7 @@ def _one(fault: Fault, number: int, url: str, folder: Path, hub: bool, world: in
     try:
         return _broken(fault, number, run_id, url, folder, hub, world)
     except NotTraining as error:
-        # Not a word about us: no rank came as far as the fault. Said, and tried once more.
+        # It says nothing about us: no rank came as far as the fault. Printed, and tried once more.
         print(f"launched again: {error}", flush=True)
         return _broken(fault, number, f"{run_id}-again", url, folder, hub, world)
 
@@ -85,8 +85,8 @@ def _wait_for_ranks(condition: Callable[[], Any], timeout_s: float, what: str, h
     try:
         wait_for(condition, timeout_s, what)
     except SystemExit as error:
-        said = (home / "ranks.log").read_text(errors="replace").strip().splitlines()[-3:]
-        raise NotTraining(f"{error}; its ranks said: {' | '.join(said)[:600] or 'nothing'}") from error
+        output = (home / "ranks.log").read_text(errors="replace").strip().splitlines()[-3:]
+        raise NotTraining(f"{error}; its ranks printed: {' | '.join(output)[:600] or 'nothing'}") from error
 
 
 def _broken(fault: Fault, number: int, run_id: str, url: str, folder: Path, hub: bool, world: int) -> Outcome:

@@ -115,9 +115,9 @@ def measure(rows: int, seconds: float, settings: dict[str, str], profile: Path |
             feeders.append(subprocess.Popen([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True))
         window = Window(server)
         window.start()
-        said = [json.loads(feeder.communicate()[0].splitlines()[-1]) for feeder in feeders]
-        acked = max(each["ended"] for each in said)
-        agents = [agent for each in said for agent in each["agents"]]
+        reports = [json.loads(feeder.communicate()[0].splitlines()[-1]) for feeder in feeders]
+        acked = max(each["ended"] for each in reports)
+        agents = [agent for each in reports for agent in each["agents"]]
         last = min(int(agent["rows"]) for agent in agents)
         folded = wait_folded(server, max(int(agent["rows"]) for agent in agents))
         archived, storage = wait_archived(server)
@@ -137,7 +137,7 @@ def measure(rows: int, seconds: float, settings: dict[str, str], profile: Path |
             "behind_s": max(folded, archived) - acked,
             "server_cpu_s": (now[0].cpu_s - idle[0].cpu_s) / points * 1e6,
             "redis_cpu_s": (now[1].cpu_s - idle[1].cpu_s) / points * 1e6,
-            "feeder_cpu_s": sum(each["cpu_s"] for each in said) / points * 1e6,
+            "feeder_cpu_s": sum(each["cpu_s"] for each in reports) / points * 1e6,
             "server_peak_mib": now[0].peak_mib,
             "redis_peak_mib": now[1].peak_mib,
             "window_max_mib": window.stream / 2**20,
@@ -301,8 +301,8 @@ def main() -> int:
     if options.json:
         print(json.dumps(facts))
     else:
-        said = ", ".join(f"{aim} {'held' if held else 'MISSED'}" for aim, held in aims.items())
-        print(f"aims at {options.rows[0]} rows a frame: {said}")
+        results = ", ".join(f"{aim} {'held' if held else 'MISSED'}" for aim, held in aims.items())
+        print(f"aims at {options.rows[0]} rows a frame: {results}")
     return 0 if all(aims.values()) else 1
 
 

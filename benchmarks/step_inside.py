@@ -3,8 +3,8 @@
     python benchmarks/step_inside.py [--seconds 300] [--rows 2] [--steps-a-turn 1] [--json]
 
 ``step_effect.py`` compares two jobs, and is as exact as the machine lets two jobs be alike. Here one job of
-``make demo`` records at one of two steps, by a seeded coin, and is as if disabled at the other; heart, agent and server
-go on throughout, so their share is not in it: they take it from cores that a job on GPUs leaves free
+``make demo`` records at one of two steps, by a seeded coin, and is as if disabled at the other; heartbeat thread, agent
+and server go on throughout, so their share is not in it: they take it from cores that a job on GPUs leaves free
 (``agent_cost.py``).
 Steps are compared in windows of some seconds by their medians, in wall time and in CPU time of the training thread;
 the intervals are bootstraps over the windows (Efron 1979). The exit code is 1 where the interval of the wall time lies

@@ -117,7 +117,7 @@ def create_app(
         except RedisStartError as error:
             if error.code != "redis_away":
                 raise
-            # It was there when ``up`` looked, a moment ago: it is waited for, as while the server runs.
+            # It was there when ``up`` asked, a moment ago: it is waited for, as while the server runs.
             _log.warning("%s; the server goes on when it is back", error.message)
         await check_exposure(settings, ring)
         ingest.start()

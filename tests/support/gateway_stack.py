@@ -64,7 +64,7 @@ def event_frame(seq: int, event: EventBlock, source: SourceInfo = SOURCE) -> Fra
 
 
 class RecordingServices:
-    """The rest of the server, as far as a gateway test needs it: writes down what it is told."""
+    """The rest of the server, as far as a gateway test needs it: writes down what it is given."""
 
     def __init__(self, waiting: Sequence[Command] = ()) -> None:
         self.waiting = waiting
@@ -128,12 +128,12 @@ class RunningGateway:
 
     @property
     def services(self) -> RecordingServices:
-        """What the gateway told the rest of the server."""
+        """What the gateway gave to the rest of the server."""
         assert isinstance(self.gateway.services, RecordingServices)
         return self.gateway.services
 
     def forget(self) -> None:
-        """Start the next test with nothing told and nothing counted."""
+        """Start the next test with nothing given and nothing counted."""
         wait_until(lambda: not self.gateway.connections, 5, "the last test's agents are gone")
         self.gateway.services = RecordingServices()
         self.gateway.counts = GatewayCounts()
@@ -156,7 +156,7 @@ class RunningGateway:
 
 
 class RawAgent:
-    """An agent's connection without an agent's judgement: sends and receives what it is told."""
+    """An agent's connection without an agent's judgement: sends and receives what a test wants."""
 
     def __init__(self, url: str, key: str | None = None, **options: Any) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key is not None else {}

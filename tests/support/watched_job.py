@@ -135,10 +135,10 @@ def stack(*calls: tuple[str, str], line: int = 10) -> str:
     Args:
         calls: (file, function), innermost first.
     """
-    heart = """Thread 0x00007f64b7fff6c0 (most recent call first):
+    heartbeat = """Thread 0x00007f64b7fff6c0 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 331 in wait
   File "/usr/lib/python3.11/threading.py", line 1045 in _bootstrap_inner
   File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
 """
     frames = "".join(f'  File "{file}", line {line} in {function}\n' for file, function in calls)
-    return f"{heart}\n{heart}\nCurrent thread 0x00007f64bdbbdb80 (most recent call first):\n{frames}"
+    return f"{heartbeat}\n{heartbeat}\nCurrent thread 0x00007f64bdbbdb80 (most recent call first):\n{frames}"

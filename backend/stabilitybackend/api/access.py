@@ -47,7 +47,7 @@ async def until_refused(connection: HTTPConnection, scope: str) -> None:
 
 
 async def check_project(identity: Principal, manager: RunManager, run_id: str) -> None:
-    """Refuse a run of a project that is no business of ``identity``, in the words for a run that there is not.
+    """Refuse a run of a project that is no business of ``identity``, with the answer for a run that there is not.
 
     Raises:
         NotFound: it is, or there is no such run.

@@ -32,7 +32,7 @@ __all__ = ["EXPORT_ID_HEADER", "router"]
 EXPORT_ID_HEADER = "X-Export-Id"
 #: Exports whose progress is remembered, newest ones.
 MAX_REMEMBERED = 64
-#: Seconds for a look at the points of now.
+#: Seconds that reading the points of now may take.
 REFRESH_TIMEOUT_S = 10.0
 _TYPES = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
 
@@ -75,7 +75,7 @@ async def export(
         return worker.state.store.view(metric)
 
     def refresh() -> StoreView:
-        """Called in the thread that makes the file; the points are looked up where they change."""
+        """Called in the thread that makes the file; the points are read where they change."""
         return asyncio.run_coroutine_threadsafe(view_now(), loop).result(REFRESH_TIMEOUT_S)
 
     def begin() -> tuple[Export, Generator[bytes, None, None]]:

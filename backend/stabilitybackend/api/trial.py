@@ -29,7 +29,7 @@ MAX_VALUES = 6_000_000
 WARM_UP_SHARE = 0.25
 #: Incidents in an answer, newest ones; the counts are of all.
 MAX_SHOWN = 500
-#: How often it is looked whether whoever asked is still there, seconds.
+#: How often it is checked whether whoever asked is still there, seconds.
 POLL_S = 0.2
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["detectors"])

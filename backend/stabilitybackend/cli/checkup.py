@@ -1,4 +1,4 @@
-"""Looks at this machine the way the server and the client will, and says what works.
+"""Checks this machine the way the server and the client will, and says what works.
 
 Each check is a function of the settings that returns one Result and never raises: a doctor that falls over is no help.
 """
@@ -36,7 +36,7 @@ class CheckResult:
     """One finding.
 
     Args:
-        name: what was looked at.
+        name: what was checked.
         state: ``ok``; ``note``: works without, with less; ``fail``: the server or the client can't work like this.
         text: what was found.
         advice: what to do; empty when nothing is to be done.

@@ -23,7 +23,7 @@ __all__ = ["download", "export_run"]
 
 _FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _VIEWS = ("effective", "all")
-#: Seconds between two looks at how far the server is.
+#: How often the server is asked how far it is, seconds.
 _POLL_S = 0.5
 #: Seconds without a byte after which an export is given up: the server may have to read files from far away.
 _STALLED_S = 120.0
@@ -51,7 +51,7 @@ def export_run(
     if view not in _VIEWS:
         raise BadRequest(f"--view is {view!r}, expected all or effective")
     with connect(url, api_key, data_dir) as client:
-        client.get(run_path(run_id))  # says in its own words what is wrong with the URL, the key or the run
+        client.get(run_path(run_id))  # its error names what is wrong with the URL, the key or the run
         with _destination(to) as file, _bar(run_id) as show:
             facts = download(client, f"{run_path(run_id)}/export", wanted, view, metric or [], file, show)
     rows = facts.get("rows")
@@ -135,15 +135,15 @@ def download(
         StabilityBoardError: the server refused.
     """
     query: dict[str, Any] = {"format": wanted, "view": view, "metric": metrics}
-    size, looked = 0, time.monotonic()
+    size, polled = 0, time.monotonic()
     try:
         with client.stream(place, query, _STALLED_S) as answer:
             state = f"{place}/{answer.headers.get(_ID_HEADER, '')}"
             for chunk in answer.iter_raw():
                 file.write(chunk)
                 size += len(chunk)
-                if time.monotonic() - looked > _POLL_S:
-                    looked = time.monotonic()
+                if time.monotonic() - polled > _POLL_S:
+                    polled = time.monotonic()
                     facts = _facts(client, state)
                     show(facts.get("points", 0), facts.get("total", 0))
     except httpx.HTTPError as error:

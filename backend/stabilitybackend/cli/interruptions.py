@@ -90,8 +90,8 @@ def _sums(answer: dict[str, Any]) -> str:
     return text
 
 
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _line(one: dict[str, Any]) -> str:

@@ -74,8 +74,8 @@ def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: boo
     """
     for one in offer["checkpoints"][:_LISTED]:
         mark = "-> " if one["step"] == offer["to_step"] else "   "
-        words = [one["where"], "INSIDE AN OPEN INCIDENT" if one["inside"] else ""]
-        typer.echo(f"{mark}step {one['step']:>8}  {', '.join(filter(None, words))}".rstrip())
+        notes = [one["where"], "INSIDE AN OPEN INCIDENT" if one["inside"] else ""]
+        typer.echo(f"{mark}step {one['step']:>8}  {', '.join(filter(None, notes))}".rstrip())
     if offer["to_step"] is None:
         raise BadRequest(f"no checkpoint is suggested: {offer['text']}", hint="name one with --to-step")
     reseeded = secrets.randbelow(1 << 16) if offer["reseed"] else None

@@ -18,6 +18,7 @@ import uvicorn
 
 from stabilitybackend.cli.http_protocol import BoundedHttpProtocol, RubbishFilter
 from stabilitybackend.errors import SettingsError, StartError
+from stabilitybackend.settings import Settings
 from stabilityclient.wire import MAX_MESSAGE_BYTES
 
 __all__ = ["SERVER_FILE", "bind", "read_server_file", "serve", "server_config", "stops_as_exit"]
@@ -87,30 +88,20 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(
-    app: Any,
-    bound: socket.socket,
-    *,
-    data_dir: Path,
-    log_level: str = "warning",
-    trusted_proxies: str | None = None,
-    on_up: Callable[[str], None],
-) -> None:
+def serve(app: Any, bound: socket.socket, settings: Settings, on_up: Callable[[str], None]) -> None:
     """Serve ``app`` in this thread until SIGINT or SIGTERM.
 
     Args:
         app: the ASGI app.
         bound: from ``bind``; closed afterwards.
-        data_dir: gets ``server.json`` while the server is up.
-        log_level: uvicorn's.
-        trusted_proxies: see ``server_config``.
+        settings: their data folder has ``server.json`` while the server is up.
         on_up: called with the URL once requests are answered.
 
     Raises:
         StartError: the app did not start; its reason is in the log.
     """
-    url = _url(bound)
-    config = server_config(app, log_level=log_level, trusted_proxies=trusted_proxies)
+    url, data_dir = _url(bound), settings.data_dir
+    config = server_config(app, log_level=settings.log_level, trusted_proxies=settings.trusted_proxies)
     server = _AnnouncingServer(config, lambda: _announce(data_dir, url, on_up))
     _raise_open_files()
     try:

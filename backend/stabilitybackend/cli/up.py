@@ -50,14 +50,8 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iter
             stack.enter_context(FolderLock(settings.data_dir / "server.lock"))
             url, place = settings.redis_url, shown_url(settings.redis_url)
         server = asyncio.run(_check(settings, url))
-        serve(
-            _made(settings, url, plug_ins),
-            bound,
-            data_dir=settings.data_dir,
-            log_level=settings.log_level,
-            trusted_proxies=settings.trusted_proxies,
-            on_up=lambda address: on_up(address, f"{server} ({place})"),
-        )
+        app = _made(settings, url, plug_ins)
+        serve(app, bound, settings, lambda address: on_up(address, f"{server} ({place})"))
 
 
 def _made(settings: Settings, redis_url: str, plug_ins: Iterable[ModuleType]) -> FastAPI:

@@ -103,10 +103,10 @@ class SmallJob:
 
     def wait_health(self, condition: Callable[[dict[int, dict[str, Any]], dict[str, Any]], Any], what: str) -> Any:
         """Return what ``condition(ranks, agent_state)`` gives of a Health message that comes from now on."""
-        heard = len(self.gateway.healths)
+        before = len(self.gateway.healths)
 
         def newest() -> Any:
-            if len(self.gateway.healths) == heard:
+            if len(self.gateway.healths) == before:
                 return None
             health = self.gateway.healths[-1]
             return condition({entry["rank"]: entry for entry in health.ranks}, health.agent_state)
@@ -125,8 +125,8 @@ class SmallJob:
         nothing = dict.fromkeys(("stack", "stack_missing", "collectives", "collectives_missing"))
 
         def found() -> list[dict[str, Any]] | None:
-            told = [event.data for event in self.gateway.store.events("stacks", None)]
-            looks = [{**nothing, **look} for data in told if data["request"] == request for look in ranks_of(data)]
+            sent = [event.data for event in self.gateway.store.events("stacks", None)]
+            looks = [{**nothing, **look} for data in sent if data["request"] == request for look in ranks_of(data)]
             return looks if len(looks) >= ranks else None
 
         return wait_until(found, 20, f"{request}: the looks at {ranks} ranks")

@@ -1,6 +1,6 @@
 """A rank that gets into one state and stays there: ``python stuck_rank.py STATE FOLDER``. Says ``in`` when it is there.
 
-The heart beats ten times as fast as in a job, so that the tests see many beats soon.
+The heartbeat comes ten times as fast as in a job, so that the tests see many beats soon.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STATES = {each.__name__: each for each in (healthy, livelock, queue_get, c_sleep
 def usual_state(pid: int) -> str:
     """Return the state in /proc that a process is most often seen in.
 
-    Who spins sleeps for an instant while its heart has the interpreter's lock: seen in 14 of 7,100 looks.
+    Who spins sleeps for an instant while its heartbeat thread has the interpreter's lock: seen in 14 of 7,100 looks.
     """
     states = []
     for _ in range(9):

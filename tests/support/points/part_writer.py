@@ -27,10 +27,10 @@ def main() -> None:
     print("writing", flush=True)
     try:
         make_part(place, [(SeriesKey("loss", 0, 0, ""), Rows(np.arange(count), values, values))])
-        said = {"code": "written"}
+        report = {"code": "written"}
     except ArchiveError as error:
-        said = {"code": error.code, "message": error.message, "hint": error.hint, "file": error.facts["file"]}
-    print(json.dumps({**said, "names": place.names("run")}))
+        report = {"code": error.code, "message": error.message, "hint": error.hint, "file": error.facts["file"]}
+    print(json.dumps({**report, "names": place.names("run")}))
 
 
 if __name__ == "__main__":
