@@ -27,9 +27,11 @@ _ASK = "call init() after init_process_group(), or set RANK, LOCAL_RANK, WORLD_S
 
 def torch_identity() -> tuple[int, int] | None:
     """Return the rank and the ranks of the job as torch.distributed says, None where it is not initialised (yet)."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    from stabilityclient.rank_state.flight_recorder import has_group
+
+    if not has_group(sys.modules):
         return None
+    distributed = sys.modules["torch.distributed"]
     return int(distributed.get_rank()), int(distributed.get_world_size())
 
 

@@ -6,10 +6,10 @@ import fcntl
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from stabilityclient import __version__
 from stabilityclient.agent.sources import Sources
+from stabilityclient.sidecar import read_json
 from stabilityclient.wire import Hello
 
 __all__ = ["lock_folder", "make_hello"]
@@ -36,8 +36,9 @@ def lock_folder(folder: Path, wait_s: float) -> int | None:
             return fd
 
 
-def make_hello(facts: dict[str, Any], agent: str, node: str, sources: Sources) -> Hello:
+def make_hello(folder: Path, agent: str, node: str, sources: Sources) -> Hello:
     """Return the first message of a connection, from ``run.json`` and the sources on disk."""
+    facts = read_json(str(folder / "run.json"))
     config = facts.get("config")
     return Hello(
         run_id=str(facts.get("run_id") or ""),

@@ -66,24 +66,23 @@ class AgentService:
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._folder = folder
-        self._facts = read_json(str(folder / "run.json"))
         self._log = AgentLog(sys.stderr)
         plugins.load(environ, self._log.write)
         self._drain_s = _number(environ.get("STABILITY_DRAIN_S"), DEFAULT_DRAIN_S)
         limit = int(_number(environ.get("STABILITY_SPOOL_MIB"), DEFAULT_SPOOL_MIB) * 1024 * 1024)
-        self._node = node_name(environ)
+        node = node_name(environ)
         self._agent_file = StateFile(folder / "agent" / "agent.json")
         self._cursor_file = StateFile(folder / "agent" / "cursor.json")
         before = self._cursor_file.read()
         self._sources = Sources(folder, read_as(before.get("acked"), dict[str, int]))
-        self._own = AgentEvents(folder, self._node, limit, self._log.write)
+        self._own = AgentEvents(folder, node, limit, self._log.write)
         self._checkpoints = CheckpointWatch(before.get("checkpoints"))
         self._reported_deaths: set[str] = read_as(before.get("deaths"), set[str])
         self._kernel = KernelLog(environ=environ)
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
         stacks = StackTaker(folder, self._sources, self._own.event)
-        self._restart = Restarter(folder, self._node, self._sources)
-        task: Handler = partial(tasks.carry_out, folder=str(folder), node=self._node)
+        self._restart = Restarter(folder, node, self._sources)
+        task: Handler = partial(tasks.carry_out, folder=str(folder), node=node)
         handlers = {"dump_stacks": stacks.carry_out, "restart": self._restart.carry_out, "task": task}
         self._agent_commands = AgentCommands(handlers, self._answer, before.get("orders"), self._remember)
         self._gpus = GpuMonitor(
@@ -112,7 +111,7 @@ class AgentService:
         self._polls = 0
         self._over_since: float | None = None
         self._started = time.monotonic()
-        url = environ.get("STABILITY_URL") or str(self._facts.get("url") or DEFAULT_URL)
+        url = environ.get("STABILITY_URL") or str(read_json(str(folder / "run.json")).get("url") or DEFAULT_URL)
         self._uplink = Uplink(
             url,
             environ.get("STABILITY_API_KEY") or None,
@@ -273,8 +272,7 @@ class AgentService:
 
     def _hello(self) -> Hello:
         self._discover()
-        facts = self._facts or read_json(str(self._folder / "run.json"))
-        return make_hello(facts, self._own.name, self._node, self._sources)
+        return make_hello(self._folder, self._own.name, self._own.node, self._sources)
 
     def _health_message(self) -> Health:
         for source in self._sources:

@@ -12,6 +12,7 @@ import sys
 import time
 
 from stabilityclient.errors import NotReadyError
+from stabilityclient.rank_state.flight_recorder import has_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,9 +194,6 @@ def arbiter_for(run_folder: str, one_node: bool, command_id: str, attempt: int) 
 
 def find_store() -> Any | None:
     """Return the default store of torch.distributed if this process has one. Imports nothing."""
-    distributed = sys.modules.get("torch.distributed")
     core = sys.modules.get("torch.distributed.distributed_c10d")
-    if distributed is None or core is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
     getter = getattr(core, "_get_default_store", None)
-    return getter() if getter is not None else None
+    return getter() if getter is not None and has_group(sys.modules) else None

@@ -16,7 +16,6 @@ from stabilityclient.agent.folder import lock_folder, make_hello
 from stabilityclient.agent.sources import Sources
 from stabilityclient.agent.upload.uplink import Uplink
 from stabilityclient.errors import StabilityError
-from stabilityclient.sidecar import read_json
 from stabilityclient.wire import Hello
 
 __all__ = ["ImportFailed", "UploadReport", "upload"]
@@ -116,7 +115,6 @@ async def _upload(folder: Path, url: str, api_key: str | None, progress: Callabl
 
 
 def _hello(folder: Path, sources: Sources) -> Hello:
-    facts = read_json(str(folder / "run.json"))
     ranks = sources.ranks()
     node = ranks[0].info.node if ranks else os.uname().nodename
-    return make_hello(facts, f"a{time.time_ns():x}-{os.getpid()}", node, sources)
+    return make_hello(folder, f"a{time.time_ns():x}-{os.getpid()}", node, sources)
