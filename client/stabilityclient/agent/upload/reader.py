@@ -27,7 +27,7 @@ from stabilityclient.spool import (
     chunk_name,
 )
 
-__all__ = ["SpoolReader", "chunk_numbers"]
+__all__ = ["SpoolReader", "chunk_numbers", "first_seq"]
 
 #: How long a record may look wrong before it counts as damaged, seconds. On machines that reorder writes a reader can
 #: see a length before the bytes; a writer is done with both within microseconds.
@@ -89,7 +89,7 @@ class SpoolReader:
         self.next_seq = seq
         chosen = None
         for number in numbers:
-            first = self._first_seq(number)
+            first = first_seq(self._folder, number)
             if first is None:
                 continue
             if chosen is None or first <= seq:
@@ -346,7 +346,7 @@ class SpoolReader:
 
     def _open(self, number: int) -> int | None:
         """Map a chunk and return the number of its first record; None where it is not there or is no chunk."""
-        first = self._first_seq(number)
+        first = first_seq(self._folder, number)
         if first is None:
             return None
         with open(os.path.join(self._folder, chunk_name(number)), "rb") as file:
@@ -359,18 +359,6 @@ class SpoolReader:
         self._pos = CHUNK_HEADER_BYTES
         return first
 
-    def _first_seq(self, number: int) -> int | None:
-        try:
-            with open(os.path.join(self._folder, chunk_name(number)), "rb") as file:
-                head = file.read(CHUNK_HEADER.size)
-                size = os.fstat(file.fileno()).st_size
-        except OSError:  # gone, not readable, or something else lies there
-            return None
-        if len(head) < CHUNK_HEADER.size or size < CHUNK_BYTES:
-            return None
-        magic, version, _, first = CHUNK_HEADER.unpack(head)
-        return first if magic == SPOOL_MAGIC and version == SPOOL_VERSION else None
-
 
 def chunk_numbers(folder: str) -> list[int]:
     """Return the numbers of the chunks in a source's folder, in order; none where it can't be read."""
@@ -379,3 +367,17 @@ def chunk_numbers(folder: str) -> list[int]:
     except OSError:
         return []
     return sorted(int(name[:-6]) for name in names if name.endswith(".spool") and name[:-6].isdigit())
+
+
+def first_seq(folder: str, number: int) -> int | None:
+    """Return the number of a chunk's first record, None where it is not there or is no chunk."""
+    try:
+        with open(os.path.join(folder, chunk_name(number)), "rb") as file:
+            head = file.read(CHUNK_HEADER.size)
+            size = os.fstat(file.fileno()).st_size
+    except OSError:  # gone, not readable, or something else lies there
+        return None
+    if len(head) < CHUNK_HEADER.size or size < CHUNK_BYTES:
+        return None
+    magic, version, _, first = CHUNK_HEADER.unpack(head)
+    return first if magic == SPOOL_MAGIC and version == SPOOL_VERSION else None

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from stabilityclient.agent.sources import Source, Sources
-from stabilityclient.agent.upload.reader import chunk_numbers
-from stabilityclient.spool import CHUNK_BYTES, CHUNK_HEADER, chunk_name
+from stabilityclient.agent.upload.reader import chunk_numbers, first_seq
+from stabilityclient.spool import CHUNK_BYTES, chunk_name
 
 __all__ = ["RETAIN_BYTES", "SpoolCleaner"]
 
@@ -56,24 +56,15 @@ class SpoolCleaner:
 
 def _remove_confirmed(source: Source, keep_chunks: int) -> None:
     numbers = chunk_numbers(str(source.folder))
-    # A chunk is confirmed when the next one begins at or below the first number that is not.
+    # A chunk is confirmed when a later one begins at or below the first number that is not.
     confirmed = 0
-    for following in numbers[1:]:
-        first = _first_seq(source, following)
-        if first is None or first > source.acked + 1:
+    for at, number in enumerate(numbers):
+        first = first_seq(str(source.folder), number)
+        if first is not None and first > source.acked + 1:
             break
-        confirmed += 1
+        confirmed = confirmed if first is None else at
     for number in numbers[: max(0, confirmed - keep_chunks)]:
         try:
             os.unlink(source.folder / chunk_name(number))
         except OSError:
             return  # not ours, or gone already: the next sweep tries again
-
-
-def _first_seq(source: Source, number: int) -> int | None:
-    try:
-        with open(source.folder / chunk_name(number), "rb") as file:
-            head = file.read(CHUNK_HEADER.size)
-    except OSError:
-        return None
-    return int(CHUNK_HEADER.unpack(head)[3]) if len(head) == CHUNK_HEADER.size else None
