@@ -33,7 +33,7 @@ from stabilitybackend.http_guard import HttpGuard, security_headers
 from stabilitybackend.ingest.gateway import Gateway
 from stabilitybackend.ingest.gateway import router as agent_router
 from stabilitybackend.ingest.ingest import Ingest
-from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.metrics import ServerMetrics, registry
 from stabilitybackend.origins import Origins
 from stabilitybackend.process.collector import CycleCollector

@@ -28,15 +28,7 @@ from stabilitybackend.schema.server import Me
 from stabilitybackend.sessions import Sessions, digest, session_of
 from stabilitybackend.settings import Settings
 
-__all__ = [
-    "SCOPES",
-    "USUAL_SCOPES",
-    "ApiKey",
-    "Authenticator",
-    "KeyRing",
-    "Principal",
-    "check_exposure",
-]
+__all__ = ["SCOPES", "USUAL_SCOPES", "ApiKey", "Authenticator", "KeyRing", "Principal", "check_exposure"]
 
 #: What a key may allow: send data; see everything; order commands and acknowledge incidents; delete runs and read the
 #: audit log.

@@ -13,7 +13,7 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.ingest.ingest import Ingest, StoredFrames
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.manager import RunManager

@@ -22,10 +22,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from stabilitybackend.liveness.settings import Limits
 from stabilityclient import run_components
 
-__all__ = ["AFTER_LOOP", "FACTOR", "LONG_FLOOR_S", "Budgets", "Seen", "is_long"]
+__all__ = ["AFTER_LOOP", "FACTOR", "LONG_FLOOR_S", "Budgets", "Limits", "Seen", "is_long"]
 
 #: What clients show of a rank that has left the loop of its steps and declares no phase: no more is known of it than of
 #: one without a phase.
@@ -74,6 +73,22 @@ def is_long(phase: str) -> bool:
     if not words.isdisjoint(_A_STEP):
         words.discard("load")
     return not _LONG.isdisjoint(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of the learned budgets, all in seconds.
+
+    Args:
+        hang_floor_s: a rank may always stall so long before that is called a hang (``STABILITY_HANG_FLOOR_S``).
+        hang_ceiling_s: no learned budget of a usual phase is longer (``STABILITY_HANG_CEILING_S``).
+        agent_lost_s: an agent may be silent so long before that is reported (``STABILITY_AGENT_LOST_S``). Above 20: an
+            agent that was stopped for 20 s and goes on has harmed nothing.
+    """
+
+    hang_floor_s: float = 10.0
+    hang_ceiling_s: float = 1_800.0
+    agent_lost_s: float = 30.0
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.liveness.job_snapshot import JobSnapshot
 from stabilitybackend.liveness.rank_watch import RankWatch, number
-from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, Dump, DumpBook
 from stabilitybackend.liveness.stacks.parse import DEPTH, ParsedFrame, in_long_work
 

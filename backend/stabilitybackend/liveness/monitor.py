@@ -15,7 +15,7 @@ from operator import attrgetter
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.liveness.agents import SILENT_AFTER_S, AgentBook
-from stabilitybackend.liveness.budgets import Budgets, Seen
+from stabilitybackend.liveness.budgets import Budgets, Limits, Seen
 from stabilitybackend.liveness.death.causes import known_beside
 from stabilitybackend.liveness.death.monitor import DeathMonitor, reported_by
 from stabilitybackend.liveness.duplicate_ranks import DuplicateRanks
@@ -27,7 +27,6 @@ from stabilitybackend.liveness.job_snapshot import JobSnapshot, JobStart, of_ear
 from stabilitybackend.liveness.job_status import how_it_ended, how_it_runs
 from stabilitybackend.liveness.rank_status import Overdue, RankStatuses, judge_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch
-from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.stacks.dumps import DumpBook, DumpRequest
 from stabilitybackend.process.slices import at_once

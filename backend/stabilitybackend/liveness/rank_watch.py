@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from stabilitybackend.liveness.budgets import Budgets, Seen, is_long
-from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.liveness.budgets import Budgets, Limits, Seen, is_long
 from stabilitybackend.schema.health import GpuOfRank, Proc, RankHealth
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.

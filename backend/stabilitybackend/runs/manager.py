@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from stabilitybackend.errors import AgentGone, ArchiveError, Conflict, NotFound, StabilityBoardError, Unavailable
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.keys import check_run_id
-from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.lineage.tree import undoable
-from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.process.slices import Slices
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import redis_errors

@@ -6,9 +6,8 @@ import pytest
 
 from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.liveness.budgets import Budgets, is_long
+from stabilitybackend.liveness.budgets import Budgets, Limits, is_long
 from stabilitybackend.liveness.monitor import LivenessMonitor
-from stabilitybackend.liveness.settings import Limits
 from support.saved_state import taken_over
 from support.watched_job import START, Job, kinds, source
 

@@ -16,7 +16,7 @@ from stabilitybackend.audit import AuditLog
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.process.tasks import end
 from stabilitybackend.runs.archiving import retention
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles

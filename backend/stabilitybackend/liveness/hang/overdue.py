@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from stabilitybackend.liveness.agents import SILENT_AFTER_S
-from stabilitybackend.liveness.budgets import AFTER_LOOP, Budgets
+from stabilitybackend.liveness.budgets import AFTER_LOOP, Budgets, Limits
 from stabilitybackend.liveness.hang.suspects import furthest_back
 from stabilitybackend.liveness.rank_watch import RankWatch
-from stabilitybackend.liveness.settings import Limits
 
 #: So often the others' newest step may grow while a rank is stalled that reports each step: ranks are a step or two
 #: apart.
