@@ -29,7 +29,6 @@ class Heartbeat:
     Args:
         url: of the watcher; may itself hold a token, so it is never shown.
         well: whether live runs are judged and what comes is stored.
-        every_s: seconds between two beats.
 
     Attributes:
         sent: beats that were taken. missed: those that were not, or were not sent because something is wrong.

@@ -18,8 +18,6 @@ class Lease:
     """A lock that expires: held while it is renewed in time, judged by this process's own monotonic clock.
 
     Args:
-        redis: client.
-        key: the lock's key.
         owner: unique to this process start.
         ttl_s: after so many seconds without renewal another process may take it.
     """

@@ -26,12 +26,10 @@ class Record:
 
     Args:
         told: ``""`` nothing, ``open`` or ``over``.
-        severity: severity that was reported last, ``""`` for none.
-        version: version of the incident that was reported last.
+        severity, version: of the incident as it was reported last, ``""`` and 0 for none.
         sending: change that is on its way: written right before the first byte leaves, cleared when the fate is known.
             Found after a crash it means that the message may have arrived.
-        sending_version: version of the incident in that message.
-        sending_severity: severity in that message.
+        sending_version, sending_severity: of the incident in that message.
     """
 
     told: str = ""
@@ -60,10 +58,6 @@ class NotificationLog:
     """The records of one receiver.
 
     The keys lie beside the stream they belong to, and so in its hash slot: ``<stream>:told:<sink>:<incident id>``.
-
-    Args:
-        redis: client of the server that holds the streams.
-        sink: name of the receiver.
     """
 
     def __init__(self, redis: Redis, sink: str) -> None:

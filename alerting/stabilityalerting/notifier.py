@@ -62,10 +62,7 @@ class Notifier:
     longer than the time-out can get a message twice.
 
     Args:
-        sink: the receiver.
-        notifications: what it knows.
-        base_url: address of the pages, for links.
-        retry_policy: pauses and bounds.
+        notifications: what the receiver knows. base_url: of the pages, for links.
         may_send: asked before each attempt; False breaks the delivery off.
         stop: set when the service ends.
     """

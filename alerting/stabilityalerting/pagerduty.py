@@ -27,7 +27,6 @@ class PagerDutySink(HttpSink):
     Args:
         routing_key: the integration key of the service, a secret.
         url: where to post; another address is for tests and for the EU region.
-        min_severity: milder incidents page nobody.
 
     Source: https://developer.pagerduty.com/docs/send-alert-event
     """

@@ -56,12 +56,9 @@ class AlertingService:
     the next one to take over.
 
     Args:
-        redis: client of the server that holds the streams.
         list_streams: gives the names of the streams, asked again about once a second.
         sinks: the receivers; none: the service idles and says so.
-        base_url: address of the pages, for links.
-        clock: unix seconds now.
-        retry_policy: pauses and bounds of the delivery.
+        base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.
     """
 

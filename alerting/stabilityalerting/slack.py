@@ -25,7 +25,6 @@ class SlackSink(HttpSink):
 
     Args:
         url: the webhook's address; whoever has it can post, so it is a secret.
-        min_severity: milder incidents are not sent.
 
     Source: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
     """

@@ -20,8 +20,6 @@ class Job:
     """One event on its way to one receiver.
 
     Args:
-        alert: the incident's state in the event.
-        sink: the receiver.
         record: what the receiver knows of the incident.
         change: what there is to report, set by the stage ``news``.
     """

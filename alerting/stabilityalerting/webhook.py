@@ -52,7 +52,6 @@ class WebhookSink(HttpSink):
         url: where to post; may itself hold a token, so it is treated as a secret.
         secret: key of the signature.
         clock: unix seconds now, for the signature.
-        min_severity: milder incidents are not sent.
     """
 
     name = "webhook"

@@ -27,9 +27,6 @@ def read_as(value: object, kind: type[_T]) -> _T:
 class StateFile:
     """One JSON object on disk, written whole and only when it changed.
 
-    Args:
-        path: of the file.
-
     Attributes:
         error: why the newest value is not on disk; empty while it is.
     """

@@ -26,11 +26,7 @@ _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
 def has_group(modules: Mapping[str, Any]) -> bool:
-    """Return whether this process is in a process group of torch, so that a Flight Recorder could tell something.
-
-    Args:
-        modules: ``sys.modules``.
-    """
+    """Return whether a process with these ``sys.modules`` is in a process group of torch."""
     distributed = modules.get("torch.distributed")
     return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
 

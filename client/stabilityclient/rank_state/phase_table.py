@@ -50,11 +50,7 @@ class PhaseEntry:
 
 
 class PhaseTable:
-    """Writer of the table in a mapped slot.
-
-    Args:
-        memory: the slot's.
-    """
+    """Writer of the table in the ``memory`` of a mapped slot."""
 
     def __init__(self, memory: mmap | bytearray) -> None:
         self._memory = memory

@@ -28,9 +28,7 @@ class Downlink:
     """Writes commands where the ranks read them.
 
     Args:
-        run_folder: of the run on this node.
         log: takes a text about a command that can't be delivered.
-        now: unix seconds.
     """
 
     def __init__(self, run_folder: Path, log: Callable[[str], None], now: Callable[[], float] = time.time) -> None:

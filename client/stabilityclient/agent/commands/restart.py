@@ -87,8 +87,7 @@ class Restarter:
     """Ends the ranks of this node on command.
 
     Args:
-        folder: run folder of this node. node: its name. sources: its ranks.
-        now: unix seconds. gone_s: see GONE_S.
+        folder: run folder of this node. node: its name. sources: its ranks. gone_s: see GONE_S.
     """
 
     def __init__(

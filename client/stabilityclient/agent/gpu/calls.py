@@ -35,10 +35,7 @@ class Hanging(NamedTuple):
 
 
 class CallWatch:
-    """Makes the calls of one thread.
-
-    Args:
-        module: pynvml.
+    """Makes the calls of one thread to ``module``, pynvml.
 
     Attributes:
         current: the call that runs, None between two. Read by other threads.

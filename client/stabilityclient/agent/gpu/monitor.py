@@ -57,7 +57,6 @@ class GpuMonitor:
         emit: takes the type (``gpu``, ``gpu_inventory``, ``gpu_note``, ``kernel``) and the data of an event.
         row: takes the values of one sample. ranks: returns the newest process of each rank of this node, dead or alive.
         kernel_log: whether the kernel's log is read.
-        poll_s: seconds between two cheap samples.
     """
 
     def __init__(
@@ -131,11 +130,7 @@ class GpuMonitor:
         return found
 
     def device_of(self, pid: int, local_rank: int | None) -> dict[str, Any] | None:
-        """Return ``{"index","uuid"}`` of the GPU on which a rank computes, None where that is not known.
-
-        Args:
-            pid: of the rank. local_rank: on this node.
-        """
+        """Return ``{"index","uuid"}`` of the GPU on which a rank computes, None where that is not known."""
         gpu = self._device(pid, local_rank)
         return None if gpu is None else {"index": gpu.index, "uuid": gpu.uuid}
 

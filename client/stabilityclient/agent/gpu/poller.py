@@ -26,9 +26,6 @@ MAX_SAMPLES = 16
 class GpuPoller:
     """Samples for the agent's life. Only its own thread, and the listener's, ever wait for NVML.
 
-    Args:
-        poll_s: seconds between two cheap samples.
-
     Attributes:
         samples: what was seen. events: what NVML reported. Both are taken by the agent's loop.
         wants_pids: whether the next samples ask which processes compute on each GPU.

@@ -23,7 +23,6 @@ class SpoolCleaner:
 
     Args:
         limit_bytes: of all spools of the run here; confirmed chunks take at most half of it.
-        now: monotonic seconds.
     """
 
     def __init__(self, limit_bytes: int, now: Callable[[], float] = time.monotonic) -> None:

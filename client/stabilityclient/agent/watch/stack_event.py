@@ -31,7 +31,7 @@ def stack_events(request: str, ranks: Iterable[Mapping[str, Any]]) -> list[dict[
     """Return the data of the ``stacks`` events (docs/wire.md) for one request.
 
     Args:
-        request: id of the order.
+        request: id of the command.
         ranks: what was seen of each, with the text of its stacks under ``stack`` and the members of each process group
             as a list under ``collectives.pgs[].ranks``. What is None is left out.
     """

@@ -74,7 +74,6 @@ class StackTaker:
     """Carries out ``dump_stacks``.
 
     Args:
-        run_folder: of the run on this node. sources: its ranks.
         report: sends an event: ``report(kind, step, data)``.
     """
 

@@ -102,11 +102,7 @@ def number_gaps(sources: Iterable[Source]) -> list[Gap]:
 
 
 def duplicate_ranks(sources: list[Source], now: float) -> list[Gap]:
-    """Return ranks of which two processes live: two jobs with one run id.
-
-    Args:
-        sources: processes that live. now: unix seconds.
-    """
+    """Return ranks of which two of these living processes are one: two jobs with one run id."""
     by_rank: dict[int, list[Source]] = {}
     for source in sources:
         same = by_rank.setdefault(source.info.rank or 0, [])
@@ -124,11 +120,7 @@ def duplicate_ranks(sources: list[Source], now: float) -> list[Gap]:
 
 
 class SpoolDisk:
-    """The disk on which the spool lies.
-
-    Args:
-        folder: run folder. limit_bytes: of the spool. now: monotonic seconds.
-    """
+    """The disk on which the spool lies, of ``limit_bytes`` at most."""
 
     def __init__(self, folder: Path, limit_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
