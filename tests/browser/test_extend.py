@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,7 @@ import pytest
 
 from stabilitybackend import plugins
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from support.gateway_stack import RawAgent
+from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.ports import free_port
 from support.processes import Server
@@ -56,19 +54,13 @@ LISTEN = """() => { window.forbidden = []; document.addEventListener("securitypo
 }"""
 
 
-async def _fill(url: str) -> None:
-    async with RawAgent(url) as agent:
-        await agent.begin(Job().rows(range(1, 60)))
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("extend")
     (trouble := folder / "trouble.py").write_text(TROUBLE)
     pages = plugins.load({"STABILITY_PLUGINS": f"{trouble}{os.pathsep}{EXAMPLE}"})
     with EmbeddedRedis(folder) as redis, RunningServer(redis.url, folder / "data", plug_ins=pages) as server:
-        with ThreadPoolExecutor(1) as thread:  # Playwright's loop may run in this one
-            thread.submit(lambda: asyncio.run(_fill(server.agent_url))).result()
+        log_frames(server.url, Job().rows(range(1, 60)))
         server.wait_for("/runs", lambda found: found["runs"], "the run is there")
         yield server
 

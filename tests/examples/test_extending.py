@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.gateway_stack import RawAgent
+from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.nvml.fake_nvml import FakeNvml
 from support.ports import free_port
@@ -67,13 +66,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, phone: Phone) -> Iterator[S
 
 def log(server: Server, run_id: str, metric: str, values: list[float]) -> None:
     """Log a run of one metric beside its loss."""
-
-    async def send() -> None:
-        rows = Job().rows(range(1, len(values) + 1), {"loss": [2.0] * len(values), metric: values})
-        async with RawAgent(f"{server.url.replace('http', 'ws')}/api/v1/agent") as agent:
-            await agent.begin(rows, run_id=run_id)
-
-    asyncio.run(send())
+    rows = Job().rows(range(1, len(values) + 1), {"loss": [2.0] * len(values), metric: values})
+    log_frames(server.url, rows, run_id=run_id)
 
 
 def test_the_server_lists_the_plug_ins_that_it_loaded(server: Server) -> None:

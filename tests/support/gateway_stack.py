@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -37,7 +38,7 @@ from stabilityclient.wire import (
 )
 from support.waiting import wait_until
 
-__all__ = ["SOURCE", "RawAgent", "RecordingServices", "RunningGateway", "event_frame", "frame", "points"]
+__all__ = ["SOURCE", "RawAgent", "RecordingServices", "RunningGateway", "event_frame", "frame", "log_frames", "points"]
 
 SOURCE = SourceInfo("r0-1", rank=0, world_size=1, local_rank=0, node="n0", pid=7, started=1.0)
 
@@ -207,3 +208,14 @@ class RawAgent:
         """Say hello with the source of these frames, and store them."""
         await self.hello(run_id, sources=[frames[0].source])
         await self.store(*frames)
+
+
+def log_frames(url: str, *frames: Frame, run_id: str = "run-1") -> None:
+    """Store frames by an agent of its own at a server, from a thread: a browser's event loop may run in this one."""
+
+    async def send() -> None:
+        async with RawAgent(f"{url.replace('http', 'ws')}/api/v1/agent") as agent:
+            await agent.begin(*frames, run_id=run_id)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, send()).result()

@@ -15,7 +15,7 @@ import pytest
 from stabilitybackend.auth import KeyRing
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from support.gateway_stack import RawAgent
+from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.server_stack import RunningServer
 from support.waiting import wait_until
@@ -94,12 +94,6 @@ def evil() -> Iterator[str]:
         thread.join()
 
 
-async def _fill(url: str) -> None:
-    job = Job()
-    async with RawAgent(url) as agent:
-        await agent.begin(job.rows(range(1, 60)))
-
-
 async def _key(redis_url: str, *scopes: str) -> str:
     redis = make_redis(redis_url)
     _, text = await KeyRing(redis).create("visitor", scopes)
@@ -122,7 +116,7 @@ def redis_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def server(redis_of_its_own: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with RunningServer(redis_of_its_own, tmp_path_factory.mktemp("data")) as server:
-        _run(_fill(server.agent_url))
+        log_frames(server.url, Job().rows(range(1, 60)))
         server.wait_for("/runs/run-1", lambda run: run["last_step"] == 59, "the run is there")
         yield server
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +12,7 @@ from stabilitybackend.detectors.engine.base import Detector, Finding, Point
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.schema.kinds import KINDS, IncidentKind
-from support.gateway_stack import RawAgent
+from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.server_stack import RunningServer
 
@@ -62,19 +60,13 @@ class ClockSkewDetector(Detector):
         ]
 
 
-async def _fill(url: str) -> None:
-    offsets = [0.1] * 50 + [7.0] + [0.1] * 9
-    async with RawAgent(url) as agent:
-        await agent.begin(Job().rows(range(1, 61), {"loss": [2.0] * 60, "clock_offset_s": offsets}))
-
-
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
     monkeypatch.setitem(KINDS, KIND.name, KIND)
     monkeypatch.setitem(DETECTORS, ClockSkewDetector.name, ClockSkewDetector)
     with EmbeddedRedis(tmp_path) as redis, RunningServer(redis.url, tmp_path / "data") as server:
-        with ThreadPoolExecutor(1) as thread:  # the browser's own loop runs in this one
-            thread.submit(lambda: asyncio.run(_fill(server.agent_url))).result()
+        offsets = [0.1] * 50 + [7.0] + [0.1] * 9
+        log_frames(server.url, Job().rows(range(1, 61), {"loss": [2.0] * 60, "clock_offset_s": offsets}))
         server.wait_for("/runs/run-1/incidents", lambda found: found["incidents"], "the clock is an incident")
         yield server
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.gateway_stack import RawAgent
+from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.server_stack import RunningServer
 
@@ -26,22 +24,15 @@ LISTEN = """() => {
 }"""
 
 
-async def _fill(url: str) -> None:
-    job = Job()
-    calm = [2.0 + 0.01 * (i % 3) for i in range(150)]
-    values = {"loss": calm + [6.0] * 9, "grad_norm": calm + [9.0] * 9, "lr": [0.1] * 159}
-    async with RawAgent(url) as agent:
-        await agent.begin(job.rows(range(1, 160), values))
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     from stabilitybackend.redis_server.embedded import EmbeddedRedis
 
     folder = tmp_path_factory.mktemp("policy")
     with EmbeddedRedis(folder) as redis, RunningServer(redis.url, folder / "data") as server:
-        with ThreadPoolExecutor(1) as thread:  # Playwright's loop may run in this one
-            thread.submit(lambda: asyncio.run(_fill(server.agent_url))).result()
+        calm = [2.0 + 0.01 * (i % 3) for i in range(150)]
+        values = {"loss": calm + [6.0] * 9, "grad_norm": calm + [9.0] * 9, "lr": [0.1] * 159}
+        log_frames(server.url, Job().rows(range(1, 160), values))
         server.wait_for("/runs/run-1/incidents", lambda found: found["incidents"], "the spike is an incident")
         yield server
 

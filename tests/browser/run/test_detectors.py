@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.gateway_stack import RawAgent
+from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.ports import free_port
 from support.processes import Server
@@ -27,21 +25,12 @@ SPIKES = (200, 300, 400)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with one run of three spikes."""
-    port = free_port()
-    with Server(tmp_path_factory.mktemp("detectors") / "data", port) as server:
-        # In a thread of its own: the browser of an earlier module may have an event loop in this one.
-        sender = threading.Thread(target=lambda: asyncio.run(_send(f"ws://127.0.0.1:{port}/api/v1/agent")))
-        sender.start()
-        sender.join()
+    with Server(tmp_path_factory.mktemp("detectors") / "data", free_port()) as server:
+        steps = range(1, 501)
+        losses = [9.0 if any(at <= s < at + 6 for at in SPIKES) else 2.0 + 0.01 * math.sin(s) for s in steps]
+        log_frames(server.url, Job().rows(steps, {"loss": losses}), run_id="r")
         server.wait_for("/runs/r/incidents", lambda found: len(found["incidents"]) == len(SPIKES), "all are found")
         yield server
-
-
-async def _send(url: str) -> None:
-    job, steps = Job(), range(1, 501)
-    losses = [9.0 if any(at <= s < at + 6 for at in SPIKES) else 2.0 + 0.01 * math.sin(s) for s in steps]
-    async with RawAgent(url) as agent:
-        await agent.begin(job.rows(steps, {"loss": losses}), run_id="r")
 
 
 def settings(server: Server) -> Any:

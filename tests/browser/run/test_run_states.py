@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +11,7 @@ from redis import Redis
 
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from stabilityclient.wire import Frame
-from support.gateway_stack import RawAgent
+from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.server_stack import RunningServer
 
@@ -30,23 +27,11 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
         yield redis.url
 
 
-def send(server: RunningServer, *frames: Frame) -> None:
-    """Store each frame by an agent of its own; in a thread, for the browser's own loop runs in this one."""
-
-    async def store() -> None:
-        for frame in frames:
-            async with RawAgent(server.agent_url) as agent:
-                await agent.begin(frame)
-
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, store()).result()
-
-
 def test_a_run_that_the_server_fails_at_is_listed_as_failed_and_its_page_says_why(
     redis_url: str, tmp_path: Path, open_page: OpenPage
 ) -> None:
     with RunningServer(redis_url, tmp_path / "data") as server:
-        send(server, Job().rows(range(1, 60)))
+        log_frames(server.url, Job().rows(range(1, 60)))
         server.wait_for("/runs/run-1", lambda run: run["last_step"] == 59, "it is there")
     with Redis.from_url(redis_url) as redis:
         redis.set(RunKeys("run-1").undone, "no set")  # no version can read it
@@ -68,7 +53,8 @@ def test_a_job_that_was_started_again_and_went_on_has_a_segment_and_no_fork(
 ) -> None:
     old, new = [Job(rank, 1, 2) for rank in (0, 1)], [Job(rank, 2, 2) for rank in (0, 1)]
     with RunningServer(redis_url, tmp_path / "data") as server:
-        send(server, *[job.rows(range(1, 101)) for job in old], *[job.rows(range(101, 141)) for job in new])
+        for frame in [*(job.rows(range(1, 101)) for job in old), *(job.rows(range(101, 141)) for job in new)]:
+            log_frames(server.url, frame)
         server.wait_for("/runs/run-1", lambda run: run["last_step"] == 140, "both launches are there")
         page = open_page(f"{server.url}/runs/run-1")
         page.wait_for_selector("#lineage .segment.head")
