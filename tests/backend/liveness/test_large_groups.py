@@ -9,8 +9,8 @@ from stabilitybackend.liveness.stacks.collectives import (
     Joined,
     Recorder,
     finding_wavefront,
-    wavefront,
 )
+from stabilitybackend.process.slices import at_once
 
 
 class _Counted(int):
@@ -28,7 +28,7 @@ def lookups(count: int) -> int:
     group = Group("0", "default_pg", tuple(map(_Counted, range(count))))
     recorder = Recorder((Joined(group, 9, 8),), (Active(group, 9, "all_reduce", "[4]"),))
     _Counted.lookups = 0
-    front = wavefront(dict.fromkeys(group.ranks[::2], recorder))
+    front = at_once(finding_wavefront(dict.fromkeys(group.ranks[::2], recorder)))
     assert front.silent == list(range(1, count, 2))
     assert all(front.waiting(rank) is front.stuck[0] for rank in group.ranks[::2])
     return _Counted.lookups

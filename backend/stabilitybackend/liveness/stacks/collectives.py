@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from stabilitybackend.liveness.format import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
-from stabilitybackend.process.slices import at_once
 from stabilitybackend.schema.ranks import StuckCollective
 
 #: Process groups and active collectives read of one rank: a rank of a 4D parallel job is in about ten.
@@ -33,7 +32,7 @@ _SAME_SIZES = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "barr
 #: Operations between two ranks: their numbers do not show who is missing.
 _BETWEEN_TWO = re.compile(r"^(i?send|i?recv|batch_isend_irecv|coalesced)\b|[ _](send|recv)\b")
 
-__all__ = ["Active", "Collective", "Group", "Joined", "Wavefront", "finding_wavefront", "read", "wavefront"]
+__all__ = ["Active", "Collective", "Group", "Joined", "Wavefront", "finding_wavefront", "read"]
 
 
 class Group(NamedTuple):
@@ -179,13 +178,11 @@ def _entries(value: object, most: int) -> Iterable[Mapping[str, Any]]:
     return [one for one in value[:most] if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
-def wavefront(recorders: Mapping[int, Recorder]) -> Wavefront:
-    """Return where the collectives of a job are stuck, by the Flight Recorders of the ranks that could be read."""
-    return at_once(finding_wavefront(recorders))
-
-
 def finding_wavefront(recorders: Mapping[int, Recorder]) -> Generator[None, None, Wavefront]:
-    """The same in slices: it yields where others may be served."""
+    """Return where the collectives of a job are stuck, by the Flight Recorders that were read: rank -> what it says.
+
+    It yields where others may be served.
+    """
     found = Wavefront()
     members: dict[Group, dict[int, Joined]] = {}
     active: dict[Group, dict[int, Active]] = {}
