@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -233,15 +234,11 @@ def _thin(points: Points, most: int) -> Points:
         bucket = inner[i * len(inner) // buckets : (i + 1) * len(inner) // buckets]
         strange = [point for point in bucket if not math.isfinite(point[1])]
         finite = [point for point in bucket if math.isfinite(point[1])]
-        pair = strange[:1] + ([max(finite, key=_value)] if finite else [])
+        pair = strange[:1] + ([max(finite, key=itemgetter(1))] if finite else [])
         if len(pair) < 2 and finite:
-            pair.append(min(finite, key=_value))
+            pair.append(min(finite, key=itemgetter(1)))
         kept += sorted(set(pair))
     return [*kept, points[-1]]
-
-
-def _value(point: tuple[int, float]) -> float:
-    return point[1]
 
 
 def _short(value: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.metric_roles import LOSS, role_of
 from .stats.levels import LARGEST, Level, level_of, percent
-from .stats.robust import median
+from .stats.robust import MEDIAN_ERROR, median
 from .stats.shares import BLOCK_NOISE, BLOCK_POINTS, FORK_CONFIRM, FORK_POINTS, ShareTrack
 
 #: Prefix of the metrics that are watched.
@@ -293,7 +293,7 @@ class DataMixDriftDetector(Detector):
             return []
         before, sigma = event.loss_before
         after = median(event.loss_after[-LOSS_AFTER_POINTS:])
-        error = LOSS_SIGMAS * sigma * 1.2533 / LOSS_AFTER_POINTS**0.5
+        error = LOSS_SIGMAS * sigma * MEDIAN_ERROR / LOSS_AFTER_POINTS**0.5
         if abs(after - before) <= max(error, LOSS_FRACTION * abs(before)):
             return []
         event.loss_moved = percent(after, before)

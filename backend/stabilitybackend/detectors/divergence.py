@@ -6,11 +6,11 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .engine.base import (
     SENSITIVITY,
-    Detector,
+    CurveDetector,
     Event,
     Finding,
     Mark,
@@ -21,9 +21,8 @@ from .engine.base import (
     State,
     fresh,
 )
-from .engine.metric_roles import LOSS, role_of
 from .engine.synthetic import noisy
-from .stats.blocks import BLOCK_POINTS, LARGEST_VALUE
+from .stats.blocks import AFTER_CLAIM_POINTS, BLOCK_POINTS, LARGEST_VALUE
 from .stats.climb import LARGE_FACTOR, LONG_BLOCKS, RING_POINTS, Climb, Climbs
 from .stats.levels import change
 from .stats.robust import median, robust_sigma
@@ -37,8 +36,6 @@ EXPLAINED_FACTOR = 5.0
 EXCUSE_BLOCKS = 4
 #: Points after a fork in which a higher loss is the business of the resume detectors.
 AFTER_FORK_POINTS = 64
-#: Steps, in usual distances between points, after another detector's event in which this one learns nothing.
-AFTER_CLAIM_POINTS = 16
 #: Learning rates that are remembered, one each 64 points.
 RATES = 32
 #: A rise of so many times the threshold, and of so many sigmas of a median, is critical.
@@ -85,7 +82,7 @@ class _ClimbEvent(Event):
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=SETTLED_POINTS // BLOCK_POINTS))
 
 
-class DivergenceDetector(Detector):
+class DivergenceDetector(CurveDetector):
     """Opens one incident when the loss climbs away from its level without a spike, and follows it.
 
     Idea: medians of 8 points (512 points back) and of 64 points (4,096 back) are compared with the level around the
@@ -126,7 +123,6 @@ class DivergenceDetector(Detector):
         ),
     }
 
-    _metric: str = ""
     _values: deque[float] = fresh(deque, maxlen=RING_POINTS)
     _steps: deque[int] = fresh(deque, maxlen=BLOCK_POINTS)
     _count: int = 0
@@ -144,15 +140,10 @@ class DivergenceDetector(Detector):
         self._min_rise = self.settings["min_rise"] / sensitivity if sensitivity else math.inf
         self._sigmas = self.settings["sigmas"] / sensitivity if sensitivity else math.inf
 
-    def wants(self, metric: str) -> bool:
-        return role_of(metric) == LOSS
-
     def update(self, point: Point) -> list[Finding]:
         value = point.value
-        if point.metric != self._metric:
-            if self._metric:
-                return []
-            self._metric = point.metric
+        if point.metric != self._metric and self._is_another(point.metric):
+            return []
         if not -LARGEST_VALUE < value < LARGEST_VALUE:
             return self._not_a_number(point.step)
         self._values.append(value)
@@ -341,19 +332,6 @@ class DivergenceDetector(Detector):
             text += " It has not come back so far: a slow climb seldom does."
         if event.explained_by:
             text += " Known before: " + "; ".join(event.explained_by) + "."
-        evidence: dict[str, Any] = {
-            "direction": "up",
-            "level_before": event.level,
-            "level_after": event.new_level,
-            "sigma": event.sigma,
-            "peak": event.peak,
-            "rise_percent": percent,
-            "threshold": event.threshold,
-            "score_unit": "robust sigmas of a block of points",
-            "points": event.points,
-            "explained_by": list(event.explained_by),
-            "recovered_at": event.recovered_step,
-        }
         return self.finding(
             event,
             now_step,
@@ -364,7 +342,19 @@ class DivergenceDetector(Detector):
             recovered_step=event.recovered_step,
             recovery=event.recovery,
             score=min(rise / event.sigma, 1e9),
-            evidence=evidence,
+            evidence={
+                "direction": "up",
+                "level_before": event.level,
+                "level_after": event.new_level,
+                "sigma": event.sigma,
+                "peak": event.peak,
+                "rise_percent": percent,
+                "threshold": event.threshold,
+                "score_unit": "robust sigmas of a block of points",
+                "points": event.points,
+                "explained_by": list(event.explained_by),
+                "recovered_at": event.recovered_step,
+            },
         )
 
 

@@ -6,12 +6,12 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Event, Finding, Parameter, Point, State, fresh
+from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Parameter, Point, State, fresh
 from .engine.metric_roles import GRAD_NORM, LOSS, role_of
 from .nonfinite import OVERFLOW
-from .stats.baseline import RobustBaseline
+from .stats.baseline import YOUNG_POINTS, RobustBaseline
 from .stats.tail import OutlierTail
 
 #: Points after the start without findings: the norm falls steeply.
@@ -44,7 +44,6 @@ MOST_POINTS = 256
 REOPEN_POINTS = 128
 #: Points at once into the baseline of an old run.
 BLOCK_POINTS = 32
-YOUNG_POINTS = 256
 #: Sigmas below which a point needs no look.
 QUIET_SIGMAS = 5.0
 
@@ -68,7 +67,7 @@ class _GradientEvent(Event):
         return min((math.log(self.peak) - self.level) / self.scale, 1e9)
 
 
-class GradNormDetector(Detector):
+class GradNormDetector(CurveDetector):
     """Reports that the gradient norm jumped or grows while the loss looks as usual. Always ``info``: it never alerts.
 
     Idea: before some loss spikes the gradient norm leaves its band by 1 to 3 steps; far more often it jumps without any
@@ -94,9 +93,9 @@ class GradNormDetector(Detector):
     name: ClassVar[str] = "grad_norm"
     kinds: ClassVar[tuple[str, ...]] = ("grad_norm",)
     title: ClassVar[str] = "Gradient norm"
+    role: ClassVar[str] = GRAD_NORM
     parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
 
-    _metric: str = ""
     _baseline: RobustBaseline = fresh(RobustBaseline)
     _tail: OutlierTail = fresh(OutlierTail)
     _block: list[float] = fresh(list)
@@ -115,14 +114,9 @@ class GradNormDetector(Detector):
     def configured(self) -> None:
         self._sensitivity = self.settings["sensitivity"]
 
-    def wants(self, metric: str) -> bool:
-        return role_of(metric) == GRAD_NORM
-
     def update(self, point: Point) -> list[Finding]:
-        if point.metric != self._metric:
-            if self._metric or not self.wants(point.metric):
-                return []
-            self._metric = point.metric
+        if point.metric != self._metric and self._is_another(point.metric):
+            return []
         value = point.value
         if self._low < value < self._high:
             self._block.append(value)
@@ -252,18 +246,6 @@ class GradNormDetector(Detector):
             text += f" It was back at step {event.recovered_step}."
         elif event.resolved and event.pattern == "jump":
             text += " It stays at its new level."
-        evidence: dict[str, Any] = {
-            "level_before": level,
-            "peak": event.peak,
-            "ratio": min(times, 1e12),
-            "sigma": event.scale,
-            "pattern": event.pattern,
-            "direction": "up",
-            "score_unit": "robust sigmas of the logarithm",
-            "points": event.points,
-            "recovered_at": event.recovered_step,
-            "explained_by": [],
-        }
         return self.finding(
             event,
             now_step,
@@ -273,5 +255,16 @@ class GradNormDetector(Detector):
             peak_step=event.peak_step,
             recovered_step=event.recovered_step,
             score=event.score(),
-            evidence=evidence,
+            evidence={
+                "level_before": level,
+                "peak": event.peak,
+                "ratio": min(times, 1e12),
+                "sigma": event.scale,
+                "pattern": event.pattern,
+                "direction": "up",
+                "score_unit": "robust sigmas of the logarithm",
+                "points": event.points,
+                "recovered_at": event.recovered_step,
+                "explained_by": [],
+            },
         )

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, fresh
-from .engine.metric_roles import LOSS, role_of
+from .engine.base import SENSITIVITY, CurveDetector, Finding, Mark, Parameter, Point, Row, fresh
 from .engine.synthetic import noisy
 from .level_shift_report import Jump, ShiftEvent, finding_of
-from .stats.blocks import BLOCK_POINTS, LARGEST_VALUE, rise_points
+from .stats.blocks import AFTER_CLAIM_POINTS, BLOCK_POINTS, LARGEST_VALUE, rise_points
+from .stats.climb import OF_THE_FIRST_LEVEL, QUIET_PART
 from .stats.levels import quantum
-from .stats.robust import median, robust_sigma
+from .stats.robust import Q90_SIGMAS, median, robust_sigma
 from .stats.wander import Wander
 
 #: Points kept one by one, to name the step of the jump.
@@ -23,8 +23,6 @@ RING_POINTS = 64
 DIFFERENCES = 64
 #: Newest differences that the usual one and its spread are taken from: older ones may be of the steep beginning.
 RECENT_DIFFERENCES = 24
-#: 90 % quantile of the normal distribution, sigmas above the median.
-Q90_SIGMAS = 1.2816
 #: Points between two measurements of the usual difference.
 MEASURE_EVERY_POINTS = 64
 #: The newest differences are not asked: they may be the same jump, half seen.
@@ -49,14 +47,11 @@ OVER_OPPOSITE = 1.2
 #: Points that a jump upwards may take, from 20 to 80 % of the way; what takes longer is a climb, see divergence. Where
 #: single points differ by more than QUIET_PART of the way nobody can tell.
 JUMP_POINTS = 6
-QUIET_PART = 0.3
 #: A drop that nothing explains is reported only from this fraction of the level on: smaller ones are of no use to
 #: anyone.
 UNEXPLAINED_DROP = 0.05
 #: The run must have left its first level by this fraction before a drop is one: what comes first is learning.
 LEARNT_PART = 0.1
-#: A jump must also be this part of the first level: at a loss of 0.01 of 5 a percentage means nothing.
-OF_THE_FIRST_LEVEL = 0.0025
 #: An excuse this many points before the jump still explains it.
 EXCUSE_POINTS = 12
 #: Points between two known drops without an excuse; doubled with each one that was reported: a staircase is reported
@@ -68,15 +63,13 @@ ACCEPTED_POINTS = 128
 BACK_PART = 0.3
 #: A jump upwards by this fraction needs a decision now.
 CRITICAL_RISE = 0.2
-#: Steps, in usual distances between points, after another detector's event in which this one learns nothing.
-AFTER_CLAIM_POINTS = 16
 #: A loss that is logged in coarse steps (two decimals, bf16) jumps by more than so many of them.
 OVER_QUANTUM = 1.5
 
 __all__ = ["LevelShiftDetector"]
 
 
-class LevelShiftDetector(Detector):
+class LevelShiftDetector(CurveDetector):
     """Finds a loss that jumps to another level within some points and stays there.
 
     Idea: the middle of the newest 16 points is compared with that of 16 points before, one block of 8 between them. A
@@ -114,7 +107,6 @@ class LevelShiftDetector(Detector):
         ),
     }
 
-    _metric: str = ""
     _values: deque[float] = fresh(deque, maxlen=RING_POINTS)
     _steps: deque[int] = fresh(deque, maxlen=RING_POINTS)
     _count: int = 0
@@ -136,15 +128,10 @@ class LevelShiftDetector(Detector):
         self._min_shift = self.settings["min_shift"] / sensitivity if sensitivity else math.inf
         self._sigmas = self.settings["sigmas"] / sensitivity if sensitivity else math.inf
 
-    def wants(self, metric: str) -> bool:
-        return role_of(metric) == LOSS
-
     def update(self, point: Point) -> list[Finding]:
         value = point.value
-        if point.metric != self._metric:
-            if self._metric:
-                return []
-            self._metric = point.metric
+        if point.metric != self._metric and self._is_another(point.metric):
+            return []
         if not -LARGEST_VALUE < value < LARGEST_VALUE:
             return self._follow(self._event, point.step, math.inf, points=1) if self._event is not None else []
         self._values.append(value)

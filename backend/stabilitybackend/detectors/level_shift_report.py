@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .engine.base import Detector, Event, Finding, State
 from .stats.levels import change
@@ -62,18 +62,6 @@ def finding_of(shift: Detector, event: ShiftEvent, now_step: int, explained: tup
         text += " Nothing that was logged explains it: compare data, learning rate and batch size around that step."
         if state == "resolved":
             text += " The new level is taken as the usual one now."
-    evidence: dict[str, Any] = {
-        "direction": "down" if down else "up",
-        "level_before": jump.before,
-        "level_after": jump.after,
-        "sigma": jump.sigma,
-        "rise_percent": percent,
-        "threshold": jump.threshold,
-        "score_unit": "robust sigmas of the difference of two windows",
-        "points": jump.jump_points,
-        "explained_by": list(explained),
-        "recovered_at": event.recovered_step,
-    }
     return shift.finding(
         event,
         now_step,
@@ -82,5 +70,16 @@ def finding_of(shift: Detector, event: ShiftEvent, now_step: int, explained: tup
         text=text,
         recovered_step=event.recovered_step,
         score=min(abs(way) / jump.sigma, 1e9),
-        evidence=evidence,
+        evidence={
+            "direction": "down" if down else "up",
+            "level_before": jump.before,
+            "level_after": jump.after,
+            "sigma": jump.sigma,
+            "rise_percent": percent,
+            "threshold": jump.threshold,
+            "score_unit": "robust sigmas of the difference of two windows",
+            "points": jump.jump_points,
+            "explained_by": list(explained),
+            "recovered_at": event.recovered_step,
+        },
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .engine.base import SENSITIVITY, SEVERITIES, Detector, Event, Finding, Parameter, Point, Severity, State, fresh
 from .engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
@@ -245,14 +245,6 @@ class NonfiniteDetector(Detector):
                 ". The loss itself is still finite: with fp16 loss scaling or an absent data set this can be routine."
             )
         state: State = "recovered" if event.closed else "open" if event.replaced_at is None else "resolved"
-        evidence: dict[str, Any] = {
-            "values": {name: dict(counts) for name, counts in event.counts.items()},
-            "last_nonfinite_step": event.last_bad,
-            "points": event.total,
-            "score_unit": "values",
-            "recovered_at": event.clean_from if event.closed else None,
-            "explained_by": [],
-        }
         return self.finding(
             event,
             now_step,
@@ -264,7 +256,14 @@ class NonfiniteDetector(Detector):
             peak_step=event.onset,
             recovered_step=event.clean_from if event.closed else None,
             score=float(event.total),
-            evidence=evidence,
+            evidence={
+                "values": {name: dict(counts) for name, counts in event.counts.items()},
+                "last_nonfinite_step": event.last_bad,
+                "points": event.total,
+                "score_unit": "values",
+                "recovered_at": event.clean_from if event.closed else None,
+                "explained_by": [],
+            },
         )
 
 

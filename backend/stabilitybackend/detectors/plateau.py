@@ -6,10 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Event, Finding, Parameter, Point, Recovery, Row, Severity, State, fresh
-from .engine.metric_roles import LOSS, role_of
+from .engine.base import (
+    SENSITIVITY,
+    CurveDetector,
+    Event,
+    Finding,
+    Parameter,
+    Point,
+    Row,
+    Severity,
+    State,
+    fresh,
+)
 from .engine.synthetic import noisy
 from .stats.blocks import LARGEST_VALUE
 from .stats.robust import median, robust_sigma
@@ -85,7 +95,7 @@ class _PlateauEvent(Event):
     left_level: float | None = None
 
 
-class PlateauDetector(Detector):
+class PlateauDetector(CurveDetector):
     """Finds a loss that never falls from its first level, and one that learnt and then does not move.
 
     Idea: at most 64 medians stand for the whole run. *Never learns*: the loss does not move for 500 points since the
@@ -125,7 +135,6 @@ class PlateauDetector(Detector):
         ),
     }
 
-    _metric: str = ""
     _values: list[float] = fresh(list)
     _entries: list[float] = fresh(list)
     _steps: list[int] = fresh(list)
@@ -146,15 +155,10 @@ class PlateauDetector(Detector):
         self._never_points = self.settings["never_points"] / sensitivity if sensitivity else math.inf
         self._flat_points = self.settings["flat_points"] / sensitivity if sensitivity else math.inf
 
-    def wants(self, metric: str) -> bool:
-        return role_of(metric) == LOSS
-
     def update(self, point: Point) -> list[Finding]:
         value = point.value
-        if point.metric != self._metric:
-            if self._metric:
-                return []
-            self._metric = point.metric
+        if point.metric != self._metric and self._is_another(point.metric):
+            return []
         if not -LARGEST_VALUE < value < LARGEST_VALUE:
             return []
         values = self._values
@@ -333,23 +337,10 @@ class PlateauDetector(Detector):
                 text += " The learning rate is not logged, so that a decayed one may be the reason."
         if event.explained_by:
             text += " Known before: " + "; ".join(why.partition(": ")[2] for why in event.explained_by) + "."
-        recovery: Recovery | None = None
         if event.state == "recovered":
             text += f" It falls again: {event.left_level:.4g} at step {event.left_step}."
         elif event.state == "resolved":
             text += f" It left that level upwards at step {event.left_step}."
-        evidence: dict[str, Any] = {
-            "direction": "flat",
-            "level_before": event.level,
-            "level_after": event.left_level,
-            "sigma": event.sigma,
-            "points": event.points,
-            "never_learnt": event.never,
-            "nearest_classes": event.classes,
-            "learning_rate": self.context.lr.last if math.isfinite(self.context.lr.last) else None,
-            "explained_by": list(event.explained_by),
-            "recovered_at": event.left_step if event.state == "recovered" else None,
-        }
         return self.finding(
             event,
             now_step,
@@ -357,9 +348,19 @@ class PlateauDetector(Detector):
             title=title,
             text=text,
             recovered_step=event.left_step if event.state == "recovered" else None,
-            recovery=recovery,
             score=float(event.points),
-            evidence=evidence,
+            evidence={
+                "direction": "flat",
+                "level_before": event.level,
+                "level_after": event.left_level,
+                "sigma": event.sigma,
+                "points": event.points,
+                "never_learnt": event.never,
+                "nearest_classes": event.classes,
+                "learning_rate": self.context.lr.last if math.isfinite(self.context.lr.last) else None,
+                "explained_by": list(event.explained_by),
+                "recovered_at": event.left_step if event.state == "recovered" else None,
+            },
         )
 
 

@@ -68,7 +68,7 @@ def check_settings(settings: object) -> dict[str, dict[str, float]]:
     checked: dict[str, dict[str, float]] = {}
     for name, values in settings.items():
         if name not in DETECTORS:
-            raise DetectorSettingError(f"there is no detector {name!r}, expected one of {list(DETECTORS)}")
+            raise DetectorSettingError(f"there is no detector {name!r}, expected one of {', '.join(DETECTORS)}")
         if not isinstance(values, Mapping):
             raise DetectorSettingError(f"settings of {name} are {values!r}, expected parameter -> number")
         detector = DETECTORS[name]()

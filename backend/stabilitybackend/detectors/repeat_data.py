@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
-from .engine.metric_roles import LOSS, role_of
-from .stats.before_fork import BEFORE_POINTS, BeforeFork, before_fork
+from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
+from .stats.before_fork import BEFORE_POINTS, LR_DIFFERS, BeforeFork, before_fork
 from .stats.epoch_drops import ADD_POINTS, Drop, EpochDrops
 from .stats.fingerprint import BLOCK_POINTS, SAME, WINDOW_POINTS, Fingerprints
 from .stats.levels import LARGEST, percent
@@ -18,10 +17,6 @@ from .stats.robust import median
 #: Points after a fork in which a loss that is too low is put down to it, looked at each LOOK_POINTS.
 WATCH_POINTS = 64
 LOOK_POINTS = 4
-#: A learning rate that differs by this fraction explains a lower loss.
-LR_DIFFERS = 0.1
-#: Declared changes that let the loss differ.
-EXCUSING = ("seed", "skip", "data", "mix", "batch")
 #: The jump back is over when the median of RECENT points has made up for this part of what was missing.
 BACK = 0.65
 RECENT = 9
@@ -70,7 +65,7 @@ class _RepeatedBatches(Event):
     merged: bool = False
 
 
-class RepeatDataDetector(Detector):
+class RepeatDataDetector(CurveDetector):
     """Finds when the model gets data again that it has learnt already.
 
     Idea, three signs. (1) After a fork the loss lies clearly below that of the branch that was left at the same steps,
@@ -107,7 +102,6 @@ class RepeatDataDetector(Detector):
         ),
     }
 
-    _metric: str = ""
     _losses: list[float] = fresh(list)
     _block: list[tuple[int, float]] = fresh(list)
     _blocks: int = 0
@@ -135,9 +129,6 @@ class RepeatDataDetector(Detector):
         rows = [Row(step, 1e9 + step, {"loss": loss}) for step, loss in enumerate(known)]
         return [*rows[:300], fork, *rows[300:]]
 
-    def wants(self, metric: str) -> bool:
-        return role_of(metric) == LOSS
-
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind != "fork":
             return []
@@ -153,10 +144,8 @@ class RepeatDataDetector(Detector):
 
     def update(self, point: Point) -> list[Finding]:
         step, metric, value, _, _ = point
-        if metric != self._metric:
-            if self._metric or role_of(metric) != LOSS:
-                return []
-            self._metric = metric  # a second spelling of the loss is ignored
+        if metric != self._metric and self._is_another(metric):
+            return []
         if not -LARGEST < value < LARGEST:
             return []
         block = self._block
@@ -193,10 +182,9 @@ class RepeatDataDetector(Detector):
         self._watch, self._after = None, []
         if before.lr_differs(self.context.lr.last, LR_DIFFERS) or self._others(RECENT):
             return []
-        changes = [name for name, changed in before.changes.items() if changed and any(w in name for w in EXCUSING)]
-        known = [f"declared: {name} = {before.changes[name]}" for name in changes]
         # Another mixture has another loss: that is the event, and this is what follows from it.
-        known += [f"{c.key} is open" for c in self.context.open_claims().values() if c.kind == "data_mix_drift"]
+        claims = self.context.open_claims().values()
+        known = [*before.declared(), *(f"{claim.key} is open" for claim in claims if claim.kind == "data_mix_drift")]
         evidence = {**low.evidence, "explained_by": known}
         severity: Severity = "info" if known else "warning"
         event = _Low(self._metric, after[0][0], step, severity, before, low.level, low.low, evidence, points=count)

@@ -59,9 +59,6 @@ STAYS = 0.8
 PATIENCE_POINTS = 200
 #: The branch that was left had the same rise: the resume is not its cause, when it explains this part of it.
 SAME_RISE = 0.5
-#: Declared changes that let the loss differ; a rise beyond MUCH is an alarm all the same.
-EXCUSING = ("seed", "skip", "data", "mix", "batch")
-
 #: The kind of event that explains a rise: ``data_mix_drift`` reports it.
 DRIFT = "data_mix_drift"
 
@@ -277,7 +274,8 @@ class ResumeArtifactDetector(Detector):
             return [] if self._event is None else self._close(step, "resolved", None)
         event = self._event or _ResumeEvent(self._metric, out[0][0], step, "info", watch.before, loss=True)
         event.loss, event.recovery = True, "pending"
-        event.explained_by = [*_excuses(watch.before), *drifted(self._shares(watch))]
+        scaled = [f"declared: lr_scale = {watch.before.changes['lr_scale']}"] if watch.before.lr_scale > 1 else []
+        event.explained_by = [*watch.before.declared(), *scaled, *drifted(self._shares(watch))]
         event.explained_by += [f"{c.key} is open" for c in self.context.open_claims().values() if c.kind == DRIFT]
         small = rise < MUCH * abs(watch.before.level)
         event.severity = "info" if event.explained_by and small else "warning"
@@ -357,21 +355,6 @@ class ResumeArtifactDetector(Detector):
             text += f" It is back since step {event.recovered_step}."
         elif event.recovery == "none":
             text += " It has not come back by itself."
-        evidence: dict[str, Any] = {
-            "level_before": before.level,
-            "sigma": before.sigma,
-            "peak": event.peak if event.loss else None,
-            "rise_percent": rise,
-            "threshold": self._sigmas,
-            "score_unit": "robust sigmas",
-            "points": event.points,
-            "fork_step": before.step - 1,
-            "causes": list(event.causes),
-            "explained_by": list(event.explained_by),
-            "above_left_branch": event.paired,
-            "lr_before": before.lr if math.isfinite(before.lr) else None,
-            "recovered_at": event.recovered_step,
-        }
         subject = "Loss bump" if event.loss else "Other learning rate"
         return self.finding(
             event,
@@ -383,12 +366,19 @@ class ResumeArtifactDetector(Detector):
             recovered_step=event.recovered_step,
             recovery=event.recovery,
             score=min((event.peak - before.level) / before.sigma, 1e9) if event.loss else 0.0,
-            evidence=evidence,
+            evidence={
+                "level_before": before.level,
+                "sigma": before.sigma,
+                "peak": event.peak if event.loss else None,
+                "rise_percent": rise,
+                "threshold": self._sigmas,
+                "score_unit": "robust sigmas",
+                "points": event.points,
+                "fork_step": before.step - 1,
+                "causes": list(event.causes),
+                "explained_by": list(event.explained_by),
+                "above_left_branch": event.paired,
+                "lr_before": before.lr if math.isfinite(before.lr) else None,
+                "recovered_at": event.recovered_step,
+            },
         )
-
-
-def _excuses(before: BeforeFork) -> list[str]:
-    """Return the declared changes that let the loss differ."""
-    named = [name for name, value in before.changes.items() if value and any(word in name for word in EXCUSING)]
-    named += ["lr_scale"] if before.lr_scale > 1 else []
-    return [f"declared: {name} = {before.changes[name]}" for name in named]

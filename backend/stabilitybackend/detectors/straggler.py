@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .stats.levels import LARGEST, level_of, percent
@@ -315,19 +315,6 @@ class StragglerDetector(Detector):
             "recovered": f" It keeps up with the others again since step {back}.",
             "resolved": " It has stayed so, or is gone; it is not reported again until it has been usual.",
         }[state]
-        evidence: dict[str, Any] = {
-            "level_before": event.level,
-            "level_after": value,
-            "sigma": event.sigma,
-            "rise_percent": above,
-            "direction": "up",
-            "threshold": self._slower,
-            "score_unit": "robust sigmas of ranks",
-            "ranks": {str(n): event.ranks[n] for n in sorted(event.ranks)[:MAX_NAMED]},
-            "slow_ranks": len(event.ranks),
-            "also": event.metrics[1:],
-            "recovered_at": back,
-        }
         return self.finding(
             event,
             now_step,
@@ -337,7 +324,19 @@ class StragglerDetector(Detector):
             rank=worst,
             recovered_step=back,
             score=min((value - event.level) / event.sigma, 1e9),
-            evidence=evidence,
+            evidence={
+                "level_before": event.level,
+                "level_after": value,
+                "sigma": event.sigma,
+                "rise_percent": above,
+                "direction": "up",
+                "threshold": self._slower,
+                "score_unit": "robust sigmas of ranks",
+                "ranks": {str(n): event.ranks[n] for n in sorted(event.ranks)[:MAX_NAMED]},
+                "slow_ranks": len(event.ranks),
+                "also": event.metrics[1:],
+                "recovered_at": back,
+            },
         )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.troubles import Reading, Trouble
 
-__all__ = ["FilePart", "ImportPlan", "Importer", "name_below"]
+__all__ = ["FilePart", "ImportPlan", "Importer", "message_class", "name_below"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,26 @@ class Importer:
     def start_of_file(self, path: Path) -> tuple[str, int] | None:
         """Return host and process id of the start that a file is of, None where the format knows none."""
         return None
+
+
+def message_class(module: str, name: str, files: str) -> Any:
+    """Return the protobuf class ``name`` of ``module``.
+
+    Args:
+        files: what is read with it, for the message.
+
+    Raises:
+        StabilityBoardError: its package is not installed.
+    """
+    try:
+        return getattr(import_module(module), name)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise StabilityBoardError(
+            f"{files} are read with the package {package}, which is not there ({error})",
+            hint='pip install "stabilityboard[import]"',
+            code="missing_package",
+        ) from error
 
 
 def name_below(place: Path, root: Path) -> str:

@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, name_below
+from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, message_class, name_below
 from stabilitybackend.importers.batches import Batch, Fork, Grouper, Who
-from stabilitybackend.importers.packages import message_class
 from stabilitybackend.importers.tfrecords import is_event_file, read_records
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP

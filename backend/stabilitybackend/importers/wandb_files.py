@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.importers.base import FilePart, Importer, ImportPlan
+from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, message_class
 from stabilitybackend.importers.batches import Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_number, as_step, as_time, note_step, row_of
-from stabilitybackend.importers.packages import message_class
 from stabilitybackend.importers.troubles import Reading
 
 __all__ = ["WandbImporter"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.importers.packages import message_class
+from stabilitybackend.importers.base import message_class
 
 
 def test_a_missing_package_is_named_with_the_way_to_install_it() -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 from stabilitybackend.stateful import Stateful, fresh
 
+from .metric_roles import LOSS, role_of
+
 if TYPE_CHECKING:
     from .context import Context
 
@@ -21,6 +23,7 @@ __all__ = [
     "SENSITIVITY",
     "SEVERITIES",
     "Claim",
+    "CurveDetector",
     "Detector",
     "DetectorSettingError",
     "Event",
@@ -272,7 +275,7 @@ class Detector(Stateful, ABC):
         unknown = sorted(set(settings) - set(self.parameters))
         if unknown:
             raise DetectorSettingError(
-                f"detector {self.name} has no {unknown[0]!r}, expected one of {list(self.parameters)}"
+                f"detector {self.name} has no {unknown[0]!r}, expected one of {', '.join(self.parameters)}"
             )
         self.settings = {
             name: parameter.check(f"{self.name}.{name}", settings.get(name, parameter.default))
@@ -356,3 +359,23 @@ class Detector(Stateful, ABC):
     def note(self, mark: Mark) -> list[Finding]:
         """Take note of something that happened to the run, after the points before it and before those after it."""
         return []
+
+
+class CurveDetector(Detector):
+    """Base of those that judge one curve: the first metric of its role; a second spelling of it is ignored.
+
+    Class attributes:
+        role: of the metric, by ``metric_roles.py``.
+    """
+
+    role: ClassVar[str] = LOSS
+    _metric: str = ""
+
+    def wants(self, metric: str) -> bool:
+        return role_of(metric) == self.role
+
+    def _is_another(self, metric: str) -> bool:
+        """Say whether ``metric`` is not the one that is judged; the first that is wanted becomes it."""
+        if not self._metric and self.wants(metric):
+            self._metric = metric
+        return metric != self._metric

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from stabilitybackend.detectors.engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, fresh
 from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
 from stabilitybackend.detectors.nonfinite import OVERFLOW
-from stabilitybackend.detectors.stats.robust import median
+from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA, median
 
 from .event import RECOVERY_RING, SpikeEvent
 from .report import finding_of
@@ -146,7 +146,7 @@ class SpikeDetector(Detector):
         proof = proof or self._lone_proof(tracker)
         if proof is None or max(one.rise for one in proof.suspects) < self._min_rise * self._sensitivity:
             return found
-        if self._held_by_another(tracker):
+        if self.context.claimed(tracker.metric, self.name, CLAIM_POINTS * tracker.interval) is not None:
             return found
         return found + self._open(tracker, proof, step)
 
@@ -175,7 +175,7 @@ class SpikeDetector(Detector):
         highest = max(value for value, _ in now)
         step = next(at for value, at in now if value >= 0.5 * highest)
         middle = logs[len(logs) // 2]
-        spread = 1.4826 * sorted(abs(one - middle) for one in logs)[len(logs) // 2]
+        spread = MAD_TO_SIGMA * sorted(abs(one - middle) for one in logs)[len(logs) // 2]
         above = math.log(highest) - middle
         return step, math.exp(min(above, 20.0)), above / max(spread, GRADIENT_SPREAD)
 
@@ -187,20 +187,13 @@ class SpikeDetector(Detector):
             return []
         return [{"metric": "grad_norm", "step": jump[0], "ratio": jump[1]}]
 
-    def _held_by_another(self, tracker: Tracker) -> bool:
-        return self.context.claimed(tracker.metric, self.name, CLAIM_POINTS * tracker.interval) is not None
-
     def _open(self, tracker: Tracker, proof: Proof, step: int) -> list[Finding]:
         first, top = proof.suspects[0], max(proof.suspects, key=lambda suspect: suspect.value)
         points = tracker.seen - first.number
         closed, tracker.closed = tracker.closed, None
         back = closed.recovered_step if closed is not None else None
-        again = (
-            closed is not None
-            and back is not None
-            and first.step - back <= min(REOPEN_STEPS, REOPEN_POINTS * tracker.interval)
-        )
-        if closed is not None and again:
+        near = min(REOPEN_STEPS, REOPEN_POINTS * tracker.interval)
+        if closed is not None and back is not None and first.step - back <= near:
             event = closed
             event.reopen(step, top.value, top.step, tracker.since_closed)
         else:

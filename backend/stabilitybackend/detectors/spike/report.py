@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stabilitybackend.detectors.engine.base import Detector, Finding, State
 from stabilitybackend.detectors.engine.metric_roles import dataset_of
 from stabilitybackend.detectors.stats.levels import change
@@ -49,25 +47,6 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
         text += f" It began with a known change ({'; '.join(event.explained_by)})."
     if alone is None and event.dataset is not None:
         text += f" The loss of {event.dataset} rose most."
-    evidence: dict[str, Any] = {
-        "level_before": event.level,
-        "sigma": event.scale,
-        "peak": event.peak,
-        "rise_percent": min(100 * event.rise, LARGEST_PERCENT) if event.level else None,
-        "direction": "up",
-        "score_unit": "robust sigmas",
-        "threshold": event.needed,
-        "points": event.points,
-        "back_below": event.back_below,
-        "level_after": event.new_level if event.rest_level is None else event.rest_level,
-        "recovered_at": event.recovered_step,
-        "confirmed_by": list(event.confirmed_by),
-        "explained_by": list(event.explained_by),
-        "moved_first": [
-            {"metric": metric, "onset_step": onset, "rise_percent": min(100 * rise, LARGEST_PERCENT)}
-            for metric, (onset, rise) in sorted(event.moved.items(), key=lambda item: item[1])
-        ],
-    }
     return spike.finding(
         event,
         now_step,
@@ -79,5 +58,23 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
         recovered_step=event.recovered_step,
         recovery=event.recovery,
         score=event.score,
-        evidence=evidence,
+        evidence={
+            "level_before": event.level,
+            "sigma": event.scale,
+            "peak": event.peak,
+            "rise_percent": min(100 * event.rise, LARGEST_PERCENT) if event.level else None,
+            "direction": "up",
+            "score_unit": "robust sigmas",
+            "threshold": event.needed,
+            "points": event.points,
+            "back_below": event.back_below,
+            "level_after": event.new_level if event.rest_level is None else event.rest_level,
+            "recovered_at": event.recovered_step,
+            "confirmed_by": list(event.confirmed_by),
+            "explained_by": list(event.explained_by),
+            "moved_first": [
+                {"metric": metric, "onset_step": onset, "rise_percent": min(100 * rise, LARGEST_PERCENT)}
+                for metric, (onset, rise) in sorted(event.moved.items(), key=lambda item: item[1])
+            ],
+        },
     )

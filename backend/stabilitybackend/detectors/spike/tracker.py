@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stabilitybackend.detectors.stats.baseline import RobustBaseline
+from stabilitybackend.detectors.stats.baseline import YOUNG_POINTS, RobustBaseline
 from stabilitybackend.detectors.stats.tail import LEVELS, OutlierTail
 
 from .event import SpikeEvent
@@ -31,7 +31,6 @@ SUSPECT_POINTS = 8
 #: Points at once into the baseline of an old run, and of one that is younger than OLD_POINTS.
 BLOCK_POINTS = 32
 YOUNG_BLOCK_POINTS = 4
-YOUNG_POINTS = 256
 OLD_POINTS = 2_048
 #: The quiet band: a little inside of what makes a suspect, because its middle is some points old.
 QUIET_SIGMAS = 3.25

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
-from .robust import MAD_TO_SIGMA, median
+from .robust import MAD_TO_SIGMA, Q90_SIGMAS, median
 
 #: Points that the slow location looks back on. OLMo-core's skip-step optimizer uses the same window.
 WINDOW_POINTS = 128
@@ -42,10 +42,8 @@ LARGEST = 1e300
 #: Mantissa bits of bfloat16: a loss logged from bf16 moves in steps of 2**-7 of its power of two, so that the MAD can
 #: be 0.
 BF16_MANTISSA_BITS = 7
-#: 90 % quantile of the normal distribution, sigmas above the median.
-Q90_SIGMAS = 1.2816
 
-__all__ = ["RobustBaseline"]
+__all__ = ["YOUNG_POINTS", "RobustBaseline"]
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from stabilitybackend.detectors.engine.context import Context
 
 from .fingerprint import correlation
 from .levels import Level, level_of, quantum
-from .robust import median
+from .robust import MEDIAN_ERROR, median
 
 #: Points before a fork that are looked at, the newest of them for the level itself; fewer than LEAST: nothing is known.
 BEFORE_POINTS = 64
@@ -30,8 +30,8 @@ TOGETHER_ERRORS, PAIRED_ERRORS = 5.0, 6.0
 MAX_DRAG = 3.0
 #: Two branches on the same data differ by less than this part of the noise of one.
 SAME_DATA = 0.4
-#: Standard error of a median, in those of a mean.
-MEDIAN_ERROR = 1.2533
+#: Declared changes with one of these words let the loss differ.
+EXCUSING = ("seed", "skip", "data", "mix", "batch")
 #: Declared changes that are kept.
 MAX_CHANGES = 16
 
@@ -39,7 +39,7 @@ __all__ = [
     "BEFORE_POINTS",
     "LEAST_POINTS",
     "LEVEL_POINTS",
-    "MEDIAN_ERROR",
+    "LR_DIFFERS",
     "BeforeFork",
     "before_fork",
     "differences",
@@ -81,6 +81,11 @@ class BeforeFork:
         """By what the learning rate was declared to be multiplied, 1 where nothing was declared."""
         scale = self.changes.get("lr_scale")
         return float(scale) if isinstance(scale, int | float) and 0 < scale < math.inf else 1.0
+
+    def declared(self) -> list[str]:
+        """Return the declared changes that let the loss differ, each as one clause."""
+        named = [name for name, value in self.changes.items() if value and any(word in name for word in EXCUSING)]
+        return [f"declared: {name} = {self.changes[name]}" for name in named]
 
     def lr_differs(self, lr: float, by: float) -> bool:
         """Return whether ``lr`` lies further than the fraction ``by`` from what it was declared to be."""

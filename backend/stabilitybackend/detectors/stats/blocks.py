@@ -9,8 +9,10 @@ from collections.abc import Sequence
 BLOCK_POINTS = 8
 #: Values beyond it are no losses; it keeps differences and squares of them finite.
 LARGEST_VALUE = 1e30
+#: Steps, in usual distances between points, after another detector's event in which the slow ones learn nothing.
+AFTER_CLAIM_POINTS = 16
 
-__all__ = ["BLOCK_POINTS", "LARGEST_VALUE", "rise_points", "smoothed"]
+__all__ = ["AFTER_CLAIM_POINTS", "BLOCK_POINTS", "LARGEST_VALUE", "rise_points", "smoothed"]
 
 
 def smoothed(values: Sequence[float]) -> list[float]:

@@ -75,7 +75,10 @@ OVER_SIGNED_RANGE = 0.5
 #: A climb of so many times the threshold is large whatever was before.
 LARGE_FACTOR = 4.0
 
-__all__ = ["LARGE_FACTOR", "LONG_BLOCKS", "LOOK_EVERY_BLOCKS", "RING_POINTS", "Climb", "Climbs"]
+__all__ = [
+    "LARGE_FACTOR", "LONG_BLOCKS", "LOOK_EVERY_BLOCKS", "OF_THE_FIRST_LEVEL", "QUIET_PART", "RING_POINTS", "Climb",
+    "Climbs",
+]  # fmt: skip
 
 
 class Climb(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import mul
 
-from .robust import median
+from .robust import MEDIAN_ERROR, median
 
 #: Points whose residuals are taken at once, from the line between the medians of the blocks before and after.
 BLOCK_POINTS = 16
@@ -60,7 +60,7 @@ class Fingerprints:
         if len(medians) < 3:
             return
         missed = residuals(before, medians[0], medians[2])
-        sigma = 1.2533 * sum(map(abs, missed)) / BLOCK_POINTS
+        sigma = MEDIAN_ERROR * sum(map(abs, missed)) / BLOCK_POINTS
         self._sigma = 0.75 * self._sigma + 0.25 * sigma if self._sigma else sigma
         self._history += self._bytes(missed, medians[1])
         if len(self._history) > HISTORY_POINTS:

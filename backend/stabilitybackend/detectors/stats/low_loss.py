@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .before_fork import LEVEL_POINTS, MEDIAN_ERROR, BeforeFork, paired
+from .before_fork import LEVEL_POINTS, BeforeFork, paired
 from .fingerprint import correlation
-from .robust import median
+from .robust import MEDIAN_ERROR, median
 
 #: Points after the fork that are needed.
 LOW_POINTS = 12

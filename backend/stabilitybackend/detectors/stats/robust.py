@@ -6,8 +6,12 @@ from collections.abc import Sequence
 
 #: Makes the median absolute deviation of a normal distribution its standard deviation.
 MAD_TO_SIGMA = 1.4826
+#: 90 % quantile of the normal distribution, sigmas above the median.
+Q90_SIGMAS = 1.2816
+#: Standard error of a median, in those of a mean; also a standard deviation in mean absolute ones.
+MEDIAN_ERROR = 1.2533
 
-__all__ = ["MAD_TO_SIGMA", "median", "middle_of", "robust_sigma"]
+__all__ = ["MAD_TO_SIGMA", "MEDIAN_ERROR", "Q90_SIGMAS", "median", "middle_of", "robust_sigma"]
 
 
 def middle_of(ordered: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from .levels import Level, level_of, quantum
-from .robust import median
+from .robust import MEDIAN_ERROR, median
 
 #: Points that are judged as one, by the mean of their middle half.
 BLOCK_POINTS = 16
@@ -19,7 +19,7 @@ MEASURE_BLOCKS = 8
 #: Smallest sigma of a point, as a fraction of the level.
 SIGMA_FLOOR = 0.005
 #: It has this many times the noise of one point.
-BLOCK_NOISE: float = 1.2533 / BLOCK_POINTS**0.5
+BLOCK_NOISE: float = MEDIAN_ERROR / BLOCK_POINTS**0.5
 #: A block is away from the level by so many sigmas of blocks.
 BLOCK_SIGMAS = 5.0
 #: A shift is sudden when this part of it comes within so many points on both sides of its middle.
