@@ -149,8 +149,8 @@ def _steps(
             steps[i] = as_step(value)
         except NotAStep as error:
             good[i] = False
-            said = f"no key {key}: every row needs its step" if value is None else str(error)
-            source.reading.trouble(source.path, f"line {numbers[i]}", said)
+            why = f"no key {key}: every row needs its step" if value is None else str(error)
+            source.reading.trouble(source.path, f"line {numbers[i]}", why)
     return steps
 
 

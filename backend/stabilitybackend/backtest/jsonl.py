@@ -134,8 +134,8 @@ class Lines:
             try:
                 row = self._one(line)
             except (ValueError, RecursionError):
-                said = f"no JSON: {shown(line[:80].decode(errors='replace'))}"
-                self.reading.trouble(self.path, f"line {number}", said)
+                why = f"no JSON: {shown(line[:80].decode(errors='replace'))}"
+                self.reading.trouble(self.path, f"line {number}", why)
                 continue
             if isinstance(row, dict):
                 yield number, row

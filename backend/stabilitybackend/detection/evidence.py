@@ -103,7 +103,7 @@ class Evidence(Stateful):
         """Return the finding with its data set, where one carries it, and with what is known around its onset.
 
         Args:
-            finding: what a detector, the liveness monitor or the job said. A data set that it names stays, but for an
+            finding: of a detector, the liveness monitor or the job. A data set that it names stays, but for an
                 incident of the whole loss where the curves tell better.
             time: unix seconds of its point.
             rank: the primary one; None while there is none.
@@ -131,7 +131,7 @@ class Evidence(Stateful):
             more["batches"] = batches
         if not more and dataset == finding.dataset:
             return finding
-        # The detector's own words come first: the bound on entries cuts from the end.
+        # The detector's own facts come first: the bound on entries cuts from the end.
         return replace(finding, dataset=dataset, evidence={**finding.evidence, **more})
 
     def _around(self, finding: Finding, interval: float) -> list[dict[str, Any]]:

@@ -94,10 +94,10 @@ def _jumps(finding: Finding, series: Mapping[str, Points], interval: float) -> I
         role = role_of(name)
         if role not in (LR, BATCH_SIZE):
             continue
-        word = "learning rate" if role == LR else "batch size"
+        what = "learning rate" if role == LR else "batch size"
         changes = _changes(points)
         found = [
-            _fact(role, step, finding.onset_step, f"the {word} went from {before:.4g} to {after:.4g}")
+            _fact(role, step, finding.onset_step, f"the {what} went from {before:.4g} to {after:.4g}")
             for step, before, after, change in changes
             if low <= step <= high and change > JUMP and change > JUMP_TIMES * _usual_change(changes, step)
         ]

@@ -1,4 +1,4 @@
-"""Feeds the detectors of one run: which rank they see, in which order, what they are told of forks, and what again."""
+"""Feeds the detectors of one run: which rank they see, in which order, which forks they learn of, and what again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_RESUMES = 64
 
 __all__ = ["PRIMARY_METRICS", "Found", "Judge"]
 
-#: What a detector said, with the log time of the row that it said it at, unix seconds.
+#: What a detector found, with the log time of the row that it found it at, unix seconds.
 Found = tuple[float, Finding]
 
 

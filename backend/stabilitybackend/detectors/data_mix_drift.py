@@ -117,10 +117,10 @@ class DataMixDriftDetector(Detector):
     @classmethod
     def story(cls) -> Sequence[Row | Mark]:
         share = [0.43 + 0.004 * (7 * step % 5 - 2) + (0.19 if 300 <= step < 340 else 0.0) for step in range(400)]
-        told = [Row(step, 1e9 + step, {"ratio/image_text": share[step]}) for step in range(400)]
+        rows = [Row(step, 1e9 + step, {"ratio/image_text": share[step]}) for step in range(400)]
         data = {"fork_step": 299, "cause": "restart", "reason": "", "changes": {}, "last_step": 299, "left_behind": {}}
         fork = Mark("fork", 300, 1e9 + 300, "another process went on after step 299", data)
-        return [*told[:300], fork, *told[300:]]
+        return [*rows[:300], fork, *rows[300:]]
 
     def wants(self, metric: str) -> bool:
         return metric.startswith(RATIO) or role_of(metric) == LOSS

@@ -30,7 +30,7 @@ NEWEST_DIFFERENCES = 4
 #: Differences that must be known before a jump is believed.
 MIN_DIFFERENCES = 12
 #: Each side of the test is the middle of two blocks (16 points), with one block between them: a jump within a block
-#: is seen whole at the next look.
+#: is seen whole with the next block.
 SIDE_BLOCKS = 2
 GAP_BLOCKS = 1
 #: Blocks that must stay on the new level before a jump is reported: 32 points after the two that showed it.

@@ -166,7 +166,7 @@ class NonfiniteDetector(Detector):
         return "warning" if habit.in_a_row >= ALONE_POINTS else "info"
 
     def _bad(self, point: Point, severity: Severity, loss: bool) -> list[Finding]:
-        said = _spell(point.value)
+        spelling = _spell(point.value)
         found = self._replace(point.step) if loss else []
         event = self._event
         news = event is None or event.closed
@@ -174,7 +174,7 @@ class NonfiniteDetector(Detector):
             held = self.context.claimed(point.metric, self.name)
             if self._off or (held is not None and held.kind == "nonfinite"):
                 return found
-            event = self._event = _NonfiniteEvent(point.metric, point.step, point.step, severity, said, point.step)
+            event = self._event = _NonfiniteEvent(point.metric, point.step, point.step, severity, spelling, point.step)
             self._quiet = False
         if SEVERITIES.index(severity) > SEVERITIES.index(event.severity):
             event.severity = severity
@@ -186,7 +186,7 @@ class NonfiniteDetector(Detector):
         if point.metric in event.counts or len(event.counts) < MAX_NAMED:
             news = news or (point.metric not in event.counts and not dataset_of(point.metric))
             counts = event.counts.setdefault(point.metric, {})
-            counts[said] = counts.get(said, 0) + 1
+            counts[spelling] = counts.get(spelling, 0) + 1
         if not news:
             return found
         for metric in event.counts:

@@ -235,10 +235,10 @@ class RepeatDataDetector(CurveDetector):
             if again.hits != CONFIRM_SEARCHES:
                 return []
             again.seen = step
-            told = abs(again.onset - self._low_onset) <= 2 * BLOCK_POINTS * self.context.interval
-            again.merged = told or self._low is not None
+            known = abs(again.onset - self._low_onset) <= 2 * BLOCK_POINTS * self.context.interval
+            again.merged = known or self._low is not None
             if self._low is None:
-                return [] if told else [self._again_finding(again, "open", step, None)]
+                return [] if known else [self._again_finding(again, "open", step, None)]
             self._low.evidence |= {"lag_points": again.lag, "r": round(again.r, 3)}
             return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
         if again is None or again.hits < CONFIRM_SEARCHES:
@@ -275,7 +275,7 @@ class RepeatDataDetector(CurveDetector):
         self.claim(self._metric, drop.step)
         return [*found, finding]
 
-    # --- words ---------------------------------------------------------------------------------------------------
+    # --- findings ------------------------------------------------------------------------------------------------
 
     def _others(self, points: int) -> bool:
         """Return whether another detector has an event of the loss; a level that shifted is this one's own."""

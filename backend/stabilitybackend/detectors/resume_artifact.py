@@ -321,7 +321,7 @@ class ResumeArtifactDetector(Detector):
         newest = max(1, min(watch.points - 1, RATIO_POINTS))
         return {name: (level, list(self._ratios[name])[-newest:]) for name, level in watch.ratios.items()}
 
-    # --- words ---------------------------------------------------------------------------------------------------
+    # --- findings ------------------------------------------------------------------------------------------------
 
     def _claim(self, event: _ResumeEvent, ended: int | None) -> None:
         if event.loss:

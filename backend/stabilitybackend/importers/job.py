@@ -39,8 +39,8 @@ class Options:
 
     Args:
         name, project: of the run; None: as the files say. renames: name in the file -> name here.
-        keep_names: do not let other spellings take the place of loss, grad_norm and lr. step_key: where the step
-            stands.
+        keep_names: do not let other spellings take the place of loss, grad_norm and lr. step_key: the column of the
+            step.
     """
 
     name: str | None = None
@@ -221,8 +221,8 @@ class ImportJob:
 
     def _batches(self, reading: Reading) -> Iterator[Batch]:
         if self._prepared is None:  # of some formats it reads every file: once is enough
-            said = Reading()
-            self._prepared = self._importer.prepare(self._plan.parts, said), said.notes
+            first = Reading()
+            self._prepared = self._importer.prepare(self._plan.parts, first), first.notes
         prepared, notes = self._prepared
         for note in notes:
             reading.note(note)

@@ -57,24 +57,24 @@ class ExportedLineage:
             self._forks[int(segment["id"])] = Fork(
                 key, int(segment["fork_step"]), float(segment.get("created") or 0.0), facts
             )
-        self._untold = sorted(self._forks)
+        self._pending = sorted(self._forks)
         self._where: dict[Who, int] = {}
 
     def enter(self, who: Who, segment: Any) -> list[Fork]:
-        """Return the segments to tell before a row of ``who`` in ``segment``; older ones first."""
+        """Return the segments to report before a row of ``who`` in ``segment``; older ones first."""
         if self._where.get(who, 0) == segment or not isinstance(segment, int):
             return []
         self._where[who] = segment
         due: list[Fork] = []
-        told = segment not in self._untold
-        while self._untold and self._untold[0] <= segment:
-            due.append(self._forks[self._untold.pop(0)])
-        if told and segment in self._forks and who.rank is not None:
+        known = segment not in self._pending
+        while self._pending and self._pending[0] <= segment:
+            due.append(self._forks[self._pending.pop(0)])
+        if known and segment in self._forks and who.rank is not None:
             due.append(self._forks[segment])  # another rank reported it: this one joins
         return due
 
     def rest(self) -> list[Fork]:
         """Return the segments that no row entered."""
-        due = [self._forks[segment] for segment in self._untold]
-        self._untold = []
+        due = [self._forks[segment] for segment in self._pending]
+        self._pending = []
         return due

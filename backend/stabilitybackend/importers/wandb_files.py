@@ -67,14 +67,14 @@ def _run_of(path: Path) -> _Run:
             break
         record = record_of(data)
         if record.WhichOneof("record_type") == "run":
-            said = record.run
+            run = record.run
             config: dict[str, Any] = {}
-            for item in said.config.update:
+            for item in run.config.update:
                 key = item.key or ".".join(item.nested_key)
                 if not key.startswith("_"):
                     config[key] = _value(item.value_json)
-            started = said.start_time.seconds + said.start_time.nanos / 1e9
-            return _Run(said.run_id, said.project, said.display_name, said.host, started, config)
+            started = run.start_time.seconds + run.start_time.nanos / 1e9
+            return _Run(run.run_id, run.project, run.display_name, run.host, started, config)
     raise BadRequest(f"{path} does not say which run it is in its first {_SNIFFED_RECORDS} records", hint="is it cut?")
 
 

@@ -149,7 +149,7 @@ class IncidentBook:
         than what the incident knows (points fed again), changes nothing.
 
         Args:
-            finding: what a detector or the liveness monitor said.
+            finding: what a detector or the liveness monitor found.
             segment: segment in which the finding's step lies; an incident keeps the one in which it opened.
             time: unix seconds, of the point or of the server.
             checkpoints: those that can be gone back to, for the suggestion.
@@ -217,13 +217,13 @@ class IncidentBook:
         return [incident for incident in changed if incident is not None]
 
     def acknowledge(self, incident_id: str, who: str, time: float) -> Incident | None:
-        """Write down who has seen an incident and return it, None if there is none such. The first one stands."""
+        """Write down who has seen an incident and return it, None if there is none such. The first one counts."""
         old = self._incidents.get(incident_id)
         if old is None or old.acknowledged_by is not None:
             return old
         new = replace(old, acknowledged_by=who, acknowledged=time)
         if kind_of(new.kind).about == "user" and new.state == "open":
-            # The job said it once; nothing else will end it.
+            # The job reports it once: nothing else will end it.
             new = replace(new, state="resolved", resolved=time)
         return self._commit(old, new, time)
 

@@ -197,7 +197,7 @@ def _roll_back(
 
 
 def _way(case: Case, back: Target, lr_scale: float | None, again: int | None) -> str:
-    """Return the words of a rollback."""
+    """Return the sentences about a rollback."""
     first, last = back.skip_range
     text = (
         f"roll back to the checkpoint of step {back.to_step}, {case.onset - back.to_step} steps before the onset, and "
@@ -243,8 +243,8 @@ def _optimizer_checks(case: Case) -> tuple[str, ...]:
         lines += [f"Adam's state is suspected ({why}): {lit.ADAM}.", *lit.ADAM_CHECKS]
     for logit in curve.growing[:2]:
         name = logit.metric.lower()
-        words = lit.ATTENTION_LOGITS if "att" in name or "qk" in name else lit.OUTPUT_LOGITS
-        lines.append(f"{words.format(metric=logit.metric, rise=logit.rise_percent)} {lit.PROXIES}.")
+        line = lit.ATTENTION_LOGITS if "att" in name or "qk" in name else lit.OUTPUT_LOGITS
+        lines.append(f"{line.format(metric=logit.metric, rise=logit.rise_percent)} {lit.PROXIES}.")
     return tuple(lines)
 
 
@@ -290,8 +290,8 @@ def _level(case: Case) -> Suggestion:
             f"The new level is {after / before:.4g} x the old one: a plain fraction such as 3/2 points to accounting.",
         )
     back, again = _back(case)
-    said = _roll_back(case, back, again, checks=checks)
-    return replace(said, text=f"First find out what changed at step {case.onset}. If nothing was meant to: {said.text}")
+    way = _roll_back(case, back, again, checks=checks)
+    return replace(way, text=f"First find out what changed at step {case.onset}. If nothing was meant to: {way.text}")
 
 
 def _plateau(case: Case) -> Suggestion:
@@ -311,7 +311,7 @@ def _gradients(case: Case) -> Suggestion:
     return suggestion("none", lit.GRADIENTS, checklist=_optimizer_checks(case), sources=[lit.MEASURED_GRADIENTS])
 
 
-# --- words ---------------------------------------------------------------------------------------------------------
+# --- sentences -----------------------------------------------------------------------------------------------------
 
 
 def _inspect(case: Case, text: str, checks: Iterable[str], source: str = "", *, ended: bool = False) -> Suggestion:

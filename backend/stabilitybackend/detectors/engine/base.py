@@ -168,7 +168,7 @@ class Finding:
         node: node concerned, or None.
         peak_step: step of the worst value so far, or None.
         recovered_step: first step back at the usual level, or None.
-        recovery: ``pending`` while undecided, then ``fast``, ``slow`` or ``none``; None where the word has no meaning.
+        recovery: ``pending`` while undecided, then ``fast``, ``slow`` or ``none``; None where it has no meaning.
         score: size of the event in the detector's own unit (robust sigmas for spikes), finite.
         evidence: JSON-able facts behind the claim, a few dozen entries at most.
     """
@@ -196,7 +196,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One detector's word that it follows an event of a metric: others stay silent about the same one.
+    """One detector's claim that it follows an event of a metric: others stay silent about the same one.
 
     Args:
         detector, key, kind, onset_step: as in its findings.

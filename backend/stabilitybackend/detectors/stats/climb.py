@@ -19,17 +19,17 @@ RING_POINTS = 48
 #: Short blocks in a long one. The long scale sees climbs over hundreds to thousands of points, which are smaller than
 #: the noise of a short block.
 LONG_BLOCKS = 8
-#: The onset is the lowest block among so many newest ones, the nearest look first: a loss that rose by little long ago
+#: The onset is the lowest block among so many newest ones, the nearest first: a loss that rose by little long ago
 #: and climbs now has its onset now.
 LOOK_BACK_BLOCKS = (12, 24, WINDOW_BLOCKS)
 #: Nothing before the onset may be lower than it over so many blocks, or over the length of the climb.
 LOWEST_BLOCKS = 12
 #: Blocks that must be known before a climb is believed: 64 points, as a baseline needs.
 MIN_BLOCKS = 8
-#: Short blocks between two looks: the work of a look is spread over 16 points.
+#: Short blocks between two searches: the work of one is spread over 16 points.
 LOOK_EVERY_BLOCKS = 2
-#: The noise of the medians is measured in full when a look needs it, and once in so many blocks. In between the old one
-#: counts in part.
+#: The noise of the medians is measured in full when a search needs it, and once in so many blocks. In between the old
+#: one counts in part.
 SIGMA_EVERY_BLOCKS = 32
 STALE_PART = 0.7
 #: Of fewer medians than HISTORY_BLOCKS the noise is uncertain, and taken for so much larger.
