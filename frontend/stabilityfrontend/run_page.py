@@ -124,6 +124,7 @@ def bar() -> list[Any]:
             [html.Span("elapsed", className="label"), html.Span(id="run-elapsed", className="value")], className="fact"
         ),
         html.Span(id="live-pill", className="pill quiet"),
+        html.Button("Run a task …", id="task-open", className="button", type="button", disabled=True),
         html.Button(
             [html.Span(className="icon icon-back"), "Roll back …"],
             id="rollback-open",

@@ -33,14 +33,14 @@ export function panelChart(element, legend, panel, config, page) {
     id: panel.id,
     element,
     interval: config.limits.panel_interval_ms,
-    metrics: () => matching(panel.metrics, page.metrics()),
+    metrics: () => matching(panel.metrics, page.names),
     forget: () => memory.clear(),
     plot,
     hasLine: () => Boolean(plot.spec?.lines?.length),
     pointAt: (step) => plot.pointer.place(step),
     paint(width, height) {
       const { colors } = config.themes[colorTheme.name()];
-      const window = page.window();
+      const window = page.look.window();
       const budget = config.limits.panel_points;
       const names = chart.metrics();
       const lines = [];
@@ -96,7 +96,7 @@ export function panelChart(element, legend, panel, config, page) {
         width,
         height,
         margin: MARGIN,
-        xRange: page.xRange(),
+        xRange: page.look.stepRange(),
         axis: STEP_AXIS,
         yRange: calmRange(memory, "y", axisRange(range, panel.log)),
         log: panel.log,

@@ -5,7 +5,7 @@ import { byId, fill, h, setShown, setText } from "../core/dom.js";
 import { sentence } from "../core/format.js";
 
 export class CommandDialog {
-  /** `page` as in run_page.js; `kind`: "rollback" or "restart", the begin of all ids. */
+  /** `page` as in run_page.js; `kind`: "rollback", "restart" or "task", the begin of all ids. */
   constructor(page, kind) {
     this.page = page;
     this.kind = kind;
@@ -17,7 +17,10 @@ export class CommandDialog {
       if (event.target === this.dialog && this.dialog.matches(":modal")) this.dialog.close();
     });
     // It may be open again by then, beside the page.
-    this.dialog.addEventListener("close", () => (this.open = this.dialog.open));
+    this.dialog.addEventListener("close", () => {
+      this.open = this.dialog.open;
+      this.page.dirty("command");
+    });
     document.body.append(this.dialog);
   }
 
@@ -75,6 +78,26 @@ export class CommandDialog {
     );
   }
 
+  /** What is below the progress of a command: that it goes on by itself, and buttons; `good`: closing is what is left. */
+  foot(ended, good, ...more) {
+    return h(
+      "div",
+      { class: "dialog-foot" },
+      h("span", { class: "sub grow" }, ended ? "" : "This goes on if you close it."),
+      more,
+      h(
+        "button",
+        {
+          type: "button",
+          class: `button${good ? " primary" : ""}`,
+          id: `${this.kind}-close`,
+          on: { click: () => this.dialog.close() },
+        },
+        "Close",
+      ),
+    );
+  }
+
   /** Where the focus begins: in a field, or on the heading where a field would bring a keyboard over what is to be read. */
   beginAt(field) {
     const touched = window.matchMedia("(pointer: coarse)").matches;
@@ -111,6 +134,11 @@ export class CommandDialog {
 
   /** Show how far the command is that was sent. */
   progress() {}
+
+  /** The page's state changed. */
+  refresh() {
+    if (this.open && this.commandId) this.progress();
+  }
 
   async send() {
     if (this.sending || this.confirm.disabled) return;

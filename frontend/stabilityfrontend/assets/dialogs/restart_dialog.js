@@ -215,10 +215,6 @@ export class RestartDialog extends CommandDialog {
     setText(this.confirm, this.sending ? "Ordering …" : "Restart");
   }
 
-  refresh() {
-    if (this.open && this.commandId) this.progress();
-  }
-
   progress() {
     const command = this.page.commands.get(this.commandId);
     if (!command) return;
@@ -240,16 +236,7 @@ export class RestartDialog extends CommandDialog {
         stageList(stages),
         h("p", { class: bad ? "problem" : `sentence${command.state === "done" ? " good" : ""}` }, line),
       ),
-      h(
-        "div",
-        { class: "dialog-foot" },
-        h("span", { class: "sub grow" }, ended ? "" : "This goes on if you close the dialog."),
-        h(
-          "button",
-          { type: "button", class: "button primary", id: "restart-close", on: { click: () => this.dialog.close() } },
-          "Close",
-        ),
-      ),
+      this.foot(ended, true),
     );
   }
 }

@@ -30,7 +30,6 @@ export class RollbackDialog extends CommandDialog {
     super(page, "rollback");
     /** The fields of the form. */
     this.lr = this.seed = this.skip = this.reason = null;
-    this.dialog.addEventListener("close", () => this.page.dirty("command"));
   }
 
   /** Show the form. `incident`: the one that somebody looks at, null for the run. The server says what it suggests. */
@@ -289,11 +288,9 @@ export class RollbackDialog extends CommandDialog {
       (order.lr_scale !== null && order.lr_scale <= 0);
   }
 
-  /** The page's state changed. */
   refresh() {
-    if (!this.open) return;
-    if (this.commandId) this.progress();
-    else if (this.sentence) this.update();
+    super.refresh();
+    if (this.open && !this.commandId && this.sentence) this.update();
   }
 
   progress() {
@@ -327,27 +324,18 @@ export class RollbackDialog extends CommandDialog {
         bad ? h("div", { class: "problem" }, trouble) : null,
         command.state === "done" ? h("p", { class: "sentence good" }, line) : null,
       ),
-      h(
-        "div",
-        { class: "dialog-foot" },
-        h("span", { class: "sub grow" }, ended ? "" : "This goes on if you close it."),
-        bad ? h("button", { type: "button", class: "button", on: { click: () => this.again() } }, "Try again …") : null,
-        h(
-          "button",
-          {
-            type: "button",
-            class: `button${command.state === "done" ? " primary" : ""}`,
-            id: "rollback-close",
-            on: { click: () => this.dialog.close() },
-          },
-          "Close",
-        ),
+      this.foot(
+        ended,
+        command.state === "done",
+        bad
+          ? h(
+              "button",
+              { type: "button", class: "button", on: { click: () => this.show(this.incident) } },
+              "Try again …",
+            )
+          : null,
       ),
     );
-  }
-
-  again() {
-    this.show(this.incident);
   }
 
   destroy() {

@@ -141,7 +141,9 @@ export function drawHeader(page) {
   const over = statusFacts(run.status).over;
   const back = byId("rollback-open");
   const closed = !page.ready || page.lost === true || over;
-  if (back.disabled !== closed) back.disabled = closed;
+  const task = byId("task-open");
+  for (const button of [back, task]) if (button.disabled !== closed) button.disabled = closed;
+  setTitle(task, over ? "This run has ended: no agent would run it." : "A function that the nodes of the job have");
   setTitle(back, over ? "This run has ended: there is no job to roll back. Start it again from a checkpoint." : "");
   const gone = page.rollbackCosts.stepsLost();
   const forks = page.forkList.length;
@@ -194,7 +196,7 @@ export function drawCommandStrip(page) {
   const entry = command && (command.history || [])[command.history.length - 1];
   const ended = command && command.progress.ended;
   const fresh = command && (!ended || (entry && page.now() - entry.time < STRIP_S));
-  if (!fresh || page.dialog.open) {
+  if (!fresh || page.dialog.open || page.task.open) {
     setShown(strip, false);
   } else {
     setText(strip, command.progress.line);

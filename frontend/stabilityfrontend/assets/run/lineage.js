@@ -60,7 +60,7 @@ export function drawLineage(page) {
   const key = JSON.stringify([
     page.ready,
     page.allSegments,
-    list.map((one) => [one, page.lastStep() && one.id === page.head() ? page.lastStep() : 0]),
+    list.map((one) => [one, page.lastStep() && one.id === page.store.head ? page.lastStep() : 0]),
     forks.map((fork) => fork.discarded),
   ]);
   if (keyOf.get(place) === key) return;
@@ -84,7 +84,7 @@ export function drawLineage(page) {
       rows.push(takenBack(segment, 1 + (depth.get(segment.parent) || 0)));
       continue;
     }
-    const isHead = segment.id === page.head();
+    const isHead = segment.id === page.store.head;
     // The news of a fork comes before its first point; from then on the points themselves say how far it is.
     const begun = isHead && page.lastStep() !== null && page.lastStep() > (segment.fork_step ?? -Infinity);
     const first = segment.first_step ?? (begun && segment.fork_step !== null ? segment.fork_step + 1 : null);

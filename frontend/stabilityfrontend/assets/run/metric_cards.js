@@ -54,7 +54,7 @@ export class Cards {
 
   /** Make the cards of the metrics that the search lets through, and open the charts that the address asks for. */
   list() {
-    const metrics = this.page.metrics();
+    const metrics = this.page.names;
     for (const name of [...this.wanted].filter((one) => metrics.includes(one))) this.add(name);
     const words = this.search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
     const fitting = metrics.filter((name) => words.every((word) => name.toLowerCase().includes(word)));

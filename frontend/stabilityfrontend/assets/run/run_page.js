@@ -14,6 +14,7 @@ import { pressed } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
 import { WhenNear } from "../core/when_near.js";
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
+import { TaskDialog } from "../dialogs/task_dialog.js";
 import { GpuMap } from "../ranks/gpu_map.js";
 import { Health, withReadings } from "../ranks/health.js";
 import { RankGrid } from "../ranks/rank_grid.js";
@@ -63,6 +64,7 @@ export class RunPage {
     this.board = new Board(config, this.zoom);
     this.board.onDrawn = (shown) => this.onDrawn(shown);
     this.dialog = new RollbackDialog(this);
+    this.task = new TaskDialog(this);
     this.look = new View(this);
     this.settings = this.look.settings;
     this.derived = new Derived(this, (words) => this.look.giveUp(words));
@@ -109,6 +111,7 @@ export class RunPage {
       this.dirtyAll();
     });
     byId("rollback-open").addEventListener("click", () => this.dialog.show(null));
+    byId("task-open").addEventListener("click", () => this.task.show());
     byId("incidents-all").addEventListener("click", () => {
       this.allIncidents = !this.allIncidents;
       this.dirty("incidents");
@@ -153,9 +156,6 @@ export class RunPage {
 
   // -- what the charts and regions ask for --------------------------------------------------------------------
 
-  metrics() {
-    return this.names;
-  }
   metric() {
     return focusMetric(this.names, this.run);
   }
@@ -165,9 +165,6 @@ export class RunPage {
   }
   hasGrad() {
     return this.names.includes("grad_norm") && this.metric() !== "grad_norm";
-  }
-  head() {
-    return this.store.head;
   }
   now() {
     return this.live.now();
@@ -203,14 +200,6 @@ export class RunPage {
     return this.checkpoints.map((one) =>
       one.dead || one.step <= this.store.aliveUpTo(one.segment) ? one : { ...one, dead: true },
     );
-  }
-
-  /** The steps that all charts show, and those that have to be in what is drawn. */
-  xRange() {
-    return this.look.stepRange();
-  }
-  window() {
-    return this.look.window();
   }
 
   // -- news ---------------------------------------------------------------------------------------------------
@@ -297,6 +286,7 @@ export class RunPage {
     this.watched = command.command_id;
     this.dirty("command");
     this.dialog.refresh();
+    this.task.refresh();
   }
 
   setCheckpoint(checkpoint) {
@@ -390,6 +380,7 @@ export class RunPage {
     this.detectors.close();
     this.board.close();
     this.dialog.destroy();
+    this.task.destroy();
     forgetRail();
     forgetLineage();
   }
