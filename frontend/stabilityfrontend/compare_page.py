@@ -6,19 +6,19 @@ from typing import Any
 
 from dash import html
 
-from stabilityfrontend.controls import more_panels, panel_head, segmented, topbar
+from stabilityfrontend.controls import frame, more_panels, panel_head, segmented
 from stabilityfrontend.declared import page
 
-__all__ = ["bar", "body"]
+__all__ = ["skeleton"]
 
 
 @page("/compare", name="Compare", live="compare")
 def skeleton() -> html.Div:
     """Return the page."""
-    return html.Div([topbar(bar()), *body()], className="page")
+    return frame(_bar(), *_body())
 
 
-def bar() -> list[Any]:
+def _bar() -> list[Any]:
     """Return what the page puts into the top bar."""
     return [
         html.A("Runs", href="/", className="crumb", id="crumb-runs"),
@@ -30,10 +30,9 @@ def bar() -> list[Any]:
     ]
 
 
-def body() -> list[Any]:
+def _body() -> list[Any]:
     """Return the regions below the top bar."""
     return [
-        html.Div(id="banner", role="alert", hidden=True),
         html.Main(
             [
                 html.Section(

@@ -6,7 +6,17 @@ from typing import Any
 
 from dash import html
 
-__all__ = ["choice", "fact_list", "links", "more_panels", "navigation", "panel_head", "segmented", "topbar", "totals"]
+__all__ = [
+    "choice",
+    "fact_list",
+    "frame",
+    "links",
+    "more_panels",
+    "navigation",
+    "panel_head",
+    "segmented",
+    "totals",
+]
 
 
 def segmented(id_: str, label: str, options: list[tuple[str, str]]) -> html.Div:
@@ -129,9 +139,14 @@ def more_panels() -> html.Div:
     return html.Div(id="more-panels")
 
 
-def topbar(middle: list[Any]) -> html.Header:
-    """Return the bar at the top: mark, what the page puts in the middle, theme switch."""
-    return html.Header(
+def frame(middle: list[Any], *parts: Any) -> html.Div:
+    """Return a page: the bar at the top, the place of what is wrong with the connection, and the rest.
+
+    Args:
+        middle: what the page puts into the bar, between the mark and the theme switch.
+        parts: the rest.
+    """
+    bar = html.Header(
         [
             html.A([html.Span(className="mark"), html.Span("Stabilityboard", className="brand")], href="/", id="home"),
             *middle,
@@ -147,3 +162,4 @@ def topbar(middle: list[Any]) -> html.Header:
         ],
         className="topbar",
     )
+    return html.Div([bar, html.Div(id="banner", role="alert", hidden=True), *parts], className="page")

@@ -6,19 +6,19 @@ from typing import Any
 
 from dash import html
 
-from stabilityfrontend.controls import more_panels, panel_head, topbar
+from stabilityfrontend.controls import frame, more_panels, panel_head
 from stabilityfrontend.declared import page
 
-__all__ = ["bar", "body"]
+__all__ = ["skeleton"]
 
 
 @page("/runs/{run}/incidents/{incident}", name="Incident", live="incident")
 def skeleton() -> html.Div:
     """Return the page."""
-    return html.Div([topbar(bar()), *body()], className="page")
+    return frame(_bar(), *_body())
 
 
-def bar() -> list[Any]:
+def _bar() -> list[Any]:
     """Return what the page puts into the top bar. The link to the run stays on a phone."""
     return [
         html.A("Runs", href="/", className="crumb", id="crumb-runs"),
@@ -31,10 +31,9 @@ def bar() -> list[Any]:
     ]
 
 
-def body() -> list[Any]:
+def _body() -> list[Any]:
     """Return the regions below the top bar, in the order in which a phone shows them."""
     return [
-        html.Div(id="banner", role="alert", hidden=True),
         html.Main(
             [
                 html.Header(id="incident-head", className="incident-top"),

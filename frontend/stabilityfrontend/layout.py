@@ -14,7 +14,7 @@ from typing import Any
 from dash import dcc, html
 from plotly.io.json import to_json_plotly
 
-from stabilityfrontend.controls import more_panels, navigation, topbar
+from stabilityfrontend.controls import frame, more_panels, navigation
 from stabilityfrontend.declared import Declarations, DeclaredPage, PagesError
 from stabilityfrontend.parts import ServerParts
 from stabilityfrontend.runs_page import missing_page
@@ -95,11 +95,6 @@ def _skeleton(page: DeclaredPage, declared: Declarations, parts: ServerParts) ->
 
 
 def _server_page(body: html.Div) -> html.Div:
-    return html.Div(
-        [
-            topbar([navigation(), html.Span(className="grow"), html.Span(id="live-pill", className="pill quiet")]),
-            html.Div(id="banner", role="alert", hidden=True),
-            html.Main([body, more_panels()], className="list stack"),
-        ],
-        className="page",
-    )
+    pill = html.Span(id="live-pill", className="pill quiet")
+    main = html.Main([body, more_panels()], className="list stack")
+    return frame([navigation(), html.Span(className="grow"), pill], main)

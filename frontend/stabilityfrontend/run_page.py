@@ -13,11 +13,11 @@ from typing import Any
 from dash import html
 
 from stabilityfrontend import detectors_panel, walls_panel
-from stabilityfrontend.controls import more_panels, panel_head, segmented, topbar
+from stabilityfrontend.controls import frame, more_panels, panel_head, segmented
 from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
 
-__all__ = ["KPIS", "PANELS", "Kpi", "SmallChart", "bar", "body", "first_requests"]
+__all__ = ["KPIS", "PANELS", "Kpi", "SmallChart", "first_requests", "skeleton"]
 
 #: Names that a run's loss has, the likeliest first: asked for before the page knows what the run logs.
 LOSSES = ("loss", "train/loss", "train_loss")
@@ -104,10 +104,10 @@ def first_requests() -> dict[str, Any]:
 @page("/runs/{run}", name="Run", live="run")
 def skeleton() -> html.Div:
     """Return the page."""
-    return html.Div([topbar(bar()), *body()], className="page")
+    return frame(_bar(), *_body())
 
 
-def bar() -> list[Any]:
+def _bar() -> list[Any]:
     """Return what the run page puts into the top bar."""
     return [
         html.A("Runs", href="/", className="crumb", id="crumb-runs"),
@@ -135,10 +135,9 @@ def bar() -> list[Any]:
     ]
 
 
-def body() -> list[Any]:
+def _body() -> list[Any]:
     """Return the regions below the top bar, in the order in which they are read."""
     return [
-        html.Div(id="banner", role="alert", hidden=True),
         html.Div(id="command-strip", hidden=True),
         html.Div(id="run-note", hidden=True),
         html.Div(id="storage-note", hidden=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dash import html
 
-from stabilityfrontend.controls import more_panels, navigation, topbar
+from stabilityfrontend.controls import frame, more_panels, navigation
 from stabilityfrontend.declared import page
 
 __all__ = ["login_page", "missing_page", "runs_page"]
@@ -16,55 +16,23 @@ def runs_page() -> html.Div:
     """Return the list of runs: a table, and a place for the words that stand there while it is empty."""
     heads = ["", "Run", "Status", "Step", "Loss", "Last 200 steps", "Incidents", "Rollbacks", "Updated"]
     numeric = {"Step", "Loss", "Incidents", "Rollbacks", "Updated"}
-    return html.Div(
-        [
-            topbar(
-                [
-                    navigation(),
-                    html.Span(id="runs-count", className="chip"),
-                    html.Span(className="grow"),
-                    html.Span(id="live-pill", className="pill quiet"),
-                ]
-            ),
-            html.Div(id="banner", role="alert", hidden=True),
-            html.Main(
-                [
-                    html.Section(
-                        [
-                            # The field itself is made by the script: what is typed in it is of no interest to Dash.
-                            html.Div(
-                                [html.Div(id="runs-search"), html.Span(className="grow"), html.Div(id="runs-compare")],
-                                className="panel-head",
-                                id="runs-head",
-                            ),
-                            html.Table(
-                                [
-                                    html.Thead(
-                                        html.Tr(
-                                            [
-                                                html.Th(head, className="num" if head in numeric else "")
-                                                for head in heads
-                                            ]
-                                        )
-                                    ),
-                                    html.Tbody(id="runs-body"),
-                                ],
-                                className="table runs",
-                                id="runs-table",
-                            ),
-                            # How many of them are shown, and a button for more (assets/runs/runs_page.js).
-                            html.Div(id="runs-more", className="runs-more", hidden=True),
-                            html.Div(id="runs-empty", hidden=True),
-                        ],
-                        className="panel",
-                    ),
-                    more_panels(),
-                ],
-                className="list",
-            ),
-        ],
-        className="page",
-    )
+    head = [html.Th(head, className="num" if head in numeric else "") for head in heads]
+    # The field itself is made by the script: what is typed in it is of no interest to Dash.
+    tools = [html.Div(id="runs-search"), html.Span(className="grow"), html.Div(id="runs-compare")]
+    table = [
+        html.Div(tools, className="panel-head", id="runs-head"),
+        html.Table([html.Thead(html.Tr(head)), html.Tbody(id="runs-body")], className="table runs", id="runs-table"),
+        # How many of them are shown, and a button for more (assets/runs/runs_page.js).
+        html.Div(id="runs-more", className="runs-more", hidden=True),
+        html.Div(id="runs-empty", hidden=True),
+    ]
+    bar = [
+        navigation(),
+        html.Span(id="runs-count", className="chip"),
+        html.Span(className="grow"),
+        html.Span(id="live-pill", className="pill quiet"),
+    ]
+    return frame(bar, html.Main([html.Section(table, className="panel"), more_panels()], className="list"))
 
 
 @page("/login", name="Login", live="login")
@@ -93,19 +61,5 @@ def login_page() -> html.Div:
 
 def missing_page() -> html.Div:
     """Return the page of an address that means nothing here."""
-    return html.Div(
-        [
-            topbar([html.Span(className="grow")]),
-            html.Main(
-                html.Div(
-                    [
-                        html.H2("Page not found"),
-                        html.P(["The list of runs is ", html.A("here", href="/"), "."]),
-                    ],
-                    className="empty panel",
-                ),
-                className="list",
-            ),
-        ],
-        className="page",
-    )
+    words = [html.H2("Page not found"), html.P(["The list of runs is ", html.A("here", href="/"), "."])]
+    return frame([html.Span(className="grow")], html.Main(html.Div(words, className="empty panel"), className="list"))

@@ -7,7 +7,7 @@ A canvas can't read CSS variables, so the same tables go to the browser twice: a
 
 from __future__ import annotations
 
-__all__ = ["FONT", "MONO", "THEMES", "contrast", "css_variables"]
+__all__ = ["FONT", "MONO", "THEMES", "css_variables"]
 
 #: Fonts that are there already: nothing is fetched, nothing is shipped.
 FONT = (
@@ -107,15 +107,3 @@ def css_variables() -> str:
         blocks.append(f':root[data-theme="{name}"] {{ color-scheme: {name}; {" ".join(rules)} }}')
     blocks.append(f":root {{ --font: {FONT}; --mono: {MONO}; }}")
     return "\n".join(blocks)
-
-
-def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of two ``#rrggbb`` colours, 1 to 21 (WCAG 2.2, relative luminance)."""
-    bright, dim = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (bright + 0.05) / (dim + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -7,13 +7,25 @@ import json
 import pytest
 
 from stabilityfrontend.figures import LIMITS, browser_config
-from stabilityfrontend.theme import THEMES, contrast, css_variables
+from stabilityfrontend.theme import THEMES, css_variables
 
 #: WCAG 2.2 level AA for text of normal size.
 READABLE = 4.5
 #: The same for lines and marks.
 VISIBLE = 3.0
 SURFACES = ("bg", "panel", "raised", "sunken")
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast ratio of two ``#rrggbb`` colours, 1 to 21 (WCAG 2.2, relative luminance)."""
+    bright, dim = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -1,6 +1,7 @@
 // What happened to machines and processes, on the x axis of the large chart: a lane of marks under it. Marks that would
 // lie over each other are one, with a count; a hang is as wide as it lasted where the axis is a clock.
 
+import { asFinite, asRecord } from "../core/as_type.js";
 import { byId, h, setShown } from "../core/dom.js";
 import { clock, formatAge, formatCount, readable } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
@@ -28,9 +29,6 @@ const TOLD = 8;
 /** Of a fork that a new start of the job made. */
 const RESTART = { sign: "↻", short: "restart" };
 
-const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
-const object = (value) => (value && typeof value === "object" ? value : {});
-
 /** Machines fail in the middle of a step: what came after the newest logged one is drawn there. */
 const seen = (step, last) => (step === null || last === null ? step : Math.min(step, last));
 
@@ -40,8 +38,8 @@ const kindOf = (event) => (event.kind === "restart" ? RESTART : incidentKind(eve
 function markWords(incident) {
   const { about, short } = incidentKind(incident.kind);
   if (about !== "gpu") return short;
-  const evidence = object(incident.evidence);
-  const xids = Array.isArray(evidence.xids) ? evidence.xids.filter((one) => number(one) !== null) : [];
+  const evidence = asRecord(incident.evidence);
+  const xids = Array.isArray(evidence.xids) ? evidence.xids.filter((one) => asFinite(one) !== null) : [];
   const root = /\bXid \d+/.exec(typeof incident.title === "string" ? incident.title : "");
   if (root) return root[0]; // not the first one that came: that may be a symptom
   if (xids.length) return `Xid ${xids[0]}`;
@@ -54,20 +52,22 @@ function events(page) {
   const found = [];
   for (const incident of page.view().incidents) {
     if (!incidentKind(incident.kind).sign || found.length >= MOST) continue;
-    const interruption = object(object(incident.evidence).interruption);
-    const verdict = object(object(incident.evidence).verdict);
-    const since = number(interruption.since) ?? number(verdict.since) ?? number(incident.opened);
+    const interruption = asRecord(asRecord(incident.evidence).interruption);
+    const verdict = asRecord(asRecord(incident.evidence).verdict);
+    const since = asFinite(interruption.since) ?? asFinite(verdict.since) ?? asFinite(incident.opened);
     const open = incident.state === "open";
     const until =
       incident.kind === "hang"
-        ? (number(interruption.resumed) ?? number(incident.resolved) ?? (open ? page.now() : number(incident.updated)))
+        ? (asFinite(interruption.resumed) ??
+          asFinite(incident.resolved) ??
+          (open ? page.now() : asFinite(incident.updated)))
         : since;
     const lasted =
       incident.kind === "hang" && since !== null && until !== null && until - since >= 1 ? until - since : 0;
     found.push({
       at: since,
       until,
-      step: seen(number(incident.onset_step) ?? number(incident.step), page.lastStep()),
+      step: seen(asFinite(incident.onset_step) ?? asFinite(incident.step), page.lastStep()),
       segment: incident.segment,
       kind: incident.kind,
       tone: severityOf(incident),
@@ -80,7 +80,7 @@ function events(page) {
   for (const fork of page.forkList.slice(-MOST)) {
     if (fork.segment.cause !== "restart") continue;
     found.push({
-      at: number(fork.segment.created),
+      at: asFinite(fork.segment.created),
       until: null,
       step: fork.step,
       segment: fork.segment.id,

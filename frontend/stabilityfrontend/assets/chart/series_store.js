@@ -13,7 +13,6 @@ export class SeriesStore {
     this.details = new Map();
     this.segments = new Map();
     this.head = null;
-    this.latest = new Map();
     this.lastStep = null;
     this.lastTime = null;
     this.uses = 0;
@@ -86,7 +85,6 @@ export class SeriesStore {
   forget(name) {
     if (this.metrics.has(name)) this.metrics.get(name).entries.clear();
     this.details.delete(name);
-    this.latest.delete(name);
   }
 
   /** Merge what /series answered for `names`; a metric that is not in the answer has no points yet. */
@@ -107,7 +105,7 @@ export class SeriesStore {
         entry.thinned = true;
       this.bound(entry);
     }
-    for (const name of names) this.findLatest(name);
+    for (const name of names) this.findLast(name);
   }
 
   /** Add points that are new: those of an outage. Their segment may be one that is not known yet. */
@@ -129,7 +127,7 @@ export class SeriesStore {
       this.bound(entry);
       if (close) this.bound(close);
     }
-    for (const name of touched) this.findLatest(name);
+    for (const name of touched) this.findLast(name);
   }
 
   /** Points of a window in full detail, shown while the zoom lies inside it. */
@@ -178,7 +176,6 @@ export class SeriesStore {
           put(close, step, value);
           this.bound(close);
         }
-        if (step <= alive) this.setLatest(name, block, step, value, block.times[index]);
       }
       if (entry) this.bound(entry);
     }
@@ -190,54 +187,19 @@ export class SeriesStore {
     return touched;
   }
 
-  setLatest(name, block, step, value, time) {
-    const known = this.latest.get(name);
-    const where = block.rank === null || block.rank === undefined ? block.node : block.rank;
-    if (!known)
-      this.latest.set(name, {
-        value,
-        step,
-        time,
-        segment: block.segment,
-        by: new Map([[where, { value, step, time }]]),
-      });
-    else {
-      // The lowest rank speaks for the metric; the others stand in `by`. 4,096 ranks at most.
-      if (known.by.size < 4096 || known.by.has(where)) known.by.set(where, { value, step, time });
-      const lowest = this.lowestRank(name);
-      if (lowest === null || block.rank === lowest) Object.assign(known, { value, step, time, segment: block.segment });
-    }
-  }
-
-  lowestRank(name) {
-    const metric = this.metrics.get(name);
-    if (!metric) return null;
-    let lowest = null;
-    for (const entry of metric.entries.values())
-      if (entry.rank !== null && (lowest === null || entry.rank < lowest)) lowest = entry.rank;
-    return lowest;
-  }
-
-  /** The newest effective point of each line, after a fetch or a change of the lineage. */
-  findLatest(name) {
-    const lines = this.effective(name);
-    const by = new Map();
-    let first = /** @type {any} */ (null);
-    for (const line of lines) {
+  /** The newest effective step, after a fetch or a change of the lineage. */
+  findLast(name) {
+    for (const line of this.effective(name)) {
       const piece = line.pieces[line.pieces.length - 1];
-      const point = { value: piece.values[piece.to - 1], step: piece.steps[piece.to - 1], time: null };
-      by.set(line.rank === null ? line.node : line.rank, point);
-      if (!first) first = { ...point, segment: piece.segment, by };
       if (line.rank !== null || this.lastStep === null)
-        this.lastStep = Math.max(this.lastStep === null ? -Infinity : this.lastStep, point.step);
+        this.lastStep = Math.max(this.lastStep ?? -Infinity, piece.steps[piece.to - 1]);
     }
-    if (first) this.latest.set(name, first);
   }
 
   /** After a change of the lineage: dead points may have been the newest ones. */
   relook() {
     this.lastStep = null;
-    for (const name of this.metrics.keys()) this.findLatest(name);
+    for (const name of this.metrics.keys()) this.findLast(name);
   }
 
   source(name, window) {

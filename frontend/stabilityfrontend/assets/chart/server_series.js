@@ -1,7 +1,7 @@
 // Lines that the server makes over the true points: on another x axis, smoothed. They live beside the store, follow the
 // run by cursor, and are cut by the same lineage.
 
-import { ApiError, api } from "../core/api.js";
+import { api } from "../core/api.js";
 import { derivedOptions, firstRequests } from "../core/first_requests.js";
 import { errorText } from "../core/format.js";
 import { lowerBound } from "./downsample.js";
@@ -79,18 +79,11 @@ export class Derived {
       const answers = await api.series(page.id, this.names(), derivedOptions({ x, smooth }));
       if (page.gone || ask !== this.asks) return;
       const series = answers.flatMap((answer) => answer.series);
-      // A server that is older than this page answers as if nothing had been asked for.
-      if (
-        series.length &&
-        ((x !== "step" && !series.some((one) => one.xs)) || (smooth && !series.some((one) => one.smoothed)))
-      )
-        throw new ApiError(400, "too_old", "This server is too old for that.");
       this.axis = x;
       this.whole = new Map();
       this.detail = null;
       this.more = 0;
       this.cursor = answers[0].cursor || null;
-      this.unplaced = answers.reduce((sum, answer) => sum + (answer.unplaced || 0), 0);
       add(this.whole, series, x);
       this.shown();
       if (page.zoom.range) this.fetchDetail(page.zoom.range);

@@ -5,7 +5,7 @@ import { robustRange } from "./downsample.js";
 const SVG = "http://www.w3.org/2000/svg";
 
 /** A line without axes. `values` may hold null for gaps; the colour is a CSS colour. */
-export function sparkline(values, color, width, height, dash) {
+export function sparkline(values, color, width, height) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("preserveAspectRatio", "none");
@@ -35,7 +35,6 @@ export function sparkline(values, color, width, height, dash) {
   line.setAttribute("stroke-width", "1.5");
   line.setAttribute("stroke-linejoin", "round");
   line.setAttribute("vector-effect", "non-scaling-stroke");
-  if (dash) line.setAttribute("stroke-dasharray", dash);
   svg.append(line);
   return svg;
 }

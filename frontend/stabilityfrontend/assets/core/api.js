@@ -54,19 +54,15 @@ async function call(method, path, body, signal) {
  * `complete` false: only what came after the `cursor` that was given; `level` above 0: fewer points than there are.
  */
 function series(id, metrics, options) {
-  const answers = seriesPaths(id, metrics, options).map(async ({ names, path }) => ({
-    complete: true,
-    problems: [],
-    ...(await call("GET", path)),
-    names,
-  }));
-  return Promise.all(answers);
+  return Promise.all(
+    seriesPaths(id, metrics, options).map(async ({ names, path }) => ({ ...(await call("GET", path)), names })),
+  );
 }
 
 /** @typedef {import("../../../types/api").Answers} Answers */
 
 export const api = {
-  /** All runs, page after page; `onPage` gets what is there after each. A server that knows no pages answers with all. */
+  /** All runs, page after page; `onPage` gets what is there after each. */
   runs: async (onPage) => {
     const found = { runs: /** @type {Answers["GET /api/v1/runs"]["runs"]} */ ([]), total: 0 };
     let next = null;

@@ -4,6 +4,23 @@ import { api } from "../core/api.js";
 import { byId, fill, h, setShown, setText } from "../core/dom.js";
 import { sentence } from "../core/format.js";
 
+/** The stages of a command as a list. @param {import("../../../types/api").Stage[]} stages */
+export const stageList = (stages) =>
+  h(
+    "ol",
+    { class: "stages" },
+    stages.map(({ key, label, state, after_s: after }) =>
+      h(
+        "li",
+        { class: state === "waiting" ? "" : state, data: { stage: key } },
+        h("i", {}),
+        h("span", {}, label),
+        h("span", { class: "grow" }),
+        h("span", { class: "num" }, after === null ? "" : `+${after.toFixed(1)} s`),
+      ),
+    ),
+  );
+
 export class CommandDialog {
   /** `page` as in run_page.js; `kind`: "rollback", "restart" or "task", the begin of all ids. */
   constructor(page, kind) {

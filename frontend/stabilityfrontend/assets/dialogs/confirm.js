@@ -1,6 +1,35 @@
-// Asks before something that can't be taken back.
+// Small dialogs, that go when they are closed; and the one that asks before something that can't be taken back.
 
 import { h } from "../core/dom.js";
+
+/**
+ * Open a dialog of a title, what is in its body, and its buttons; `done` gets what it was closed with. Escape and a click
+ * beside it close it.
+ */
+export function smallDialog({ id, title, body, buttons, describedBy = "", done = (_answer) => {} }) {
+  const dialog = h(
+    "dialog",
+    {
+      id: `${id}-dialog`,
+      class: "dialog small",
+      "aria-labelledby": `${id}-title`,
+      "aria-describedby": describedBy || null,
+    },
+    h("div", { class: "dialog-head" }, h("h2", { id: `${id}-title` }, title)),
+    body,
+    h("div", { class: "dialog-foot" }, h("span", { class: "grow" }), buttons),
+  );
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close();
+  });
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    done(dialog.returnValue);
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
 
 /** Ask; resolves to whether it was confirmed. Escape, a click beside it and Cancel all mean no. */
 export function confirm({ title, text, action }) {
@@ -11,27 +40,14 @@ export function confirm({ title, text, action }) {
       { type: "button", class: "button primary", id: "confirm-yes", on: { click: () => dialog.close("yes") } },
       action,
     );
-    const dialog = h(
-      "dialog",
-      {
-        id: "confirm-dialog",
-        class: "dialog small",
-        "aria-labelledby": "confirm-title",
-        "aria-describedby": "confirm-text",
-      },
-      h("div", { class: "dialog-head" }, h("h2", { id: "confirm-title" }, title)),
-      h("div", { class: "dialog-body" }, h("p", { id: "confirm-text" }, text)),
-      h("div", { class: "dialog-foot" }, h("span", { class: "grow" }), cancel, confirm),
-    );
-    dialog.addEventListener("click", (event) => {
-      if (event.target === dialog) dialog.close();
+    const dialog = smallDialog({
+      id: "confirm",
+      title,
+      body: h("div", { class: "dialog-body" }, h("p", { id: "confirm-text" }, text)),
+      buttons: [cancel, confirm],
+      describedBy: "confirm-text",
+      done: (answer) => resolve(answer === "yes"),
     });
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      resolve(dialog.returnValue === "yes");
-    });
-    document.body.append(dialog);
-    dialog.showModal();
     cancel.focus();
   });
 }

@@ -3,12 +3,11 @@
 import { changes } from "../chart/traces.js";
 import { api } from "../core/api.js";
 import { asRecord, toldStep } from "../core/as_type.js";
-import { stageList } from "../core/command.js";
 import { fill, h, setShown, setText } from "../core/dom.js";
 import { ago, errorText, formatCount, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
-import { CommandDialog } from "./command_dialog.js";
+import { CommandDialog, stageList } from "./command_dialog.js";
 import { rollbackSentence } from "./rollback_sentence.js";
 
 /** The suggestion grows with the run: it is asked for anew so often. */

@@ -1,10 +1,9 @@
 // The task dialog: a function that the owner of the nodes put there is run on each of them, and what each answered.
 
-import { stageList } from "../core/command.js";
 import { fill, h, setText } from "../core/dom.js";
 import { plural } from "../core/format.js";
 import { patch } from "../core/patch.js";
-import { CommandDialog } from "./command_dialog.js";
+import { CommandDialog, stageList } from "./command_dialog.js";
 
 export class TaskDialog extends CommandDialog {
   /** `page` as in run_page.js. */

@@ -125,8 +125,8 @@ export function drawIncidentParts(page) {
       ? `${plural(stackedRanks(dump), "rank")} in ${plural(stackGroups(dump).length, "group")}, ${clock(dump.time)}`
       : "",
   );
-  panel("incident-collectives", [asked && asked.request, dump && dump.collectives, page.worldSize()], () =>
-    dump ? wide(collectivesTable(dump, page.worldSize())) : null,
+  panel("incident-collectives", [asked && asked.request, dump && dump.collectives], () =>
+    dump ? wide(collectivesTable(dump)) : null,
   );
   const suspects = verdict
     ? verdict.culprits

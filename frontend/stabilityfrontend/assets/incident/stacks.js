@@ -252,17 +252,6 @@ export function stackParts(dump) {
   ];
 }
 
-/** The name of the group that every rank is a member of. */
-const EVERYBODY = "default_pg";
-
-/** Members of which nobody knows whether they came. An older server does not name them: then they are known of the group of all only. */
-function unknownOf(one, missing, joined, worldSize) {
-  if (Array.isArray(one.unknown)) return ranksOf(one.unknown);
-  if (one.pg !== EVERYBODY) return [];
-  const told = new Set([...missing, ...joined]);
-  return Array.from({ length: worldSize || 0 }, (_, rank) => rank).filter((rank) => !told.has(rank));
-}
-
 /** Who is missing of a collective, and of whom it is not known. */
 function missingWords(missing, unknown) {
   const known = missing.length
@@ -277,7 +266,7 @@ function missingWords(missing, unknown) {
 }
 
 /** The collectives of a dump as a table: who is in, who is missing. */
-export function collectivesTable(dump, worldSize) {
+export function collectivesTable(dump) {
   const rows = (Array.isArray(dump.collectives) ? dump.collectives : []).slice(0, GROUPS).map(asRecord);
   if (!rows.length) return null;
   return h(
@@ -312,7 +301,7 @@ export function collectivesTable(dump, worldSize) {
                 ? `rank ${joined[0]}`
                 : "none",
           ),
-          h("td", {}, missingWords(missing, unknownOf(one, missing, joined, worldSize))),
+          h("td", {}, missingWords(missing, ranksOf(one.unknown))),
         );
       }),
     ),

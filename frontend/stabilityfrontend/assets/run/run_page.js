@@ -283,7 +283,6 @@ export class RunPage {
     const known = this.commands.get(command.command_id);
     if (known && (known.history || []).length > (command.history || []).length) return;
     this.commands.set(command.command_id, command);
-    this.watched = command.command_id;
     this.dirty("command");
     this.dialog.refresh();
     this.task.refresh();

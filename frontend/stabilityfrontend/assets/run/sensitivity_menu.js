@@ -1,6 +1,7 @@
 // From a noisy incident to fewer like it: one click on the incident, one on how much quieter, and a way back.
 
 import { byId, h, toast } from "../core/dom.js";
+import { smallDialog } from "../dialogs/confirm.js";
 
 /** Undo stays this long; the panel's history has it for ever. */
 const OFFER_S = 20;
@@ -81,11 +82,10 @@ function ask(page, detector) {
     dialog.close();
     panel.show(detector.name);
   });
-  const dialog = h(
-    "dialog",
-    { id: "less-dialog", class: "dialog small", "aria-labelledby": "less-title" },
-    h("div", { class: "dialog-head" }, h("h2", { id: "less-title" }, `Fewer incidents like this: ${detector.title}`)),
-    h(
+  const dialog = smallDialog({
+    id: "less",
+    title: `Fewer incidents like this: ${detector.title}`,
+    body: h(
       "div",
       { class: "dialog-body less" },
       choices,
@@ -96,18 +96,7 @@ function ask(page, detector) {
         "Only this run, and only what comes from now on. This incident stays. Everybody who looks at the run sees who changed it.",
       ),
     ),
-    h(
-      "div",
-      { class: "dialog-foot" },
-      h("span", { class: "grow" }),
-      h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel"),
-    ),
-  );
-  dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog.close();
+    buttons: h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel"),
   });
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
   choices[0].focus();
 }
