@@ -21,7 +21,7 @@ from stabilitybackend.backtest.columns import FINGERPRINT, LogRows, columns_of
 from stabilitybackend.importers.jsonl import MAX_LINE_BYTES, STEP_KEYS
 from stabilitybackend.importers.troubles import Reading, shown
 
-__all__ = ["MAX_LINE_BYTES", "STEP_KEYS", "Lines", "read_rows"]
+__all__ = ["Lines", "read_rows"]
 
 #: Bytes read at once: some thousand rows, enough that a call costs nothing beside them, and small in memory.
 CHUNK_BYTES = 2 * 1024 * 1024

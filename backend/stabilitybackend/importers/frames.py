@@ -64,16 +64,16 @@ class FrameMaker:
         held: Mapping[str, int],
         names: Names,
         reading: Reading,
-        paths: Sequence[Path] = (),
-        starts: Mapping[int, tuple[str, int]] | None = None,
-        checks: Mapping[str, tuple[int, str]] | None = None,
+        paths: Sequence[Path],
+        starts: Mapping[int, tuple[str, int]],
+        checks: Mapping[str, tuple[int, str]],
     ) -> None:
         self._held = held
         self._names = names
         self._reading = reading
         self._paths = paths
-        self._starts = starts or {}
-        self._checks = checks or {}
+        self._starts = starts
+        self._checks = checks
         self._streams: dict[Who, _Stream] = {}
         self._files: dict[int, tuple[str, float, bool]] = {}
         self._waiting: dict[Who, None] = {}

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, role_of
 from stabilitybackend.incidents import references as lit
 from stabilitybackend.incidents.rollback_target import (
-    GUARD_STEPS,
     Target,
     Usable,
     interval_of,
@@ -28,7 +27,7 @@ from stabilitybackend.incidents.suggestion import Case, over, suggestion
 from stabilitybackend.schema.incidents import Incident, Suggestion
 from stabilitybackend.schema.kinds import kind_of
 
-__all__ = ["GUARD_STEPS", "has_advice", "suggest"]
+__all__ = ["has_advice", "suggest"]
 
 #: What the learning rate is multiplied with where a rollback alone is not expected to help.
 LR_SCALE = 0.5

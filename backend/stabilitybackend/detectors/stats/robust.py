@@ -11,23 +11,19 @@ Q90_SIGMAS = 1.2816
 #: Standard error of a median, in those of a mean; also a standard deviation in mean absolute ones.
 MEDIAN_ERROR = 1.2533
 
-__all__ = ["MAD_TO_SIGMA", "MEDIAN_ERROR", "Q90_SIGMAS", "median", "middle_of", "robust_sigma"]
-
-
-def middle_of(ordered: Sequence[float]) -> float:
-    """Return the median of at least one finite value, in order. Does not overflow."""
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else 0.5 * ordered[half - 1] + 0.5 * ordered[half]
+__all__ = ["MAD_TO_SIGMA", "MEDIAN_ERROR", "Q90_SIGMAS", "median", "robust_sigma"]
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median of at least one finite value.
+    """Return the median of at least one finite value. Does not overflow.
 
     Example:
         >>> median([3.0, 1.0, 2.0]), median([1e308, 1e308])
         (2.0, 1e+308)
     """
-    return middle_of(sorted(values))
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else 0.5 * ordered[half - 1] + 0.5 * ordered[half]
 
 
 def robust_sigma(values: Sequence[float]) -> float:
