@@ -101,11 +101,11 @@ def test_a_verdict_never_stands_before_what_it_is_about_was_seen(pages: Page, de
 @pytest.mark.parametrize(
     ("collective", "said"),
     [
-        ({"pg": "default_pg", "joined": [0, 1], "missing": [3]}, "rank 3; not known: rank 2"),
-        ({"pg": "default_pg", "joined": [0, 1, 3], "missing": []}, "not known: rank 2"),
-        ({"pg": "default_pg", "joined": [0, 1, 2, 3], "missing": []}, "none"),
+        ({"pg": "default_pg", "joined": [0, 1], "missing": [3], "unknown": [2]}, "rank 3; not known: rank 2"),
+        ({"pg": "default_pg", "joined": [0, 1, 3], "missing": [], "unknown": [2]}, "not known: rank 2"),
+        ({"pg": "default_pg", "joined": [0, 1, 2, 3], "missing": [], "unknown": []}, "none"),
         ({"pg": "tp", "joined": [0, 1], "missing": [], "unknown": [2, 3]}, "not known: ranks 2, 3"),
-        ({"pg": "tp", "joined": [0, 1], "missing": []}, "none"),
+        ({"pg": "tp", "joined": [0, 1], "missing": [], "unknown": []}, "none"),
     ],
 )
 def test_who_has_not_told_whether_it_came_is_not_said_to_have_come(

@@ -24,7 +24,7 @@ LINEAGE = """(count) => {
   const forks = S.forks(segments, new Map([...segments.keys()].map((id) => [id, lost])));
   const view = { incidents: [], segments, forks, lastStep: 90 * count + 100 };
   const page = {
-    ready: true, allSegments: false, run: null, view: () => view, head: () => count, lastStep: () => view.lastStep,
+    ready: true, allSegments: false, run: null, view: () => view, store: { head: count }, lastStep: () => view.lastStep,
     dirty: () => S.drawLineage(page), undo() {},
   };
   S.drawLineage(page);
