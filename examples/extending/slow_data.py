@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -30,7 +31,9 @@ class SlowDataDetector(Detector):
         return metric == "data_s"
 
     def update(self, point: Point) -> list[Finding]:
-        slow = point.value * self.settings["sensitivity"] > WAIT_S  # never true of NaN
+        if math.isnan(point.value):
+            return []
+        slow = point.value * self.settings["sensitivity"] > WAIT_S
         if slow == self.is_open:
             self.in_a_row = 0
             return []

@@ -112,6 +112,8 @@ def page(path: str, *, name: str, order: float | None = None, live: str = "") ->
     """
     if not _PATH.fullmatch(path) or path.split("/")[1].startswith("_") or path.split("/")[1] in _TAKEN:
         raise PagesError(f'page path is {path!r}, expected one such as "/budget" or "/runs/{{run}}/budget"')
+    if other := set(_PLACEHOLDER.findall(path)) - {"run", "incident"}:
+        raise PagesError(f"page path {path!r} has {sorted(other)}, expected {{run}} and {{incident}} alone")
     return lambda function: _declare(function, DeclaredPage(path, name, function, order, live))
 
 

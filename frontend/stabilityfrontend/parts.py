@@ -7,6 +7,7 @@ place; the page around it stays. Functions run in threads of their own, so that 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import re
@@ -128,7 +129,7 @@ class ServerParts:
             return plain(_trouble(error.message, error.hint), theme)
         except Exception as error:
             _log.warning("%s() of %s failed", part.draw.__name__, page.path, exc_info=error)
-            return plain(_trouble(f"{type(error).__name__}: {error}", _where(error)), theme)
+            return plain(_trouble(f"{type(error).__name__}: {error}", _where(error, part.draw)), theme)
 
     async def _in_thread(self, draw: Callable[[], Any]) -> Any:
         """Return what ``draw`` returns in a thread that ends with the process, however long it takes."""
@@ -211,7 +212,8 @@ def _trouble(message: str, more: str) -> html.Div:
     )
 
 
-def _where(error: Exception) -> str:
-    """Return the line that an error comes from: the innermost one that is not a library's."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
-    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+def _where(error: Exception, draw: Callable[..., Any]) -> str:
+    """Return where an error comes from: the innermost line in the file of ``draw``, else the first of ``draw``."""
+    code = inspect.unwrap(draw).__code__
+    own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == code.co_filename]
+    return f"{Path(code.co_filename).name}, line {(own or [code.co_firstlineno])[-1]}"

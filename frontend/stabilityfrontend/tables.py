@@ -78,7 +78,13 @@ def table(
         columns: from left to right.
         key: field whose values tell rows apart: a row that is still there keeps its place.
         id: of the component, for callbacks.
+
+    Raises:
+        ValueError: a column's field is in no row.
     """
+    for column in columns:
+        if rows and not any(column.field in row for row in rows):
+            raise ValueError(f"column {column.field!r} is in no row, the first one has: {', '.join(rows[0])}")
     high = any(isinstance(cell, Cell) and cell.sub for row in rows for cell in row.values())
     row_px = _ROW_WITH_SUB_PX if high else _ROW_PX
     height = _HEAD_PX + row_px * min(max(len(rows), 1), _ROWS_IN_SIGHT) + 4

@@ -65,6 +65,7 @@ class Api:
 
         Raises:
             ApiError: the server refused, or there is no such thing.
+            TypeError: one of ``{names}`` is not given.
         """
         return self._ask("GET", path, given, None)
 
@@ -78,6 +79,8 @@ class Api:
 
     def _ask(self, method: str, path: str, given: dict[str, Any], body: Any) -> Any:
         query = {name: value for name, value in given.items() if value is not None}
+        if missing := [name for name in re.findall(r"\{(\w+)\}", path) if name not in query]:
+            raise TypeError(f"{path!r} needs {', '.join(f'{name}=...' for name in missing)}, given: {sorted(query)}")
         filled = re.sub(r"\{(\w+)\}", lambda name: quote(str(query.pop(name[1])), safe=""), path)
         work = self._send(method, f"{self._base}/api/v1{filled}", query, body)
         answer = asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,8 +14,10 @@ import httpx
 import pytest
 from dash import html
 from fastapi import FastAPI
+from starlette.requests import Request
 
 import stabilityfrontend
+from stabilityfrontend import parts
 from stabilityfrontend.declared import collect
 from stabilityfrontend.extend import Cell, Column, Theme, table
 from stabilityfrontend.parts import plain
@@ -24,6 +28,7 @@ REFUSED = {
     "@page('/api/mine', name='Mine')\ndef mine(): ...": "page path is '/api/mine', expected",
     "@page('/mine', name='Mine')\ndef mine(run): ...": "mine() asks for 'run', expected some of: api:",
     "@page('/mine', name='Mine')\ndef mine(rank): ...": "mine() asks for 'rank', expected",
+    "@page('/x/{rank}', name='Mine')\ndef mine(): ...": "page path '/x/{rank}' has ['rank'], expected {run} and",
     "@page('/fleet', name='Mine')\ndef mine(): ...": "page '/fleet' is already declared at fleet_page.py:",
     "@panel(page='/nowhere', title='Mine')\ndef mine(): ...": "panel 'Mine' is for page '/nowhere', expected: /,",
     "@panel(page='/login', title='Mine')\ndef mine(): ...": "page '/login' takes no panels",
@@ -57,6 +62,15 @@ def test_a_wrong_declaration_stops_the_start_and_says_what_is_expected(text: str
     with pytest.raises(stabilityfrontend.PagesError) as refused:
         stabilityfrontend.attach(FastAPI(), plug_ins=[module(text)])
     assert REFUSED[text] in str(refused.value)
+
+
+async def test_the_python_of_the_document_can_be_served(module: Module) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+    found = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "@page" in code]
+    app = FastAPI()
+    stabilityfrontend.attach(app, plug_ins=[module("\n".join(found))])
+    async with asking(app) as client:
+        assert [(await client.get(path)).status_code for path in ("/who", "/losses")] == [200, 200]
 
 
 async def test_the_server_answers_at_what_pages_declare_and_with_404_elsewhere(module: Module) -> None:
@@ -104,17 +118,8 @@ def test_a_cell_sorts_by_its_value_and_shows_its_text() -> None:
     assert grid.rowData == [{"cells": {"run": {"text": "B", "href": "/runs/b"}}, "run": "b", "step": 7}]
 
 
-def test_a_part_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch, module: Module) -> None:
-    import threading
-
-    from starlette.requests import Request
-
-    from stabilityfrontend import parts
-
-    monkeypatch.setattr(parts, "LIMIT_S", 0.05)
-    slow = module(
-        "import threading\nended = threading.Event()\n@page('/slow', name='Slow')\ndef slow(): ended.wait()\n"
-    )
+def drawn(of: ModuleType) -> str:
+    """Return what the page /mine of a module shows."""
     scope = {
         "type": "http",
         "app": None,
@@ -123,8 +128,32 @@ def test_a_part_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch, mod
         "query_string": b"",
         "headers": [(b"host", b"a")],
     }
-    viewer = {"path": "/slow", "search": "", "theme": "dark"}
-    drawn = asyncio.run(parts.ServerParts(collect([slow])).drawn("/slow", viewer, Request(scope)))
+    viewer = {"path": "/mine", "search": "", "theme": "dark"}
+    return str(asyncio.run(parts.ServerParts(collect([of])).drawn("/mine", viewer, Request(scope))))
+
+
+def test_a_part_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch, module: Module) -> None:
+    monkeypatch.setattr(parts, "LIMIT_S", 0.05)
+    slow = module("import threading\nended = threading.Event()\n@page('/mine', name='M')\ndef mine(): ended.wait()\n")
+    shown = drawn(slow)
     slow.ended.set()
-    assert "not drawn after" in str(drawn)
+    assert "not drawn after" in shown
     assert all(thread.name != "stability-page" or not thread.join() for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "words"),
+    [
+        ("import json\n    return json.loads('{')", 8, "JSONDecodeError: Expecting property name"),
+        ("return {'a': 1}", 5, "drew dict, expected Dash components"),
+        ("return api.get('/runs/{run_id}/segments', run='a')", 7, "'/runs/{run_id}/segments' needs run_id=..., given"),
+        ("from stabilityfrontend.extend import Column, table\n    return table([{'a': 1}], [Column('b', 'B')])", 8,
+         "column 'b' is in no row, the first one has: a"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_in_a_function_is_shown_with_the_line_of_its_own_file(
+    body: str, line: int, words: str, module: Module
+) -> None:
+    shown = drawn(module(f"\n\n@page('/mine', name='Mine')\ndef mine(api):\n    {body}\n"))
+    assert words in shown.replace('\\"', "'").replace("\\'", "'")
+    assert f"pages.py, line {line}" in shown
