@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -30,7 +31,8 @@ def load(environ: Mapping[str, str]) -> list[ModuleType]:
     """Import every plug-in and return their modules. Call it once, before anything asks a registry.
 
     Raises:
-        SettingsError: one is not there, or raises; names the file and the line.
+        SettingsError: one is not there, raises, or has a detector of a kind that nobody added; names the file and the
+            line.
     """
     loaded = [_run(file) for file in _files(environ.get(VARIABLE, ""))]
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
@@ -39,6 +41,7 @@ def load(environ: Mapping[str, str]) -> list[ModuleType]:
         except Exception as error:
             raise _wrong(f"entry point {entry.name} = {entry.value}", error) from error
         loaded.append(sys.modules[entry.module])
+    _check_kinds()
     return loaded
 
 
@@ -65,6 +68,22 @@ def _run(file: Path) -> ModuleType:
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
         raise _wrong(f"{file}, line {line}", error) from error
     return module
+
+
+def _check_kinds() -> None:
+    """Refuse a detector of a kind that nobody added: only now, since kinds and detectors come in any order."""
+    registry = sys.modules.get("stabilitybackend.detectors.registry")  # unless a plug-in imported it, all are ours
+    if registry is None:
+        return
+    from stabilitybackend.schema.kinds import check_named  # most commands have no need of it
+
+    for make in registry.DETECTORS.values():
+        detector = type(make())
+        try:
+            check_named(detector.kinds, detector.__name__)
+        except ValueError as error:
+            line = inspect.getsourcelines(detector)[1]
+            raise _wrong(f"{inspect.getsourcefile(detector)}, line {line}", error) from error
 
 
 def _wrong(where: str, error: Exception) -> SettingsError:

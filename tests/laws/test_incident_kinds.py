@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,9 +82,31 @@ def test_a_kind_that_the_table_lacks_is_called_by_its_name_and_claims_nothing() 
     assert served()[""] == {**served()["plateau"], "name": "", "label": "", "short": ""}
 
 
+GOOD = {"name": "full_disk", "label": "Full disk", "short": "full disk"}
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ({"name": "hang"}, "there is an incident kind 'hang' already, give this one another name"),
+        ({"name": "My Kind"}, "an incident kind has the name 'My Kind', expected lower-case letters, digits and _"),
+        ({"about": "modell"}, "has about='modell', expected one of 'model', 'data', 'process', 'gpu', 'user'"),
+        ({"status": "nonsense"}, "has status='nonsense', expected one of '', 'running', 'stalled'"),
+        ({"blames": "all"}, "has blames='all', expected one of '', 'suspect', 'known'"),
+        ({"sign": "abcd"}, "has sign='abcd', expected one character, or none"),
+        ({"band": "yes"}, "has band='yes', expected True or False"),
+        ({"label": ""}, "has label='', expected text"),
+    ],
+)
+def test_a_kind_that_is_taken_or_not_as_it_may_be_is_refused_in_words(field: dict[str, Any], message: str) -> None:
+    before = dict(KINDS)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        register(IncidentKind(**{**GOOD, **field}))
+    assert before == KINDS
+
+
 def test_stored_incidents_carry_the_words_of_todays_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, "hang", kind_of("hang"))
-    register(IncidentKind(name="hang", label="Stalled job", short="stalled job", about="process"))
+    monkeypatch.setitem(KINDS, "hang", IncidentKind("hang", "Stalled job", "stalled job", about="process"))
     shown = [as_json(stored("hang")), as_json(stored("of_tomorrow", label="Of yesterday"))]
     assert [(one["label"], one["about"]) for one in shown] == [
         ("Stalled job", "process"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from stabilitybackend.registering import check_class
+
 from .data_mix_drift import DataMixDriftDetector
 from .divergence import DivergenceDetector
 from .engine.base import Detector, DetectorSettingError
@@ -46,10 +48,11 @@ def register(detector: type[Detector]) -> type[Detector]:
     """Add a detector, behind all others in the right to an event. A plug-in has it above its class as a decorator.
 
     Raises:
-        ValueError: there is one of its name.
+        TypeError: it is no detector, or lacks something that every detector has.
+        ValueError: its name has the wrong form, or there is one of its name.
     """
-    if detector.name in DETECTORS:
-        raise ValueError(f"there is a detector {detector.name!r} already, give this one another name")
+    check_class(detector, Detector, ("name", "kinds", "wants", "update"), DETECTORS)
+    detector()  # what its constructor raises is better known now than in the first run
     DETECTORS[detector.name] = detector
     return detector
 

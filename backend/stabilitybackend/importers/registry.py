@@ -12,6 +12,7 @@ from stabilitybackend.importers.parquet import ParquetImporter
 from stabilitybackend.importers.tensorboard import TensorBoardImporter
 from stabilitybackend.importers.trainer_state import TrainerStateImporter
 from stabilitybackend.importers.wandb_files import WandbImporter
+from stabilitybackend.registering import check_class
 
 __all__ = ["IMPORTERS", "known", "register"]
 
@@ -32,10 +33,11 @@ def register(importer: type[Importer]) -> type[Importer]:
     """Add a format, before all others: it may be a special case of one. A plug-in has it above its class.
 
     Raises:
-        ValueError: there is one of its name.
+        TypeError: it is no importer, or lacks something that every importer has.
+        ValueError: its name has the wrong form, or there is one of its name.
     """
-    if importer.name in IMPORTERS or importer.name == "spool":
-        raise ValueError(f"there is an importer {importer.name!r} already, give this one another name")
+    rows = "read" if getattr(importer, "batches", None) is Importer.batches else "batches"
+    check_class(importer, Importer, ("name", "label", "known", "takes", rows), {*IMPORTERS, "spool"})
     others = dict(IMPORTERS)
     IMPORTERS.clear()
     IMPORTERS.update({importer.name: importer(), **others})

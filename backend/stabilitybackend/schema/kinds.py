@@ -7,12 +7,15 @@ that is gone) is shown under words made from its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
 
 import msgspec
 
-__all__ = ["KINDS", "IncidentKind", "IncidentKinds", "kind_of", "kinds_where", "register", "served"]
+from stabilitybackend.registering import check_name
+from stabilitybackend.schema.runs import STATUSES
+
+__all__ = ["KINDS", "IncidentKind", "IncidentKinds", "check_named", "kind_of", "kinds_where", "register", "served"]
 
 About = Literal["model", "data", "process", "gpu", "user"]
 Blames = Literal["", "suspect", "known"]
@@ -106,9 +109,52 @@ KINDS: dict[str, IncidentKind] = {
 }  # fmt: skip
 
 
+#: Fields that are one of a few words -> these words.
+_WORDS = {"about": get_args(About), "blames": get_args(Blames), "status": ("", *STATUSES)}
+
+
 def register(kind: IncidentKind) -> None:
-    """Add a kind, or replace one. A plug-in calls it when it is imported: pages get the table once, at the start."""
+    """Add a kind. A plug-in calls it when it is imported: pages get the table once, at the start.
+
+    Raises:
+        TypeError: it is no ``IncidentKind``.
+        ValueError: there is one of its name, or a field is not what it may be.
+    """
+    if not isinstance(kind, IncidentKind):
+        raise TypeError(f"kinds.register was given {kind!r}, expected an IncidentKind")
+    check_name("an incident kind", kind.name, KINDS)
+    for field in msgspec.structs.fields(IncidentKind):
+        value, words = getattr(kind, field.name), _WORDS.get(field.name)
+        if words:
+            good, expected = value in words, f"one of {', '.join(map(repr, words))}"
+        elif field.type is bool:
+            good, expected = isinstance(value, bool), "True or False"
+        elif field.name == "sign":
+            good, expected = isinstance(value, str) and len(value) <= 1, "one character, or none"
+        else:
+            good, expected = isinstance(value, str) and bool(value or not field.required), "text"
+        if not good:
+            raise ValueError(f"incident kind {kind.name!r} has {field.name}={value!r}, expected {expected}")
     KINDS[kind.name] = kind
+
+
+def check_named(kinds: Sequence[str], by: str) -> None:
+    """Refuse what a detector calls its kinds where the table has no such kind. Ask when all plug-ins are loaded.
+
+    Args:
+        by: name of the detector's class.
+
+    Raises:
+        ValueError: names the kind, and those that there are.
+    """
+    if isinstance(kinds, str) or not kinds:
+        raise ValueError(f"{by}.kinds is {kinds!r}, expected a tuple of names, as in ('spike',)")
+    unknown = [name for name in kinds if name not in KINDS]
+    if unknown:
+        raise ValueError(
+            f"{by}.kinds names {unknown[0]!r}, expected one of {', '.join(KINDS)}, or one that a plug-in adds with "
+            "kinds.register"
+        )
 
 
 def kind_of(name: str) -> IncidentKind:

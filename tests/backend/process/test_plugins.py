@@ -13,10 +13,18 @@ from stabilitybackend import plugins
 from stabilitybackend.detectors.engine import conformance
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.errors import SettingsError
+from stabilitybackend.importers.registry import IMPORTERS
 from stabilitybackend.schema.kinds import KINDS
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "extending"
-REGISTRIES: tuple[dict[str, Any], ...] = (DETECTORS, KINDS)
+REGISTRIES: tuple[dict[str, Any], ...] = (DETECTORS, IMPORTERS, KINDS)
+DETECTOR = (
+    "from stabilitybackend.detectors.registry import register\n"
+    "from stabilitybackend.detectors.engine.base import Detector\n"
+)
+IMPORTER = (
+    "from stabilitybackend.importers.registry import register\nfrom stabilitybackend.importers.base import Importer\n"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +56,34 @@ def test_files_and_folders_are_loaded_in_order_but_not_what_begins_with_an_under
             "from stabilitybackend.detectors.registry import DETECTORS, register\nregister(DETECTORS['spike'])\n",
             "line 2: ValueError: there is a detector 'spike' already, give this one another name",
         ),
+        (
+            "from stabilitybackend.detectors.registry import register\n@register\nclass A:\n    name = 'a'\n",
+            "line 2: TypeError: A must inherit from Detector of stabilitybackend.detectors.engine.base",
+        ),
+        (
+            "from stabilitybackend.importers.registry import register\n@register\nclass A:\n    name = 'a'\n",
+            "line 2: TypeError: A must inherit from Importer of stabilitybackend.importers.base",
+        ),
+        (
+            DETECTOR + "@register\nclass A(Detector):\n    kinds = ('spike',)\n    wants = update = print\n",
+            "line 3: TypeError: A lacks name, expected in every class below Detector",
+        ),
+        (
+            IMPORTER + "@register\nclass A(Importer):\n    name = label = known = 'a'\n",
+            "line 3: TypeError: A lacks takes, read, expected in every class below Importer",
+        ),
+        (
+            IMPORTER + "@register\nclass A(Importer):\n    name = label = known = 'csv'\n    takes = read = print\n",
+            "line 3: ValueError: there is an importer 'csv' already, give this one another name",
+        ),
+        (
+            DETECTOR + "@register\nclass A(Detector):\n    name, kinds = 'a', ('disk',)\n    wants = update = print\n",
+            "line 3: ValueError: A.kinds names 'disk', expected one of process_death, hang,",
+        ),
+        (
+            DETECTOR + "@register\nclass A(Detector):\n    name = kinds = 'spike_two'\n    wants = update = print\n",
+            "line 3: ValueError: A.kinds is 'spike_two', expected a tuple of names",
+        ),
     ],
 )
 def test_a_file_that_is_wrong_stops_the_start_with_its_name_and_line(tmp_path: Path, text: str, message: str) -> None:
@@ -57,6 +93,17 @@ def test_a_file_that_is_wrong_stops_the_start_with_its_name_and_line(tmp_path: P
         plugins.load({"STABILITY_PLUGINS": str(file)})
 
     assert caught.value.message.startswith(f"plug-in {file}, {message}")
+
+
+def test_a_detector_may_come_before_its_kind(tmp_path: Path) -> None:
+    (file := tmp_path / "kind_last.py").write_text(
+        DETECTOR + "@register\nclass A(Detector):\n    name, kinds = 'a', ('added',)\n    wants = update = print\n"
+        "from stabilitybackend.schema import kinds\nkinds.register(kinds.IncidentKind('added', 'Added', 'added'))\n"
+    )
+
+    plugins.load({"STABILITY_PLUGINS": str(file)})
+
+    assert "a" in DETECTORS
 
 
 def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
