@@ -179,6 +179,7 @@ class _CalmsDown(_Wrapped):
 class _CannotBeMuted(_Wrapped):
     def configured(self) -> None:
         self.settings = {name: parameter.default for name, parameter in self.parameters.items()}
+        super().configured()
 
 
 class _NeverLetsGo(_Wrapped):
@@ -187,6 +188,15 @@ class _NeverLetsGo(_Wrapped):
         for f in found:
             self.context.claim(str(f.metric), Claim(self.name, f.key, f.kind, f.onset_step))
         return found
+
+
+class _FindsNothing(_Wrapped):
+    def update(self, point: Point) -> list[Finding]:
+        return []
+
+
+class _HasAKindOfNobody(_Wrapped):
+    kinds: ClassVar[tuple[str, ...]] = ("spyke",)
 
 
 class _WantsNothing(_Wrapped):
@@ -206,12 +216,14 @@ BROKEN: list[tuple[Check, DetectorFactory]] = [
     (conformance.check_one_incident_per_event, _Chatters),
     (conformance.check_one_incident_per_event, _CalmsDown),
     (conformance.check_finds_its_story, _TellsOfTwoEvents),
+    (conformance.check_finds_its_story, _FindsNothing),
     (conformance.check_survives_bad_input, _RaisesOnHugeValues),
     (conformance.check_rewinds_to_the_fork, _RemembersOutsideItself),
     (conformance.check_gives_events_back, _NeverLetsGo),
     (conformance.check_settings, _CannotBeMuted),
     (conformance.check_findings_are_well_formed, _SaysObjects),
     (conformance.check_findings_are_well_formed, _SaysAnotherKind),
+    (conformance.check_findings_are_well_formed, _HasAKindOfNobody),
     (conformance.check_silent_when_healthy, _Nervous),
     (conformance.check_silent_when_healthy, _WantsNothing),
 ]
@@ -221,6 +233,28 @@ BROKEN: list[tuple[Check, DetectorFactory]] = [
 def test_each_check_finds_a_detector_that_breaks_it(check: Check, broken: DetectorFactory) -> None:
     with pytest.raises(conformance.LawBroken):
         check(broken)
+
+
+def test_check_all_names_every_law_that_is_broken_with_its_own_line() -> None:
+    class BreaksTwo(_CannotBeMuted, _CalmsDown):
+        pass
+
+    with pytest.raises(conformance.LawBroken) as caught:
+        conformance.check_all(BreaksTwo)
+
+    laws = {line.partition(":")[0] for line in str(caught.value).splitlines()}
+    assert {"one incident per event", "settings"} <= laws
+
+
+def test_a_detector_that_raises_breaks_the_law_with_its_exception_and_line() -> None:
+    line = _RaisesOnHugeValues.update.__code__.co_firstlineno + 1
+    with pytest.raises(conformance.LawBroken, match=rf"OverflowError: math range error \(.*\.py, line {line}\)"):
+        conformance.check_all(_RaisesOnHugeValues)
+
+
+def test_what_is_no_detector_breaks_the_law_in_words() -> None:
+    with pytest.raises(conformance.LawBroken, match=r"must inherit from Detector of stabilitybackend\.detectors"):
+        conformance.check_all(object)  # type: ignore[arg-type]
 
 
 def test_every_check_has_a_detector_that_breaks_it() -> None:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import copy
 import json
 import math
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from typing import NoReturn
 
+from stabilitybackend.schema.kinds import check_named
 from stabilitybackend.stateful import fields_of
 
 from . import synthetic
@@ -42,12 +45,21 @@ class LawBroken(AssertionError):
     """A detector breaks the law. The text names the check, what was expected and what was seen."""
 
 
+class _Raised(LawBroken):
+    """A detector raises: what the other checks would find says no more."""
+
+
 def check_finds_its_story(make: Factory) -> None:
-    """The story that a detector tells has one event, and the detector finds it."""
+    """The story that a detector tells has one event, and the detector finds it; without a story it finds our curves."""
     story = make().story()
     keys = {finding.key for finding in _feed(make, story)}
     if story and len(keys) != 1:
         raise LawBroken(f"finds its story: {sorted(keys)} found in {make().name}.story(), expected one event")
+    if not story and not any(_feed(make, series) for _, series in _events(make)):
+        raise LawBroken(
+            f"finds its story: {make().name} finds nothing in our curves of {', '.join(_wanted(make))}, expected a "
+            "story() with one event that it finds"
+        )
 
 
 def check_deterministic(make: Factory) -> None:
@@ -84,7 +96,7 @@ def check_works_from_the_first_point(make: Factory) -> None:
                         detector.update(Point(row.step, metric, row.values[metric], row.time))
                 except Exception as error:
                     raise LawBroken(
-                        f"works from the first point: {metric} = {[first, *more]} raised {error!r}"
+                        f"works from the first point: {metric} = {[first, *more]} raised {_where(detector, error)}"
                     ) from error
 
 
@@ -195,8 +207,12 @@ def check_one_incident_per_event(make: Factory) -> None:
 
 
 def check_findings_are_well_formed(make: Factory) -> None:
-    """Findings are of a declared kind, in order, and their evidence is JSON."""
+    """Findings are of a declared kind that the table of kinds has, in order, and their evidence is JSON."""
     kinds, names = make().kinds, make().name
+    try:
+        check_named(kinds, type(make()).__name__)
+    except ValueError as error:
+        raise LawBroken(f"well formed: {error}") from error
     for _, series in _events(make):
         bank = _bank(make)
         for item in series:
@@ -281,10 +297,20 @@ def check_all(make: Factory) -> None:
     """Run every check.
 
     Raises:
-        LawBroken: the first check that does not hold.
+        LawBroken: names each check that does not hold, one a line; of a detector that raises only the first.
     """
+    if not isinstance(make(), Detector):
+        raise LawBroken(f"{make} makes no detector: it must inherit from {Detector.__name__} of {Detector.__module__}")
+    broken: dict[str, None] = {}  # in their order, each once
     for check in CHECKS:
-        check(make)
+        try:
+            check(make)
+        except _Raised as error:
+            raise LawBroken("\n".join([*broken, str(error)])) from error
+        except LawBroken as error:
+            broken[str(error)] = None
+    if broken:
+        raise LawBroken("\n".join(broken))
 
 
 def _wanted(make: Factory) -> list[str]:
@@ -305,8 +331,22 @@ def _events(make: Factory) -> Iterator[tuple[str, Series]]:
             yield metric, synthetic.rows(metric, values)
 
 
+class _Bank(DetectorBank):
+    """A bank that lets nobody start afresh."""
+
+    def _failed(self, detector: Detector, error: Exception) -> NoReturn:
+        raise _Raised(f"no exception: {detector.name} raised {_where(detector, error)}") from error
+
+
+def _where(detector: Detector, error: Exception) -> str:
+    """Return an exception in words, with the last line of the detector's own file that it came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == type(detector).update.__code__.co_filename]
+    return f"{type(error).__name__}: {error} ({(own or frames)[-1].filename}, line {(own or frames)[-1].lineno})"
+
+
 def _bank(make: Factory) -> DetectorBank:
-    return DetectorBank({make().name: make}, in_order=not make().every_rank)
+    return _Bank({make().name: make}, in_order=not make().every_rank)
 
 
 def _size(bank: DetectorBank) -> int:
@@ -323,9 +363,10 @@ def _undeclared(bank: DetectorBank) -> list[tuple[str, str]]:
 def _give(bank: DetectorBank, series: Iterable[Row | Mark]) -> list[Finding]:
     found = []
     for item in series:
-        found += bank.mark(item) if isinstance(item, Mark) else bank.feed_row(item)
-        if bank.failures:
-            raise LawBroken(f"no exception: {bank.failures} raised at step {item.step}; the log says what")
+        try:
+            found += bank.mark(item) if isinstance(item, Mark) else bank.feed_row(item)
+        except _Raised as error:
+            raise _Raised(f"{error} at step {item.step}") from error.__cause__
     return found
 
 
