@@ -30,7 +30,7 @@ class TextLogImporter(Importer):
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
     ) -> Iterator[Batch]:
-        groups = Grouper(timed=False)
+        groups = Grouper(reading, timed=False)
         names = (f"{prefix}loss", f"{prefix}step_time_s")
         time = path.stat().st_mtime
         for item, line in enumerate(path.read_text(errors="replace").splitlines(), 1):

@@ -105,6 +105,7 @@ class Importer:
         """Yield the rows of a run, from the beginning, as often as it is called."""
         for number, part in enumerate(prepared):
             yield from self.read(part.paths[0], number, reading, rank=part.rank, prefix=part.prefix, step_key=step_key)
+            yield from reading.rest_of_file()
 
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None

@@ -9,10 +9,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from stabilitybackend.importers.troubles import Reading
 
 __all__ = ["BATCH_ROWS", "Batch", "Fork", "Grouper", "Note", "Who", "bare"]
 
@@ -137,10 +140,12 @@ class Grouper:
     """Gathers single rows into batches, rank by rank.
 
     Args:
+        reading: what is read. It flushes at the end of a file what the reader of the file did not.
         timed: handed on.
     """
 
-    def __init__(self, *, timed: bool = True) -> None:
+    def __init__(self, reading: Reading, *, timed: bool = True) -> None:
+        reading.groupers.append(self)
         self.timed = timed
         self.edition: tuple[str, str] | None = None
         #: Keys that held a number so far.

@@ -94,7 +94,7 @@ class CsvImporter(Importer):
             and name not in LEFT_OUT
             and 1 <= len(prefix + name) <= MAX_NAME_CHARS
         ]
-        groups = Grouper(timed=time_at >= 0)
+        groups = Grouper(reading, timed=time_at >= 0)
         before, base = reading.bytes_read, 0.0 if time_at >= 0 else path.stat().st_mtime - (count_lines(path) - 1)
         time = base or path.stat().st_mtime
         with path.open("rb") as raw:

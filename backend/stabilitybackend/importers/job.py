@@ -227,6 +227,7 @@ class ImportJob:
         for note in notes:
             reading.note(note)
         yield from self._importer.batches(prepared, reading, self._options.step_key)
+        yield from reading.rest_of_file()
 
 
 def _possible() -> Iterator[dict[str, str]]:

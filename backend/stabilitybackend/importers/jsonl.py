@@ -97,7 +97,7 @@ class JsonlImporter(Importer):
     ) -> Iterator[Batch]:
         header = export_header(path)
         lineage = None if header is None else ExportedLineage(header)
-        groups = Grouper()
+        groups = Grouper(reading)
         if header is not None:
             # The file's own words tell two exports of a run apart: their lines are numbered differently.
             groups.edition = (str(header.get("run_id")), hashlib.sha256(orjson.dumps(header)).hexdigest()[:8])

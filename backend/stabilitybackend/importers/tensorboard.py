@@ -120,7 +120,7 @@ class _File:
         self._reading = reading
         self._folder = folder
         self._who = Who(file.number, file.rank)
-        self._groups = Grouper()
+        self._groups = Grouper(reading)
         self._left_out: Counter[str] = Counter()
         self._plugins: dict[str, str] = {}
         # The row that grows: consecutive scalars of one step.

@@ -85,7 +85,7 @@ class TrainerStateImporter(Importer):
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
     ) -> Iterator[Batch]:
         history = trainer_state(path)["log_history"]
-        groups = Grouper(timed=False)
+        groups = Grouper(reading, timed=False)
         base = path.stat().st_mtime - len(history)
         for item, entry in enumerate(history, 1):
             place = f"log_history[{item - 1}]"

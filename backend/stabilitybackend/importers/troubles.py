@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stabilitybackend.importers.batches import Batch, Grouper
 
 __all__ = ["MAX_NAMED", "Reading", "Trouble"]
 
@@ -50,6 +55,7 @@ class Reading:
         bytes_read: how far the files are read, for the progress bar.
         cut: file number -> record number after which a row that is put together of several records has to end, because
             the server holds what comes before.
+        groupers: what gathers rows of the file that is being read.
     """
 
     named: list[Trouble] = field(default_factory=list)
@@ -57,6 +63,7 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     bytes_read: int = 0
     cut: dict[int, int] = field(default_factory=dict)
+    groupers: list[Grouper] = field(default_factory=list)
     _columns: dict[tuple[Path, str], _Column] = field(default_factory=dict)
 
     def trouble(self, file: Path, place: str, reason: str) -> None:
@@ -97,6 +104,12 @@ class Reading:
         if texts:
             more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
             self.note(f"{file}: no numbers, so left out: {', '.join(texts[:5])}{more}")
+
+    def rest_of_file(self) -> Iterator[Batch]:
+        """Yield the rows that a reader left in its groupers."""
+        for groups in self.groupers:
+            yield from groups.flush()
+        self.groupers.clear()
 
     def lines(self) -> list[str]:
         """Return what could not be read for people: the first ones by file and place, and how many more there are."""

@@ -116,7 +116,7 @@ class WandbImporter(Importer):
     ) -> Iterator[Batch]:
         # Without a step_key the step is W&B's own count.
         record_of = _record_class().FromString
-        groups, who = Grouper(), Who(number, rank)
+        groups, who = Grouper(reading), Who(number, rank)
         others: Counter[str] = Counter()
         time, item = _run_of(path).started, 0
         for item, offset, data in _messages(path, reading):

@@ -6,6 +6,8 @@ import json
 import math
 import os
 import sys
+from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,12 @@ import polars as pl
 import pytest
 
 from stabilitybackend.errors import BadRequest, StabilityBoardError
+from stabilitybackend.importers.base import FilePart
+from stabilitybackend.importers.batches import Batch, Grouper, Who
+from stabilitybackend.importers.csv_files import CsvImporter
 from stabilitybackend.importers.detect import find_plans
 from stabilitybackend.importers.job import ImportJob, Options
+from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import FRAME_TARGET_BYTES, encode_message
 from support.imported_run import ImportedRun
 
@@ -289,3 +295,27 @@ def test_a_reader_without_its_package_says_how_to_get_it(
     with pytest.raises(StabilityBoardError, match="read with the package") as refused:
         ImportedRun().take(tmp_path / name)
     assert refused.value.hint == 'pip install "stabilityboard[import]"'
+
+
+class _NeverFlushes(CsvImporter):
+    def read(self, path: Path, number: int, reading: Reading, **_: object) -> Iterator[Batch]:
+        groups = Grouper(reading)
+        for item, line in enumerate(path.read_text().splitlines()[1:], 1):
+            yield from groups.add(Who(number, 0), item, ("loss",), item, 1e9 + item, array("d", [float(line)]))
+
+
+def test_rows_that_a_reader_left_in_its_grouper_come_at_the_end_of_each_file(
+    tmp_path: Path,
+) -> None:
+    files = [FilePart((tmp_path / name,)) for name in ("a.csv", "b.csv")]
+    for part in files:
+        part.paths[0].write_text("loss\n1\n2\n3\n")
+
+    batches = [*_NeverFlushes().batches(files, Reading(), None)]
+
+    assert [(batch.who.file, batch.steps.tolist()) for batch in batches] == [
+        (0, [1]),
+        (0, [2, 3]),
+        (1, [1]),
+        (1, [2, 3]),
+    ]
