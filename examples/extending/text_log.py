@@ -44,5 +44,4 @@ class TextLogImporter(Importer):
                 continue
             time += seconds
             yield from groups.add(Who(number, rank), item, names, int(found[1]), time, [loss, seconds])
-        yield from groups.flush()
         reading.bytes_read += path.stat().st_size
