@@ -1,4 +1,4 @@
-"""The demo's run as the server tells of it over HTTP."""
+"""The demo's run as the server reports it over HTTP."""
 
 from __future__ import annotations
 

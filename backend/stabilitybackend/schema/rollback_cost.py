@@ -1,4 +1,4 @@
-"""What the rollbacks of a run cost. What each number means is said in docs/api.md ("Rollback costs")."""
+"""What the rollbacks of a run cost. docs/api.md says what each number means ("Rollback costs")."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class _Raised(LawBroken):
 
 
 def check_finds_its_story(make: Factory) -> None:
-    """The story that a detector tells has one event, and the detector finds it; without a story it finds our curves."""
+    """The story of a detector has one event, and it finds it; without a story it finds something in our curves."""
     story = make().story()
     keys = {finding.key for finding in _feed(make, story)}
     if story and len(keys) != 1:

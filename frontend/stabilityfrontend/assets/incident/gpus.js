@@ -66,7 +66,7 @@ function signTable(signs, gpus) {
 /** What is remembered of a GPU, this incident's own faults left out. `known`: of `GET /gpus`. */
 function historyOf(known, incident) {
   const faults = known.faults.filter((fault) => fault.incident_id !== incident.incident_id);
-  const count = known.count - (known.faults.length - faults.length); // what is told here is no repetition of itself
+  const count = known.count - (known.faults.length - faults.length); // what is reported here does not repeat itself
   if (count <= 0) return null;
   const last = faults.length ? faults[0].time : known.last;
   return h(

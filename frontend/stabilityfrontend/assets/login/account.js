@@ -28,7 +28,7 @@ function ask() {
   return asked;
 }
 
-/** Wait until the server has said who looks: what it draws, it draws for nobody else. */
+/** Wait until the server has answered who looks: what it draws, it draws for nobody else. */
 export const admitted = () => (known === null ? ask() : Promise.resolve());
 
 async function leave() {

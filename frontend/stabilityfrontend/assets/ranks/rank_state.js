@@ -1,4 +1,4 @@
-// What each rank does, as the server judges it (docs/api.md, Health): rows and words of it.
+// What each rank does, as the server judges it (docs/api.md, Health): its rows and sentences.
 
 import { ago, duration, formatCount, plural } from "../core/format.js";
 import { rankTable } from "../core/kinds.js";
