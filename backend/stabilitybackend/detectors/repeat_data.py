@@ -32,8 +32,6 @@ SEARCH_BLOCKS = 3
 CONFIRM_SEARCHES = 2
 #: A drop at an epoch's boundary is closed after so many points.
 DROP_POINTS = 16
-#: Such drops that are warnings; of a run with more epochs people know by then.
-MOST_DROPS = 8
 
 __all__ = ["RepeatDataDetector"]
 
@@ -72,8 +70,9 @@ class RepeatDataDetector(CurveDetector):
     and below the level at the fork step: the weights went back, but the loader hands out what these weights have seen.
     It ends with a jump up to the true level, which belongs to the same incident. (2) What the loss misses its trend by
     is a fingerprint of the batch: when the residuals of the last 48 points agree (r > 0.8) with 48 others of the last
-    2,048, twice at one lag, the order of the data repeats. (3) Abrupt lasting drops at equal distances, between which
-    the loss does not fall, are the boundaries of epochs over the same data; the third one is an alarm. The same data
+    2,048, twice at one lag, the order of the data repeats: a warning where that began at a resume, else a note, once a
+    run. (3) Abrupt lasting drops at equal distances, between which
+    the loss does not fall, are the boundaries of epochs over the same data; the third one is noted. The same data
     at the same steps after a rollback is a correct resume and not reported.
 
     Args:
@@ -89,7 +88,7 @@ class RepeatDataDetector(CurveDetector):
         >>> for step in range(450):  # the loader starts over at step 300
         ...     found += detector.update(Point(step, "loss", batches[step % 300], 0.0))
         >>> [(f.severity, f.evidence["lag_points"], f.evidence["r"]) for f in found]
-        [('warning', 300, 0.99)]
+        [('info', 300, 0.99)]
     """
 
     name: ClassVar[str] = "repeat_data"
@@ -112,8 +111,10 @@ class RepeatDataDetector(CurveDetector):
     _low: _Low | None = None
     _low_onset: int = -(2**62)  # of the newest low loss
     _again: _RepeatedBatches | None = None
-    _drop: tuple[Drop, Finding, int] | None = None
-    _told_drops: int = 0
+    _drop: tuple[Drop, Finding | None, int] | None = None
+    #: Whether epochs in the same order, and epochs that make the loss drop, were reported: once a run is enough.
+    _noted_order: bool = False
+    _noted_drops: bool = False
 
     def configured(self) -> None:
         self._by = self.settings["sensitivity"]
@@ -235,9 +236,14 @@ class RepeatDataDetector(CurveDetector):
             if again.hits != CONFIRM_SEARCHES:
                 return []
             again.seen = step
+            again.severity = self._severity(again)
+            if again.severity == "info" and self._noted_order:
+                again.merged = True
+                return []
             known = abs(again.onset - self._low_onset) <= 2 * BLOCK_POINTS * self.context.interval
             again.merged = known or self._low is not None
             if self._low is None:
+                self._noted_order = self._noted_order or (again.severity == "info" and not known)
                 return [] if known else [self._again_finding(again, "open", step, None)]
             self._low.evidence |= {"lag_points": again.lag, "r": round(again.r, 3)}
             return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
@@ -251,16 +257,22 @@ class RepeatDataDetector(CurveDetector):
         self._again = None
         return [] if again.merged else [self._again_finding(again, "recovered", step, step)]
 
+    def _severity(self, again: _RepeatedBatches) -> Severity:
+        """Return ``warning`` where the order began to repeat at a resume; epochs in the same order are a note."""
+        reach = round((WINDOW_POINTS + 2 * BLOCK_POINTS) * self.context.interval)
+        resumes = self.context.excuses_between(again.onset - reach, again.onset + reach)
+        return "warning" if any(excuse.kind in ("fork", "gap") for excuse in resumes) else "info"
+
     def _epoch(self, drop: Drop | None, step: int) -> list[Finding]:
-        """Take what the search for drops found: the third of a pattern, and what follows, is reported."""
+        """Take what the search for drops found: the third of a pattern is reported, those after it are claimed."""
         found: list[Finding] = []
         if self._drop is not None:
-            last, finding, points = self._drop
-            self._drop = (last, finding, points + ADD_POINTS)
+            last, note, points = self._drop
+            self._drop = (last, note, points + ADD_POINTS)
             if points >= DROP_POINTS or drop is not None:
                 self._drop = None
                 self.claim(self._metric, last.step, step)
-                found = [replace(finding, state="resolved", now_step=step)]
+                found = [] if note is None else [replace(note, state="resolved", now_step=step)]
         if drop is None:
             return found
         explained = any(e.kind in ("lr_jump", "fork") for e in self.context.excuses_between(drop.before_step, step))
@@ -270,10 +282,11 @@ class RepeatDataDetector(CurveDetector):
         distance = self._drops.pattern()
         if distance is None or not self._by:
             return found
-        finding = self._drop_finding(drop, distance, step)
-        self._drop = (drop, finding, 0)
+        note = None if self._noted_drops else self._drop_finding(drop, distance, step)
+        self._noted_drops = True
+        self._drop = (drop, note, 0)
         self.claim(self._metric, drop.step)
-        return [*found, finding]
+        return found if note is None else [*found, note]
 
     # --- findings ------------------------------------------------------------------------------------------------
 
@@ -316,7 +329,12 @@ class RepeatDataDetector(CurveDetector):
     def _again_finding(self, event: _RepeatedBatches, state: State, now_step: int, back: int | None) -> Finding:
         text = f"The batches since step {event.onset} are those that came {event.lag} logged points earlier, since step"
         text += f" {event.earlier}: the loss misses its trend in the same way (r = {event.r:.2f} over {WINDOW_POINTS}"
-        text += " points). Does the loader start over, or the epoch without a new shuffle?"
+        text += " points). "
+        if event.severity == "info":
+            text += "Epochs in the same order do this, and it is reported once."
+            text += " Is the order meant to be the same in each epoch?"
+        else:
+            text += "It began at a resume: does the loader start over?"
         text += f" It ended before step {back}." if back is not None else ""
         evidence = {
             "lag_points": event.lag,
@@ -350,9 +368,7 @@ class RepeatDataDetector(CurveDetector):
             "score_unit": "robust sigmas",
         }
         title = f"Loss drops with each epoch, at step {drop.step}"
-        self._told_drops += 1
-        severity: Severity = "warning" if self._told_drops <= MOST_DROPS else "info"
         return self.finding(
-            Event(self._metric, drop.step, step, severity), step, "open", title=title, text=text,
+            Event(self._metric, drop.step, step, "info"), step, "open", title=title, text=text,
             score=min(drop.size / sigma, 1e9), evidence=evidence,
         )  # fmt: skip
