@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PAGE", "page"]
+__all__ = ["PAGE", "RULES", "constants_of", "page"]
 
 PAGE = Path(__file__).with_name("constants.md")
 _BACKEND = Path(__file__).parents[1] / "backend" / "stabilitybackend"
 #: Packages whose numbers decide what is reported, suggested or done.
-_RULES = ("detectors", "liveness", "gpus", "lineage", "incidents", "detection", "commands", "fleet")
+RULES = ("detectors", "liveness", "gpus", "lineage", "incidents", "detection", "commands", "fleet")
 _HEAD = """# Constants of rules
 
 Each number that decides what is reported, suggested or done, with its unit, its effect and its reason or source, as
@@ -24,9 +24,9 @@ papers and the recorded runs that its rules come from.
 def page() -> str:
     """Return the page as the code has it."""
     parts = [_HEAD]
-    for path in (path for package in _RULES for path in sorted((_BACKEND / package).rglob("*.py"))):
+    for path in (path for package in RULES for path in sorted((_BACKEND / package).rglob("*.py"))):
         rows: dict[str, list[tuple[str, str]]] = {}
-        for name, value, text in _constants(path.read_text()):
+        for name, value, text in constants_of(path.read_text()):
             rows.setdefault(text, []).append((name, value))
         if rows:
             parts.append(f"\n## {path.relative_to(_BACKEND)}\n\n| constant | value | what it is |\n|---|---|---|\n")
@@ -36,7 +36,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def _constants(source: str) -> Iterator[tuple[str, str, str]]:
+def constants_of(source: str) -> Iterator[tuple[str, str, str]]:
     """Yield (name, value, comment) of each numeric constant of a module that has a comment, or follows one that has."""
     lines, text, end = source.splitlines(), "", -1
     for node in ast.parse(source).body:

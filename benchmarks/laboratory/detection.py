@@ -3,6 +3,7 @@
     python benchmarks/laboratory/detection.py FOLDER       labelled logs (labels.json) or logs of the laboratory
     python benchmarks/laboratory/detection.py              the recorded laboratory runs in tests/traces (or --recorded)
     python benchmarks/laboratory/detection.py --train --seeds 104   trains each fault with each seed, scores that
+    python benchmarks/laboratory/detection.py --cross FOLDER...     one repository left out at a time (cross.py)
 
 Ours goes through ``stabilitybackend.backtest``, the code that judges live runs; an alarm is an incident of severity
 warning or above. The rules in use are those of ``detection_rules.py``. How it is scored: ``detection_score.py``.
@@ -11,29 +12,27 @@ warning or above. The rules in use are those of ``detection_rules.py``. How it i
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from detection_rules import RULES
-from detection_score import LOSS_KINDS, Alarm, Labelled, Score, interval, judge, labels_of
+from detection_score import LOSS_KINDS, Alarm, Score, interval, judge, total_of
+from labelled_logs import Labelled, logs_of, read_trace
+from rule_pass import LOUD
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LABORATORY = REPOSITORY / "examples" / "laboratory"
 RECORDED = REPOSITORY / "tests" / "traces"
-#: An incident of these severities is an alarm; ``info`` is shown quietly and calls nobody.
-LOUD = ("warning", "critical")
 #: Seeds that thresholds were looked up on; ``examples/laboratory/gallery.py`` has the same.
 TUNING_SEEDS = range(1, 101)
 
-__all__ = ["Judged", "judge", "logs_of", "main", "ours", "read_trace"]
+__all__ = ["Judged", "judge", "main", "ours", "read_trace"]
 
 
 @dataclass
@@ -46,47 +45,7 @@ class Judged:
     @property
     def total(self) -> Score:
         """Return the sum."""
-        total = Score()
-        for scores in self.scores.values():
-            for score in scores:
-                total.add(score)
-        return total
-
-
-def logs_of(folder: Path) -> Iterator[tuple[Path, Labelled]]:
-    """Yield the labelled logs of a folder: ``labels.json`` with ``<name>.jsonl.gz``, or logs with a truth beside them.
-
-    Raises:
-        SystemExit: there are none.
-    """
-    labels = folder / "labels.json"
-    found = False
-    if labels.exists():
-        for name, label in json.loads(labels.read_text()).items():
-            found = True
-            path = folder / f"{name}.jsonl.gz"
-            yield path, _labelled(name, name.split("-")[0], path, label)
-    for truth in sorted(folder.glob("*.truth.json")):
-        name = truth.name.removesuffix(".truth.json")
-        found = True
-        path = next(path for path in (folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz") if path.exists())
-        yield path, read_trace(path)
-    if not found:
-        raise SystemExit(f"{folder} has neither labels.json nor *.truth.json, expected one of them")
-
-
-def read_trace(path: Path) -> Labelled:
-    """Return a log of the laboratory with the truth that lies beside it."""
-    name = path.name.removesuffix(".gz").removesuffix(".jsonl")
-    label = json.loads((path.parent / f"{name}.truth.json").read_text())
-    return _labelled(name, label["fault"], path, label)
-
-
-def _labelled(name: str, cluster: str, path: Path, label: dict[str, Any]) -> Labelled:
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-        rows = [row for row in map(json.loads, lines) if not row.get("rank")]
-    ignore = [(first, last) for first, last in label.get("ignore", [])]
-    return Labelled(name, cluster, rows, label["log_interval"], labels_of(label), ignore)
+        return total_of([score for scores in self.scores.values() for score in scores])
 
 
 def ours(path: Path) -> list[Alarm]:
@@ -184,11 +143,22 @@ def main() -> None:
     )
     parser.add_argument("--train", action="store_true", help="train the laboratory afresh with --seeds")
     parser.add_argument("--seeds", type=int, nargs="+", default=[], help="101 and above: the others are for tuning")
+    parser.add_argument("--cross", type=Path, nargs="+", metavar="FOLDER", help="leave out one repository at a time")
+    parser.add_argument(
+        "--grid", type=Path, nargs="?", const=True, help="with --cross: numbers to choose (none: sensitivities)"
+    )
     parser.add_argument("--keep", type=Path, help="with --train: the folder that the logs are kept in")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--markdown", action="store_true", help="tables only, for a page")
     parser.add_argument("--verbose", action="store_true", help="name each miss, false alarm and wrong word of ours")
     arguments = parser.parse_args()
+    if arguments.cross:
+        import cross
+
+        grid = cross.sensitivities() if arguments.grid is True else {}
+        grid = grid if arguments.grid in (None, True) else cross.read_grid(arguments.grid)
+        cross.report(arguments.cross, grid, arguments.processes)
+        return
     tuning = sorted(set(arguments.seeds) & set(TUNING_SEEDS))
     if tuning:
         print(f"warning: {tuning} are tuning seeds: figures on them are no claim", file=sys.stderr)

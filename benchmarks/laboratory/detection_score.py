@@ -2,7 +2,9 @@
 
 An event is found when an alarm is raised from one logged point before its onset to ``TOLERANCE`` points after it, a
 plateau as long as it lasts. Other alarms until ten points after its end are neither counted nor punished. All others
-are false. Point-adjusted scores, which count a whole event as found by any point in it, are not used: they flatter.
+are false; those no more than 20 points apart are one. An event of one point is found by anything that is recorded
+there: nobody is to be paged for one odd batch, and nobody is to lose it. Point-adjusted scores, which count a whole
+event as found by any point in it, are not used: they flatter.
 """
 
 from __future__ import annotations
@@ -10,19 +12,22 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
-__all__ = ["LOSS_KINDS", "Alarm", "Event", "Labelled", "Score", "interval", "judge", "labels_of"]
+from labelled_logs import AFTERMATH_POINTS, LASTING_KINDS, Event, Labelled
 
-#: Points after the onset within which an event must be found.
-TOLERANCE = {"spike": 10, "nonfinite": 10}
-#: For the others: they develop.
-SLOW_TOLERANCE = 50
-#: A state rather than an event: it is one only after it has lasted, and worth hearing of while it lasts.
-LASTING_KINDS = ("plateau",)
-#: Points after an event's end that still belong to it.
-AFTERMATH_POINTS = 10
-#: A rule without a memory of events speaks at each point: alarms no further apart than this are one.
+__all__ = [
+    "LOSS_KINDS",
+    "Alarm",
+    "Score",
+    "interval",
+    "judge",
+    "recall_by_cluster",
+    "total_of",
+]
+
+#: False alarms no further apart than this are one.
 MERGED_POINTS = 20
 #: Points after which a quiet event without an end no longer tempts anybody.
 QUIET_POINTS = 50
@@ -30,80 +35,8 @@ QUIET_POINTS = 50
 LOSS_KINDS = ("spike", "divergence", "nonfinite", "level_shift", "resume_artifact", "repeat_data")
 #: Kinds that only an alarm of their own kind finds: they do not show in the loss, or a late word of another is no help.
 STRICT_KINDS = ("nonfinite", "throughput", "straggler")
-#: What the labels of public logs call the kinds.
-_OTHER_NAMES: dict[str, tuple[str, str | None]] = {
-    "fast_spike": ("spike", "fast"),
-    "slow_spike": ("spike", "slow"),
-    "unrecovered_spike": ("spike", "none"),
-    "nan": ("nonfinite", None),
-    "repeat_data_drop": ("repeat_data", None),
-    "grad_spike": ("grad_norm", None),
-    "grokking_drop": ("sudden_drop", None),
-}
 #: Draws for an interval, and the part of them that lies in it.
 _DRAWS, _INSIDE = 2_000, 0.95
-
-
-@dataclass(frozen=True)
-class Event:
-    """What a label says.
-
-    Args:
-        kind, recovery, rank, alarm: as in the labels.
-        onset: first step of the event. recovered: first step after it, None when it is never over.
-        dataset: None for all of them, if ``asks_dataset``.
-        began: first step at which an alarm can be about it: the fault was there, its effect not yet. None: the onset.
-        visible: first step at which it can be seen, None for the onset: the tolerance counts from there.
-        ignore_until: alarms up to this step belong to its aftermath.
-    """
-
-    kind: str
-    onset: int
-    recovered: int | None = None
-    recovery: str | None = None
-    dataset: str | None = None
-    asks_dataset: bool = False
-    rank: int | None = None
-    alarm: bool = True
-    began: int | None = None
-    visible: int | None = None
-    ignore_until: int | None = None
-
-    @property
-    def first(self) -> int:
-        """The first step at which an alarm can be about this event."""
-        return self.onset if self.began is None else self.began
-
-    def seen_in_time(self, step: int, interval: int) -> bool:
-        """Return whether an alarm at ``step`` finds this event."""
-        if self.kind in LASTING_KINDS:
-            return self.covers(step, interval)
-        seen_from = self.onset if self.visible is None else self.visible
-        return self.first - interval <= step <= seen_from + TOLERANCE.get(self.kind, SLOW_TOLERANCE) * interval
-
-    def covers(self, step: int, interval: int) -> bool:
-        """Return whether an alarm at ``step`` speaks of this event, in time or not."""
-        end = 2**62 if self.recovered is None else self.recovered + AFTERMATH_POINTS * interval
-        return self.first - interval <= step <= max(end, self.ignore_until or 0)
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """One log and what is known of it.
-
-    Args:
-        name: of the log. cluster: logs that resemble each other, for the interval.
-        rows: of the primary rank, in the order of the log.
-        interval: steps between two rows.
-        ignore: (first, last) steps at which an alarm is neither right nor wrong.
-    """
-
-    name: str
-    cluster: str
-    rows: Sequence[dict[str, Any]]
-    interval: int
-    events: Sequence[Event]
-    ignore: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -182,61 +115,49 @@ class Score:
         return sum(count for kind, count in counts.items() if kinds is None or kind in kinds)
 
 
-def labels_of(label: dict[str, Any]) -> list[Event]:
-    """Return the events of a label of public logs, or of a laboratory truth."""
-    if "events" in label:
-        return [
-            Event(
-                event["kind"],
-                event["onset_step"],
-                event["recovered_step"],
-                event["recovery"],
-                event["dataset"],
-                event["kind"] in ("spike", "level_shift"),
-                event["rank"],
-                event["alarm"],
-                event["injected_step"],
-                event["visible_step"],
-                event["ignore_until"],
-            )
-            for event in label["events"]
-        ]
-    events = []
-    for anomaly in label["anomalies"]:
-        kind, recovery = _OTHER_NAMES.get(anomaly["kind"], (anomaly["kind"], None))
-        end = anomaly["recovered_step"]
-        events.append(Event(kind, anomaly["onset_step"], end, recovery, alarm=anomaly["alarm"]))
-    return events
+#: A place in the log, and an alarm there.
+_Heard = tuple[int, Alarm]
 
 
 def judge(log: Labelled, said: Sequence[Alarm]) -> Score:
     """Score what a detector said of one log."""
-    score = Score(points=len(log.rows))
-    alarms = [alarm for alarm in said if alarm.loud]
-    loud = [event for event in log.events if event.alarm]
-    for event in loud:
+    score = Score(points=len(log.rows) - log.unscored)
+    everything = _heard(log, said)
+    alarms = [(place, alarm) for place, alarm in everything if alarm.loud]
+    covering = [event for event in log.events if event.alarm or event.excused]
+    for event in log.events:
+        if not event.alarm or log.place(event.onset) < log.unscored or log.is_ignored(event.onset):
+            continue
         score.events[event.kind] = score.events.get(event.kind, 0) + 1
         in_time = [
-            alarm for alarm in alarms if event.seen_in_time(alarm.step, log.interval) and _may_find(alarm, event)
+            (place, alarm)
+            for place, alarm in (everything if event.one_point else alarms)
+            if log.seen_in_time(event, place) and (not log.exact or _may_find(alarm, event))
         ]
         if not in_time:
-            quiet = any(event.seen_in_time(one.step, log.interval) and one.kind == event.kind for one in said)
+            quiet = any(log.seen_in_time(event, place) and one.kind == event.kind for place, one in everything)
             score.told_quietly += quiet
             score.missed.append(f"{log.name}: {event.kind} at {event.onset}{' (told as info only)' * quiet}")
             continue
-        best = min(in_time, key=lambda alarm: (alarm.kind != event.kind, alarm.step))
+        _, best = min(in_time, key=lambda heard: (heard[1].kind != event.kind, heard[0]))
         score.found[event.kind] = score.found.get(event.kind, 0) + 1
-        first = min(alarm.step for alarm in in_time)
-        score.delays.setdefault(event.kind, []).append(max(0.0, (first - event.onset) / log.interval))
-        score.alarms_in_events += sum(event.covers(alarm.step, log.interval) for alarm in alarms)
+        first = min(place for place, _ in in_time)
+        score.delays.setdefault(event.kind, []).append(max(0.0, first - log.place(event.onset)))
+        score.alarms_in_events += sum(log.covers(event, place) for place, _ in alarms)
         if best.kind is not None:
             _grade(score, log, event, best)
-    for alarm in _outside(log, loud, alarms):
+    for place, alarm in _outside(log, covering, alarms):
         text = f"{log.name}: {alarm.kind or 'alarm'} at {alarm.step}"
         score.false_alarms.append(text)
-        if any(_tempts(event, alarm.step, log.interval) for event in log.events if not event.alarm):
+        if any(_tempts(log, event, place) for event in log.events if event not in covering):
             score.quiet_violations.append(text)
     return score
+
+
+def recall_by_cluster(scores: dict[str, list[Score]]) -> float:
+    """Return the mean of the recalls of clusters that have events: one repository with many does not count as many."""
+    totals = [total_of(several) for several in scores.values()]
+    return fmean([total.recall() for total in totals if total.events] or [0.0])
 
 
 def interval(scores: dict[str, list[Score]], value: Any, seed: int = 0) -> tuple[float, float]:
@@ -246,17 +167,26 @@ def interval(scores: dict[str, list[Score]], value: Any, seed: int = 0) -> tuple
         scores: cluster -> scores of its logs. value: Score -> figure. seed: of the draws.
     """
     dice, names = random.Random(seed), sorted(scores)
-    sums = {name: _sum(scores[name]) for name in names}
-    drawn = sorted(value(_sum([sums[dice.choice(names)] for _ in names])) for _ in range(_DRAWS))
+    sums = {name: total_of(scores[name]) for name in names}
+    drawn = sorted(value(total_of([sums[dice.choice(names)] for _ in names])) for _ in range(_DRAWS))
     cut = round((1 - _INSIDE) / 2 * _DRAWS)
     return drawn[cut], drawn[-cut - 1]
 
 
-def _sum(scores: Sequence[Score]) -> Score:
+def total_of(scores: Sequence[Score]) -> Score:
+    """Return the sum of scores."""
     total = Score()
     for score in scores:
         total.add(score)
     return total
+
+
+def _heard(log: Labelled, said: Sequence[Alarm]) -> list[_Heard]:
+    """Return what was said where it is scored, in the order of the log."""
+    last = len(log.steps) - 1
+    places = [(log.place(alarm.step), alarm) for alarm in said if log.exact or alarm.kind not in LASTING_KINDS]
+    heard = [one for one in places if one[0] >= log.unscored and not log.is_ignored(log.steps[min(one[0], last)])]
+    return sorted(heard, key=lambda one: one[0])
 
 
 def _may_find(alarm: Alarm, event: Event) -> bool:
@@ -284,24 +214,23 @@ def _grade(score: Score, log: Labelled, event: Event, alarm: Alarm) -> None:
             )
 
 
-def _outside(log: Labelled, loud: Sequence[Event], alarms: Sequence[Alarm]) -> list[Alarm]:
-    """Return the false alarms; those of a rule without kinds are merged when they are close."""
+def _outside(log: Labelled, covering: Sequence[Event], alarms: Sequence[_Heard]) -> list[_Heard]:
+    """Return the false alarms: those of no event, of which those that are close are one."""
     false = []
     last: int | None = None
-    for alarm in sorted(alarms, key=lambda alarm: alarm.step):
-        ignored = any(first <= alarm.step <= end for first, end in log.ignore)
-        if ignored or any(event.covers(alarm.step, log.interval) for event in loud):
+    for place, alarm in alarms:
+        if any(log.covers(event, place) for event in covering):
             continue
-        merged = alarm.kind is None and last is not None and alarm.step - last <= MERGED_POINTS * log.interval
-        last = alarm.step
-        if not merged:
-            false.append(alarm)
+        if last is None or place - last > MERGED_POINTS:
+            false.append((place, alarm))
+        last = place
     return false
 
 
-def _tempts(event: Event, step: int, interval: int) -> bool:
-    end = event.onset + QUIET_POINTS * interval if event.recovered is None else event.recovered
-    return event.onset - interval <= step <= end + AFTERMATH_POINTS * interval
+def _tempts(log: Labelled, event: Event, place: int) -> bool:
+    onset = log.place(event.onset)
+    end = onset + QUIET_POINTS if event.recovered is None else log.place(event.recovered)
+    return onset - 1 <= place <= end + AFTERMATH_POINTS
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -1,0 +1,74 @@
+"""Says which labelled logs the authors of today's numbers had in sight: a score on those is no claim."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "docs"))
+
+from constants import RULES, constants_of  # noqa: E402  # a program of the documentation, not a package
+
+__all__ = ["chosen_on", "detector_constants"]
+
+#: Version whose rules were written with some folders of public logs in sight -> these folders. What changed since was
+#: written with all of them in sight.
+SEEN: Mapping[str, tuple[str, ...]] = {"62f28c5": ("dev",)}
+_DETECTORS = "backend/stabilitybackend/detectors/"
+
+
+def detector_constants() -> dict[str, str]:
+    """Return the documented constants of the detectors as ``file:NAME`` -> value, file below the backend's package."""
+    package = REPOSITORY / "backend" / "stabilitybackend"
+    files = sorted(path for rule in RULES if rule == "detectors" for path in (package / rule).rglob("*.py"))
+    return {f"{path.relative_to(package)}:{name}": value for path in files for name, value in _of(path.read_text())}
+
+
+def chosen_on(folders: list[str]) -> str:
+    """Return in sentences which of the folders each constant of the detectors was chosen on.
+
+    Args:
+        folders: names of the folders that are scored.
+    """
+    now = [(name.partition(":")[2], value) for name, value in detector_constants().items()]
+    lines = []
+    for version, seen in SEEN.items():
+        before = _at(version)
+        if before is None:
+            lines.append(f"Version {version} is not in this clone: which constants changed since can't be said.")
+            continue
+        same = sum(one in before for one in now)
+        unseen = [folder for folder in folders if folder not in seen]
+        lines.append(
+            f"{same} of {len(now)} constants of the detectors are as in {version}, chosen with {', '.join(seen)} in "
+            f"sight{f' and never on {chr(44).join(unseen)}' if unseen else ''}; {len(now) - same} are new or changed "
+            f"since, by people who had {', '.join(folders)} before them."
+        )
+    return "\n".join(lines)
+
+
+def _at(version: str) -> set[tuple[str, str]] | None:
+    """Return (name, value) of the constants of the detectors at a version, None where git does not know it."""
+    listed = _git("ls-tree", "-r", "--name-only", version, _DETECTORS)
+    if listed is None:
+        return None
+    sources = [_git("show", f"{version}:{path}") for path in listed.splitlines() if path.endswith(".py")]
+    return {one for source in sources if source for one in _of(source)}
+
+
+def _of(source: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, value) of each documented constant; those that are assigned together one by one."""
+    for names, values, _ in constants_of(source):
+        several = [name.strip() for name in names.split(",")]
+        if len(several) == 1:
+            yield names, values
+        else:
+            yield from zip(several, [value.strip() for value in values.split(",")], strict=True)
+
+
+def _git(*command: str) -> str | None:
+    done = subprocess.run(["git", *command], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
