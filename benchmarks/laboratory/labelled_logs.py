@@ -25,7 +25,7 @@ SLOW_TOLERANCE = 50
 LASTING_KINDS = ("plateau",)
 #: Points after an event's end that still belong to it.
 AFTERMATH_POINTS = 10
-#: Points that an event without an end lasts at most.
+#: Points that an event without an end lasts at most, if it is no lasting state.
 LONGEST_POINTS = 500
 #: The beginning of a public log that is not scored: one part in so many, at least so many points; fewer in a short log.
 UNSCORED_PART, UNSCORED_POINTS, SHORT_LOG_POINTS, SHORT_UNSCORED_POINTS = 20, 50, 200, 20
@@ -131,7 +131,8 @@ class Labelled:
     def covers(self, event: Event, place: int) -> bool:
         """Return whether an alarm at ``place`` speaks of the event, in time or not."""
         if event.recovered is None:
-            end = min(len(self.rows) - 1, self.place(event.onset) + LONGEST_POINTS)
+            last = len(self.rows) - 1
+            end = last if event.kind in LASTING_KINDS else min(last, self.place(event.onset) + LONGEST_POINTS)
         else:
             end = self.place(event.recovered)
         later = -1 if event.ignore_until is None else self.place(event.ignore_until)
