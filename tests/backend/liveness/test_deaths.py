@@ -160,6 +160,43 @@ def test_a_job_that_a_scheduler_ends_has_no_rank_to_blame() -> None:
     verdict = said.evidence["verdict"]
     assert said.title == "The job was ended from outside by SIGTERM"
     assert (said.rank, said.node, verdict["culprits"], verdict["nodes"]) == (None, None, [], [])
+    assert said.severity == "warning"
+
+
+TERM = {"cause": "signal", "signal": 15, "signal_name": "SIGTERM"}
+KILL = {"cause": "signal", "signal": 9, "signal_name": "SIGKILL"}
+EXIT_143 = {"cause": "exit_code", "exit_code": 143}
+
+
+def severity_of(*deaths: tuple[float, dict[str, Any]]) -> tuple[str, str]:
+    """Return severity and title after the ranks 0, 1, ... ended so many seconds after the first."""
+    job = trained()
+    for rank, (after_s, how) in enumerate(deaths):
+        job.dies(rank, time=job.now + after_s, **how)
+    said = last(job)
+    return said.severity, said.title
+
+
+def test_a_job_of_one_rank_that_is_asked_to_end_is_a_preemption() -> None:
+    job = trained(a=[0])
+    job.dies(0, **TERM)
+    said = last(job)
+    assert (said.severity, said.title) == ("warning", "Rank 0 was ended from outside by SIGTERM")
+    assert "a scheduler (preemption, time limit, eviction), a launcher or a person ended the job." in said.text
+    job.start, job.stuck = 9, {}
+    over = [finding for finding in job.run(3) if finding.kind == "process_death"][-1]
+    assert (over.severity, over.state) == ("info", "resolved")
+
+
+@pytest.mark.parametrize("how", [TERM, EXIT_143], ids=["signal", "exit code 143"])
+def test_a_rank_that_is_killed_after_the_grace_of_a_preemption_changes_nothing(how: dict[str, Any]) -> None:
+    assert severity_of((0.0, how), (0.1, how), (30.0, KILL))[0] == "warning"
+
+
+@pytest.mark.parametrize("cause", [KILL, {"cause": "exit_code", "exit_code": 1}, {"cause": "unknown"}])
+@pytest.mark.parametrize("skew_s", [-0.5, 0.5])
+def test_ranks_that_a_launcher_ends_after_a_death_are_no_preemption(cause: dict[str, Any], skew_s: float) -> None:
+    assert severity_of((0.0, TERM), (skew_s, cause), (0.1, TERM))[0] == "critical"
 
 
 def hanging() -> Job:
@@ -270,7 +307,7 @@ def test_a_job_that_trained_again_after_its_hang_and_is_killed_then_did_not_hang
     job.lost_s = 15.0
     job.run(20)
     assert kinds(job.said)[-1] == ("hang", "resolved")
-    assert ended(job, 0, 1, 2, 3).severity == "critical"
+    assert ended(job, 0, 1, 2, 3, name="SIGKILL").severity == "critical"
 
 
 def test_an_exit_code_that_comes_after_the_slot_said_left_is_the_death_that_the_others_follow_from() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,13 @@ CASCADE_S = 60.0
 LAUNCHER_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
 #: Signals by which a scheduler, a launcher or a person ends a job from outside.
 OUTSIDE_SIGNALS = LAUNCHER_SIGNALS | {"SIGKILL"}
+#: Exceptions that a framework makes of such a signal: torch.distributed.elastic, Lightning.
+SIGNAL_EXCEPTIONS = frozenset({"SignalException", "SIGTERMException"})
+#: Exit codes by which a handler, or a shell, passes such a signal on: 128 + its number.
+_SIGNAL_CODES = frozenset(128 + signal.Signals[name] for name in LAUNCHER_SIGNALS)
+#: Whoever asks first (SIGTERM) waits so long at least before it kills, seconds: torchrun, Slurm and Kubernetes wait
+#: 30 s. A restart of ours waits 10 s and is no death at all.
+LEAST_GRACE_S = 5.0
 #: What an exception says that only passes on the death of a peer, in lower case.
 PASSED_ON = (
     "nccl", "gloo", "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused",
@@ -29,13 +37,14 @@ _CAUSES = frozenset({"oom_kill", "signal", "crash", "exit_code", "exception"})
 
 __all__ = [
     "STOPPED_BY_HAND",
+    "asked_to_end",
     "cause_of",
-    "ended_together",
     "from_outside",
     "is_cascade",
     "known_beside",
     "passes_on",
     "root_of",
+    "stopped_from_outside",
     "weight_of",
 ]
 
@@ -50,12 +59,27 @@ def root_of(by_time: list[Death]) -> Death:
     return next((death for death in near if not is_cascade(death)), near[0])
 
 
-def ended_together(by_time: list[Death]) -> bool:
-    """Say whether one signal ended several ranks at once, and nothing else ended any: a preemption, a cancel."""
-    names = {death.signal_name for death in by_time}
-    near = by_time[-1].time - by_time[0].time <= CASCADE_S
-    calm = near and len(by_time) > 1 and not any(death.exception for death in by_time)
-    return calm and len(names) == 1 and names <= LAUNCHER_SIGNALS
+def stopped_from_outside(by_time: list[Death]) -> bool:
+    """Say whether the ranks were asked to end, and nothing else ended any: a preemption, a cancel, a time limit.
+
+    A rank that is killed a grace period after the first one was asked did not leave in time. One that is killed at
+    once is what the launcher may have ended the others for.
+    """
+    first = by_time[0]
+    near = by_time[-1].time - first.time <= CASCADE_S
+    return near and asked_to_end(first) and all(_was_asked(death, first) for death in by_time)
+
+
+def _was_asked(death: Death, first: Death) -> bool:
+    killed_late = death.signal_name == "SIGKILL" and death.time - first.time >= LEAST_GRACE_S
+    return asked_to_end(death) or (killed_late and death.cause == "signal")
+
+
+def asked_to_end(death: Death) -> bool:
+    """Say whether a process was asked to end (SIGTERM and its like), and died of that or left for it."""
+    if death.exception is not None:
+        return death.exception.type in SIGNAL_EXCEPTIONS
+    return death.signal_name in LAUNCHER_SIGNALS or (death.cause == "exit_code" and death.exit_code in _SIGNAL_CODES)
 
 
 def is_cascade(death: Death) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stabilitybackend.liveness.death.causes import is_cascade, passes_on
+from stabilitybackend.liveness.death.causes import asked_to_end, is_cascade, passes_on
 from stabilitybackend.liveness.format import MAX_NAMED_RANKS, capital, name_ranks
 from stabilitybackend.schema.evidence import Death, Hung
 from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
@@ -20,7 +20,11 @@ KNOWN_BY = {
     "slot": "by what it wrote down before it ended",
 }
 
+#: Who asks a whole job to end, by SIGTERM and its like.
+WHO_ASKS = "a scheduler (preemption, time limit, eviction), a launcher or a person"
+
 __all__ = [
+    "WHO_ASKS",
     "cut",
     "fact_text",
     "gpu_text",
@@ -41,7 +45,7 @@ def how_it_died(who: str, cause: str, death: Death) -> str:
     code = "an exit code" if death.exit_code is None else f"exit code {death.exit_code}"
     return {
         "oom_kill": f"{who} was killed by the kernel for memory (OOM)",
-        "signal": f"{who} was killed from outside by {name}",
+        "signal": f"{who} was {'ended' if asked_to_end(death) else 'killed'} from outside by {name}",
         "crash": f"{who} crashed with {name}",
         "exception": f"{who} ended with {raised or 'an exception'}",
         "exit_code": f"{who} ended with {code}",

@@ -15,14 +15,15 @@ from stabilitybackend.liveness.death.causes import (
     CASCADE_S,
     STOPPED_BY_HAND,
     cause_of,
-    ended_together,
     from_outside,
     is_cascade,
     passes_on,
     root_of,
+    stopped_from_outside,
     weight_of,
 )
 from stabilitybackend.liveness.death.messages import (
+    WHO_ASKS,
     cut,
     fact_text,
     gpu_text,
@@ -273,17 +274,20 @@ class DeathMonitor(Stateful):
 
     def _finding(self, now_step: int, over: str = "") -> Finding:
         by_time = sorted(self._deaths.values(), key=lambda death: (death.time, death.rank))
-        first = root_of(by_time)
+        stopped = not self._more_by_itself and stopped_from_outside(by_time)
+        first = by_time[0] if stopped else root_of(by_time)
         pulled_down = [death for death in by_time if death is not first]
         exception = first.exception
         by_hand = exception is not None and exception.type in STOPPED_BY_HAND
         hung = self._ended_hung(by_time[0].time)
-        severity: Severity = "info" if by_hand else ("warning" if over or hung else "critical")
+        severity: Severity = "warning" if over or hung or stopped else "critical"
+        if by_hand or (stopped and over):
+            severity = "info"
         rank, cause = first.rank, cause_of(first)
         at = where_it_was(first)
         if first.last_phase not in ("", AFTER_LOOP):
             at += f", in {first.last_phase}"
-        together = ended_together(by_time) or (hung is not None and len(by_time) > 1)
+        together = len(by_time) > 1 and (stopped or hung is not None)
         signals = ", ".join(sorted({death.signal_name for death in by_time if death.signal_name}))
         seat = f"rank {rank}" + (f" (node {first.node}{gpu_text(first)})" if first.node else "")
         if by_hand:
@@ -300,8 +304,9 @@ class DeathMonitor(Stateful):
         text += "."
         if hung is not None:
             text += f" The job hung before, {hung.title}; somebody or its launcher ended it."
-        elif together:
-            text += " None of them died of itself: a scheduler, a launcher or a person ended the job."
+        elif stopped:
+            text += f" {'None of them died' if together else 'It did not die'} of itself"
+            text += f": {WHO_ASKS} ended the job."
         else:
             if passes_on(first):
                 text += f" It need not be the cause: {self._before(first)}."
