@@ -72,6 +72,10 @@ class LineageFold(Stateful):
         """Return the segment that a source is in, None for one that is not known."""
         return None if (state := self._sources.get(source)) is None else state.segment
 
+    def place_of(self, source: str, step: int) -> int | None:
+        """Return the segment that a source is in at ``step``; None while it is open, or may be about to go back."""
+        return self._relaunches.place_of(source, step)
+
     def pending(self) -> list[Placed]:
         """Return the rows about which nothing is decided yet, as strays of the segment their source was in."""
         return [placed for rows in self._held.values() for placed in rows]

@@ -59,6 +59,22 @@ class Relaunches(Stateful):
             state.marks, state.stride, state.last_step = dict(old.marks), old.stride, old.last_step
         return launch
 
+    def place_of(self, source: str, step: int) -> int | None:
+        """Return the segment that a source is in when it does something at ``step`` (``SegmentTree.segment_at``).
+
+        None while that is open: it has logged nothing yet, or low steps of it may be a rollback nobody declared. A rank
+        that never logs is where its launch is.
+        """
+        state = self._sources.get(source)
+        if state is None or state.tentative is not None:
+            return None
+        if not state.fresh:
+            return None if state.last_step is not None and step < state.last_step else state.segment
+        launch = self.launches.of(source)
+        if launch is None or launch.at is not None:
+            return None if launch is None else launch.at
+        return 0 if self.launches.before(launch) is None and not self.launches.again(source) else None
+
     def parts(self, launch: Launch, state: SourceState, step: int) -> bool:
         """Return whether a launch that does not go back gets a segment all the same: its fork may still move down.
 

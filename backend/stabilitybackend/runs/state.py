@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
+from stabilitybackend.batches.fold import BatchFold
 from stabilitybackend.commands.abilities import Handlers
 from stabilitybackend.commands.commands import CommandBook
 from stabilitybackend.commands.request import JobView
@@ -86,6 +87,7 @@ class RunState:
         self._clock = clock
         self.judge = Judge(RunStore(), self.fold)
         self._evidence = Evidence()
+        self.batches = BatchFold()
         self._summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
         self._step_clock = StepClock(clock)
@@ -179,6 +181,7 @@ class RunState:
                 int(placed.steps[-1]), float(placed.times[-1]), primary=placed.rank == self.judge.primary
             )
         found = self.judge.take(together)
+        found += self.batches.rows(self.fold)
         if not replayed or self.reconciling:
             for time, finding in found:
                 self.found(finding, time, changes)
@@ -193,6 +196,8 @@ class RunState:
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
+        if self.batches.knew(finding):
+            return
         finding = self._evidence.add(
             finding, time, rank=self.judge.primary, store=self.store, fold=self.fold, incidents=self.incidents
         )
@@ -209,6 +214,7 @@ class RunState:
         segment = forked.segment
         self._step_clock.forked(segment.fork_step)
         self._evidence.forked(segment.fork_step)
+        self.batches.forked(segment)
         reports = not replayed or self.reconciling
         if reports:
             dead = {s for s in self.incidents.segments() if self.fold.tree.dead_after(s) is not None}
@@ -239,6 +245,9 @@ class RunState:
             self.handlers.take(rank, event.data)
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
+            for time, finding in self.batches.event(event, self.fold):
+                if reports:
+                    self.found(finding, time, changes)
         elif event.type == "gpu_inventory":
             self.launch_sizes.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
@@ -330,6 +339,7 @@ class RunState:
         return {
             "lineage": self.fold,
             "evidence": self._evidence,
+            "batches": self.batches,
             "liveness": self.liveness,
             "gpus": self.gpus,
             "gpu_notes": self._gpu_notes,
