@@ -317,8 +317,8 @@ def _words(event: Repeat) -> tuple[str, str]:
         text = (
             f"Since step {event.onset} the batches of step {event.old} and later come again, batch for batch, {order}:"
         )
-        text += f" another epoch ({how}). This is reported once. If the samples should be shuffled anew in every epoch,"
-        text += " they are not (set_epoch, a new seed)."
+        text += f" another epoch ({how}). This is reported once. If each epoch should have an order of its own,"
+        text += " it has not (set_epoch, a new seed)."
     else:
         title = f"Known batches are fed again since step {event.onset}"
         text = f"The batches since step {event.onset} are those of step {event.old} and later, {event.offset:,} steps"
