@@ -132,6 +132,24 @@ export interface Commands {
 }
 
 /**
+ * One metric on both branches.
+ *
+ * Attributes:
+ *     points: steps at which both logged it; equal: at how many of them it is bit-equal.
+ *     first_difference: the first of these steps at which it is not.
+ *     difference: median of new minus old, null where none is finite.
+ *     ratio: median of new over old, null where that has no meaning.
+ */
+export interface Compared {
+  metric: string;
+  points: number;
+  equal: number;
+  first_difference: number | null;
+  difference: number | null;
+  ratio: number | null;
+}
+
+/**
  * The effective curves of one run, moved to its own x = 0.
  *
  * Attributes:
@@ -203,6 +221,12 @@ export interface DetectorParameter {
 /** All detectors, in the order of their right to an event. */
 export interface Detectors {
   detectors: DetectorInfo[];
+}
+
+/** Whether this job gives the same numbers again: ``equal`` where a replay was bit-equal. */
+export interface Determinism {
+  known: "different" | "equal" | "not_seen";
+  text: string;
 }
 
 /** What was seen of one rank; ``missing``: why there is no stack. */
@@ -586,6 +610,14 @@ export interface OfferedCheckpoint {
   where: string;
 }
 
+/** Whether one part came back as it was, and why that is known; ``ordered``: it was meant to change. */
+export interface PartSeen {
+  part: "learning_rate" | "loader" | "mixture" | "optimizer" | "rng" | "weights";
+  known: "different" | "equal" | "not_seen";
+  why: string;
+  ordered: boolean;
+}
+
 /**
  * What a launcher should do next.
  *
@@ -776,6 +808,62 @@ export interface Restart {
   nodes: Record<string, NodeState>;
   plan: Plan;
   grace_s: number;
+}
+
+/**
+ * One resume: a rollback, a restart from an earlier step, or a process that went on where the last one ended.
+ *
+ * Attributes:
+ *     segment: that it began, or went on in. fork_step: the step whose state it started from.
+ *     created: unix seconds.
+ *     settled: nothing that comes will change it.
+ *     parts: all six, in the order of ``PARTS``.
+ *     loss: the loss that was compared, "" before there is one.
+ *     points: steps that both branches logged; first_step, last_step: the first and the last of them.
+ *     equal_points: how many of them from the first on have a bit-equal loss.
+ *     r, r_sigmas: correlation of the loss residuals at the same steps, and its distance from that of unrelated
+ *         stretches in their spread; null for too few points.
+ *     difference: median distance of the two losses. noise: of one batch to the next, the run's own, one sigma.
+ *     shift: where the batches of other steps came.
+ *     ids: batch ids that were compared, of these ``same_ids`` are at the step at which they were.
+ *     declared: what was ordered or declared to change.
+ *     metrics: of both branches, most equal last.
+ *     world_before, world_after: ranks.
+ */
+export interface Resume {
+  segment: number;
+  fork_step: number;
+  cause: string;
+  created: number;
+  verdict: "identical" | "not_comparable" | "other_data" | "other_order" | "repeated" | "same_data" | "skipped";
+  grade: "differs" | "good" | "unknown" | "wrong";
+  text: string;
+  settled: boolean;
+  parts: PartSeen[];
+  loss: string;
+  points: number;
+  first_step: number | null;
+  last_step: number | null;
+  equal_points: number;
+  r: number | null;
+  r_sigmas: number | null;
+  difference: number | null;
+  noise: number | null;
+  shift: Shift | null;
+  skip: SkipCheck | null;
+  ids: number;
+  same_ids: number;
+  declared: Record<string, unknown>;
+  metrics: Compared[];
+  world_before: number;
+  world_after: number;
+}
+
+/** Newest first; ``left_out``: older ones that are no longer kept. */
+export interface Resumes {
+  resumes: Resume[];
+  determinism: Determinism;
+  left_out: number;
 }
 
 /** What was deleted, oldest first, or would be (``dry_run``). */
@@ -1148,6 +1236,21 @@ export interface SeverityCounts {
 }
 
 /**
+ * Batches of other steps that came: the new branch's step s has the batch of step s + ``steps``.
+ *
+ * Attributes:
+ *     r: correlation of the residuals, null where batch ids say it.
+ *     sigmas: how far it lies above that of unrelated stretches of this run.
+ *     points: that were compared.
+ */
+export interface Shift {
+  steps: number;
+  r: number | null;
+  sigmas: number | null;
+  points: number;
+}
+
+/**
  * One real event in the life of a run, as it is shown.
  *
  * Attributes:
@@ -1189,6 +1292,19 @@ export interface ShownIncident {
   alarm: boolean;
   until_step: number | null;
   actions: ("acknowledge" | "dump_stacks" | "restart" | "roll_back")[];
+}
+
+/**
+ * Whether the batches that were to be skipped were.
+ *
+ * Attributes:
+ *     batches: that were to be.
+ *     known: ``equal``: they were skipped; ``different``: they were not.
+ */
+export interface SkipCheck {
+  batches: number;
+  known: "different" | "equal" | "not_seen";
+  why: string;
 }
 
 /** The open incident at or after whose onset a checkpoint was saved: it may hold the damage already. */
@@ -1526,6 +1642,7 @@ export interface Answers {
   "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": ShownIncident;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
   "GET /api/v1/runs/{run_id}/plan": Plan;
+  "GET /api/v1/runs/{run_id}/resumes": Resumes;
   "GET /api/v1/runs/{run_id}/rollback": Offer;
   "GET /api/v1/runs/{run_id}/rollback_costs": RollbackCosts;
   "GET /api/v1/runs/{run_id}/segments": Segments;

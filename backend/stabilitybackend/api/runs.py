@@ -22,6 +22,7 @@ from stabilitybackend.schema.health import HealthAnswer
 from stabilitybackend.schema.incidents import ShownIncident, shown
 from stabilitybackend.schema.lineage import Checkpoints, Segments
 from stabilitybackend.schema.ranks import RankStacks, StackDumps
+from stabilitybackend.schema.resumes import Resumes
 from stabilitybackend.schema.rollback_cost import RollbackCosts
 from stabilitybackend.schema.runs import RunPage, RunWithStoring
 from stabilitybackend.schema.series import SeriesAnswer
@@ -142,6 +143,12 @@ async def rollback_costs(reader: Reader, worker: Worker) -> Response:
     """What each rollback cost, and how much of the run's time was worth it."""
     found = await asyncio.to_thread(rollback_costs_of(worker.state, time.time()))
     return answer(found)
+
+
+@router.get("/{run_id}/resumes", responses=answers(Resumes))
+async def resumes(reader: Reader, worker: Worker) -> Response:
+    """What each resume brought back: both branches of its fork compared."""
+    return answer(worker.state.resumes.view())
 
 
 @router.get("/{run_id}/stacks", responses=answers(StackDumps))

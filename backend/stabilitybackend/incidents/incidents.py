@@ -122,6 +122,20 @@ class IncidentBook:
         every = self._incidents.values()
         return (i for i in every if i.state == "open" and i.alarm)
 
+    def has_similar(self, finding: Finding, by: str) -> bool:
+        """Return whether an event is known already: by ``by`` where the finding is another's, by another where by it.
+
+        That is an alarm of its kind in the same stretch: what ``by`` says begins at the fork, others see it later.
+        """
+        if finding.key in self._by_key:
+            return False
+        own, others = finding.detector == by, [one for one in self.of({finding.kind}) if one.alarm and not one.dead]
+        if own:
+            return any(one.detector != by and one.onset_step >= finding.onset_step for one in others)
+        return any(
+            one.detector == by and one.state == "open" and one.onset_step <= finding.onset_step for one in others
+        )
+
     def near(
         self, kinds: Container[str], first_step: float, last_step: float, since: float, until: float, *, but: str
     ) -> list[tuple[int, str, str]]:

@@ -32,6 +32,7 @@ from stabilitybackend.points.store import RunStore
 from stabilitybackend.points.summary import RunSummary
 from stabilitybackend.points.timestamps import TimesFound
 from stabilitybackend.process.slices import at_once
+from stabilitybackend.resumes.book import BY_RESUMES, ResumeBook
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
@@ -86,6 +87,7 @@ class RunState:
         self.unreadable = Unreadable(run_id)
         self._clock = clock
         self.judge = Judge(RunStore(), self.fold)
+        self.resumes = ResumeBook()
         self._evidence = Evidence()
         self.batches = BatchFold()
         self._summary = RunSummary()
@@ -182,6 +184,7 @@ class RunState:
             )
         found = self.judge.take(together)
         found += self.batches.rows(self.fold)
+        found += self.resumes.take(together, self.store, self.fold, self.judge.primary, self.launch_sizes.size)
         if not replayed or self.reconciling:
             for time, finding in found:
                 self.found(finding, time, changes)
@@ -196,7 +199,7 @@ class RunState:
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
-        if self.batches.knew(finding):
+        if self.batches.knew(finding) or self.incidents.has_similar(finding, BY_RESUMES):
             return
         finding = self._evidence.add(
             finding, time, rank=self.judge.primary, store=self.store, fold=self.fold, incidents=self.incidents
@@ -223,7 +226,8 @@ class RunState:
             )
         if not replayed:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
-        for time, finding in self.judge.forked(segment):
+        audited = self.resumes.forked(segment, self.store, self.fold, self.judge.primary)
+        for time, finding in audited + self.judge.forked(segment):
             if reports:
                 self.found(finding, time, changes)
 
@@ -248,6 +252,7 @@ class RunState:
             for time, finding in self.batches.event(event, self.fold):
                 if reports:
                     self.found(finding, time, changes)
+            self.resumes.ids.take(rank, event.step, event.data["fingerprint"])
         elif event.type == "gpu_inventory":
             self.launch_sizes.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
@@ -340,6 +345,7 @@ class RunState:
             "lineage": self.fold,
             "evidence": self._evidence,
             "batches": self.batches,
+            "resumes": self.resumes,
             "liveness": self.liveness,
             "gpus": self.gpus,
             "gpu_notes": self._gpu_notes,

@@ -56,6 +56,7 @@ NEEDED = {
     "PUT /api/v1/runs/{run_id}/detectors": "command",
     "POST /api/v1/runs/{run_id}/backtest": "read",
     "GET /api/v1/runs/{run_id}/ledger": "read",
+    "GET /api/v1/runs/{run_id}/resumes": "read",
     "GET /api/v1/runs/{run_id}/rollback_costs": "read",
     "GET /api/v1/runs/{run_id}/gpus": "read",
     "GET /api/v1/incident_kinds": "read",

@@ -1,0 +1,284 @@
+"""Follows each resume of a run for as long as it can be compared, and keeps what was found. A pure fold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.detectors.engine.metric_roles import loss_of
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.tree import FoldedSegment
+from stabilitybackend.points.store import RunStore
+from stabilitybackend.resumes.batches import BatchIds
+from stabilitybackend.resumes.branches import Branches, left_head
+from stabilitybackend.resumes.overlap import EARLY_POINTS, MAX_POINTS, Overlap, measure
+from stabilitybackend.resumes.parts import parts_of
+from stabilitybackend.resumes.verdict import check_skip, grade_of, sentence_of, verdict_of, wrongs_of
+from stabilitybackend.schema.resumes import Determinism, Resume, Resumes, Shift
+from stabilitybackend.stateful import Stateful, fresh
+
+__all__ = ["BY_RESUMES", "MAX_RESUMES", "ResumeBook"]
+
+#: What findings of this book are by.
+BY_RESUMES = "resumes"
+
+#: Resumes that are kept, newest ones: 3 KB each.
+MAX_RESUMES = 256
+#: Losses since the fork after which nothing more is expected where the steps of the old branch are over.
+SETTLED_POINTS = 128
+#: Losses since the fork from which other places are searched for them.
+SEARCH_POINTS = 16
+
+#: What was found, with the log time of the row that it was found at, unix seconds.
+Found = tuple[float, Finding]
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A resume that is being compared.
+
+    Attributes:
+        old: the segment that was the head before, None where the job did not go back.
+        points, newest: losses since the fork, and the step of the last of them.
+        due: at so many points it is looked at next.
+        wrongs: how many things were reported as wrong.
+    """
+
+    segment: int
+    fork_step: int
+    old: int | None
+    cause: str
+    created: float
+    world_before: int
+    declared: dict[str, Any] = field(default_factory=dict)
+    points: int = 0
+    newest: int = -1
+    due: int = 1
+    wrongs: int = 0
+
+
+class ResumeBook(Stateful):
+    """The resumes of one run.
+
+    It looks at a resume after 1, 2, 3, 4, 6, 8, 12, 16 ... losses: each look reads both branches again, from the run's
+    points up to the row before the newest, so that frame borders change nothing.
+    """
+
+    ids: BatchIds = fresh(BatchIds)
+    _resumes: list[Resume] = fresh(list)
+    _left_out: int = 0
+    _watch: _Watch | None = None
+    #: Of the rank that is looked at: the process and segment of its newest row, its step, and the ranks of its launch.
+    _source: str = ""
+    _segment: int = 0
+    _newest: int = -1
+    _world: int = 0
+
+    # --- its input -----------------------------------------------------------------------------------------------
+
+    def forked(self, segment: FoldedSegment, store: RunStore, fold: LineageFold, rank: int | None) -> list[Found]:
+        """Begin to watch the new head, or watch it anew where its fork moved; return what is reported of the last."""
+        watch = self._watch
+        if watch is not None and watch.segment == segment.id:
+            watch.fork_step, watch.cause, watch.due = segment.fork_step, segment.cause, watch.points
+            watch.old = left_head(fold, segment.id)
+            return []
+        found = self._compare(store, fold, rank, segment.created, last=True)
+        self.ids.forked(segment.fork_step)
+        self._begin(_Watch(
+            segment.id, segment.fork_step, left_head(fold, segment.id), segment.cause, segment.created, self._world,
+            dict(list(segment.changes.items())[:16]),
+        ))  # fmt: skip
+        return found
+
+    def take(
+        self, together: Sequence[Placed], store: RunStore, fold: LineageFold, rank: int | None, world: int
+    ) -> list[Found]:
+        """Take rows that were just stored; those of ``rank`` on the effective path count.
+
+        Args:
+            world: ranks of the newest launch.
+        """
+        first = together[0]
+        if rank is None or first.rank != rank or first.stray or first.segment != fold.tree.head:
+            return []
+        found = []
+        went_on = self._source and first.source != self._source and first.segment == self._segment
+        if went_on and int(first.steps[0]) > self._newest:
+            found += self._compare(store, fold, rank, float(first.times[0]), last=True)
+            self._begin(_Watch(first.segment, self._newest, None, "resume", float(first.times[0]), self._world))
+        self._source, self._segment, self._world = first.source, first.segment, world
+        self._newest = max(int(placed.steps[-1]) for placed in together)
+        watch = self._watch
+        if watch is None or watch.segment != first.segment:
+            return found
+        loss = loss_of(store.metrics())
+        for step, time in _rows_of(together, loss):
+            if self._watch is None:
+                break
+            if step <= watch.newest or step <= watch.fork_step:
+                continue
+            if watch.points >= watch.due:
+                found += self._compare(store, fold, rank, time)
+            watch.points, watch.newest = watch.points + 1, step
+        return found
+
+    # --- comparing -----------------------------------------------------------------------------------------------
+
+    def _begin(self, watch: _Watch) -> None:
+        self._watch = watch
+        self._resumes.append(self._resume(watch, None, settled=False))
+        if len(self._resumes) > MAX_RESUMES:
+            del self._resumes[0]
+            self._left_out += 1
+
+    def _compare(
+        self, store: RunStore, fold: LineageFold, rank: int | None, time: float, *, last: bool = False
+    ) -> list[Found]:
+        """Compare the branches as they are; return what is reported."""
+        watch = self._watch
+        if watch is None:
+            return []
+        seen = None
+        if rank is not None and watch.points:
+            branches = Branches(store, fold, rank, watch.fork_step, watch.old, watch.segment, watch.newest)
+            ids = self.ids.compare(watch.fork_step, watch.newest)
+            search = watch.points >= SEARCH_POINTS
+            seen = measure(branches, store.metrics(), watch.declared, ids, search=search)
+        resume = self._resume(watch, seen, settled=False)
+        over = (
+            watch.points >= SETTLED_POINTS and resume.verdict != "repeated" and (resume.last_step or 0) < watch.newest
+        )
+        settled = last or watch.points >= MAX_POINTS or over
+        resume = replace(resume, settled=settled)
+        self._resumes[-1] = resume
+        watch.due = _next(watch.points)
+        if settled:
+            self._watch = None
+        return self._report(watch, seen, resume, time)
+
+    def _resume(self, watch: _Watch, seen: Overlap | None, *, settled: bool) -> Resume:
+        verdict = verdict_of(seen)
+        parts = parts_of(seen, verdict)
+        skip = check_skip(seen, verdict, watch.fork_step)
+        wrongs = wrongs_of(seen, verdict, skip)
+        resume = Resume(
+            segment=watch.segment,
+            fork_step=watch.fork_step,
+            cause=watch.cause,
+            created=watch.created,
+            verdict=verdict,
+            grade=grade_of(verdict, parts, wrongs),
+            text=sentence_of(seen, verdict, skip, wrongs),
+            settled=settled,
+            parts=parts,
+            declared=watch.declared,
+            world_before=watch.world_before,
+            world_after=self._world,
+        )
+        return resume if seen is None else replace(resume, skip=skip, **_numbers(seen))
+
+    def _report(self, watch: _Watch, seen: Overlap | None, resume: Resume, time: float) -> list[Found]:
+        verdict, skip = resume.verdict, resume.skip
+        wrongs = wrongs_of(seen, verdict, skip)
+        over = resume.settled and watch.wrongs > 0
+        if seen is None or (len(wrongs) <= watch.wrongs and not over):
+            return []
+        watch.wrongs = max(watch.wrongs, len(wrongs))
+        repeated = verdict == "repeated"
+        onset = watch.fork_step + 1
+        finding = Finding(
+            detector=BY_RESUMES,
+            key=f"{BY_RESUMES}:{watch.segment}:{watch.fork_step}",
+            kind="repeat_data" if repeated else "resume_artifact",
+            state="resolved" if over else "open",
+            severity="warning",
+            title=f"{'Repeated data' if repeated else 'Wrong resume'} after step {watch.fork_step}",
+            text=resume.text,
+            onset_step=onset,
+            step=max(onset, watch.newest),
+            now_step=max(onset, watch.newest),
+            metric=resume.loss,
+            score=0.0,
+            evidence={
+                "fork_step": watch.fork_step,
+                "verdict": verdict,
+                "causes": wrongs,
+                "points": resume.points,
+                "r": resume.r,
+                "shift_steps": None if resume.shift is None else resume.shift.steps,
+                "ids": resume.ids,
+                "same_ids": resume.same_ids,
+                "parts": {part.part: part.known for part in resume.parts},
+            },
+        )
+        return [(time, finding)]
+
+    # --- what people ask -----------------------------------------------------------------------------------------
+
+    def view(self) -> Resumes:
+        """Return the resumes as the API has them."""
+        return Resumes(self._resumes[::-1], self.determinism(), self._left_out)
+
+    def of_segment(self, segment: int) -> Resume | None:
+        """Return the resume that began a segment, None where it is not kept."""
+        return next((one for one in self._resumes if one.segment == segment), None)
+
+    def determinism(self) -> Determinism:
+        """Return whether this job gives the same numbers again, as far as its resumes show it."""
+        for one in reversed(self._resumes):
+            if one.verdict == "identical" and one.points >= EARLY_POINTS:
+                text = f"deterministic: after step {one.fork_step} it gave {one.points} losses again, bit for bit"
+                return Determinism("equal", text)
+        for one in reversed(self._resumes):
+            if one.verdict == "same_data" and not one.declared and one.grade == "good" and one.world_same:
+                text = (
+                    f"not deterministic: after step {one.fork_step} the same batches gave other losses from step "
+                    f"{one.first_difference} on, by {one.difference:.3g}"
+                )
+                return Determinism("different", text)
+        return Determinism("not_seen", "not known: no resume has trained the same batches again with nothing changed")
+
+
+def _rows_of(together: Sequence[Placed], loss: str | None) -> Iterator[tuple[int, float]]:
+    """Give step and time of the rows with the loss."""
+    for placed in together:
+        if loss in placed.names:
+            yield from zip(placed.steps.tolist(), placed.times.tolist(), strict=True)
+
+
+def _next(points: int) -> int:
+    """Return the number of points after this one at which a resume is looked at: 1, 2, 3, 4, 6, 8, 12, 16, ..."""
+    power = 1 << max(0, points.bit_length() - 1)
+    return max(points + 1, power + power // 2 if points < power + power // 2 else 2 * power)
+
+
+def _numbers(seen: Overlap) -> Mapping[str, Any]:
+    """Return the fields of a resume that are measures."""
+    gaps = sorted(abs(gap) for gap in seen.gap.tolist() if gap == gap)
+    shift = None
+    if seen.ids is not None and seen.ids.shift is not None:
+        shift = Shift(seen.ids.shift[0], None, None, seen.ids.shift[1])
+    elif seen.elsewhere is not None:
+        found = seen.elsewhere
+        shift = Shift(found.steps, round(found.r, 4), round(found.sigmas, 2), found.points)
+    return {
+        "loss": seen.loss,
+        "points": len(seen.common),
+        "first_step": int(seen.common[0]) if len(seen.common) else None,
+        "last_step": int(seen.common[-1]) if len(seen.common) else None,
+        "equal_points": seen.equal,
+        "r": None if seen.same is None else round(seen.same.r, 4),
+        "r_sigmas": None if seen.same is None else round(seen.same.sigmas, 2),
+        "difference": gaps[len(gaps) // 2] if gaps else None,
+        "noise": seen.noise or None,
+        "shift": shift,
+        "ids": 0 if seen.ids is None else seen.ids.points,
+        "same_ids": 0 if seen.ids is None else seen.ids.same,
+        "metrics": sorted(seen.compared, key=lambda one: one.equal == one.points),
+    }

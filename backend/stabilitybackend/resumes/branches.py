@@ -1,0 +1,131 @@
+"""Reads both branches of a fork from the run's points: what was trained again, and what had come before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.archive.series import SeriesKey
+from stabilitybackend.detectors.engine.metric_roles import SPEED, STEP_TIME, dataset_of, loss_of, role_of
+from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.points.store import RunStore
+
+__all__ = ["Branches", "Curve", "comparable", "left_head"]
+
+#: Steps of a curve before the fork that are read at most, in points of the new branch's stride; further back nothing is
+#: recognised. Reading and comparing them takes a few milliseconds.
+HISTORY_POINTS = 4_096
+#: Metrics that are compared at most.
+MAX_METRICS = 48
+#: Ends and beginnings of names whose values are those of the machine, not of the training.
+_OF_MACHINE_ENDS = ("_s", "_ms", "_c", "_w", "_mib", "_gib", "_bytes", "/s", "_per_sec", "_per_second")
+_OF_MACHINE_STARTS = ("gpu/", "cpu/", "node/", "memory/", "time/", "throughput/", "system/", "perf/")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric along one path.
+
+    Attributes:
+        steps: int64[n], strictly rising. values: float64[n]; NaN and infinities are what was logged.
+    """
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def after(self, step: int) -> Curve:
+        """Return the points with a greater step."""
+        at = int(np.searchsorted(self.steps, step, side="right"))
+        return Curve(self.steps[at:], self.values[at:])
+
+    def up_to(self, step: int) -> Curve:
+        """Return the points up to a step."""
+        at = int(np.searchsorted(self.steps, step, side="right"))
+        return Curve(self.steps[:at], self.values[:at])
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """The two branches of a fork, read where they lie.
+
+    Args:
+        store, fold: of the run.
+        rank: whose points are compared.
+        fork_step: the step from which both went on.
+        old, new: ids of the segments at their ends; ``old`` None where the job did not go back.
+        last_step: the newest step of the new branch that counts: a frame may hold later ones already.
+    """
+
+    store: RunStore
+    fold: LineageFold
+    rank: int
+    fork_step: int
+    old: int | None
+    new: int
+    last_step: int
+
+    def before(self, metric: str, stride: int) -> Curve:
+        """Return what both branches share, its newest part."""
+        first = max(0, self.fork_step - HISTORY_POINTS * stride)
+        return self._read(metric, self.new, first, self.fork_step)
+
+    def left(self, metric: str) -> Curve:
+        """Return what the branch that was left logged after the fork step."""
+        if self.old is None:
+            return Curve(np.empty(0, np.int64), np.empty(0))
+        return self._read(metric, self.old, self.fork_step + 1, None)
+
+    def again(self, metric: str) -> Curve:
+        """Return what the new branch logged after the fork step."""
+        return self._read(metric, self.new, self.fork_step + 1, self.last_step)
+
+    def _read(self, metric: str, head: int, first: int, last: int | None) -> Curve:
+        steps, values = [], []
+        for segment, low, high in self._ranges(head, first, last):
+            rows = self.store.rows(SeriesKey(metric, segment, self.rank, ""), low, high)
+            steps.append(rows.steps)
+            values.append(rows.values)
+        if not steps:
+            return Curve(np.empty(0, np.int64), np.empty(0))
+        return Curve(np.concatenate(steps), np.concatenate(values))
+
+    def _ranges(self, head: int, first: int, last: int | None) -> Iterator[tuple[int, int, int | None]]:
+        for part in self.fold.tree.path(head, since=first):
+            low = max(first, part.first)
+            high = min((end for end in (part.last, last) if end is not None), default=None)
+            if high is None or low <= high:
+                yield part.segment, low, high
+
+
+def comparable(metrics: Iterable[str]) -> tuple[str | None, list[str]]:
+    """Return the metric that is the training loss, None without one, and those that two branches can be compared by.
+
+    The loss comes first, then the losses of the data sets and what has a role; speeds, times and readings of the
+    machine are never alike and left out.
+    """
+    names = list(metrics)
+    loss = loss_of(names)
+    known = [name for name in names if name != loss and not _of_machine(name)]
+    known.sort(key=lambda name: (not (dataset_of(name) or role_of(name) or name.startswith("ratio/")), name))
+    return loss, ([] if loss is None else [loss]) + known[:MAX_METRICS]
+
+
+def left_head(fold: LineageFold, segment: int) -> int | None:
+    """Return the segment that was the head before ``segment`` became it; None where it never did."""
+    heads = [head for _, head in fold.heads]
+    if segment not in heads:
+        return None
+    at = heads.index(segment)
+    return heads[at - 1] if at else 0
+
+
+def _of_machine(name: str) -> bool:
+    plain = name.lower()
+    machine = plain.startswith(_OF_MACHINE_STARTS) or plain.endswith(_OF_MACHINE_ENDS)
+    return machine or role_of(name) in (SPEED, STEP_TIME)

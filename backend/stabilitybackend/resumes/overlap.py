@@ -1,0 +1,156 @@
+"""Measures what two branches of a fork have in common: the loss at the same steps and at others, all other metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.resumes.batches import IdsCompared
+from stabilitybackend.resumes.branches import Branches, Curve, comparable
+from stabilitybackend.resumes.residuals import Agreement, Found, agreement, found_elsewhere, noise_of, on_grid
+from stabilitybackend.schema.resumes import Compared
+
+__all__ = ["EARLY_POINTS", "Overlap", "measure"]
+
+#: Common points that show whether the resume itself moved the loss: before its own learning hides it.
+EARLY_POINTS = 8
+#: Old and new points of one metric that are compared at most: what a fork did shows in the first of them.
+MAX_POINTS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What is known of a fork by its numbers.
+
+    Attributes:
+        loss: its name. new_points: how many the new branch logged. last_step: the newest of them.
+        compared: every metric on both branches, the loss first.
+        common: steps of the loss on both branches; gap: new minus old there.
+        equal: of these, how many from the first on are bit-equal. chance: that two values of this log are so by chance.
+        noise: one sigma from batch to batch. stride: steps from one logged loss to the next.
+        same: the loss residuals at the same steps; elsewhere: the best other place; ordered: at the declared one.
+        plain_epochs: the old path had repeated itself at the distance of ``elsewhere`` before the fork as well.
+        ids: batch ids, None where the job reports none.
+        curves: metric -> its values on both branches at common steps: (steps, old, new).
+    """
+
+    loss: str
+    new_points: int
+    last_step: int
+    compared: list[Compared]
+    common: NDArray[np.int64]
+    gap: NDArray[np.float64]
+    equal: int
+    chance: float
+    noise: float
+    stride: int
+    same: Agreement | None
+    elsewhere: Found | None
+    ordered: Agreement | None
+    plain_epochs: bool
+    ids: IdsCompared | None
+    curves: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]
+    declared: Mapping[str, Any]
+
+    @property
+    def surely_equal(self) -> bool:
+        """Whether the first values are bit-equal, and not by chance."""
+        return self.equal > 0 and self.chance**self.equal <= 1e-4
+
+
+def measure(
+    branches: Branches, metrics: list[str], declared: Mapping[str, Any], ids: IdsCompared | None, *, search: bool
+) -> Overlap | None:
+    """Return the measures of a fork, None where no loss is logged after it.
+
+    Args:
+        metrics: that the run has.
+        declared: what was ordered or declared to change.
+        ids: batch ids of both branches.
+        search: look for the new stretch elsewhere as well.
+    """
+    loss, names = comparable(metrics)
+    if loss is None:
+        return None
+    new = branches.again(loss)
+    if not len(new):
+        return None
+    new = Curve(new.steps[:MAX_POINTS], new.values[:MAX_POINTS])
+    left = branches.left(loss)
+    apart = np.diff(new.steps if len(new) > 1 else left.steps)
+    stride = max(1, int(np.median(apart))) if len(apart) else 1
+    before = branches.before(loss, stride)
+    curves = {loss: _common(left, new)}
+    for name in names[1:]:
+        other = branches.again(name)
+        if len(other):
+            curves[name] = _common(branches.left(name), Curve(other.steps[:MAX_POINTS], other.values[:MAX_POINTS]))
+    steps, was, now = curves[loss]
+    same = was == now
+    equal = len(same) if same.all() else int(np.argmin(same))
+    sigma = noise_of(before)
+    path, mine = on_grid(before, left, sigma), on_grid(before, new, sigma)
+    agreed = ordered = elsewhere = None
+    plain = False
+    if path is not None and mine is not None:
+        first, last = int(new.steps[0]), int(new.steps[-1])
+        agreed = agreement(path, mine, first, last)
+        skip = declared.get("skip_batches")
+        if isinstance(skip, int) and not isinstance(skip, bool) and skip > 0:
+            ordered = agreement(path, mine, first, last, skip)
+        if search:
+            elsewhere = found_elsewhere(path, mine, first, last)
+        if elsewhere is not None and elsewhere.steps < 0:
+            past = before.steps[-elsewhere.points :]
+            back = agreement(path, path, int(past[0]), int(past[-1]), elsewhere.steps)
+            plain = back is not None and back.r > 0.5 * elsewhere.r
+    return Overlap(
+        loss=loss,
+        new_points=len(new),
+        last_step=int(new.steps[-1]),
+        compared=[_compared(name, *curve) for name, curve in curves.items() if len(curve[0])],
+        common=steps,
+        gap=now - was,
+        equal=equal if len(steps) else 0,
+        chance=_chance(before, sigma),
+        noise=sigma,
+        stride=stride,
+        same=agreed,
+        elsewhere=elsewhere,
+        ordered=ordered,
+        plain_epochs=plain,
+        ids=ids,
+        curves=curves,
+        declared=declared,
+    )
+
+
+def _common(left: Curve, new: Curve) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    steps, at_left, at_new = np.intersect1d(left.steps, new.steps, assume_unique=True, return_indices=True)
+    return steps, left.values[at_left], new.values[at_new]
+
+
+def _chance(before: Curve, sigma: float) -> float:
+    """Return about how often two losses of this log are equal by chance: rounded values often are.
+
+    Two values that scatter by sigma and are written in steps of q are equal with probability q / (sigma 2 sqrt(pi)).
+    """
+    values = before.values[-512:]
+    values = np.unique(values[np.isfinite(values)])
+    if len(values) < 2 or not sigma > 0:
+        return 1.0
+    return float(min(1.0, 0.282 * np.diff(values).min() / sigma))
+
+
+def _compared(name: str, steps: NDArray[np.int64], old: NDArray[np.float64], new: NDArray[np.float64]) -> Compared:
+    same = (old == new) | (np.isnan(old) & np.isnan(new))
+    finite = np.isfinite(old) & np.isfinite(new)
+    gap = float(np.median((new - old)[finite])) if finite.any() else None
+    positive = finite & (old > 0) & (new > 0)
+    ratio = float(np.median(new[positive] / old[positive])) if positive.any() else None
+    first = None if same.all() else int(steps[int(np.argmin(same))])
+    return Compared(name, len(steps), int(same.sum()), first, gap, ratio)

@@ -1,0 +1,189 @@
+"""Decides for each part of a resume whether it came back as it was: known equal, known different, or not seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, role_of
+from stabilitybackend.resumes.overlap import EARLY_POINTS, Overlap
+from stabilitybackend.schema.resumes import PARTS, Known, Part, PartSeen, ResumeVerdict
+
+__all__ = ["RATE_POINTS", "lr_ratio", "lr_scale", "mixture_of", "parts_of"]
+
+#: The same within numerics: a first difference of this part of the batch noise. bfloat16 rounds each value by up to
+#: 2**-9; the mean over some thousand tokens differs by far less, other weights by far more.
+NUMERICS = 0.01
+#: The loss of the first points since the fork lies off the old branch's, on the same data, by so many standard errors.
+OFF_ERRORS = 5.0
+#: Rates are equal within this fraction: schedules are computed in other orders of operations.
+RATE_EQUAL = 1e-4
+#: A rate that was scaled on order lies within this fraction of it.
+RATE_NEAR = 0.02
+#: Common points from which a rate is judged: some frameworks apply a change one step later, warm-ups a few.
+RATE_POINTS = 8
+#: A share of the data is another one: by so many standard errors of its mean, and by this fraction of it. The latter is
+#: that of ``stats/before_fork``.
+SHARE_ERRORS, SHARE_FRACTION = 5.0, 0.03
+
+
+def parts_of(seen: Overlap | None, verdict: ResumeVerdict) -> list[PartSeen]:
+    """Return what is known of all six parts, in their order."""
+    if seen is None or not len(seen.common):
+        why = "no step was trained on both branches"
+        return [
+            _loader(seen, verdict) if part == "loader" and seen else PartSeen(part, "not_seen", why) for part in PARTS
+        ]
+    rules: dict[Part, Callable[[Overlap, ResumeVerdict], PartSeen]] = {
+        "weights": _weights,
+        "optimizer": _optimizer,
+        "learning_rate": _rate,
+        "rng": _rng,
+        "loader": _loader,
+        "mixture": lambda seen, verdict: mixture_of(seen),
+    }
+    return [rules[part](seen, verdict) for part in PARTS]
+
+
+def lr_scale(declared: object) -> float:
+    """Return by what the learning rate was to be multiplied, 1 where nothing was declared."""
+    scale = declared.get("lr_scale") if isinstance(declared, dict) else None
+    good = isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < math.inf
+    return float(scale) if good and scale is not None else 1.0
+
+
+def lr_ratio(seen: Overlap) -> tuple[float, int, bool] | None:
+    """Return (median of new over old rate at the same steps, how many, whether all are equal); None without any."""
+    for name, (_, old, new) in seen.curves.items():
+        if role_of(name) == LR:
+            good = np.isfinite(old) & np.isfinite(new) & (old > 0) & (new > 0)
+            if good.any():
+                ratios = new[good] / old[good]
+                return float(np.median(ratios)), int(good.sum()), bool(np.abs(ratios - 1).max() <= RATE_EQUAL)
+    return None
+
+
+def _on_same_data(seen: Overlap, verdict: ResumeVerdict) -> bool:
+    return verdict in ("identical", "same_data")
+
+
+def _weights(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
+    first = int(seen.common[0])
+    if seen.surely_equal:
+        return PartSeen("weights", "equal", f"the loss at step {first} is bit-equal")
+    if not _on_same_data(seen, verdict):
+        return PartSeen("weights", "not_seen", "other batches: the losses can't be compared one by one")
+    if not seen.noise > 0 or not math.isfinite(gap := abs(float(seen.gap[0]))):
+        return PartSeen("weights", "not_seen", "too few points before the fork to know the noise")
+    share = gap / seen.noise
+    if share <= NUMERICS:
+        return PartSeen(
+            "weights", "equal", f"the loss at step {first} differs by {100 * share:.2g} % of the batch noise"
+        )
+    off = _off(seen)
+    if off is not None:
+        why = f"on the same batches the first losses lie {off:+.4g} off: weights or optimizer are not those of the fork"
+        return PartSeen("weights", "different", why)
+    return PartSeen(
+        "weights", "not_seen", f"the loss at step {first} differs by {100 * share:.2g} % of the batch noise"
+    )
+
+
+def _off(seen: Overlap) -> float | None:
+    """Return by how much the first losses lie off the old branch's together, None where they do not."""
+    gaps = seen.gap[np.isfinite(seen.gap)]
+    early = gaps[:EARLY_POINTS]
+    if len(early) < EARLY_POINTS:
+        return None
+    error = float(np.std(early, ddof=1)) / len(early) ** 0.5
+    mean = float(np.mean(early))
+    return mean if abs(mean) > OFF_ERRORS * error and abs(mean) > seen.noise * 10 * NUMERICS else None
+
+
+def _optimizer(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
+    if seen.surely_equal and seen.equal >= 2:
+        why = f"the losses of the first {seen.equal} steps are bit-equal, so were the updates between them"
+        return PartSeen("optimizer", "equal", why)
+    rate = lr_ratio(seen)
+    changed = lr_scale(dict(seen.declared)) != 1 or (rate is not None and not rate[2])
+    if not seen.surely_equal or len(seen.common) < 2:
+        return PartSeen("optimizer", "not_seen", "shows only where the first loss after the fork is bit-equal")
+    if changed:
+        return PartSeen("optimizer", "not_seen", "the learning rate is another: the second step says nothing")
+    next_same = seen.ids is not None and seen.ids.met.get(int(seen.common[1])) == int(seen.common[1])
+    if not next_same and not _on_same_data(seen, verdict):
+        return PartSeen("optimizer", "not_seen", "the second batch is another")
+    gap = float(np.max(np.abs(seen.gap[1:4])))
+    grads = [pair for name, pair in seen.curves.items() if role_of(name) == GRAD_NORM and len(pair[0])]
+    exact = any(int(steps[0]) == int(seen.common[0]) and old[0] == new[0] for steps, old, new in grads)
+    if exact or gap > 10 * NUMERICS * seen.noise:
+        what = "loss and gradient norm" if exact else "the loss"
+        why = f"{what} of the first step bit-equal, from the second on the loss differs (by {gap:.3g}) at the same rate"
+        return PartSeen("optimizer", "different", why)
+    return PartSeen("optimizer", "not_seen", f"from the second step on the loss differs by {gap:.3g}: within numerics")
+
+
+def _rate(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
+    rate, scale = lr_ratio(seen), lr_scale(dict(seen.declared))
+    if rate is None:
+        return PartSeen("learning_rate", "not_seen", "it is not logged on both branches")
+    ratio, points, equal = rate
+    at = f"at {points} common {'step' if points == 1 else 'steps'}"
+    if scale != 1 and abs(ratio / scale - 1) <= RATE_NEAR:
+        return PartSeen("learning_rate", "different", f"times {ratio:.4g} {at}, as ordered", ordered=True)
+    if scale != 1:
+        return PartSeen("learning_rate", "different", f"times {ratio:.4g} {at}; times {scale:.4g} was ordered")
+    if equal:
+        return PartSeen("learning_rate", "equal", f"the same {at}")
+    return PartSeen("learning_rate", "different", f"times {ratio:.4g} {at}; nobody declared a change")
+
+
+def _rng(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
+    if seen.declared.get("seed") is not None:
+        return PartSeen("rng", "different", f"seed {seen.declared['seed']} was ordered", ordered=True)
+    if seen.surely_equal and seen.equal >= 2:
+        return PartSeen("rng", "equal", f"{seen.equal} steps are bit-equal: it is the same, or nothing draws from it")
+    return PartSeen("rng", "not_seen", "shows only where the losses are bit-equal")
+
+
+def _loader(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
+    skip = seen.declared.get("skip_batches")
+    known: Known = "not_seen"
+    ordered = False
+    if verdict in ("identical", "same_data"):
+        known, why = "equal", "the same batches at the same steps"
+        if seen.ids is not None and seen.ids.same:
+            why = f"{seen.ids.same} of {seen.ids.points} batch ids are at the step at which they were"
+    elif verdict in ("repeated", "skipped"):
+        known, why = "different", f"the batches of {'earlier' if verdict == 'repeated' else 'later'} steps came"
+        ordered = verdict == "skipped" and isinstance(skip, int)
+    elif verdict in ("other_order", "other_data"):
+        known, why = "different", "other batches came at the same steps"
+        ordered = bool(skip) or seen.declared.get("seed") is not None
+    else:
+        why = "too few points to tell batches by their loss, and no batch ids"
+    return PartSeen("loader", known, why, ordered)
+
+
+def mixture_of(seen: Overlap) -> PartSeen:
+    """Return whether the shares of the data are those of the branch that was left, at the same steps."""
+    shares = {name: curve for name, curve in seen.curves.items() if name.startswith("ratio/") and len(curve[0])}
+    if not shares:
+        return PartSeen("mixture", "not_seen", "no share of the data is logged on both branches")
+    points = max(len(steps) for steps, _, _ in shares.values())
+    for name, (_, old, new) in shares.items():
+        gap = new - old
+        gap = gap[np.isfinite(gap)]
+        if len(gap) < EARLY_POINTS:
+            continue
+        mean, error = float(np.mean(gap)), float(np.std(gap, ddof=1)) / len(gap) ** 0.5
+        usual = float(np.nanmean(np.abs(old)))
+        if abs(mean) > max(SHARE_ERRORS * error, SHARE_FRACTION * usual):
+            return PartSeen("mixture", "different", f"{name} lies {mean:+.4g} off over {len(gap)} common steps")
+    if all(bool((old == new).all()) for _, old, new in shares.values()):
+        return PartSeen("mixture", "equal", f"{', '.join(sorted(shares))}: bit-equal at {points} common steps")
+    if points < EARLY_POINTS:
+        return PartSeen("mixture", "not_seen", f"only {points} common steps")
+    return PartSeen("mixture", "equal", f"{', '.join(sorted(shares))}: alike within their noise, {points} common steps")

@@ -1,0 +1,215 @@
+"""Recognises batches by the loss alone: what a batch's loss misses the curve's own trend by comes again with the batch.
+
+Two passes over the same batches in the same order have residuals that correlate, whatever the numerics did; over
+others they do not. How large a correlation is by chance is not assumed: it is taken from the same run, from the same
+stretch laid against all the places where it can't belong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA
+from stabilitybackend.resumes.branches import Curve
+
+__all__ = [
+    "LEAST_POINTS",
+    "SAME_R",
+    "Agreement",
+    "Found",
+    "Grid",
+    "agreement",
+    "found_elsewhere",
+    "noise_of",
+    "on_grid",
+]
+
+#: Points of the running median that a residual is measured from. Shorter ones eat the batch's own part: of white noise
+#: 1/9 of it goes here.
+TREND_POINTS = 9
+#: A residual beyond so many sigmas is a spike, which has causes of its own: it is cut off there, so that one point is
+#: never the whole correlation.
+CUT_SIGMAS = 4.0
+#: The same batch: more of the variance is the batch's than not. The passes of real jobs (other GPUs, other dropout,
+#: half the learning rate) correlate by 0.75 and more, other batches by less than 0.35 over 50 points.
+SAME_R = 0.5
+#: Fewer common points than this tell nothing by a correlation: its own error would be above SAME_R / 1.5.
+LEAST_POINTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Residuals at regular steps, NaN where there is no point: places are steps of one stride.
+
+    Attributes:
+        first: step of the first place. stride: steps from one place to the next.
+    """
+
+    first: int
+    stride: int
+    values: NDArray[np.float64]
+
+    def place(self, step: int) -> int:
+        """Return the place of a step."""
+        return (step - self.first) // self.stride
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How much two stretches are alike.
+
+    Attributes:
+        r: Pearson's correlation. points: that both have.
+        sigmas: how far r lies above that of unrelated stretches, in their spread (both as Fisher's z).
+        below: whether it is certain (two of these sigmas) that r is below SAME_R.
+    """
+
+    r: float
+    points: int
+    sigmas: float
+    below: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A stretch that the newest one repeats: it lies ``steps`` further on (below 0: back)."""
+
+    steps: int
+    r: float
+    sigmas: float
+    points: int
+
+
+def noise_of(before: Curve) -> float:
+    """Return one sigma of what a loss differs by from batch to batch, 0 where that can't be known."""
+    if len(before) < LEAST_POINTS:
+        return 0.0
+    missed = _residuals(before.values[-512:])
+    return MAD_TO_SIGMA * float(np.median(np.abs(missed[np.isfinite(missed)]))) if np.isfinite(missed).any() else 0.0
+
+
+def on_grid(before: Curve, since: Curve, sigma: float) -> Grid | None:
+    """Return the residuals of a path, those after the fork measured from the trend before it as well.
+
+    None where the steps have no common stride or there is no noise to recognise anything by.
+    """
+    steps = np.concatenate([before.steps, since.steps])
+    values = np.concatenate([before.values, since.values])
+    if len(steps) < LEAST_POINTS or not sigma > 0:
+        return None
+    apart = np.diff(steps)
+    stride = int(np.median(apart))
+    if stride < 1 or float(np.mean(apart % stride == 0)) < 0.9:
+        return None
+    missed = np.clip(_residuals(values) / sigma, -CUT_SIGMAS, CUT_SIGMAS)
+    places, rest = np.divmod(steps - int(steps[-1]), stride)
+    length = int(-places[0]) + 1
+    if length > 8 * len(steps):
+        return None
+    grid = np.full(length, np.nan)
+    whole = rest == 0
+    grid[places[whole] + length - 1] = missed[whole]
+    return Grid(int(steps[-1]) - (length - 1) * stride, stride, grid)
+
+
+def agreement(old: Grid, new: Grid, first: int, last: int, shift: int = 0) -> Agreement | None:
+    """Compare the new branch's steps ``first..last`` with the old path's, ``shift`` steps further on.
+
+    None where fewer than LEAST_POINTS points are common, or the strides differ.
+    """
+    window = _window(old, new, first, last)
+    if window is None or shift % old.stride:
+        return None
+    rs, counts = _all_places(old.values, window)
+    at = old.place(first + shift)
+    if not 0 <= at < len(rs) or counts[at] < LEAST_POINTS or not np.isfinite(rs[at]):
+        return None
+    centre, spread = _chance(rs, counts, int(counts[at]), at)
+    z = float(np.arctanh(np.clip(rs[at], -0.999999, 0.999999)))
+    below = z + 2 * spread < float(np.arctanh(SAME_R))
+    return Agreement(float(rs[at]), int(counts[at]), (z - centre) / spread, below)
+
+
+def found_elsewhere(old: Grid, new: Grid, first: int, last: int) -> Found | None:
+    """Return where else than at its own steps the new branch's stretch lies on the old path, by the best correlation.
+
+    Only a correlation of at least SAME_R counts; whether its sigmas are enough is the caller's to judge.
+    """
+    window = _window(old, new, first, last)
+    if window is None:
+        return None
+    rs, counts = _all_places(old.values, window)
+    own = old.place(first)
+    rs[counts < max(LEAST_POINTS, 0.5 * np.isfinite(window).sum())] = np.nan
+    if 0 <= own < len(rs):
+        rs[own] = np.nan
+    if not np.isfinite(rs).any():
+        return None
+    at = int(np.nanargmax(rs))
+    if rs[at] < SAME_R:
+        return None
+    centre, spread = _chance(rs, counts, int(counts[at]), at)
+    z = float(np.arctanh(min(rs[at], 0.999999)))
+    return Found((at - own) * old.stride, float(rs[at]), (z - centre) / spread, int(counts[at]))
+
+
+def _window(old: Grid, new: Grid, first: int, last: int) -> NDArray[np.float64] | None:
+    if old.stride != new.stride or (old.first - new.first) % old.stride:
+        return None
+    window = new.values[max(0, new.place(first)) : new.place(last) + 1]
+    return window if int(np.isfinite(window).sum()) >= LEAST_POINTS else None
+
+
+def _all_places(
+    path: NDArray[np.float64], window: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return r and the common points with the window laid at each place of the path; the path is padded at its end."""
+    there, mine = np.isfinite(path), np.isfinite(window)
+    length, n = len(path), len(window)
+    size = 1 << (length + n - 1).bit_length()
+    a, b = np.where(there, path, 0.0), np.where(mine, window, 0.0)
+    spectra = [np.fft.rfft(one, size) for one in (a, a * a, there.astype(float))]
+    own = [np.conj(np.fft.rfft(one, size)) for one in (b, b * b, mine.astype(float))]
+
+    def product(left: int, right: int) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = np.fft.irfft(spectra[left] * own[right], size)[:length]
+        return found
+
+    counts = np.rint(product(2, 2))
+    enough = np.maximum(counts, 1.0)
+    sum_a, sum_b = product(0, 2), product(2, 0)
+    both = product(0, 0) - sum_a * sum_b / enough
+    square = (product(1, 2) - sum_a**2 / enough) * (product(2, 1) - sum_b**2 / enough)
+    rs = np.full(length, np.nan)
+    good = (counts >= LEAST_POINTS) & (square > 1e-9 * enough**2)
+    rs[good] = np.clip(both[good] / np.sqrt(square[good]), -1.0, 1.0)
+    return rs, counts.astype(np.int64)
+
+
+def _chance(rs: NDArray[np.float64], counts: NDArray[np.int64], points: int, at: int) -> tuple[float, float]:
+    """Return median and spread of Fisher's z at the other places: what unrelated stretches of this run reach.
+
+    The spread is never below that of independent points.
+    """
+    least = 1 / max(1.0, points - 3) ** 0.5
+    others = np.abs(np.arange(len(rs)) - at) > 1
+    z = np.arctanh(np.clip(rs[others & np.isfinite(rs) & (counts >= points // 2)], -0.999999, 0.999999))
+    if len(z) < LEAST_POINTS:
+        return 0.0, least
+    centre = float(np.median(z))
+    return centre, max(least, MAD_TO_SIGMA * float(np.median(np.abs(z - centre))))
+
+
+def _residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what values miss the running median around them by; what is not finite stays so and counts nowhere."""
+    half = TREND_POINTS // 2
+    finite = np.isfinite(values)
+    if not finite.any():
+        return np.full(len(values), np.nan)
+    filled = np.interp(np.arange(len(values)), np.flatnonzero(finite), values[finite])
+    trend = np.median(sliding_window_view(np.pad(filled, half, mode="reflect"), TREND_POINTS), axis=1)
+    return np.where(finite, values - trend, np.nan)

@@ -1,0 +1,207 @@
+"""Decides what a resume was: the verdict, a sentence with its numbers, its grade, and what is wrong for certain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stabilitybackend.resumes.overlap import Overlap
+from stabilitybackend.resumes.parts import RATE_NEAR, RATE_POINTS, lr_ratio, lr_scale, mixture_of
+from stabilitybackend.resumes.residuals import LEAST_POINTS, SAME_R, Agreement
+from stabilitybackend.schema.resumes import Grade, PartSeen, ResumeVerdict, SkipCheck
+
+__all__ = ["check_skip", "grade_of", "sentence_of", "verdict_of", "wrongs_of"]
+
+#: A correlation at a place that was named before it was looked at: by chance one in 30,000.
+SAME_SIGMAS = 4.0
+#: The best one of some thousand places: noise with the tails of real losses stays below 5 there.
+FOUND_SIGMAS = 6.0
+#: Losses, and batch ids, after which repeated data is reported from here: the detectors that look for it at every step
+#: have the first say, and within so many they have had it.
+FOUND_POINTS, FOUND_IDS = 96, 8
+#: A rate so many times off at the same step is no rounding and no warm-up.
+RATE_OFF = 10.0
+#: Of the batch ids that can be placed, this share has to say the same.
+MOST = 0.5
+#: Ids that have to say so before it is certain; one could be an empty batch.
+LEAST_IDS = 3
+
+
+def verdict_of(seen: Overlap | None) -> ResumeVerdict:
+    """Return the verdict: by batch ids where the job reports them, else by the loss alone."""
+    if seen is None:
+        return "not_comparable"
+    by_ids = _by_ids(seen)
+    if by_ids is not None:
+        return "identical" if by_ids == "same_data" and _identical(seen) else by_ids
+    if _identical(seen):
+        return "identical"
+    if _same(seen.same, SAME_SIGMAS) or (seen.surely_equal and seen.equal >= 2):
+        return "same_data"
+    if _same(seen.ordered, SAME_SIGMAS):
+        return "skipped"
+    found = seen.elsewhere
+    if found is not None and found.sigmas >= FOUND_SIGMAS and not seen.plain_epochs:
+        return "repeated" if found.steps < 0 else "skipped"
+    if seen.same is not None and seen.same.below:
+        return "other_data" if mixture_of(seen).known == "different" else "other_order"
+    return "same_data" if seen.surely_equal else "not_comparable"
+
+
+def _identical(seen: Overlap) -> bool:
+    return seen.surely_equal and seen.equal == len(seen.common)
+
+
+def _same(agreed: Agreement | None, sigmas: float) -> bool:
+    return agreed is not None and agreed.r >= SAME_R and agreed.sigmas >= sigmas
+
+
+def _by_ids(seen: Overlap) -> ResumeVerdict | None:
+    ids = seen.ids
+    placed = 0 if ids is None else ids.same + ids.elsewhere + ids.missing
+    if ids is None or not placed:
+        return None
+    if ids.same >= MOST * placed:
+        return "same_data"
+    if ids.shift is not None and ids.shift[1] >= MOST * placed:
+        return "repeated" if ids.shift[0] < 0 else "skipped"
+    return "other_order" if ids.elsewhere >= MOST * placed else "other_data"
+
+
+def check_skip(seen: Overlap | None, verdict: ResumeVerdict, fork_step: int) -> SkipCheck | None:
+    """Return whether the batches that were to be skipped were; None where none were to be."""
+    skip = None if seen is None else seen.declared.get("skip_batches")
+    if seen is None or not isinstance(skip, int) or isinstance(skip, bool) or skip <= 0:
+        return None
+    if seen.ids is not None:
+        fed = {step: was for step, was in seen.ids.met.items() if fork_step < was <= fork_step + skip}
+        if len(fed) >= min(LEAST_IDS, skip):
+            step = min(fed)
+            why = f"{len(fed)} of them were fed all the same, at step {step} the batch of step {fed[step]}"
+            return SkipCheck(skip, "different", why)
+        if not fed and seen.ids.missing + seen.ids.elsewhere >= LEAST_IDS:
+            return SkipCheck(skip, "equal", f"none of their ids came in {seen.ids.points} steps")
+    if _same(seen.ordered, SAME_SIGMAS):
+        assert seen.ordered is not None
+        why = f"the loss goes with that of the batches after them, r {seen.ordered.r:.2f} over {seen.ordered.points}"
+        return SkipCheck(skip, "equal", why)
+    if seen.ids is None and verdict in ("identical", "same_data"):
+        if seen.surely_equal and seen.equal >= LEAST_IDS:
+            return SkipCheck(
+                skip, "different", f"the losses of the first {seen.equal} steps are bit-equal to the old ones"
+            )
+        if _same(seen.same, FOUND_SIGMAS):
+            assert seen.same is not None
+            why = f"the loss goes with that of the old branch at the same steps, r {seen.same.r:.2f}"
+            return SkipCheck(skip, "different", f"{why} over {seen.same.points}")
+    found = seen.elsewhere
+    if seen.ids is None and verdict == "skipped" and found is not None and found.steps != skip:
+        return SkipCheck(skip, "different", f"the batches of {found.steps} steps later came, r {found.r:.2f}")
+    return SkipCheck(skip, "not_seen", "the branch that was left holds too little of what came after them, and no ids")
+
+
+def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, skip: SkipCheck | None) -> list[str]:
+    """Return what is wrong for certain, each as one clause; empty where nothing is."""
+    if seen is None:
+        return []
+    found, wrong = seen.elsewhere, []
+    if verdict == "repeated":
+        if seen.ids is not None and seen.ids.shift is not None and seen.ids.shift[1] >= FOUND_IDS:
+            step, was = seen.ids.first_elsewhere or (0, 0)
+            wrong.append(f"step {step} got the batch of step {was} again, and {seen.ids.shift[1]} went the same way")
+        elif seen.ids is None and found is not None and found.points >= FOUND_POINTS:
+            wrong.append(
+                f"the batches of {-found.steps} steps earlier come again (r {found.r:.2f} over {found.points})"
+            )
+    if skip is not None and skip.known == "different":
+        wrong.append(f"{skip.batches} batches were to be skipped: {skip.why}")
+    rate, scale = lr_ratio(seen), lr_scale(dict(seen.declared))
+    excused = any(name != "lr_scale" and ("lr" in name or "learning" in name) for name in seen.declared)
+    if rate is not None and rate[1] >= RATE_POINTS and not excused:
+        ratio, points, _ = rate
+        if not 1 / RATE_OFF < ratio / scale < RATE_OFF:
+            wrong.append(f"the learning rate is {ratio / scale:.3g} times what it was to be at {points} common steps")
+        elif abs(scale - 1) > RATE_NEAR and abs(ratio - 1) <= RATE_NEAR:
+            wrong.append(f"the learning rate was to be times {scale:g} and is the old one at {points} common steps")
+    return wrong
+
+
+def grade_of(verdict: ResumeVerdict, parts: Sequence[PartSeen], wrongs: Sequence[str]) -> Grade:
+    """Return the grade of a resume."""
+    if wrongs:
+        return "wrong"
+    if any(part.known == "different" and not part.ordered for part in parts):
+        return "differs"
+    return "unknown" if verdict == "not_comparable" else "good"
+
+
+def sentence_of(seen: Overlap | None, verdict: ResumeVerdict, skip: SkipCheck | None, wrongs: Sequence[str]) -> str:
+    """Return the verdict in words, with its numbers and what was declared and checked."""
+    text = _verdict_text(seen, verdict)
+    if skip is not None and skip.known == "equal":
+        text += f" The {skip.batches} batches were skipped: {skip.why}."
+    elif skip is not None and skip.known == "not_seen":
+        text += f" Whether {skip.batches} batches were skipped is not known: {skip.why}."
+    return text + "".join(f" Wrong: {wrong}." for wrong in wrongs)
+
+
+def _verdict_text(seen: Overlap | None, verdict: ResumeVerdict) -> str:
+    if seen is None:
+        return "Nothing was logged since."
+    points, steps = len(seen.common), f"{len(seen.common)} common {'step' if len(seen.common) == 1 else 'steps'}"
+    if verdict == "identical":
+        return (
+            f"The loss is bit-equal at all {steps}: the replay is exact."
+            if points > 1
+            else (f"The loss at step {int(seen.common[0])} is bit-equal.")
+        )
+    if verdict == "same_data":
+        how = (
+            f"{seen.ids.same} of {seen.ids.points} batch ids"
+            if seen.ids is not None and seen.ids.same
+            else _r(seen.same)
+        )
+        first = "step" if seen.equal == 1 else f"{seen.equal} steps"
+        since = f"bit-equal for the first {first}, then " if seen.surely_equal else ""
+        gap = f" They differ by {_typical(seen):.3g}, {_share(seen)} of the batch noise." if points else ""
+        return f"The same batches at {steps} ({how}), the losses {since}by other numerics.{gap}"
+    if verdict in ("repeated", "skipped"):
+        ids = seen.ids.shift if seen.ids is not None else None
+        found = seen.elsewhere
+        far = ids[0] if ids is not None else found.steps if found is not None else int(seen.declared["skip_batches"])
+        how = (
+            f"{ids[1]} batch ids"
+            if ids is not None
+            else _r(seen.ordered)
+            if found is None
+            else (f"r {found.r:.2f}, {found.sigmas:.1f} sigmas, {found.points} points")
+        )
+        if verdict == "repeated":
+            return f"Batches come again: each step gets that of {-far} steps earlier ({how})."
+        return f"The batches of {far} steps later came ({how})."
+    if verdict == "other_order":
+        if seen.ids is not None and seen.ids.elsewhere:
+            return f"Known batches in another order: {seen.ids.elsewhere} of {seen.ids.points} ids came at other steps."
+        what = "another order, or other data; batch ids would tell which"
+        return f"Other batches than before at {steps} ({_r(seen.same)}): {what}."
+    if verdict == "other_data":
+        if seen.ids is not None and seen.ids.missing:
+            return f"Other data: {seen.ids.missing} of {seen.ids.points} batch ids had not come before."
+        return f"Other data at {steps} ({_r(seen.same)}): the mixture is another as well."
+    if not points:
+        return "Nothing was trained twice, so nothing can be compared."
+    if points < LEAST_POINTS:
+        return f"Only {steps}, not bit-equal: too few to compare."
+    return f"{steps[0].upper()}{steps[1:]}: the noise of the loss is too small or too regular to tell batches by it."
+
+
+def _r(agreed: Agreement | None) -> str:
+    return "too few for a correlation" if agreed is None else f"r {agreed.r:.2f}, {agreed.sigmas:.1f} sigmas"
+
+
+def _typical(seen: Overlap) -> float:
+    gaps = sorted(abs(float(gap)) for gap in seen.gap if gap == gap)
+    return gaps[len(gaps) // 2] if gaps else 0.0
+
+
+def _share(seen: Overlap) -> str:
+    return f"{100 * _typical(seen) / seen.noise:.3g} %" if seen.noise > 0 else "an unknown part"

@@ -1,0 +1,184 @@
+"""What a resume brought back is decided by the numbers of both branches, and what is not known is not guessed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stabilitybackend.schema.resumes import Resume
+from support.resumed_job import Resumed, folded, newest
+
+#: A permutation of all batches: another order of the same data.
+OTHER_ORDER = random.Random(3).sample(range(3_000), 3_000)
+
+
+def known(resume: Resume) -> dict[str, str]:
+    return {part.part: part.known + ("*" if part.ordered else "") for part in resume.parts}
+
+
+def job(*, ids: bool = False) -> Resumed:
+    """A job that trained 300 steps."""
+    made = Resumed(ids=ids)
+    made.train(1, 300)
+    return made
+
+
+def incidents(made: Resumed) -> list[tuple[str, str]]:
+    found = folded(made.frames).incidents.all()
+    return [(one.kind, one.title) for one in found if one.detector == "resumes"]
+
+
+def test_an_exact_replay_brings_everything_back_and_shows_that_the_job_is_deterministic() -> None:
+    made = job()
+    made.back(200)
+    made.train(201, 340)
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade, resume.points, resume.equal_points) == ("identical", "good", 100, 100)
+    assert known(resume) == {
+        "weights": "equal", "optimizer": "equal", "learning_rate": "equal", "rng": "equal", "loader": "equal",
+        "mixture": "not_seen",
+    }  # fmt: skip
+    view = folded(made.frames).resumes.view()
+    assert (view.determinism.known, incidents(made)) == ("equal", [])
+
+
+def test_the_same_batches_with_other_numerics_are_recognised_by_their_own_noise() -> None:
+    made = job()
+    made.back(200)
+    made.train(201, 340, numerics=0.004)
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade, resume.equal_points) == ("same_data", "good", 0)
+    assert resume.r is not None
+    assert resume.r > 0.95
+    assert (known(resume)["loader"], known(resume)["rng"]) == ("equal", "not_seen")
+    assert folded(made.frames).resumes.view().determinism.known == "different"
+
+
+def test_another_order_is_shown_and_calls_nobody() -> None:
+    made = job()
+    made.back(200)
+    made.train(201, 340, lambda step: OTHER_ORDER[step])
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade, known(resume)["loader"]) == ("other_order", "differs", "different")
+    assert incidents(made) == []
+
+
+def test_another_order_that_was_ordered_by_a_seed_is_as_it_should_be() -> None:
+    made = job()
+    made.back(200, seed=7)
+    made.train(201, 340, lambda step: OTHER_ORDER[step])
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade) == ("other_order", "good")
+    assert (known(resume)["loader"], known(resume)["rng"]) == ("different*", "different*")
+
+
+def test_the_optimizer_is_known_to_be_another_where_the_first_step_is_exact_and_the_second_is_not() -> None:
+    made = Resumed()
+    made.train(1, 300, grad_norm=lambda step: 1 + step % 7 / 10)
+    made.back(200)
+    made.train(201, 340, off=lambda step: 0.3 * 0.95 ** (step - 202) if step > 201 else 0.0,
+               grad_norm=lambda step: 1 + step % 7 / 10)  # fmt: skip
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade) == ("same_data", "differs")
+    assert (known(resume)["weights"], known(resume)["optimizer"]) == ("equal", "different")
+
+
+def test_batches_that_come_again_are_an_incident_with_how_far_back_they_are() -> None:
+    made = job()
+    made.another_process()
+    made.train(281, 450, lambda step: step - 280)
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade) == ("repeated", "wrong")
+    assert resume.shift is not None
+    assert resume.shift.steps == -280
+    assert len(folded(made.frames).incidents.of({"repeat_data"})) == 1
+
+
+def test_epochs_in_one_order_are_no_repetition_of_the_resume() -> None:
+    made = Resumed()
+    made.train(1, 400, lambda step: step % 150)
+    made.another_process()
+    made.train(391, 560, lambda step: step % 150)
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade, incidents(made)) == ("identical", "good", [])
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["by the loss", "by batch ids"])
+def test_skipped_batches_are_checked_to_have_been_skipped(ids: bool) -> None:
+    made = job(ids=ids)
+    made.back(200, skip_batches=20)
+    made.train(201, 340, lambda step: step + 20)
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade) == ("skipped", "good")
+    assert resume.skip is not None
+    assert (resume.skip.batches, resume.skip.known, incidents(made)) == (20, "equal", [])
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["by the loss", "by batch ids"])
+def test_skipped_batches_that_were_fed_all_the_same_are_an_incident(ids: bool) -> None:
+    made = job(ids=ids)
+    made.back(200, skip_batches=20)
+    made.train(201, 340, numerics=0.004)
+    resume = newest(made.frames)
+    assert resume.skip is not None
+    assert (resume.grade, resume.skip.known) == ("wrong", "different")
+    assert incidents(made) == [("resume_artifact", "Wrong resume after step 200")]
+
+
+def test_whether_batches_were_skipped_is_not_guessed() -> None:
+    made = job()
+    made.back(290, skip_batches=20)
+    made.train(291, 400, lambda step: step + 20)
+    resume = newest(made.frames)
+    assert resume.skip is not None
+    assert (resume.verdict, resume.skip.known, incidents(made)) == ("not_comparable", "not_seen", [])
+
+
+@pytest.mark.parametrize(
+    ("declared", "times", "grade", "found"),
+    [
+        ({"lr_scale": 0.5}, 0.5, "good", 0),
+        ({"lr_scale": 0.5}, 1.0, "wrong", 1),
+        ({}, 10.0, "wrong", 1),
+        ({}, 0.7, "differs", 0),
+        ({"lr": 3e-3}, 10.0, "differs", 0),
+    ],
+)
+def test_the_rate_is_held_against_what_was_ordered(
+    declared: dict[str, float], times: float, grade: str, found: int
+) -> None:
+    made = job()
+    made.back(200, **declared)
+    made.train(201, 340, lr=lambda step: times * 3e-4 * (1 - step / 2_000))
+    assert newest(made.frames).grade == grade
+    assert len(incidents(made)) == found
+
+
+def test_batch_ids_tell_another_order_from_other_data() -> None:
+    shuffled, other = job(ids=True), job(ids=True)
+    order = list(range(201, 301))
+    random.Random(1).shuffle(order)
+    shuffled.back(200)
+    shuffled.train(201, 300, lambda step: order[step - 201])
+    other.back(200)
+    other.train(201, 300, lambda step: step + 2_000)
+    assert [newest(made.frames).verdict for made in (shuffled, other)] == ["other_order", "other_data"]
+
+
+def test_a_share_that_lies_elsewhere_is_known_to_be_another() -> None:
+    made = Resumed()
+    made.train(1, 300, **{"ratio/image_text": lambda step: 0.5 + step % 3 / 100})
+    made.back(200)
+    made.train(201, 340, lambda step: OTHER_ORDER[step], **{"ratio/image_text": lambda step: 0.8 + step % 4 / 100})
+    assert (known(newest(made.frames))["mixture"], newest(made.frames).verdict) == ("different", "other_data")
+
+
+def test_where_nothing_was_trained_twice_nothing_is_claimed() -> None:
+    made = job()
+    made.another_process(world_size=4)
+    made.train(301, 400)
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade, resume.points) == ("not_comparable", "unknown", 0)
+    assert set(known(resume).values()) == {"not_seen"}
+    assert (resume.world_before, resume.world_after) == (1, 4)
