@@ -63,7 +63,7 @@ def backtest(
     clock = _FrameClock()
     state = RunState(run_id, clock, undone)
     if settings:
-        state.configure_detectors(settings)
+        state.judge.configure(settings)
     rows = points = 0
     for frame in frames:
         for block in frame.blocks:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from stabilitybackend.stateful import Stateful, fresh
+from stabilitybackend.resumes.branches import Branches
+from stabilityclient.wire import MAX_STEP
 
-__all__ = ["BatchIds", "IdsCompared"]
+__all__ = ["IdsCompared", "compare_ids"]
 
-#: Steps whose batch id is remembered on the effective path, and as many of the branch that was left; 16 bytes each.
-MAX_STEPS = 4_096
+#: Steps since the fork whose ids are compared: what a resume did to the data shows in the first of them.
+MAX_STEPS = 128
 #: Ids that must be found at one distance before it is named.
 LEAST_IDS = 3
 
@@ -21,12 +22,12 @@ class IdsCompared:
     """The new branch's ids against those of the old path.
 
     Attributes:
-        points: steps of the new branch with an id, up to the newest that was left. same: at their own step.
+        points: steps of the new branch with an id, as far as the old one has ids. same: at their own step.
         shift: (distance in steps, how many) of the most frequent other distance of ids that came before; None.
         missing: ids that did not come before, at steps at which the old branch has one.
         elsewhere: ids that came before at another step, whatever the distance.
         first_elsewhere: the first new step of these, and where its batch was before.
-        by_step: the first step after the fork -> whether its id is the one that was there.
+        met: new step -> the step at which its batch was before.
     """
 
     points: int
@@ -35,53 +36,40 @@ class IdsCompared:
     missing: int
     elsewhere: int
     first_elsewhere: tuple[int, int] | None
-    first_same: bool
-    met: dict[int, int] = field(default_factory=dict)
+    met: Mapping[int, int]
 
 
-class BatchIds(Stateful):
-    """The ids of one rank's batches: on the effective path, and on the branch that the newest fork left."""
+def compare_ids(branches: Branches) -> IdsCompared | None:
+    """Return how the ids after the fork step lie on the old path, None where it has none.
 
-    _rank: int | None = None
-    _now: dict[int, int] = fresh(dict)
-    _left: dict[int, int] = fresh(dict)
-
-    def take(self, rank: int | None, step: int | None, fingerprint: str) -> None:
-        """Take what a rank reports; those of the lowest rank count."""
-        if rank is None or step is None or not fingerprint or (self._rank is not None and rank > self._rank):
-            return
-        if rank != self._rank:
-            self._now.clear()
-            self._left.clear()
-            self._rank = rank
-        self._now[step] = int.from_bytes(blake2b(fingerprint.encode(), digest_size=7).digest(), "big")
-        while len(self._now) > MAX_STEPS:
-            del self._now[next(iter(self._now))]
-
-    def forked(self, fork_step: int) -> None:
-        """Put what came after the fork step aside: it is the branch that was left."""
-        self._left = {step: mark for step, mark in self._now.items() if step > fork_step}
-        self._now = {step: mark for step, mark in self._now.items() if step <= fork_step}
-
-    def compare(self, fork_step: int, last_step: int) -> IdsCompared | None:
-        """Return how the ids after the fork step, up to ``last_step``, lie on the old path; None without any."""
-        new = {step: mark for step, mark in self._now.items() if fork_step < step <= last_step}
-        old = {mark: step for step, mark in self._now.items() if step <= fork_step}
-        old |= {mark: step for step, mark in self._left.items()}
-        if not new or not old:
-            return None
-        met = {step: old[mark] for step, mark in new.items() if mark in old}
-        same = [step for step, was in met.items() if was == step]
-        apart = Counter(was - step for step, was in met.items() if was != step)
-        shift = apart.most_common(1)[0] if apart else None
-        moved = sorted(step for step, was in met.items() if was != step)
-        return IdsCompared(
-            points=len(new),
-            same=len(same),
-            shift=shift if shift is not None and shift[1] >= LEAST_IDS else None,
-            missing=sum(step in self._left and step not in met for step in new),
-            elsewhere=len(moved),
-            first_elsewhere=(moved[0], met[moved[0]]) if moved else None,
-            first_same=self._left.get(fork_step + 1) is not None and met.get(fork_step + 1) == fork_step + 1,
-            met=met,
-        )
+    Only steps that both branches have count: what comes later may be a new epoch.
+    """
+    if branches.old is None:
+        return None
+    ids, old, new = branches.run.ids, branches.path(branches.old), branches.path(branches.new)
+    first = branches.fork_step + 1
+    met: dict[int, int] = {}
+    points = missing = 0
+    for step in range(first, min(branches.last_step + 1, first + MAX_STEPS)):
+        batch, was = ids.on(new, step), ids.on(old, step)
+        if batch is None or was is None:
+            continue
+        points += 1
+        found = step if batch == was else ids.newest(old, batch, MAX_STEP)
+        if found is None:
+            missing += 1
+        else:
+            met[step] = found
+    if not points:
+        return None
+    moved = [step for step, at in met.items() if at != step]
+    shift = Counter(met[step] - step for step in moved).most_common(1)
+    return IdsCompared(
+        points=points,
+        same=len(met) - len(moved),
+        shift=shift[0] if shift and shift[0][1] >= LEAST_IDS else None,
+        missing=missing,
+        elsewhere=len(moved),
+        first_elsewhere=(moved[0], met[moved[0]]) if moved else None,
+        met=met,
+    )

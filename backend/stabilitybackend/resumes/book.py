@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from stabilitybackend.batches.ids import BatchIds
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import loss_of
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import FoldedSegment
 from stabilitybackend.points.store import RunStore
-from stabilitybackend.resumes.batches import BatchIds
-from stabilitybackend.resumes.branches import Branches, left_head
+from stabilitybackend.resumes.branches import Branches, BranchReader, left_head
 from stabilitybackend.resumes.overlap import EARLY_POINTS, MAX_POINTS, Overlap, measure
 from stabilitybackend.resumes.parts import parts_of
 from stabilitybackend.resumes.verdict import check_skip, grade_of, sentence_of, verdict_of, wrongs_of
@@ -62,14 +62,23 @@ class _Watch:
     wrongs: int = 0
 
 
+class _Judged(Protocol):
+    store: RunStore
+    fold: LineageFold
+    primary: int | None
+
+
 class ResumeBook(Stateful):
     """The resumes of one run.
 
     It looks at a resume after 1, 2, 3, 4, 6, 8, 12, 16 ... losses: each look reads both branches again, from the run's
     points up to the row before the newest, so that frame borders change nothing.
+
+    Args:
+        judge: has the run's points and lineage, and the rank that is compared.
+        ids: of its batches.
     """
 
-    ids: BatchIds = fresh(BatchIds)
     _resumes: list[Resume] = fresh(list)
     _left_out: int = 0
     _watch: _Watch | None = None
@@ -79,52 +88,56 @@ class ResumeBook(Stateful):
     _newest: int = -1
     _world: int = 0
 
+    def __init__(self, judge: _Judged, ids: BatchIds) -> None:
+        super().__init__()
+        self._judge, self._ids = judge, ids
+
+    def _run(self) -> BranchReader:
+        return BranchReader(self._judge.store, self._judge.fold, self._ids, self._judge.primary)
+
     # --- its input -----------------------------------------------------------------------------------------------
 
-    def forked(self, segment: FoldedSegment, store: RunStore, fold: LineageFold, rank: int | None) -> list[Found]:
+    def forked(self, segment: FoldedSegment) -> list[Found]:
         """Begin to watch the new head, or watch it anew where its fork moved; return what is reported of the last."""
-        watch = self._watch
+        watch, run = self._watch, self._run()
         if watch is not None and watch.segment == segment.id:
             watch.fork_step, watch.cause, watch.due = segment.fork_step, segment.cause, watch.points
-            watch.old = left_head(fold, segment.id)
+            watch.old = left_head(run.fold, segment.id)
             return []
-        found = self._compare(store, fold, rank, segment.created, last=True)
-        self.ids.forked(segment.fork_step)
+        found = self._compare(run, segment.created, last=True)
         self._begin(_Watch(
-            segment.id, segment.fork_step, left_head(fold, segment.id), segment.cause, segment.created, self._world,
+            segment.id, segment.fork_step, left_head(run.fold, segment.id), segment.cause, segment.created, self._world,
             dict(list(segment.changes.items())[:16]),
         ))  # fmt: skip
         return found
 
-    def take(
-        self, together: Sequence[Placed], store: RunStore, fold: LineageFold, rank: int | None, world: int
-    ) -> list[Found]:
-        """Take rows that were just stored; those of ``rank`` on the effective path count.
+    def take(self, together: Sequence[Placed], world: int) -> list[Found]:
+        """Take rows that were just stored; those of its rank on the effective path count.
 
         Args:
             world: ranks of the newest launch.
         """
-        first = together[0]
-        if rank is None or first.rank != rank or first.stray or first.segment != fold.tree.head:
+        first, run = together[0], self._run()
+        if run.rank is None or first.rank != run.rank or first.stray or first.segment != run.fold.tree.head:
             return []
         found = []
         went_on = self._source and first.source != self._source and first.segment == self._segment
         if went_on and int(first.steps[0]) > self._newest:
-            found += self._compare(store, fold, rank, float(first.times[0]), last=True)
+            found += self._compare(run, float(first.times[0]), last=True)
             self._begin(_Watch(first.segment, self._newest, None, "resume", float(first.times[0]), self._world))
         self._source, self._segment, self._world = first.source, first.segment, world
         self._newest = max(int(placed.steps[-1]) for placed in together)
         watch = self._watch
         if watch is None or watch.segment != first.segment:
             return found
-        loss = loss_of(store.metrics())
+        loss = loss_of(run.store.metrics())
         for step, time in _rows_of(together, loss):
             if self._watch is None:
                 break
             if step <= watch.newest or step <= watch.fork_step:
                 continue
             if watch.points >= watch.due:
-                found += self._compare(store, fold, rank, time)
+                found += self._compare(run, time)
             watch.points, watch.newest = watch.points + 1, step
         return found
 
@@ -137,19 +150,15 @@ class ResumeBook(Stateful):
             del self._resumes[0]
             self._left_out += 1
 
-    def _compare(
-        self, store: RunStore, fold: LineageFold, rank: int | None, time: float, *, last: bool = False
-    ) -> list[Found]:
+    def _compare(self, run: BranchReader, time: float, *, last: bool = False) -> list[Found]:
         """Compare the branches as they are; return what is reported."""
         watch = self._watch
         if watch is None:
             return []
         seen = None
-        if rank is not None and watch.points:
-            branches = Branches(store, fold, rank, watch.fork_step, watch.old, watch.segment, watch.newest)
-            ids = self.ids.compare(watch.fork_step, watch.newest)
-            search = watch.points >= SEARCH_POINTS
-            seen = measure(branches, store.metrics(), watch.declared, ids, search=search)
+        if run.rank is not None and watch.points:
+            branches = Branches(run, watch.fork_step, watch.old, watch.segment, watch.newest)
+            seen = measure(branches, watch.declared, search=watch.points >= SEARCH_POINTS)
         resume = self._resume(watch, seen, settled=False)
         over = (
             watch.points >= SETTLED_POINTS and resume.verdict != "repeated" and (resume.last_step or 0) < watch.newest

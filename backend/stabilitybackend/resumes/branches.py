@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.archive.series import SeriesKey
+from stabilitybackend.batches.ids import BatchIds
 from stabilitybackend.detectors.engine.metric_roles import SPEED, STEP_TIME, dataset_of, loss_of, role_of
 from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.points.store import RunStore
 
-__all__ = ["Branches", "Curve", "comparable", "left_head"]
+__all__ = ["BranchReader", "Branches", "Curve", "comparable", "left_head"]
 
 #: Steps of a curve before the fork that are read at most, in points of the new branch's stride; further back nothing is
 #: recognised. Reading and comparing them takes a few milliseconds.
@@ -50,25 +53,35 @@ class Curve:
         return Curve(self.steps[:at], self.values[:at])
 
 
+class BranchReader(NamedTuple):
+    """What the branches of a run are read from; rank None: nobody has logged what they are compared by."""
+
+    store: RunStore
+    fold: LineageFold
+    ids: BatchIds
+    rank: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Branches:
     """The two branches of a fork, read where they lie.
 
     Args:
-        store, fold: of the run.
-        rank: whose points are compared.
+        run: what they are read from.
         fork_step: the step from which both went on.
         old, new: ids of the segments at their ends; ``old`` None where the job did not go back.
         last_step: the newest step of the new branch that counts: a frame may hold later ones already.
     """
 
-    store: RunStore
-    fold: LineageFold
-    rank: int
+    run: BranchReader
     fork_step: int
     old: int | None
     new: int
     last_step: int
+
+    def path(self, head: int) -> Sequence[PathRange]:
+        """Return the ranges from the root to a segment."""
+        return self.run.fold.tree.path(head)
 
     def before(self, metric: str, stride: int) -> Curve:
         """Return what both branches share, its newest part."""
@@ -88,7 +101,7 @@ class Branches:
     def _read(self, metric: str, head: int, first: int, last: int | None) -> Curve:
         steps, values = [], []
         for segment, low, high in self._ranges(head, first, last):
-            rows = self.store.rows(SeriesKey(metric, segment, self.rank, ""), low, high)
+            rows = self.run.store.rows(SeriesKey(metric, segment, self.run.rank, ""), low, high)
             steps.append(rows.steps)
             values.append(rows.values)
         if not steps:
@@ -96,7 +109,7 @@ class Branches:
         return Curve(np.concatenate(steps), np.concatenate(values))
 
     def _ranges(self, head: int, first: int, last: int | None) -> Iterator[tuple[int, int, int | None]]:
-        for part in self.fold.tree.path(head, since=first):
+        for part in self.run.fold.tree.path(head, since=first):
             low = max(first, part.first)
             high = min((end for end in (part.last, last) if end is not None), default=None)
             if high is None or low <= high:

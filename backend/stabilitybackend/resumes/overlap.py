@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.resumes.batches import IdsCompared
+from stabilitybackend.resumes.batches import IdsCompared, compare_ids
 from stabilitybackend.resumes.branches import Branches, Curve, comparable
 from stabilitybackend.resumes.residuals import Agreement, Found, agreement, found_elsewhere, noise_of, on_grid
 from stabilitybackend.schema.resumes import Compared
@@ -62,18 +62,14 @@ class Overlap:
         return self.equal > 0 and self.chance**self.equal <= 1e-4
 
 
-def measure(
-    branches: Branches, metrics: list[str], declared: Mapping[str, Any], ids: IdsCompared | None, *, search: bool
-) -> Overlap | None:
+def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) -> Overlap | None:
     """Return the measures of a fork, None where no loss is logged after it.
 
     Args:
-        metrics: that the run has.
         declared: what was ordered or declared to change.
-        ids: batch ids of both branches.
         search: look for the new stretch elsewhere as well.
     """
-    loss, names = comparable(metrics)
+    loss, names = comparable(branches.run.store.metrics())
     if loss is None:
         return None
     new = branches.again(loss)
@@ -123,7 +119,7 @@ def measure(
         elsewhere=elsewhere,
         ordered=ordered,
         plain_epochs=plain,
-        ids=ids,
+        ids=compare_ids(branches),
         curves=curves,
         declared=declared,
     )

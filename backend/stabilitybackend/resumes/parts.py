@@ -9,6 +9,7 @@ import numpy as np
 
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, role_of
 from stabilitybackend.resumes.overlap import EARLY_POINTS, Overlap
+from stabilitybackend.resumes.residuals import SAME_R
 from stabilitybackend.schema.resumes import PARTS, Known, Part, PartSeen, ResumeVerdict
 
 __all__ = ["RATE_POINTS", "lr_ratio", "lr_scale", "mixture_of", "parts_of"]
@@ -16,6 +17,8 @@ __all__ = ["RATE_POINTS", "lr_ratio", "lr_scale", "mixture_of", "parts_of"]
 #: The same within numerics: a first difference of this part of the batch noise. bfloat16 rounds each value by up to
 #: 2**-9; the mean over some thousand tokens differs by far less, other weights by far more.
 NUMERICS = 0.01
+#: Where the first batch is the same for certain, the next ones are by a correlation of so many sigmas: one in 700.
+NEXT_SIGMAS = 3.0
 #: The loss of the first points since the fork lies off the old branch's, on the same data, by so many standard errors.
 OFF_ERRORS = 5.0
 #: Rates are equal within this fraction: schedules are computed in other orders of operations.
@@ -113,8 +116,9 @@ def _optimizer(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
     if changed:
         return PartSeen("optimizer", "not_seen", "the learning rate is another: the second step says nothing")
     next_same = seen.ids is not None and seen.ids.met.get(int(seen.common[1])) == int(seen.common[1])
-    if not next_same and not _on_same_data(seen, verdict):
-        return PartSeen("optimizer", "not_seen", "the second batch is another")
+    alike = seen.same is not None and seen.same.r >= SAME_R and seen.same.sigmas >= NEXT_SIGMAS
+    if not next_same and not alike:
+        return PartSeen("optimizer", "not_seen", "whether the second batch is the same is not known")
     gap = float(np.max(np.abs(seen.gap[1:4])))
     grads = [pair for name, pair in seen.curves.items() if role_of(name) == GRAD_NORM and len(pair[0])]
     exact = any(int(steps[0]) == int(seen.common[0]) and old[0] == new[0] for steps, old, new in grads)

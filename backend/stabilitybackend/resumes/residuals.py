@@ -126,16 +126,15 @@ def agreement(old: Grid, new: Grid, first: int, last: int, shift: int = 0) -> Ag
         return None
     rs, counts = _all_places(old.values, window)
     at = old.place(first + shift)
-    if not 0 <= at < len(rs) or counts[at] < LEAST_POINTS or not np.isfinite(rs[at]):
+    if not 0 <= at < len(rs) or not np.isfinite(rs[at]):
         return None
-    centre, spread = _chance(rs, counts, int(counts[at]), at)
-    z = float(np.arctanh(np.clip(rs[at], -0.999999, 0.999999)))
-    below = z + 2 * spread < float(np.arctanh(SAME_R))
-    return Agreement(float(rs[at]), int(counts[at]), (z - centre) / spread, below)
+    sigmas, unit = _sigmas(rs, counts, at)
+    below = np.arctanh(rs[at]) + 2 * unit / (counts[at] - 3) ** 0.5 < np.arctanh(SAME_R)
+    return Agreement(float(rs[at]), int(counts[at]), float(sigmas[at]), bool(below))
 
 
 def found_elsewhere(old: Grid, new: Grid, first: int, last: int) -> Found | None:
-    """Return where else than at its own steps the new branch's stretch lies on the old path, by the best correlation.
+    """Return where else than at its own steps the new branch's stretch lies on the old path, most sigmas first.
 
     Only a correlation of at least SAME_R counts; whether its sigmas are enough is the caller's to judge.
     """
@@ -144,17 +143,13 @@ def found_elsewhere(old: Grid, new: Grid, first: int, last: int) -> Found | None
         return None
     rs, counts = _all_places(old.values, window)
     own = old.place(first)
-    rs[counts < max(LEAST_POINTS, 0.5 * np.isfinite(window).sum())] = np.nan
     if 0 <= own < len(rs):
         rs[own] = np.nan
-    if not np.isfinite(rs).any():
+    if not (rs >= SAME_R).any():
         return None
-    at = int(np.nanargmax(rs))
-    if rs[at] < SAME_R:
-        return None
-    centre, spread = _chance(rs, counts, int(counts[at]), at)
-    z = float(np.arctanh(min(rs[at], 0.999999)))
-    return Found((at - own) * old.stride, float(rs[at]), (z - centre) / spread, int(counts[at]))
+    high = np.where(rs >= SAME_R, _sigmas(rs, counts, own)[0], -np.inf)
+    at = int(np.argmax(high))
+    return Found((at - own) * old.stride, float(rs[at]), float(high[at]), int(counts[at]))
 
 
 def _window(old: Grid, new: Grid, first: int, last: int) -> NDArray[np.float64] | None:
@@ -190,18 +185,19 @@ def _all_places(
     return rs, counts.astype(np.int64)
 
 
-def _chance(rs: NDArray[np.float64], counts: NDArray[np.int64], points: int, at: int) -> tuple[float, float]:
-    """Return median and spread of Fisher's z at the other places: what unrelated stretches of this run reach.
+def _sigmas(rs: NDArray[np.float64], counts: NDArray[np.int64], own: int) -> tuple[NDArray[np.float64], float]:
+    """Return how far each r lies above what is usual, and the usual spread in that of independent points, 1 or more.
 
-    The spread is never below that of independent points.
+    Fisher's z of n independent points has the spread 1 / sqrt(n - 3). Losses are not independent: how much wider it is
+    the other places tell, where nothing belongs together.
     """
-    least = 1 / max(1.0, points - 3) ** 0.5
-    others = np.abs(np.arange(len(rs)) - at) > 1
-    z = np.arctanh(np.clip(rs[others & np.isfinite(rs) & (counts >= points // 2)], -0.999999, 0.999999))
-    if len(z) < LEAST_POINTS:
-        return 0.0, least
-    centre = float(np.median(z))
-    return centre, max(least, MAD_TO_SIGMA * float(np.median(np.abs(z - centre))))
+    scores = np.arctanh(np.clip(rs, -0.999999, 0.999999)) * np.sqrt(np.maximum(counts - 3, 1))
+    others = scores[np.isfinite(scores) & (np.abs(np.arange(len(rs)) - own) > 1)]
+    if len(others) < LEAST_POINTS:
+        return scores, 1.0
+    centre = float(np.median(others))
+    unit = max(1.0, MAD_TO_SIGMA * float(np.median(np.abs(others - centre))))
+    return (scores - centre) / unit, unit
 
 
 def _residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ def apply_frame(state: RunState, frame_id: str, raw: bytes, settings: DetectorSe
         replayed: as for ``RunState.apply``.
     """
     try:
-        settings.apply(state, frame_id)
+        settings.apply(state.judge, frame_id)
         frame = decode_message(raw)
         if not isinstance(frame, Frame):
             raise BadMessage(f"{type(frame).__name__} in the stream, expected Frame")

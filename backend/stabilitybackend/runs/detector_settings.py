@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Configurable(Protocol):
-    def configure_detectors(self, settings: Settings) -> None: ...
+    def configure(self, settings: Settings) -> None: ...
 
 
 class DetectorSettings:
@@ -70,7 +70,7 @@ class DetectorSettings:
         self._pending: list[DetectorChange] = []
         self._storing = asyncio.Lock()
         #: The state that is being folded, and how many changes it has behind it.
-        self._state: _Configurable | None = None
+        self._judge: _Configurable | None = None
         self._applied = 0
 
     async def load(self) -> None:
@@ -80,7 +80,7 @@ class DetectorSettings:
             changes = [*stored, *(change for change in self._pending if change not in stored)]
             # Two servers may store at once; Redis knows which of two at one position came later.
             self._changes = sorted(changes, key=lambda change: stream_order(change.position))
-            self._state = None
+            self._judge = None
 
     async def refresh(self) -> None:
         """Take up what another server has stored meanwhile; while Redis is away what is known stays."""
@@ -110,22 +110,22 @@ class DetectorSettings:
                     usable.setdefault(detector, {}).update(known[detector])
         return usable
 
-    def apply(self, state: _Configurable, frame_id: str) -> None:
-        """Configure the detectors of ``state`` as they were when the frame ``frame_id`` came; call it before folding.
+    def apply(self, judge: _Configurable, frame_id: str) -> None:
+        """Configure the detectors of ``judge`` as they were when the frame ``frame_id`` came; call it before folding.
 
         Args:
-            state: a new one is configured from the start, whatever its snapshot held.
-            frame_id: never smaller than in the call before with the same state.
+            judge: a new one is configured from the start, whatever its snapshot held.
+            frame_id: never smaller than in the call before with the same judge.
         """
-        if state is not self._state:
-            self._state, self._applied = state, 0
+        if judge is not self._judge:
+            self._judge, self._applied = judge, 0
         if self._applied == len(self._changes):
             return
         at, before = stream_order(frame_id), self._applied
         while self._applied < len(self._changes) and stream_order(self._changes[self._applied].position) <= at:
             self._applied += 1
         if self._applied > before:
-            state.configure_detectors(self._changes[self._applied - 1].settings)
+            judge.configure(self._changes[self._applied - 1].settings)
 
     async def replace(self, settings: object, who: str, cursor: str) -> RunDetectors:
         """Put ``settings`` in the place of all overrides, for all after ``cursor``; store it and notify browsers.

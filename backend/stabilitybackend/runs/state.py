@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -14,7 +14,6 @@ from stabilitybackend.commands.request import JobView
 from stabilitybackend.detection.evidence import Evidence
 from stabilitybackend.detection.run_detection import PRIMARY_METRICS, Judge
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.registry import Settings
 from stabilitybackend.detectors.straggler import reports_own_work
 from stabilitybackend.fleet.training_intervals import TrainingIntervals
 from stabilitybackend.gpus.readings import GpuReadings
@@ -87,9 +86,9 @@ class RunState:
         self.unreadable = Unreadable(run_id)
         self._clock = clock
         self.judge = Judge(RunStore(), self.fold)
-        self.resumes = ResumeBook()
         self._evidence = Evidence()
         self.batches = BatchFold()
+        self.resumes = ResumeBook(self.judge, self.batches.ids)
         self._summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
         self._step_clock = StepClock(clock)
@@ -182,24 +181,19 @@ class RunState:
             self._step_clock.row(
                 int(placed.steps[-1]), float(placed.times[-1]), primary=placed.rank == self.judge.primary
             )
-        found = self.judge.take(together)
-        found += self.batches.rows(self.fold)
-        found += self.resumes.take(together, self.store, self.fold, self.judge.primary, self.launch_sizes.size)
+        found = [*self.judge.take(together), *self.batches.rows(self.fold)]
+        found += self.resumes.take(together, self.launch_sizes.size)
         if not replayed or self.reconciling:
-            for time, finding in found:
+            self._report(found, changes)
+
+    def _report(self, found: Iterable[tuple[float, Finding]], changes: Changes) -> None:
+        for time, finding in found:
+            if not self.incidents.has_similar(finding, BY_RESUMES):
                 self.found(finding, time, changes)
-
-    def configure_detectors(self, settings: Settings) -> None:
-        """Set the parameters of the detectors from the next frame on, those not named to their default.
-
-        Raises:
-            SettingError: a setting is unknown or out of range.
-        """
-        self.judge.configure(settings)
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
-        if self.batches.knew(finding) or self.incidents.has_similar(finding, BY_RESUMES):
+        if self.batches.knew(finding):
             return
         finding = self._evidence.add(
             finding, time, rank=self.judge.primary, store=self.store, fold=self.fold, incidents=self.incidents
@@ -226,10 +220,9 @@ class RunState:
             )
         if not replayed:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
-        audited = self.resumes.forked(segment, self.store, self.fold, self.judge.primary)
-        for time, finding in audited + self.judge.forked(segment):
-            if reports:
-                self.found(finding, time, changes)
+        found = self.resumes.forked(segment) + self.judge.forked(segment)
+        if reports:
+            self._report(found, changes)
 
     def _event(self, event: LineageEvent, changes: Changes, replayed: bool) -> None:
         rank = event.source.rank
@@ -252,7 +245,6 @@ class RunState:
             for time, finding in self.batches.event(event, self.fold):
                 if reports:
                     self.found(finding, time, changes)
-            self.resumes.ids.take(rank, event.step, event.data["fingerprint"])
         elif event.type == "gpu_inventory":
             self.launch_sizes.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
