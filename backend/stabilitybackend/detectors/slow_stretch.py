@@ -1,57 +1,175 @@
-"""A stretch in which the job is slow: what is known of it, and when it is worth reporting."""
+"""How fast a job is, in blocks of points, and a stretch in which it is slow: what is known of both."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from .engine.base import Event
+from .stats.robust import median
 
-__all__ = ["LEAST_LOST_S", "LEAST_S", "SlowStretch", "duration"]
-
+#: Points that are judged as one, and the seconds that they take at least: one slow step, or another program that takes
+#: the processor for a second, moves no block.
+BLOCK_POINTS, BLOCK_S = 8, 4.0
+#: Points that a block has at most: those of a log without times, or of a job with thousands of steps a second.
+MOST_POINTS = 512
+#: Blocks that the usual cost is taken from, and how many must be known before anything is judged.
+USUAL_BLOCKS, LEAST_BLOCKS = 32, 16
+#: The tenth of the usual blocks that cost most, and the tenth that cost least, are beyond the run's usual spread.
+TAIL = 0.1
+#: Points after a start or a fork that are not judged: compilation, caches, connections.
+WARM_UP_POINTS = 16
+#: Slow blocks that an event has at least. One alone is a checkpoint that takes long.
+CONFIRM_BLOCKS = 2
+#: A slow-down has this part of its height from the first. Half a minute of a slow ramp has less.
+SUDDEN_PART = 0.75
 #: A slow stretch is reported when it lasted so long and lost so much of the job's time, seconds: another program that
 #: takes the processor for a while, or a neighbour's checkpoint, is nobody's business.
 LEAST_S, LEAST_LOST_S = 30.0, 10.0
-#: The same in slow blocks, where the points have no time of their own.
+#: The first of these in slow blocks, where the points have no time of their own.
 LEAST_SLOW_BLOCKS = 8
+
+__all__ = ["USUAL_BLOCKS", "PaceTrack", "SlowStretch", "duration"]
+
+
+@dataclass(slots=True)
+class PaceTrack:
+    """One metric in blocks. Its cost is time: a step's seconds, or one over the tokens per second.
+
+    Args:
+        metric: its name.
+
+    Attributes:
+        points: (step, cost, time) since the last block.
+        usual: costs of usual blocks. since: of those blocks of a slow stretch that are not known to be usual.
+    """
+
+    metric: str
+    points: list[tuple[int, float, float]] = field(default_factory=list)
+    usual: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_BLOCKS))
+    since: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_BLOCKS))
+    skip: int = WARM_UP_POINTS
+
+    def add(self, step: int, cost: float, time: float) -> bool:
+        """Take a point; return whether the block is full."""
+        if self.skip:
+            self.skip -= 1
+            return False
+        points = self.points
+        points.append((step, cost, time))
+        if len(points) < BLOCK_POINTS:
+            return False
+        return not 0 < time - points[0][2] < BLOCK_S or len(points) >= MOST_POINTS
+
+    @property
+    def votes(self) -> bool:
+        """Whether enough points came for a block; another metric may be logged more often."""
+        return len(self.points) >= BLOCK_POINTS // 2
+
+    def cost(self) -> float:
+        """Return the cost of the block, the median: what takes fewer than half of the points does not count."""
+        return median([cost for _, cost, _ in self.points])
+
+    def level(self) -> float | None:
+        """Return the usual cost, None while too little is known."""
+        return median(list(self.usual)) if len(self.usual) >= LEAST_BLOCKS else None
+
+    def spread(self) -> float:
+        """Return how far the usual blocks lie apart, without their tails, as a fraction of their level."""
+        ordered = sorted(self.usual)
+        tail = int(TAIL * len(ordered))
+        return (ordered[-1 - tail] - ordered[tail]) / median(ordered)
+
+    def rise(self) -> float | None:
+        """Return by what fraction the block costs more than usual, None while that is not known."""
+        level = self.level()
+        return None if level is None else self.cost() / level - 1
+
+    def close(self) -> None:
+        """End the block; whether it was a usual one is decided later."""
+        self.since.append(self.cost())
+        self.points.clear()
+
+    def settle(self) -> None:
+        """Take the blocks of a stretch as usual ones."""
+        self.usual.extend(self.since)
+        self.since.clear()
+
+    def fork(self) -> None:
+        """Begin a new block after some points that are not judged."""
+        self.points.clear()
+        self.skip = WARM_UP_POINTS
 
 
 @dataclass(slots=True)
 class SlowStretch(Event):
-    """A slow stretch from its onset.
+    """A stretch of slow blocks from its onset, reported or not.
 
     Args:
         metric: that shows it.
         onset, onset_time: its first slow point.
-        seen: step at which it was confirmed; from ``told`` on, at which it was reported.
+        seen: step at which it was reported.
         level: the usual cost of a step.
-        least_s: how long it has to last to be reported, seconds.
+        spread: how far usual blocks lie apart, as a fraction of it.
 
     Attributes:
-        cost, blocks, lost_s: mean cost of its slow blocks, how many, and the job's time that they lost, seconds.
-        also: other metrics that show it. earlier: onsets of events like it that went by themselves.
-        told, sudden: whether it was reported; whether it was slow enough for an alarm from the first blocks on.
+        lasted_s: from the onset to the end of the newest slow block, seconds.
+        blocks, cost: how many slow ones, and the sum of their rises: what it cost, in blocks of usual length.
+        early, peak: the largest rise of its first two blocks (one is slow from begin to end), and of all.
+        back: first step of the usual blocks in a row at its end; usual: how many these are.
+        told, told_lost_s: whether it was reported, and with how many lost seconds.
+        also: the other metric that shows it.
     """
 
     onset_time: float
     level: float
-    least_s: float
-    cost: float
+    spread: float
+    lasted_s: float = 0.0
     blocks: int = 0
-    lost_s: float = 0.0
-    also: list[str] = field(default_factory=list)
-    earlier: list[int] = field(default_factory=list)
+    cost: float = 0.0
+    early: float = 0.0
+    peak: float = 0.0
+    back: int = -1
+    usual: int = 0
     told: bool = False
-    sudden: bool = False
+    told_lost_s: float = 0.0
+    also: list[str] = field(default_factory=list)
 
     @property
     def rise(self) -> float:
-        """By what fraction a step takes longer."""
-        return self.cost / self.level - 1
+        """By what fraction a step takes longer, over the slow blocks."""
+        return self.cost / self.blocks
 
-    def lasts(self, time: float) -> bool:
-        """Return whether it has lasted long enough to be reported at ``time``, unix seconds."""
-        lasted_s = time - self.onset_time
-        return lasted_s >= self.least_s if lasted_s > 0 else self.blocks >= LEAST_SLOW_BLOCKS
+    def add(self, rise: float, time: float) -> None:
+        """Count a slow block that ended at ``time``, unix seconds."""
+        self.lasted_s = max(0.0, time - self.onset_time)
+        self.blocks += 1
+        self.cost += rise
+        self.peak = max(self.peak, rise)
+        if self.blocks <= CONFIRM_BLOCKS:
+            self.early = self.peak
+
+    @property
+    def lost_s(self) -> float:
+        """How much of the job's time it cost, seconds; 0.0 where points have no time."""
+        return self.lasted_s * self.rise / (1 + self.rise)
+
+    @property
+    def matters(self) -> bool:
+        """Whether it stands out, and lasted and lost enough to be reported.
+
+        It does when it was above the spread of the past from the first and is about as slow now: a speed that wears off
+        (growing sequences, a filling cache) is not.
+        """
+        if (
+            self.blocks < CONFIRM_BLOCKS
+            or min(self.early, self.rise) <= self.spread
+            or self.early < SUDDEN_PART * self.peak
+        ):
+            return False
+        if not self.lasted_s:
+            return self.blocks >= LEAST_SLOW_BLOCKS
+        return self.lasted_s >= LEAST_S and self.lost_s >= LEAST_LOST_S
 
 
 def duration(seconds: float) -> str:

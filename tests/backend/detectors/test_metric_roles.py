@@ -72,12 +72,12 @@ def test_no_other_number_is_the_training_loss(name: str) -> None:
 def test_each_framework_s_speed_is_judged_as_ours_is(name: str, role: str) -> None:
     def judged(metric: str) -> list[tuple[int, str, float]]:
         detector = ThroughputDetector()
-        values = [(0.7 if role == SPEED else 1.5) ** (80 <= step < 130) * (100 + step % 3) for step in range(160)]
+        values = [(0.7 if role == SPEED else 1.5) ** (160 <= step < 210) * (100 + step % 3) for step in range(240)]
         points = [Point(step, metric, value, 10.0 * step) for step, value in enumerate(values)]
         return [(f.onset_step, f.state, f.evidence["level_after"]) for point in points for f in detector.update(point)]
 
     assert role_of(name) == role
-    assert judged(name)[0][:2] == (80, "open")
+    assert judged(name)[0][:2] == (160, "open")
     assert {entry[1] for entry in judged(name)} == {entry[1] for entry in judged(role)}
 
 
@@ -88,7 +88,7 @@ def test_no_other_number_is_the_speed_of_the_job(name: str) -> None:
 
 def test_a_step_time_of_an_unknown_unit_loses_no_more_than_the_time_that_passed() -> None:
     detector = ThroughputDetector()
-    values = [1500.0 if step >= 80 else 1000.0 + step % 3 for step in range(160)]  # milliseconds
+    values = [1500.0 if step >= 200 else 1000.0 + step % 3 for step in range(280)]  # milliseconds
     found = [
         f for step, value in enumerate(values) for f in detector.update(Point(step, "iter_time", value, 1.0 * step))
     ]
