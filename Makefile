@@ -17,7 +17,7 @@ UP_ARGS     ?=
 PYTEST_ARGS ?=
 # Much of a test's time is waiting for processes: five at once fill two cores. A file stays in one process, its fixtures are shared.
 TEST_JOBS   ?= 5
-BENCH       ?= client_overhead metric_sets live_latency rollback_peers fold archive backtest timeline gpu_poll page_open growth ingest
+BENCH       ?= batch_ids client_overhead metric_sets live_latency rollback_peers fold archive backtest timeline gpu_poll page_open growth ingest
 
 # Some containers set it: each of the hundred processes that the tests start would then compile all our code anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -9,6 +9,7 @@ from time import time
 
 from stabilityclient import hooks
 from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, step_of, trace_of
+from stabilityclient.data.calls import DataCalls
 from stabilityclient.errors import RefusedError
 from stabilityclient.lineage import RankLineage
 from stabilityclient.metrics.metric_coercion import MetricCoercion
@@ -35,13 +36,12 @@ __all__ = ["Run"]
 #: Longest text of an alert or a reason, characters. Longer ones are cut, with a mark.
 MAX_TEXT_CHARS = 10_000
 MAX_TITLE_CHARS = 300
-MAX_FINGERPRINT_CHARS = 200
 MAX_PATH_CHARS = 4_096
 
 _SEVERITIES = ("info", "warning", "critical")
 
 
-class Run:
+class Run(DataCalls):
     """One training run, seen from one rank. Made by :func:`stabilityclient.init`.
 
     Attributes:
@@ -120,13 +120,6 @@ class Run:
             self._event("checkpoint", step_of(step), {"path": cut(text, 2 * MAX_PATH_CHARS)})
         except Exception as error:
             self._guard.caught("checkpoint()", error)
-
-    def batch(self, step: int, fingerprint: object) -> None:
-        """Say which data ``step`` saw, e.g. a hash of its sample ids: finds data that is seen twice."""
-        try:
-            self._event("batch", step_of(step), {"fingerprint": cut(fingerprint, MAX_FINGERPRINT_CHARS)})
-        except Exception as error:
-            self._guard.caught("batch()", error)
 
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
         """Notify people of something. ``severity``: ``info``, ``warning`` or ``critical``."""
@@ -318,6 +311,7 @@ class Run:
         return parts.slot.step if parts.slot.step >= 0 else None
 
     def _drain_device_values(self) -> None:
+        self._drain_data()
         if self._coercion is not None:
             self._coercion.drain()
 
@@ -391,7 +385,7 @@ class Run:
         if self._components is not None:
             self._components.slot.close()  # in this process only
         self._components = self._append = None
-        self._coercion = None  # its thread stayed in the parent: nothing to wait for
+        self._coercion = self._recorder = None  # their threads stayed in the parent: nothing to wait for
         self._outcome = "disabled"
 
 

@@ -77,6 +77,8 @@ class Evidence(Stateful):
         """Take a ``batch`` event of the job; those of the lowest rank count."""
         if rank is None or step is None or (self._batch_rank is not None and rank > self._batch_rank):
             return
+        if not data.get("fingerprint"):
+            return
         if rank != self._batch_rank:
             self._batches.clear()
             self._batch_rank = rank

@@ -24,6 +24,7 @@ Whole = Annotated[int, Meta(ge=-MAX_STEP, le=MAX_STEP)]
 Rank = Annotated[int, Meta(ge=0, lt=2**31)]
 #: A step to go back to; -1 is before the first one.
 _Step = Annotated[int, Meta(ge=-1, le=MAX_STEP)]
+_Count = Annotated[int, Meta(ge=0, le=MAX_STEP)]
 _Index = Annotated[int, Meta(ge=0, lt=1_024)]
 
 
@@ -50,10 +51,25 @@ class CheckpointNamed(msgspec.Struct):
     path: str
 
 
-class BatchTaken(msgspec.Struct):
-    """``batch``."""
+class SamplesKept(msgspec.Struct):
+    """The samples of one data set in a ``batch``; ``kept`` are hashes with ``shift`` leading zero bits, as base64."""
 
-    fingerprint: str
+    name: str = ""
+    samples: _Count = 0
+    shift: Annotated[int, Meta(ge=0, le=64)] = 0
+    kept: Annotated[str, Meta(max_length=512)] = ""
+
+
+class BatchTaken(msgspec.Struct):
+    """``batch``: what a rank's part of a step was; nothing but ``epoch`` or ``position`` may be known of it."""
+
+    fingerprint: str = ""
+    of: str | None = None
+    samples: _Count | None = None
+    tokens: _Count | None = None
+    epoch: Finite | None = None
+    position: _Count | None = None
+    sets: Annotated[list[SamplesKept], Meta(max_length=64)] | None = None
 
 
 class JobAlert(msgspec.Struct):

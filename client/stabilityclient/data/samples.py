@@ -1,0 +1,161 @@
+"""Takes what ``run.data(ids=...)`` is given: in the training thread a copy and no more, in another one the hashes.
+
+Of a batch of tokens (two dimensions, a row a sample) some columns are copied: all of 32 or fewer, else eight from the
+24th on and 8 to 15 at equal distances over the whole row. Rows that differ elsewhere only are taken for one: the same
+text with a token changed between, or short texts that begin alike and are padded. Where that may be, ids of samples are
+better. The number of columns is part of the hash.
+
+A tensor on a CUDA device is not waited for: its columns go into pinned memory, and an event tells when they are there,
+as in ``metrics/device_values.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from stabilityclient.data.hashing import KEPT, MASK, factors, kept_of, mixed, sample_hash, shift_for, unsigned
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+__all__ = ["MAX_DATASETS", "Batch", "taken"]
+
+#: Data sets of one call.
+MAX_DATASETS = 64
+MAX_NAME_CHARS = 100
+#: Rows up to this many columns are hashed whole; of longer ones those of HEAD (after what texts of one template begin
+#: with, before what short ones are padded with), and ACROSS to twice as many over the whole row. Each line of
+#: memory is one that the core has to wait for, 5 ns: of 512 rows of 2,048 tokens 5,120 (benchmarks/batch_ids.py).
+WHOLE_COLUMNS = 32
+HEAD = slice(24, 32)
+ACROSS = 8
+#: Rows of one batch of tokens; more of them are ids.
+MAX_ROWS = 65_536
+
+_factors: dict[tuple[str, int], Any] = {}
+
+
+class Batch:
+    """One rank's samples of a step, copied; ``hashed`` may run in any thread.
+
+    Attributes:
+        of: what they are: ``ids``, or ``tokens[2048]`` with the length of a row.
+        samples, tokens: how many; tokens is None where ids were given.
+    """
+
+    def __init__(self, of: str, samples: int, tokens: int | None, read: Callable[[], Any]) -> None:
+        self.of, self.samples, self.tokens, self._read = of, samples, tokens, read
+
+    def hashed(self, dataset: str = "") -> tuple[int, int, str]:
+        """Return the sum of the samples' hashes, the number of zero bits of those that are kept, and these.
+
+        Raises:
+            ValueError: an id is none.
+        """
+        shift = shift_for(self.samples)
+        salt = sample_hash(dataset) >> 1 if dataset else 0  # sample 5 of one data set is another than that of the next
+        found = self._read()
+        if isinstance(found, tuple):
+            hashes = [sample_hash(one, salt) for one in found]
+            return sum(hashes) & MASK, shift, kept_of(hashes, shift)
+        hashed = mixed(found + salt)
+        few = hashed[((hashed >> (64 - shift)) & (2**shift - 1)) == 0] if shift else hashed[: 4 * KEPT]
+        return int(hashed.sum()) & MASK, shift, kept_of(unsigned(few.tolist()), shift)
+
+
+def taken(ids: Any) -> dict[str, Batch]:
+    """Return a copy of ``ids`` by data set (``""`` where none is named), without waiting for a device.
+
+    Raises:
+        ValueError: it is none; the text says what was given and what is expected.
+    """
+    if not isinstance(ids, dict) and not hasattr(ids, "keys"):
+        return {"": _taken(ids)}
+    named: Mapping[str, Any] = ids
+    if len(named) > MAX_DATASETS:
+        raise ValueError(f"ids= has {len(named)} data sets, expected at most {MAX_DATASETS}")
+    return {str(name)[:MAX_NAME_CHARS]: _taken(one) for name, one in named.items()}
+
+
+def _taken(ids: Any) -> Batch:
+    if isinstance(ids, list | tuple | range):
+        copied = tuple(ids)
+        return Batch("ids", len(copied), None, lambda: copied)
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    is_tensor = torch is not None and isinstance(ids, torch.Tensor)
+    if not is_tensor and (numpy is None or not isinstance(ids, numpy.ndarray)):
+        kind = type(ids).__name__
+        raise ValueError(
+            f"ids= is a {kind}, expected a list of whole numbers or texts, an array or tensor of them, or one with a "
+            "row of tokens for each sample"
+        )
+    if is_tensor and hasattr(ids, "to_local"):
+        raise ValueError("ids= is a distributed tensor, expected this rank's own: call .to_local()")
+    if is_tensor and numpy is not None and ids.is_cpu and not ids.is_floating_point():
+        ids, is_tensor = ids.detach().numpy(), False  # the same memory, and asking and copying cost half as much
+    if not is_tensor and ids.ndim == 1 and ids.dtype.kind in "USO":
+        return _taken(ids.tolist())
+    whole = not (ids.is_floating_point() or ids.is_complex()) if is_tensor else ids.dtype.kind in "iub"
+    if not whole or ids.ndim not in (1, 2) or len(ids) > MAX_ROWS:
+        raise ValueError(
+            f"ids= has the shape {tuple(ids.shape)} of {ids.dtype}, expected whole numbers: one a sample, or a row of "
+            f"tokens a sample, at most {MAX_ROWS:,} samples"
+        )
+    pieces = [ids]
+    if ids.ndim == 2 and ids.shape[1] > WHOLE_COLUMNS:
+        pieces = [ids[:, HEAD], ids[:, :: ids.shape[1] // ACROSS]]
+    copies = _tensor_copies(torch, pieces) if is_tensor else _array_copies(numpy, pieces)
+    if ids.ndim == 1:
+        return Batch("ids", len(ids), None, lambda: copies()[0])
+    columns = int(ids.shape[1])
+    return Batch(f"tokens[{columns}]", len(ids), len(ids) * columns, lambda: _rows(copies(), columns))
+
+
+def _array_copies(numpy: Any, pieces: list[Any]) -> Callable[[], list[Any]]:
+    copied = [piece.astype(numpy.int64) for piece in pieces]
+    return lambda: copied
+
+
+def _tensor_copies(torch: Any, pieces: list[Any]) -> Callable[[], list[Any]]:
+    if not pieces[0].is_cuda:
+        with torch.no_grad():
+            copied = [piece.detach().clone() for piece in pieces]
+        return lambda: [piece.cpu().to(torch.int64) for piece in copied]
+    with torch.no_grad():
+        hosted = [piece.detach().to("cpu", non_blocking=True) for piece in pieces]
+    arrived = torch.cuda.Event(blocking=True)
+    arrived.record(torch.cuda.current_stream(pieces[0].device))
+
+    def read() -> list[Any]:
+        arrived.synchronize()
+        return [piece.to(torch.int64) for piece in hosted]
+
+    return read
+
+
+def _rows(pieces: list[Any], columns: int) -> Any:
+    """Return a number for each row of tokens, to be hashed."""
+    total: Any = columns
+    at = 0
+    for piece in pieces:
+        width = int(piece.shape[1])
+        total = total + (piece * _factors_like(piece, at, width)).sum(1)
+        at += width
+    return total
+
+
+def _factors_like(piece: Any, at: int, width: int) -> Any:
+    key = (f"{type(piece).__module__} {at}", width)
+    known = _factors.get(key)
+    if known is None:
+        numbers = factors(at + width)[at:]
+        if hasattr(piece, "new_tensor"):
+            known = piece.new_tensor(numbers)
+        else:
+            known = sys.modules["numpy"].array(numbers, "int64")
+        if len(_factors) >= MAX_DATASETS:
+            _factors.clear()
+        _factors[key] = known
+    return known
