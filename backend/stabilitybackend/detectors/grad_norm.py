@@ -97,7 +97,7 @@ class GradNormDetector(CurveDetector):
     parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
 
     _baseline: RobustBaseline = fresh(RobustBaseline)
-    _tail: OutlierTail = fresh(OutlierTail)
+    _tail: OutlierTail = fresh(lambda: OutlierTail(prior_share=0.0))
     _block: list[float] = fresh(list)
     _low: float = math.inf
     _high: float = -math.inf

@@ -173,7 +173,10 @@ def usual_wait(incident: Incident, history: Iterable[Incident]) -> tuple[int, in
     took = [
         other.recovered_step - other.onset_step
         for other in history
-        if other.kind == "spike" and other.recovered_step is not None and other.metric == incident.metric
+        if other.kind == "spike"
+        and other.severity != "info"
+        and other.recovered_step is not None
+        and other.metric == incident.metric
     ][-RECOVERIES:]
     if not took:
         return math.ceil(WAIT_POINTS * interval), 0

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA
 from stabilitybackend.resumes.branches import Curve
 
+#: The largest correlation whose arctanh is a number.
+ALMOST_ONE = 1 - 1e-12
+
 __all__ = [
     "LEAST_POINTS",
     "SAME_R",
@@ -129,7 +132,7 @@ def agreement(old: Grid, new: Grid, first: int, last: int, shift: int = 0) -> Ag
     if not 0 <= at < len(rs) or not np.isfinite(rs[at]):
         return None
     sigmas, unit = _sigmas(rs, counts, at)
-    below = np.arctanh(rs[at]) + 2 * unit / (counts[at] - 3) ** 0.5 < np.arctanh(SAME_R)
+    below = np.arctanh(min(rs[at], ALMOST_ONE)) + 2 * unit / (counts[at] - 3) ** 0.5 < np.arctanh(SAME_R)
     return Agreement(float(rs[at]), int(counts[at]), float(sigmas[at]), bool(below))
 
 

@@ -68,11 +68,31 @@ def test_a_spike_that_rises_on_is_for_good_after_fifty_points() -> None:
     assert verdict.now_step - ONSET <= 51
 
 
-def test_one_odd_batch_is_silent_however_high() -> None:
+def test_each_odd_batch_leaves_one_note_and_no_alarm_however_high() -> None:
     values = noisy(600, seed=3)
-    for step in (100, 170, 173, 300, 420):
+    for step in (150, 420):
         values[step] *= 4
-    assert feed(values) == []
+    found = feed(values)
+    assert [finding.onset_step for finding in found] == [150, 420]
+    assert set(story(found)) == {("recovered", "fast", "info")}
+
+
+def test_two_odd_batches_with_usual_ones_between_them_are_no_alarm() -> None:
+    values = noisy(600, seed=3)
+    for step in (170, 173):
+        values[step] *= 4
+    assert {finding.severity for finding in feed(values)} == {"info"}
+
+
+def test_spikes_in_a_train_are_each_found_while_the_loss_falls_over_decades() -> None:
+    onsets = range(600, 1_400, 55)
+    values = [value * 0.02 for value in noisy(1_500, seed=11, sigma=0.1)]
+    values[:500] = [4.0 * 0.985**i + value for i, value in enumerate(values[:500])]
+    for onset in onsets:
+        for i in range(20):
+            values[onset + i] *= 1 + 6 * 0.85**i
+    opened = {finding.onset_step for finding in feed(values) if finding.severity != "info"}
+    assert opened == set(onsets)
 
 
 def test_a_spike_early_in_a_short_run_is_found_while_the_loss_still_falls() -> None:

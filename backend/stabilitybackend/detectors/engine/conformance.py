@@ -29,7 +29,7 @@ MAX_STATE_BYTES = 32 * 1024
 #: Findings about one event over 1,000 points that are still news and not chatter.
 MAX_FINDINGS_PER_EVENT = 24
 #: Quiet notes (severity info) on a healthy curve of 1,500 points that are still worth reading.
-MAX_INFOS = 4
+MAX_INFOS = 6
 #: Points after which an event must be over or its new level accepted.
 SETTLED_POINTS = 3_000
 #: Largest finding as JSON, bytes.

@@ -11,8 +11,8 @@ from stabilitybackend.detectors.nonfinite import OVERFLOW
 from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA, median
 
 from .event import RECOVERY_RING, SpikeEvent
-from .report import finding_of
-from .tracker import Proof, Tracker
+from .report import finding_of, lone_finding
+from .tracker import Proof, Suspect, Tracker
 
 #: Data sets that are watched, first ones seen. Each takes about 3 KB.
 MAX_TRACKERS = 64
@@ -60,12 +60,12 @@ __all__ = ["SpikeDetector"]
 class SpikeDetector(Detector):
     """Opens one incident when a loss leaves its usual range upwards, and follows it until it is back.
 
-    Idea: the usual range is robust (medians of the last 128 points, see ``baseline.py``). One point far above it is an
-    odd batch. Proof accumulates: two of three points above 5 sigmas and one of them above 7, three of five above 4.5
-    and 6, and so on (``spike_tracker.RULES``), each with a least rise; or one above 8 after which the loss stays up.
-    How high is high enough comes from the run: where lone outliers are common the same rule asks for higher points
-    (``tail.py``), so that chance makes less than about one event in a million points of any run. Where one logged
-    point stands for many steps, a jump of the gradient norm proves a lone point. The baseline learns nothing while an
+    Idea: the usual range is robust (medians of the last 128 points, see ``baseline.py``). Each point of an excursion
+    adds evidence by its height and by how rare such points are in this run (``tail.py``), clipped so that one alone
+    proves nothing; an event is proved when the sum reaches 1 (``tracker.py``). A lone high point is one odd batch and
+    leaves a note (``info``). Where one logged point stands for many steps, a jump of the gradient norm makes it an
+    event. Two odd batches side by side are chance less than once in 50,000 points even where 2 % of all points are odd.
+    The baseline learns nothing while an
     event is open. The event is ``pending`` until the median of five points is back (``fast`` within 10 points,
     otherwise ``slow``), or until it stays up for 100 points or does not fall over 50 (``none``, critical). When the
     loss settles, later spikes are measured from the new level, and the old event still recovers if the loss falls back
@@ -77,8 +77,8 @@ class SpikeDetector(Detector):
         sensitivity: thresholds are divided by it.
         min_rise: an event rises by this fraction of the level at least.
 
-    Source: the rules of the project's detection notes, section 5; skip-step rule of OLMo-core and the ring of llm.c
-    for window sizes; PaLM (arXiv 2204.02311) for what a spike looks like.
+    Source: cumulative sums (Page, Biometrika 1954) over robust heights; skip-step rule of OLMo-core and the ring of
+    llm.c for window sizes; PaLM (arXiv 2204.02311) for what a spike looks like.
 
     Example:
         >>> spike = SpikeDetector()
@@ -94,7 +94,7 @@ class SpikeDetector(Detector):
     parameters: ClassVar[dict[str, Parameter]] = {
         "sensitivity": SENSITIVITY,
         "min_rise": Parameter(
-            0.03, 0.0, 100.0, "fraction", "Least rise over the usual level: higher values pass over small spikes."
+            0.05, 0.0, 100.0, "fraction", "Least rise over the usual level: higher values pass over small spikes."
         ),
     }
 
@@ -138,17 +138,25 @@ class SpikeDetector(Detector):
             return self._follow(tracker, tracker.event, step, value)
         if not -OVERFLOW < value < OVERFLOW:
             return []
-        suspected = tracker.check(step, value, self._sensitivity)
-        found = [] if suspected else self._old_event_back(tracker, step)
+        lone = tracker.check(step, value, self._sensitivity)
         if not tracker.suspects or not self._sensitivity:
-            return found
-        proof = tracker.proof() if suspected else None
-        proof = proof or self._lone_proof(tracker)
-        if proof is None or max(one.rise for one in proof.suspects) < self._min_rise * self._sensitivity:
-            return found
+            found = self._old_event_back(tracker, step)
+            return found + self._note(tracker, lone, step) if lone is not None else found
+        proof = tracker.proof() or self._lone_proof(tracker)
+        if (
+            proof is None
+            or max(one.rise for one in proof.suspects) < self._min_rise * tracker.demand * self._sensitivity
+        ):
+            return []
         if self.context.claimed(tracker.metric, self.name, CLAIM_POINTS * tracker.interval) is not None:
-            return found
-        return found + self._open(tracker, proof, step)
+            return []
+        return self._open(tracker, proof, step)
+
+    def _note(self, tracker: Tracker, lone: Suspect, step: int) -> list[Finding]:
+        """Report a lone point that hardly any other of the run is as high as, for the record."""
+        if tracker.metric != self._total or lone.rise < self._min_rise * self._sensitivity:
+            return []
+        return [lone_finding(self, tracker, lone, step)]
 
     def _lone_proof(self, tracker: Tracker) -> Proof | None:
         """Return the proof of a single point: the gradient norm jumped with it."""
@@ -219,7 +227,7 @@ class SpikeDetector(Detector):
         for suspect in proof.suspects:
             event.recent.append((suspect.step, suspect.value))
             event.trend.append(suspect.value)
-        tracker.suspects.clear()
+        tracker.forget()
         tracker.event = event
         tracker.set_band()
         return self._report(tracker, event, step) if event.told else []

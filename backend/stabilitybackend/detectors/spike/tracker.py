@@ -6,12 +6,11 @@ The part of the spike detector that knows no other curve and makes no finding.
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stabilitybackend.detectors.stats.baseline import YOUNG_POINTS, RobustBaseline
-from stabilitybackend.detectors.stats.tail import LEVELS, OutlierTail
+from stabilitybackend.detectors.stats.tail import OutlierTail
 
 from .event import SpikeEvent
 
@@ -21,78 +20,40 @@ WARM_UP_POINTS = 40
 FIRST_POINTS = 5
 #: A huge rise while the scale is unknown: above this many times the highest value so far.
 WARM_UP_FACTOR = 1.5
-#: A point below both of these is no suspect whatever is beside it: robust sigmas, and fraction of the level.
-SUSPECT_SIGMAS = LEVELS[0]
-SUSPECT_RISE = 0.03
+#: A higher point begins an excursion: robust sigmas.
+SUSPECT_SIGMAS = 4.0
+#: Each point of an excursion adds its evidence, 0 to 1, less ALLOWANCE; PROOF is what the sum has to reach. That is a
+#: cumulative sum (Page, Biometrika 1954) of clipped heights: no point proves anything alone, and the lower the points,
+#: the more of them are needed.
+ALLOWANCE = 0.3
+PROOF = 1.0
+#: Evidence is 1 for a point so high, in robust sigmas, that this share of all points of the run is at most.
+FULL_SIGMAS = 7.0
+FULL_SHARE = 5e-4
+#: A lone point so high is noted, unless a larger share of all points is.
+NOTED_SIGMAS = 10.0
+NOTED_SHARE = 2e-3
+#: An excursion that proved nothing within so many points is usual in this run.
+EXCURSION_POINTS = 16
 #: A rise below this fraction of the loss at the run's start is noise of a loss that is nearly 0.
 RISE_OF_START = 0.003
-#: Points that a suspect waits for others before it counts as a lone outlier.
-SUSPECT_POINTS = 8
 #: Points at once into the baseline of an old run, and of one that is younger than OLD_POINTS.
 BLOCK_POINTS = 32
 YOUNG_BLOCK_POINTS = 4
 OLD_POINTS = 2_048
 #: The quiet band: a little inside of what makes a suspect, because its middle is some points old.
 QUIET_SIGMAS = 3.25
-QUIET_RISE = 0.02
 #: Below the usual level by this many sigmas the middle is taken again at once: a loss that dropped is no event.
 DROP_SIGMAS = 5.0
-#: Steps between two points from which on a point is more than one batch: lone outliers are not expected there.
-SPARSE_STEPS = 20.0
-#: Nearer than that, two odd batches side by side are no harm and a third point comes soon: two points alone are only
-#: proof where outliers of their height are this much rarer.
-DENSE_CARE = 0.5
 #: Largest height of a suspect, so that it is a number whatever the values.
 LARGEST_SIGMAS = 1e9
 
-__all__ = ["Proof", "Rule", "Suspect", "Tracker"]
-
-
-class Rule(NamedTuple):
-    """So many suspects among the newest points make an event.
-
-    Args:
-        need, among: points.
-        sigmas: height of each, at least; higher in a run where more than ``most`` of all points reach it alone.
-        most: such that chance makes less than one event in a million points: C(among - 1, need - 1) * most ** need.
-        head: height of the highest of them, at least.
-        rise: height of the highest as a fraction of the level.
-    """
-
-    need: int
-    among: int
-    sigmas: float
-    most: float
-    head: float
-    rise: float
-
-
-#: What proves an event, quickest first: the lower the points, the more of them. Tuned on permuted residuals of healthy
-#: logs (chance) and on spikes set into them (recall).
-RULES = (
-    Rule(2, 3, 5.0, 0.7e-3, 7.0, 0.05),
-    Rule(3, 5, 4.5, 5e-3, 6.0, 0.04),
-    Rule(4, 6, 4.0, 1.6e-2, 5.0, 0.04),
-    Rule(5, 8, 4.0, 2.7e-2, 4.5, 0.03),
-)
-#: A head with a body: one point so high, and three of the four after it above BODY_SIGMAS, which 1 to 4 % of healthy
-#: points are. One high point after which the loss stays a little up is a spike whose height was logged once.
-HEAD_SIGMAS = 8.0
-HEAD_MOST = 1e-3
-HEAD_RISE = 0.05
-BODY_SIGMAS = 2.5
-BODY_NEED = 3
-BODY_POINTS = 4
-#: Where one step in SPARSE_STEPS or fewer is logged, less of a body does: one point so high, and one of the two after
-#: it above PAIR_SIGMAS. Only in a run that has hardly shown such a point alone.
-PAIR_HEAD_SIGMAS = 7.0
-PAIR_MOST = 2e-4
-PAIR_SIGMAS = 3.5
-PAIR_POINTS = 2
+__all__ = ["Proof", "Suspect", "Tracker"]
 
 
 class Suspect(NamedTuple):
-    """One high point: its number within the curve, its height in robust sigmas, and as a fraction of the level."""
+    """One point of an excursion: its number within the curve, its height in robust sigmas and as a fraction of the
+    level."""
 
     number: int
     step: int
@@ -114,7 +75,7 @@ class Tracker:
 
     Args:
         metric: name of the curve.
-        demand: heights that are needed are this many times those of ``RULES``, >= 1.
+        demand: heights that are needed are this many times those of another curve, >= 1.
     """
 
     metric: str
@@ -133,9 +94,9 @@ class Tracker:
     interval: float = 1.0
     #: Height of the curve when the run began.
     start: float = 0.0
-    suspects: deque[Suspect] = field(default_factory=deque)
-    #: The point before which every point is looked at, because a high one came shortly before it.
-    watch_until: int = 0
+    #: The excursion: its points from the first high one on, and what they prove so far.
+    suspects: list[Suspect] = field(default_factory=list)
+    evidence: float = 0.0
     event: SpikeEvent | None = None
     #: The event that ended last, and points since then.
     closed: SpikeEvent | None = None
@@ -167,112 +128,96 @@ class Tracker:
     def set_band(self) -> None:
         """Bound the values that need no look, from what is known now."""
         baseline = self.baseline
-        if baseline.points < WARM_UP_POINTS or self.event is not None or self.seen < self.watch_until:
+        if baseline.points < WARM_UP_POINTS or self.event is not None or self.suspects:
             self.low, self.high = math.inf, -math.inf
             return
         location, scale = baseline.location(), baseline.scale()
-        self.high = location + max(QUIET_SIGMAS * scale, QUIET_RISE * abs(location))
+        self.high = location + QUIET_SIGMAS * scale
         self.low = location - DROP_SIGMAS * scale
         if self.left_behind is not None:
             self.low = max(self.low, self.left_behind.back_below)
 
-    def check(self, step: int, value: float, sensitivity: float) -> bool:
-        """Take a finite point while no event is open; return whether it is a suspect that may prove one."""
+    def check(self, step: int, value: float, sensitivity: float) -> Suspect | None:
+        """Take a finite point while no event is open.
+
+        Returns:
+            The highest point of an excursion that ends here without a proof, if that is worth a note.
+        """
         if self.block:
             self._learn_block(self.step + round(self.interval * len(self.block)))
-        self._expire()
         suspect = self._score(step, value, sensitivity)
-        if suspect is not None:
-            self.suspects.append(suspect)
-        if suspect is None or suspect.sigmas < SUSPECT_SIGMAS:
+        if not self.suspects and suspect.sigmas < SUSPECT_SIGMAS:
             self.block.append(value)
             self.flush(step)
-            return suspect is not None
+            return None
         if self.step >= 0:
             self.interval = max(1.0, step - self.step)
         self.seen += 1
         self.since_closed += 1
         self.step = step
-        if suspect.sigmas >= min(HEAD_SIGMAS, PAIR_HEAD_SIGMAS):
-            self.watch_until = self.seen + BODY_POINTS
+        self.suspects.append(suspect)
+        self.evidence += self._evidence(suspect.sigmas) - ALLOWANCE
+        lone = self._give_up() if self.evidence <= 0 or len(self.suspects) > EXCURSION_POINTS else None
         self.set_band()
-        return True
+        return lone
+
+    def full(self) -> float:
+        """Return the height that is full evidence, robust sigmas."""
+        return self.demand * self.tail.needed(FULL_SIGMAS, FULL_SHARE)
+
+    def _evidence(self, sigmas: float) -> float:
+        """Return how much a point proves: by its height, and by how rare such points are in this run."""
+        rarity = math.log(self.tail.share(sigmas)) / math.log(FULL_SHARE) if sigmas > SUSPECT_SIGMAS else 1.0
+        return min(sigmas / self.full(), rarity, 1.0)
 
     def proof(self) -> Proof | None:
         """Return what the suspects prove, None while it is too little."""
-        now, heavy = self.seen - 1, self.interval < SPARSE_STEPS
-        for rule in RULES:
-            most = rule.most * (DENSE_CARE if heavy and rule.need == 2 else 1.0)
-            sigmas = self.demand * self.tail.needed(rule.sigmas, most, heavy)
-            high = [one for one in self.suspects if now - one.number < rule.among and one.sigmas >= sigmas]
-            if len(high) < rule.need or max(one.sigmas for one in high) < self.demand * rule.head:
-                continue
-            if max(one.rise for one in high) >= self.demand * rule.rise:
-                # the first point of a rise is often lower than the rest: it belongs to the event all the same
-                burst = [one for one in self.suspects if now - one.number < rule.among]
-                return Proof(burst, f"{rule.need} of {rule.among} points above {sigmas:g} sigmas")
-        return self._body_proof(heavy) or (None if heavy else self._pair_proof())
+        if self.evidence < PROOF:
+            return None
+        needed = f"evidence of {PROOF:g}: 1 a point of {self.full():.3g} sigmas or more, less {ALLOWANCE:g} a point"
+        return Proof(list(self.suspects), needed)
 
-    def _body_proof(self, heavy: bool) -> Proof | None:
-        """Return the proof of a high point after which the loss stays a little up."""
-        sigmas = self.demand * self.tail.needed(HEAD_SIGMAS, HEAD_MOST, heavy)
-        for head in self.suspects:
-            if head.sigmas >= sigmas and head.rise >= self.demand * HEAD_RISE:
-                body = [one for one in self.suspects if 0 < one.number - head.number <= BODY_POINTS]
-                if len(body) >= BODY_NEED:
-                    return Proof(
-                        [head, *body], f"1 point above {sigmas:g} sigmas and {BODY_NEED} after it that stay up"
-                    )
-        return None
+    def forget(self) -> None:
+        """Drop the excursion: it became an event."""
+        self.suspects.clear()
+        self.evidence = 0.0
 
-    def _pair_proof(self) -> Proof | None:
-        """Return the proof of a high point with a lower one after it, in a sparse log."""
-        sigmas = self.demand * self.tail.needed(PAIR_HEAD_SIGMAS, PAIR_MOST)
-        for head in self.suspects:
-            if head.sigmas >= sigmas and head.rise >= self.demand * HEAD_RISE:
-                after = [one for one in self.suspects if 0 < one.number - head.number <= PAIR_POINTS]
-                if any(one.sigmas >= self.demand * PAIR_SIGMAS for one in after):
-                    return Proof(
-                        [head, *after], f"1 point above {sigmas:g} sigmas and one after it above {PAIR_SIGMAS:g}"
-                    )
-        return None
+    def _give_up(self) -> Suspect | None:
+        """Learn an excursion that proved nothing, and return its highest point if it is worth a note."""
+        top = max(self.suspects, key=lambda one: one.sigmas)
+        noted = top.sigmas >= self.demand * NOTED_SIGMAS and self.tail.share(top.sigmas) <= NOTED_SHARE
+        self.tail.lone(top.sigmas)
+        self.tail.passed(len(self.suspects))
+        for one in self.suspects:
+            self.baseline.learn(one.value)
+        self.forget()
+        return top if noted else None
 
-    def _score(self, step: int, value: float, sensitivity: float) -> Suspect | None:
-        """Return the point as a suspect, None when it is usual or too low to be one."""
-        baseline = self.baseline
+    def _score(self, step: int, value: float, sensitivity: float) -> Suspect:
+        """Return how high the point is: 0 sigmas for one that is usual or too low to be one."""
+        baseline, usual = self.baseline, Suspect(self.seen, step, value, 0.0, 0.0)
         if baseline.points < WARM_UP_POINTS:
-            return self._score_early(step, value, sensitivity)
+            return self._score_early(usual, sensitivity)
         baseline.refresh()
         location, scale = baseline.location(), baseline.scale()
         if not self.start:
             self.start = abs(location)
         sigmas = (value / scale - location / scale) * sensitivity
         height = (value - location) * sensitivity
-        rise = height / abs(location) if location else math.inf
-        least = BODY_SIGMAS if self.seen < self.watch_until else SUSPECT_SIGMAS
-        if sigmas < least or rise < SUSPECT_RISE * least / SUSPECT_SIGMAS or height < RISE_OF_START * self.start:
-            return None
-        return Suspect(self.seen, step, value, min(sigmas, LARGEST_SIGMAS), rise)
+        if sigmas <= 0 or height < RISE_OF_START * self.start:
+            return usual
+        return usual._replace(sigmas=min(sigmas, LARGEST_SIGMAS), rise=height / abs(location) if location else math.inf)
 
-    def _score_early(self, step: int, value: float, sensitivity: float) -> Suspect | None:
+    def _score_early(self, usual: Suspect, sensitivity: float) -> Suspect:
         """Judge one of the first points: only a rise far above all that was seen counts."""
         baseline = self.baseline
         if baseline.points < FIRST_POINTS or sensitivity == 0:
-            return None
+            return usual
         highest = baseline.highest()
         if not self.start:
             self.start = abs(highest)
-        if min(baseline.newest(WARM_UP_POINTS)) <= 0 or value < highest * (1 + (WARM_UP_FACTOR - 1) / sensitivity):
-            return None
-        times = min(value / highest, LARGEST_SIGMAS)
-        return Suspect(self.seen, step, value, RULES[0].head * self.demand * times / WARM_UP_FACTOR, times)
-
-    def _expire(self) -> None:
-        """Learn suspects that stayed alone: the run has such points, and a level may have moved a little."""
-        while self.suspects and self.seen - self.suspects[0].number >= SUSPECT_POINTS:
-            lone = self.suspects.popleft()
-            if lone.sigmas < SUSPECT_SIGMAS:
-                continue  # of the body of a high point, learnt at once
-            self.tail.lone(lone.sigmas)
-            self.tail.passed(1)
-            self.baseline.learn(lone.value)
+        early = min(baseline.newest(WARM_UP_POINTS))
+        if early <= 0 or usual.value < highest * (1 + (WARM_UP_FACTOR - 1) / sensitivity):
+            return usual
+        times = min(usual.value / highest, LARGEST_SIGMAS)
+        return usual._replace(sigmas=self.demand * FULL_SIGMAS * times / WARM_UP_FACTOR, rise=times)

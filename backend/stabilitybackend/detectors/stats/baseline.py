@@ -32,9 +32,8 @@ YOUNG_SCALE_EVERY_POINTS = 8
 RELATIVE_FLOOR = 0.005
 #: Smallest scale of all, so that a constant zero can be divided by.
 ABSOLUTE_FLOOR = 1e-6
-#: Points on either side of a point whose median is its centre, and how many of its spreads count at most, in the
-#: first so many points: while the loss falls steeply the location lags, and the lag must not pass as noise.
-FALLING_POINTS = 512
+#: Points on either side of a point whose median is its centre, and how many of its spreads count at most while the loss
+#: falls: the location lags then, and the lag must not pass as noise.
 CENTRED_SIDE = 4
 TREND_FACTOR = 2.0
 #: Residuals are cut here, so that the difference of two is a number.
@@ -180,7 +179,7 @@ class RobustBaseline:
         deviation = median([abs(residual - middle) for residual in ordered])
         upper = ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))] - middle
         lagged = max(MAD_TO_SIGMA * deviation, upper / Q90_SIGMAS)
-        if self.points <= FALLING_POINTS and self._old > self._location:
+        if self._old > self._location:
             lagged = min(lagged, max(TREND_FACTOR * self._centred(), lagged - 0.5 * (self._old - self._location)))
         return min(max(lagged, floor), LARGEST)
 

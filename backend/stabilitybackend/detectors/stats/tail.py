@@ -5,37 +5,37 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-#: Heights at which outliers are counted, robust sigmas. The lowest is where a point becomes a suspect.
-LEVELS = (4.0, 4.5, 5.0, 5.5, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
-#: Points that count as seen without any outlier before the run began: the first outlier of a run says little.
-CALM_PRIOR_POINTS = 1_000
-#: What is expected instead of a curve whose every point is one step, as if seen in so many points: the shares of points
-#: above each of LEVELS in healthy public logs of one rank's loss.
-HEAVY_PRIOR_POINTS = 300
-HEAVY_PRIOR = (1.4e-2, 1.1e-2, 8e-3, 6.5e-3, 5e-3, 3.5e-3, 2.3e-3, 1.2e-3, 6e-4, 2e-4, 5e-5, 2e-5, 1e-5, 0.0, 0.0)
+#: Heights at which outliers are counted, robust sigmas, and how many of them to an octave.
+PER_OCTAVE = 4
+LEVELS = tuple(4.0 * 2 ** (i / PER_OCTAVE) for i in range(5 * PER_OCTAVE + 1))
+#: What is expected of a run before it has shown anything, as if seen in so many points: the tail of Student's t with 3
+#: degrees of freedom, 0.75 / sigmas ** 3. Healthy public logs of one rank's loss have about that one.
+PRIOR_POINTS = 300
+PRIOR_SHARE = 0.75
 #: Counts are halved once so many points were counted: a run may calm down.
 HORIZON_POINTS = 16_384
 
-__all__ = ["LEVELS", "OutlierTail"]
+__all__ = ["OutlierTail"]
 
 
 @dataclass(slots=True)
 class OutlierTail:
     """Counts single high points, by height, and says how high is rare enough.
 
-    Two of three points above a height of which the run shows the share ``p`` are chance in about ``2 p * p`` of all
-    points. A detector that asks for the height with a small enough ``p`` keeps its rate of false alarms whatever the
-    tail of the run.
+    A detector that asks for the height that a small share of all points reach keeps its rate of false alarms whatever
+    the tail of the run.
 
     Example:
         >>> tail = OutlierTail()
-        >>> tail.passed(1_000)
+        >>> tail.passed(10_000)
         >>> for _ in range(8):
         ...     tail.lone(9.0)
-        >>> tail.needed(8.0, most=0.001), tail.needed(8.0, most=0.01)
-        (10.0, 8.0)
+        >>> round(tail.needed(8.0, most=0.0005), 1), tail.needed(8.0, most=0.01)
+        (9.5, 8.0)
     """
 
+    #: 0 for a metric whose outliers are not heavy-tailed, such as a logarithm.
+    prior_share: float = PRIOR_SHARE
     _counts: list[float] = field(default_factory=lambda: [0.0] * len(LEVELS))
     _points: float = 0.0
 
@@ -53,20 +53,24 @@ class OutlierTail:
                 break
             self._counts[i] += 1
 
-    def needed(self, at_least: float, most: float, heavy: bool = False) -> float:
+    def share(self, sigmas: float) -> float:
+        """Return the share of all points that are about so high, or higher.
+
+        Args:
+            sigmas: robust sigmas, at least the lowest of ``LEVELS``.
+        """
+        index = max(0, min(int(PER_OCTAVE * math.log2(sigmas / LEVELS[0])), len(LEVELS) - 1))
+        expected = PRIOR_POINTS * self.prior_share / LEVELS[index] ** 3
+        return (self._counts[index] + expected) / (self._points + PRIOR_POINTS)
+
+    def needed(self, at_least: float, most: float) -> float:
         """Return the lowest height from ``at_least`` on that no more than the share ``most`` of all points reach.
 
         Args:
             at_least: robust sigmas.
             most: share of all points.
-            heavy: whether outliers are to be expected before the run has shown any.
 
         Returns:
             Robust sigmas; infinite where the run has too many outliers of every height.
         """
-        prior = HEAVY_PRIOR_POINTS if heavy else CALM_PRIOR_POINTS
-        allowed = most * (self._points + prior)
-        for level, count, share in zip(LEVELS, self._counts, HEAVY_PRIOR, strict=True):
-            if level >= at_least and count + (share * prior if heavy else 0.0) <= allowed:
-                return level
-        return math.inf
+        return next((level for level in LEVELS if level >= at_least and self.share(level) <= most), math.inf)
