@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
+from .engine.long_past import PAST_BLOCK
 from .stats.before_fork import BEFORE_POINTS, LR_DIFFERS, BeforeFork, before_fork
 from .stats.epoch_drops import ADD_POINTS, Drop, EpochDrops
-from .stats.fingerprint import BLOCK_POINTS, SAME, WINDOW_POINTS, Fingerprints
 from .stats.levels import LARGEST, percent
 from .stats.low_loss import LOW_POINTS, falsely_low
+from .stats.repeated_order import RepeatedOrder, Repetition
 from .stats.robust import median
 
 #: Points after a fork in which a loss that is too low is put down to it, looked at each LOOK_POINTS.
@@ -26,10 +27,9 @@ REST_POINTS = 32
 PATIENCE_POINTS = 2_048
 #: Points above the true level by so many sigmas are no part of this: the claim is given back at once.
 ABOVE_SIGMAS = 8.0
-#: Searches for the newest residuals in the past: one in so many blocks; so many hits at one lag are an event, and so
-#: many misses its end.
-SEARCH_BLOCKS = 3
-CONFIRM_SEARCHES = 2
+#: An order that begins to repeat so many points after a resume is put down to it: the first batches of a run, when
+#: the model knew nothing, are hardly recognised.
+RESUME_POINTS = 64
 #: A drop at an epoch's boundary is closed after so many points.
 DROP_POINTS = 16
 
@@ -50,30 +50,17 @@ class _Low(Event):
     rest: int = REST_POINTS  # negative: what ended it was another event
 
 
-@dataclass(slots=True)
-class _RepeatedBatches(Event):
-    """Batches that were met before, at a constant lag."""
-
-    lag: int
-    r: float
-    earlier: int
-    hits: int = 1
-    misses: int = 0
-    #: Whether it belongs to an incident about a low loss.
-    merged: bool = False
-
-
 class RepeatDataDetector(CurveDetector):
     """Finds when the model gets data again that it has learnt already.
 
     Idea, three signs. (1) After a fork the loss lies clearly below that of the branch that was left at the same steps,
     and below the level at the fork step: the weights went back, but the loader hands out what these weights have seen.
-    It ends with a jump up to the true level, which belongs to the same incident. (2) What the loss misses its trend by
-    is a fingerprint of the batch: when the residuals of the last 48 points agree (r > 0.8) with 48 others of the last
-    2,048, twice at one lag, the order of the data repeats: a warning where that began at a resume, else a note, once a
-    run. (3) Abrupt lasting drops at equal distances, between which
-    the loss does not fall, are the boundaries of epochs over the same data; the third one is noted. The same data
-    at the same steps after a rollback is a correct resume and not reported.
+    It ends with a jump up to the true level, which belongs to the same incident. (2) What its own past does not
+    foretell of a loss is a fingerprint of the batch. The newest 48 to 96 points are searched in the whole run, each 16
+    points; where they agree more than chance and the structure of the job do, the order of the data repeats: a warning
+    where that began at a resume, else a note, once a run. (3) Abrupt lasting drops at equal distances, between
+    which the loss does not fall, are the boundaries of epochs over the same data; the third one is noted. The same
+    data at the same steps after a rollback is a correct resume and not reported.
 
     Args:
         min_drop: smallest amount by which the loss is too low after a fork, as a fraction of the level.
@@ -87,13 +74,14 @@ class RepeatDataDetector(CurveDetector):
         >>> batches = [2.0 + rng.gauss(0, 0.05) for _ in range(300)]
         >>> for step in range(450):  # the loader starts over at step 300
         ...     found += detector.update(Point(step, "loss", batches[step % 300], 0.0))
-        >>> [(f.severity, f.evidence["lag_points"], f.evidence["r"]) for f in found]
-        [('info', 300, 0.99)]
+        >>> [(f.severity, f.evidence["lag_points"], round(f.evidence["r"], 2)) for f in found]
+        [('info', 300, 0.94)]
     """
 
     name: ClassVar[str] = "repeat_data"
     kinds: ClassVar[tuple[str, ...]] = ("repeat_data",)
     title: ClassVar[str] = "Data repeats"
+    remembers: ClassVar[bool] = True
     parameters: ClassVar[dict[str, Parameter]] = {
         "sensitivity": SENSITIVITY,
         "min_drop": Parameter(
@@ -103,14 +91,14 @@ class RepeatDataDetector(CurveDetector):
 
     _losses: list[float] = fresh(list)
     _block: list[tuple[int, float]] = fresh(list)
-    _blocks: int = 0
-    _prints: Fingerprints = fresh(Fingerprints)
+    _order: RepeatedOrder = fresh(RepeatedOrder)
     _drops: EpochDrops = fresh(EpochDrops)
     _watch: BeforeFork | None = None
     _after: list[tuple[int, float]] = fresh(list)
     _low: _Low | None = None
     _low_onset: int = -(2**62)  # of the newest low loss
-    _again: _RepeatedBatches | None = None
+    #: The repetition that is reported in an event of its own.
+    _again: Event | None = None
     _drop: tuple[Drop, Finding | None, int] | None = None
     #: Whether epochs in the same order, and epochs that make the loss drop, were reported: once a run is enough.
     _noted_order: bool = False
@@ -161,7 +149,7 @@ class RepeatDataDetector(CurveDetector):
             found += self._check(self._watch, step, value)
         if not filled % ADD_POINTS:
             found += self._epoch(self._drops.add(block[-ADD_POINTS:]), step)
-            if filled == BLOCK_POINTS:
+            if filled == PAST_BLOCK:
                 found += self._full(step)
         return found
 
@@ -220,48 +208,43 @@ class RepeatDataDetector(CurveDetector):
     # --- the order of the data, and epochs -----------------------------------------------------------------------
 
     def _full(self, step: int) -> list[Finding]:
-        """Take a full block: the level, and now and then a search in the past."""
-        losses = [value for _, value in self._block]
+        """Take a full block: the level, and a search in the past."""
+        first, losses = self._block[0][0], [value for _, value in self._block]
         if self._low is None:
             self._losses = [*self._losses, *losses][-BEFORE_POINTS:]
-        self._prints.add(self._block[0][0], losses)
         self._block = []
-        self._blocks = (self._blocks + 1) % SEARCH_BLOCKS
-        return self._search(step) if self._blocks == 0 and (self._by or self._again) else []
+        change, order = self._order.add(self.past, first, losses, step), self._order.current
+        if change is None or order is None:
+            return []
+        return self._begin(order, step) if change == "begins" else self._end(order, step)
 
-    def _search(self, step: int) -> list[Finding]:
-        hit, again = self._prints.repeated() if self._by else None, self._again
-        if hit is not None and again is not None and hit[0] == again.lag:
-            again.hits, again.misses, again.r = again.hits + 1, 0, min(again.r, hit[1])
-            if again.hits != CONFIRM_SEARCHES:
-                return []
-            again.seen = step
-            again.severity = self._severity(again)
-            if again.severity == "info" and self._noted_order:
-                again.merged = True
-                return []
-            known = abs(again.onset - self._low_onset) <= 2 * BLOCK_POINTS * self.context.interval
-            again.merged = known or self._low is not None
+    def _begin(self, order: Repetition, step: int) -> list[Finding]:
+        """Report an order that repeats: with a low loss where there is one, epochs once a run."""
+        if not self._by or order.known:
+            return []
+        resumed = self._resumed(order.onset)
+        reach = RESUME_POINTS * self.context.interval
+        if self._low is not None or (resumed is not None and abs(order.onset - self._low_onset) <= reach):
             if self._low is None:
-                self._noted_order = self._noted_order or (again.severity == "info" and not known)
-                return [] if known else [self._again_finding(again, "open", step, None)]
-            self._low.evidence |= {"lag_points": again.lag, "r": round(again.r, 3)}
+                return []
+            self._low.evidence |= _facts(order)
             return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
-        if again is None or again.hits < CONFIRM_SEARCHES:
-            of = self._metric
-            self._again = hit and _RepeatedBatches(of, hit[2], 0, "warning", hit[0], hit[1], hit[3])
+        if resumed is None and self._noted_order:
             return []
-        again.misses += 1
-        if again.misses < CONFIRM_SEARCHES:
-            return []
-        self._again = None
-        return [] if again.merged else [self._again_finding(again, "recovered", step, step)]
+        self._noted_order = self._noted_order or resumed is None
+        onset = order.onset if resumed is None else resumed
+        self._again = Event(self._metric, onset, step, "info" if resumed is None else "warning")
+        return [self._again_finding(self._again, order, "open", step, None)]
 
-    def _severity(self, again: _RepeatedBatches) -> Severity:
-        """Return ``warning`` where the order began to repeat at a resume; epochs in the same order are a note."""
-        reach = round((WINDOW_POINTS + 2 * BLOCK_POINTS) * self.context.interval)
-        resumes = self.context.excuses_between(again.onset - reach, again.onset + reach)
-        return "warning" if any(excuse.kind in ("fork", "gap") for excuse in resumes) else "info"
+    def _end(self, order: Repetition, step: int) -> list[Finding]:
+        event, self._again = self._again, None
+        return [] if event is None else [self._again_finding(event, order, "recovered", step, step)]
+
+    def _resumed(self, onset: int) -> int | None:
+        """Return the first step after the newest resume before ``onset``, None where it is long ago."""
+        reach = RESUME_POINTS * self.context.interval
+        resumes = self.context.excuses_between(round(onset - reach), round(onset + reach / 4))
+        return next((excuse.step for excuse in reversed(resumes) if excuse.kind in ("fork", "gap")), None)
 
     def _epoch(self, drop: Drop | None, step: int) -> list[Finding]:
         """Take what the search for drops found: the third of a pattern is reported, those after it are claimed."""
@@ -326,28 +309,24 @@ class RepeatDataDetector(CurveDetector):
             evidence=evidence,
         )  # fmt: skip
 
-    def _again_finding(self, event: _RepeatedBatches, state: State, now_step: int, back: int | None) -> Finding:
-        text = f"The batches since step {event.onset} are those that came {event.lag} logged points earlier, since step"
-        text += f" {event.earlier}: the loss misses its trend in the same way (r = {event.r:.2f} over {WINDOW_POINTS}"
-        text += " points). "
+    def _again_finding(self, event: Event, order: Repetition, state: State, now_step: int, back: int | None) -> Finding:
+        text = (
+            f"The batches since about step {order.onset} are those that came {order.lag} logged points earlier, since"
+        )
+        text += (
+            f" step {order.earlier}: what is new in each loss agrees (r = {order.r:.2f} over {order.points} points)."
+        )
         if event.severity == "info":
-            text += "Epochs in the same order do this, and it is reported once."
+            text += " Epochs in the same order do this, and it is reported once."
             text += " Is the order meant to be the same in each epoch?"
         else:
-            text += "It began at a resume: does the loader start over?"
+            text += " It began at a resume: does the loader start over? The loss is lower than the model deserves until"
+            text += f" new data comes, at about step {order.fresh_step}: a rise there is no spike."
         text += f" It ended before step {back}." if back is not None else ""
-        evidence = {
-            "lag_points": event.lag,
-            "r": round(event.r, 3),
-            "threshold": SAME,
-            "score_unit": "correlation",
-            "earlier_step": event.earlier,
-            "points": event.hits * SEARCH_BLOCKS * BLOCK_POINTS,
-            "recovered_at": back,
-        }
+        evidence = {**_facts(order), "score_unit": "correlation", "points": order.points, "recovered_at": back}
         title = f"Known data is fed again since step {event.onset}"
         return self.finding(
-            event, now_step, state, title=title, text=text, recovered_step=back, score=event.r, evidence=evidence,
+            event, now_step, state, title=title, text=text, recovered_step=back, score=order.r, evidence=evidence,
         )  # fmt: skip
 
     def _drop_finding(self, drop: Drop, distance: float, step: int) -> Finding:
@@ -372,3 +351,12 @@ class RepeatDataDetector(CurveDetector):
             Event(self._metric, drop.step, step, "info"), step, "open", title=title, text=text,
             score=min(drop.size / sigma, 1e9), evidence=evidence,
         )  # fmt: skip
+
+
+def _facts(order: Repetition) -> dict[str, Any]:
+    return {
+        "lag_points": order.lag,
+        "r": round(order.r, 3),
+        "earlier_step": order.earlier,
+        "fresh_data_step": order.fresh_step,
+    }

@@ -101,18 +101,50 @@ def test_a_left_branch_that_was_sick_is_no_measure() -> None:
     assert _found(usual, _mark([1.5 * loss for loss in LEFT])) == []
 
 
-def _repeated(at: int, points: int = 200) -> list[float]:
-    """Give losses whose batches from ``at`` on are those from the start, on a curve that falls."""
-    rng, batches = random.Random(8), _noise(at, seed=8, sigma=0.05)
-    again = [*batches, *batches[:points]]
-    return [batch * (1 - 0.0001 * step) + rng.gauss(0, 0.03) for step, batch in enumerate(again)]
+def _repeated(at: int, points: int = 200, since: int = 0, alike: float = 0.0) -> list[float]:
+    """Give losses whose batches from ``at`` on are those since ``since``, on a curve that falls.
+
+    ``alike``: correlation of a batch with the one before it, as in unshuffled text.
+    """
+    rng, batches = random.Random(8), [0.0]
+    for noise in _noise(at, seed=8, sigma=0.05):
+        batches.append(alike * batches[-1] + (1 - alike**2) ** 0.5 * (noise - 2.5))
+    again = [2.5 + batch for batch in [*batches[1:], *batches[1 + since : 1 + since + points]]]
+    return [batch * (1 - 0.1 * step / len(again)) + rng.gauss(0, 0.03) for step, batch in enumerate(again)]
 
 
-def test_batches_that_come_again_since_a_resume_are_recognised_by_the_residuals() -> None:
-    mark = Mark("fork", 900, 1e9, "another process went on after step 899", {"fork_step": 899, "changes": {}})
-    (found,) = _found(_repeated(900), mark)
-    assert (found.severity, found.evidence["lag_points"]) == ("warning", 900)
-    assert 880 <= found.onset_step <= 960
+def _resumed(at: int) -> Mark:
+    return Mark("fork", at, 1e9, f"another process went on after step {at - 1}", {"fork_step": at - 1, "changes": {}})
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.7])
+@pytest.mark.parametrize("since", [0, 500])
+def test_batches_that_come_again_since_a_resume_are_recognised_within_120_points(since: int, alike: float) -> None:
+    (found,) = _found(_repeated(900, since=since, alike=alike), _resumed(900))
+    assert (found.severity, found.onset_step, found.evidence["lag_points"]) == ("warning", 900, 900 - since)
+    assert found.step <= 900 + 120
+    assert found.evidence["fresh_data_step"] == pytest.approx(1_800 - since, abs=32)
+
+
+def test_a_repetition_of_data_20_000_points_back_is_recognised_within_120_points() -> None:
+    (found,) = _found(_repeated(20_500, since=500), _resumed(20_500))
+    assert (found.severity, found.evidence["lag_points"]) == ("warning", 20_000)
+    assert found.step <= 20_500 + 120
+
+
+def test_a_repetition_ends_when_new_data_comes() -> None:
+    first, last = _found([*_repeated(900, 300), *_noise(200, seed=3)], _resumed(900))
+    assert (first.state, last.state) == ("open", "recovered")
+    assert last.recovered_step == pytest.approx(1_200 + 48, abs=32)
+
+
+def test_what_a_rollback_discarded_is_no_data_that_was_seen() -> None:
+    bank, losses = DetectorBank({"repeat_data": RepeatDataDetector}), _noise(1_600, seed=5, sigma=0.05)
+    found = [f for step in range(1_300) for f in bank.feed_row(Row(step, 1e9 + step, {"loss": losses[step]}))]
+    after = bank.rewind(900)
+    for step in range(after + 1, 1_600):
+        found += bank.feed_row(Row(step, 2e9 + step, {"loss": losses[step]}))
+    assert found == []
 
 
 def test_epochs_in_the_same_order_are_noted_once() -> None:

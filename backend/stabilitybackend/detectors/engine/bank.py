@@ -11,6 +11,7 @@ from stabilitybackend.stateful import Stateful, fresh
 
 from .base import Detector, Finding, Mark, Point, Row
 from .context import Context
+from .long_past import LongPast
 from .metric_roles import BATCH_SIZE, GRAD_NORM, LR, role_of
 from .row_blocks import RowBlock, RowPlan, rows_in_order
 
@@ -73,6 +74,8 @@ class DetectorBank(Stateful):
     _late_in_a_row: int = 0
     #: Whether a mark came after the newest step: the state is no longer that of this step alone.
     _just_marked: bool = False
+    #: What detectors remember of the whole run, beside their state in the snapshots.
+    _pasts: dict[str, LongPast] = fresh(dict)
     last_step: int = BEFORE_FIRST_STEP
     late_points: int = 0
     failures: dict[str, int] = fresh(dict)
@@ -251,6 +254,8 @@ class DetectorBank(Stateful):
         self.detectors, self.context = detectors, context
         for name, detector in detectors.items():
             detector.context = context
+            if detector.remembers:
+                detector.past = self._pasts.setdefault(name, detector.past)
             detector.configure(self._settings.get(name, {}))
 
     def rewind(self, fork_step: int) -> int:
@@ -318,6 +323,7 @@ class DetectorBank(Stateful):
         """Take some detectors, what they claim, and the snapshots from a bank that was fed the same points."""
         context = other.context if self.detectors.keys() == set(names) else self.context
         context.take_claims(other.context, names, self._factories)
+        self._pasts |= {name: past for name, past in other._pasts.items() if name in names}
         self._adopt({**self.detectors, **{name: other.detectors[name] for name in names}}, context)
         self._snapshots = other._snapshots
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 from stabilitybackend.stateful import Stateful, fresh
 
+from .long_past import LongPast
 from .metric_roles import LOSS, role_of
 
 if TYPE_CHECKING:
@@ -240,10 +241,12 @@ class Detector(Stateful, ABC):
         parameters: what may be set, ``sensitivity`` first. The constructor takes them by name.
         every_rank: whether it gets the points of all ranks. Such a detector judges machines and not the model:
             a rollback does not rewind it, it only gets the mark.
+        remembers: whether it keeps a byte a point of the whole run in ``past``; few do.
         version: of its state. Raise it when an attribute gets another meaning: then it alone judges the past again.
 
     Attributes:
         context: what it may look up beside its points (``context.py``). The bank puts its shared one here.
+        past: what it remembers of the whole run beside its state (``long_past.py``); the bank keeps it.
 
     Args:
         settings: parameters by name; the others have their default.
@@ -257,12 +260,14 @@ class Detector(Stateful, ABC):
     title: ClassVar[str] = ""
     parameters: ClassVar[Mapping[str, Parameter]] = {"sensitivity": SENSITIVITY}
     every_rank: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
 
     def __init__(self, **settings: float) -> None:
         from .context import Context  # the context knows marks, which are part of this contract
 
         super().__init__()
         self.context: Context = Context()
+        self.past = LongPast()
         self.settings: dict[str, float] = {}
         self.configure(settings)
 

@@ -356,7 +356,7 @@ def _size(bank: DetectorBank) -> int:
 def _undeclared(bank: DetectorBank) -> list[tuple[str, str]]:
     """Return the attributes that are no part of the saved state, each with what it shows as."""
     [detector] = bank.detectors.values()
-    kept = fields_of(type(detector)).keys() | {"context", "settings"}
+    kept = fields_of(type(detector)).keys() | {"context", "settings", "past"}
     return [(name, repr(value)) for name, value in vars(detector).items() if name not in kept]
 
 

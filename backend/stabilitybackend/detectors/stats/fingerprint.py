@@ -1,118 +1,211 @@
-"""Recognises batches by the loss alone: what the loss misses its own trend by is a fingerprint of the batch."""
+"""Recognises data by the loss alone: what is new in each value of the loss is a fingerprint of its batch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from operator import mul
+from statistics import NormalDist
+from typing import NamedTuple
 
-from .robust import MEDIAN_ERROR, median
+import numpy as np
+from numpy.typing import NDArray
 
-#: Points whose residuals are taken at once, from the line between the medians of the blocks before and after.
-BLOCK_POINTS = 16
-#: Residuals that are remembered, one byte each: further back nothing is recognised.
-HISTORY_POINTS = 2_048
-#: Residuals that are compared. Two runs on the same data order agree at r >= 0.96 over 50 points, on others below 0.35.
-WINDOW_POINTS = 48
-#: The same data: correlation above this.
-SAME = 0.8
-#: A shorter lag is the structure of the job (alternating sources), not data that comes back.
-LEAST_LAG = 64
-#: Bytes of a residual: 0 is -4 sigmas, 128 is none, 255 just below 4 sigmas.
-STEPS_PER_SIGMA = 32.0
-#: Smallest sigma, as a fraction of the loss: below it there is no noise to recognise anything by.
-NOISE_FLOOR = 5e-4
-#: Part of the window's residuals above 0 that must be above 0 in the past as well, to be looked at closely. At r = 0.9
-#: it is 0.86, by chance 0.5.
-COINCIDENCES = 0.77
-#: Places looked at closely in one search; a curve that agrees with itself at more of them is periodic.
-MAX_PLACES = 12
+from stabilitybackend.detectors.engine.long_past import PAST_BLOCK, LongPast
+from stabilitybackend.stateful import Stateful, fresh
 
-_ABOVE = bytes(1 if byte > 128 else 0 for byte in range(256))
-_ENOUGH = [bytes(1 if byte >= least else 0 for byte in range(256)) for least in range(WINDOW_POINTS + 1)]
+from .innovations import STEPS_PER_SIGMA, ZERO, Innovations
 
-__all__ = ["BLOCK_POINTS", "SAME", "WINDOW_POINTS", "Fingerprints", "correlation", "residuals"]
+#: Points whose signs are compared with those of the whole past: a word of the machine. By chance half of them agree,
+#: at r = 0.8 four fifths. So many must that by chance one place is left, which is looked at closely.
+WORD_POINTS = 64
+#: Windows over which the correlation is taken: short ones see a repetition early, long ones a weak one.
+WINDOWS = (48, 64, 96)
+#: A shorter lag is the structure of the job (alternating sources), not data that comes back; and two windows that
+#: overlap say less than they seem to.
+LEAST_LAG = WORD_POINTS
+#: Chance that a search in a healthy run finds anything: one run of a hundred with 100,000 points would see one hit.
+FALSE_HITS = 1e-6
+#: Places looked at closely in one search, those with the most equal signs.
+MAX_PLACES = 32
+#: Two correlations differ when they lie so many standard errors apart.
+DIFFERS = 3.0
+#: Points back in which the beginning of a repetition is looked for.
+BACK_POINTS = 4_096
+#: Words compared at once, so that they stay in the cache of the machine.
+_WORDS = 65_536
+_NORMAL = NormalDist()
+_MASK = 2**WORD_POINTS - 1
+#: Points of which nothing is known: a smooth curve has no fingerprints.
+_NOTHING = bytes([ZERO]) * WORD_POINTS
+
+__all__ = ["Fingerprints", "Match", "correlation", "sureness"]
 
 
-@dataclass(slots=True)
-class Fingerprints:
-    """The residuals of the newest points of one loss, and the search for the newest of them in the past.
+class Match(NamedTuple):
+    """Where the newest points were met before.
 
-    The search compares signs at all lags at once: signs packed into bytes of two large integers, whose product holds
-    the number of coincidences of every lag in a byte of its own. What remains is compared exactly.
+    Args:
+        lag: distance in points. r: correlation. points: over so many of the newest. sigmas: how far from chance.
+        clear: whether one search is enough to believe it; otherwise the next one has to find the same.
     """
 
-    #: The newest block, which has no residuals yet, and the medians of the three newest ones.
-    _newest: list[float] = field(default_factory=list)
-    _medians: list[float] = field(default_factory=list)
-    _history: bytes = b""
-    #: Noise of the residuals, a mean over some blocks.
-    _sigma: float = 0.0
-    #: First step of each remembered block, oldest first.
-    _steps: list[int] = field(default_factory=list)
+    lag: int
+    r: float
+    points: int
+    sigmas: float
+    clear: bool = False
 
-    def add(self, step: int, block: Sequence[float]) -> None:
-        """Take BLOCK_POINTS finite losses that begin at ``step``."""
-        before, self._newest = self._newest, list(block)
-        medians = self._medians = [*self._medians[-2:], median(block)]
+
+class Fingerprints(Stateful):
+    """The fingerprints of a run's effective path, and the search for the newest of them in all that came before.
+
+    A byte a point goes into the run's long past. A search compares the signs of the newest 64 points with those of
+    every block of the past at once, at all distances, and correlates what is left. How large a correlation must be
+    follows from how many places were compared: the quantile of the normal distribution for Fisher's z.
+    """
+
+    blocks: int = 0
+    _innovations: Innovations = fresh(Innovations)
+    #: First step of each block that was taken and has no fingerprints yet.
+    _steps: list[int] = fresh(list)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words, self._count = np.empty(0, np.uint64), 0
+
+    def add(self, past: LongPast, step: int, block: list[float]) -> None:
+        """Take PAST_BLOCK finite losses that begin at ``step``."""
         self._steps.append(step)
-        if len(medians) < 3:
-            return
-        missed = residuals(before, medians[0], medians[2])
-        sigma = MEDIAN_ERROR * sum(map(abs, missed)) / BLOCK_POINTS
-        self._sigma = 0.75 * self._sigma + 0.25 * sigma if self._sigma else sigma
-        self._history += self._bytes(missed, medians[1])
-        if len(self._history) > HISTORY_POINTS:
-            self._history = self._history[BLOCK_POINTS:]
-            del self._steps[0]
+        known = self._innovations.add(block)
+        for at in range(0, len(known), PAST_BLOCK):
+            past.add(self.blocks, self._steps.pop(0), known[at : at + PAST_BLOCK])
+            self.blocks += 1
 
-    def repeated(self) -> tuple[int, float, int, int] | None:
-        """Return (lag in points, r, first step of the newest window, first step where it was met before), or None."""
-        history = self._history
-        points = len(history)
-        if points < WINDOW_POINTS + LEAST_LAG:
+    def search(self, past: LongPast) -> Match | None:
+        """Return where the newest points were met before, None where nowhere."""
+        end = len(past.data)
+        if end < WORD_POINTS + LEAST_LAG + PAST_BLOCK or past.data.endswith(_NOTHING):
             return None
-        window = history[-WINDOW_POINTS:]
-        bits = window.translate(_ABOVE)
-        ones = bits.count(1)
-        if not WINDOW_POINTS // 4 <= ones <= 3 * WINDOW_POINTS // 4:
+        words = self._signs(past)
+        newest = _packed(past.data[-WORD_POINTS - PAST_BLOCK :])
+        # The last one ends with the newest point.
+        queries = np.array([newest >> at & _MASK for at in range(1, PAST_BLOCK + 1)], np.uint64)
+        most = int(WORD_POINTS / 2 - WORD_POINTS**0.5 / 2 * _NORMAL.inv_cdf(1 - 1 / end))
+        lags: list[tuple[int, int]] = []
+        rows = max(1, _WORDS // len(words))
+        for row in range(0, PAST_BLOCK, rows):
+            differ = np.bitwise_count(words ^ queries[row : row + rows, None])
+            for found in np.flatnonzero(differ <= most).tolist():
+                at, place = divmod(found, len(words))
+                # The query ends some points before the newest, the word with block ``place`` + 3.
+                lag = end - (PAST_BLOCK - 1 - row - at) - (place * PAST_BLOCK + WORD_POINTS)
+                if lag >= LEAST_LAG:
+                    lags.append((int(differ[at, place]), lag))
+        if not lags:
             return None
-        product = int.from_bytes(history.translate(_ABOVE), "little") * int.from_bytes(bits, "big")
-        counts = product.to_bytes(points + WINDOW_POINTS, "little")[WINDOW_POINTS - 1 : points]
-        places = counts.translate(_ENOUGH[math.ceil(COINCIDENCES * ones)])
-        place, looked, best, best_r = places.find(1), 0, -1, SAME
-        own = points - WINDOW_POINTS
-        while 0 <= place < own:
-            looked += 1
-            r = correlation(window, history[place : place + WINDOW_POINTS])
-            if (r > 0.5 and own - place < LEAST_LAG) or looked > MAX_PLACES:
-                return None
-            if r > best_r:
-                best, best_r = place, r
-            place = places.find(1, place + 1)
-        if best < 0:
-            return None
-        return own - best, best_r, self._step_at(own), self._step_at(best)
+        values = np.frombuffer(bytes(past.data), np.uint8)
+        matches = self.at(past, [lag for _, lag in sorted(lags)[:MAX_PLACES]])
+        return _likeliest(matches, values, _NORMAL.inv_cdf(1 - FALSE_HITS / end))
 
-    def _bytes(self, missed: Sequence[float], level: float) -> bytes:
-        if self._sigma <= NOISE_FLOOR * abs(level):
-            return b"\x80" * BLOCK_POINTS
-        scale = STEPS_PER_SIGMA / self._sigma
-        return bytes([128 + int(max(-128.0, min(127.0, miss * scale))) for miss in missed])
+    def goes_on(self, past: LongPast, lag: int) -> bool:
+        """Say whether the newest points still agree with those ``lag`` points earlier."""
+        values = np.frombuffer(past.data, np.uint8)
+        [r] = _correlations(values, [lag], WINDOWS[0])
+        return past.data.endswith(_NOTHING) or sureness(r, WINDOWS[0]) > DIFFERS
 
-    def _step_at(self, place: int) -> int:
-        """Return about the step of a residual: the first step of its block."""
-        blocks = len(self._history) // BLOCK_POINTS
-        # The newest block has no residuals yet: its trend is not known.
-        return self._steps[max(0, len(self._steps) - 1 - blocks + place // BLOCK_POINTS)]
+    def began(self, past: LongPast, lag: int) -> tuple[int, int]:
+        """Return (first step since which the points agree with those ``lag`` earlier, step of those).
+
+        The likeliest change from no correlation to half of today's: Page, Continuous inspection schemes, 1954.
+        """
+        values = (
+            np.frombuffer(bytes(past.data), np.uint8)[-BACK_POINTS - lag :].astype(float) - ZERO
+        ) / STEPS_PER_SIGMA
+        products = values[lag:] * values[:-lag]
+        since = np.cumsum((products - 0.5 * products[-WINDOWS[0] :].mean())[::-1])
+        place = len(past.data) - 1 - int(np.argmax(since))
+        return _step(past, place), _step(past, place - lag)
+
+    def at(self, past: LongPast, lags: Sequence[int]) -> list[Match]:
+        """Return how well the newest points agree with those so many points earlier, over the window that says most.
+
+        Args:
+            lags: each less than the points of the past.
+        """
+        best: list[Match] = []
+        for lag in lags:
+            widths = [points for points in WINDOWS if lag + points <= len(past.data)]
+            first = len(past.data) - max(widths, default=0)
+            now, then = past.data[first:], past.data[first - lag : len(past.data) - lag]
+            rs = [(points, correlation(now[-points:], then[-points:])) for points in widths]
+            matches = [Match(lag, r, points, sureness(r, points)) for points, r in rs]
+            best += [max(matches, key=lambda match: match.sigmas)] if matches else []
+        return best
+
+    def _signs(self, past: LongPast) -> NDArray[np.uint64]:
+        """Return the signs of each four blocks in a row as one word; those of the past are packed once."""
+        count = len(past.steps) - WORD_POINTS // PAST_BLOCK + 1
+        if self._count > count or len(self._words) < count:  # it went back or forgot what was long ago; it grew
+            data = np.frombuffer(bytes(past.data), np.uint8)
+            halves = np.packbits(data >= ZERO, bitorder="little").view(np.uint16)
+            self._words, self._count = np.empty(2 * count, np.uint64), count
+            self._words[:count] = np.lib.stride_tricks.sliding_window_view(halves, 4).copy().view(np.uint64)[:, 0]
+        while self._count < count:
+            last = (self._count + WORD_POINTS // PAST_BLOCK) * PAST_BLOCK
+            self._words[self._count] = _packed(past.data[last - WORD_POINTS : last])
+            self._count += 1
+        return self._words[:count]
 
 
-def residuals(block: Sequence[float], before: float, after: float) -> list[float]:
-    """Return what the values of a block miss the line by that joins the medians of the blocks before and after it."""
-    slope = (after - before) / (2 * BLOCK_POINTS)
-    first = 0.5 * (before + after) - slope * (BLOCK_POINTS - 1) / 2
-    return [value - first - slope * i for i, value in enumerate(block)]
+def _step(past: LongPast, place: int) -> int:
+    """Return the step of a point by its place in the past; between the first steps of blocks they are even."""
+    block, at = divmod(place, PAST_BLOCK)
+    steps = past.steps
+    to = min(block, len(steps) - 2)
+    apart = (steps[to + 1] - steps[to]) / PAST_BLOCK if to >= 0 else 1.0
+    return steps[block] + round(at * apart)
+
+
+def _packed(data: bytes | bytearray) -> int:
+    """Return the signs of fingerprints as bits, those of the first in the lowest."""
+    return int.from_bytes(np.packbits(np.frombuffer(data, np.uint8) >= ZERO, bitorder="little").tobytes(), "little")
+
+
+def _likeliest(matches: Sequence[Match], values: NDArray[np.uint8], least: float) -> Match | None:
+    """Return the match at the shortest lag that is as good as the best; None where a short one is, or all are poor."""
+    best = max(matches, key=lambda match: match.sigmas, default=None)
+    if best is None or best.sigmas < least:
+        return None
+    # Alternating sources agree at short lags as well: this is how the job is made.
+    short = max(_correlations(values, range(2, LEAST_LAG), best.points))
+    if best.sigmas - sureness(short, best.points) < DIFFERS:
+        return None
+    as_good = [match for match in matches if match.sigmas > max(least, best.sigmas - DIFFERS)]
+    nearest = min(as_good, key=lambda match: match.lag)
+    return nearest._replace(clear=nearest.sigmas > least + DIFFERS)
+
+
+def _correlations(values: NDArray[np.uint8], lags: Sequence[int], points: int) -> list[float]:
+    """Return Pearson's r of the newest points with those at each of the lags, 0.0 where one of them does not move."""
+    places = np.arange(len(values) - points, len(values)) - np.array([0, *lags])[:, None]
+    rows = values[places].astype(float)
+    rows -= rows.mean(axis=1, keepdims=True)
+    squares = np.einsum("ij,ij->i", rows, rows)
+    both = rows[1:] @ rows[0]
+    scale = np.sqrt(squares[1:] * squares[0])
+    found: list[float] = np.divide(both, scale, out=np.zeros_like(both), where=scale > 0).tolist()
+    return found
+
+
+def sureness(r: float, points: int) -> float:
+    """Return how many sigmas a correlation of white noise over ``points`` lies from chance: Fisher's z.
+
+    Example:
+        >>> round(sureness(0.8, 64), 2)
+        8.58
+    """
+    return math.atanh(max(-0.9999, min(0.9999, r))) * math.sqrt(points - 3)
 
 
 def correlation(one: Sequence[float], other: Sequence[float]) -> float:

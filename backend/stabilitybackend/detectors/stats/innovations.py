@@ -1,0 +1,96 @@
+"""What is new in each value of a loss: what its own past does not foretell, in sigmas. The batch is what is new."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.stateful import Stateful, fresh
+
+from .levels import quantum
+from .robust import MAD_TO_SIGMA, median
+
+#: Values that the next one is foretold by. Neighbours in unshuffled text correlate over some batches.
+ORDER = 6
+#: Values that the weights are fitted to; nothing is known before there are FIRST_POINTS of them.
+FIT_POINTS, FIRST_POINTS = 256, 64
+#: Values are cut at so many sigmas of their differences around their trend before the fit, and the result at so many.
+FIT_SIGMAS, MOST_SIGMAS = 6.0, 3.0
+#: Bytes of a result: 128 is none, 32 to a sigma.
+ZERO, STEPS_PER_SIGMA = 128, 32.0
+#: Smallest sigma, as a fraction of the loss: below it there is no noise to recognise anything by.
+NOISE_FLOOR = 5e-4
+#: Added to the squares, as a fraction of them: a smooth curve foretells itself in many ways.
+_RIDGE = 1e-6
+
+__all__ = ["STEPS_PER_SIGMA", "ZERO", "Innovations"]
+
+
+class Innovations(Stateful):
+    """Removes from a loss what its own past foretells: trend, and batches that resemble their neighbours.
+
+    An autoregression of order ORDER, fitted by least squares to the newest FIT_POINTS values. What remains is white, so
+    that the correlation of two stretches of it is that of chance unless they saw the same data: this is prewhitening
+    (Box, Jenkins, Reinsel and Ljung, Time Series Analysis, chapter 12.1).
+    """
+
+    _recent: list[float] = fresh(list)
+    #: Of the newest value first, then of the level itself; empty before the first fit.
+    _weights: list[float] = fresh(list)
+    _level: float = 0.0
+    #: Of what remains; 0.0 where that is no more than the steps of the log's numbers.
+    _sigma: float = 0.0
+    _until_fit: int = FIRST_POINTS
+
+    def add(self, block: list[float]) -> bytes:
+        """Take the next finite values and return one byte for each that is known by now: none, these, or the first."""
+        first = not self._weights
+        self._recent += block
+        del self._recent[:-FIT_POINTS]
+        self._until_fit -= len(block)
+        known = b""
+        if not first:
+            known = self._bytes(self._recent[-len(block) - ORDER :])
+        if self._until_fit <= 0:
+            self._fit()
+            self._until_fit = min(len(self._recent), FIT_POINTS // 2)
+            if first:
+                known = bytes([ZERO]) * ORDER + self._bytes(self._recent)
+        return known
+
+    def _fit(self) -> None:
+        values = np.array(self._recent)
+        half, places = len(values) // 2, np.arange(len(values))
+        early, late = median(self._recent[:half]), median(self._recent[half:])
+        line = early + (late - early) / half * (places - half / 2)
+        spread = MAD_TO_SIGMA * median(np.abs(np.diff(values)).tolist()) / 2**0.5
+        self._level = 0.5 * (early + late)
+        flat = line + np.clip(values - line, -FIT_SIGMAS * spread, FIT_SIGMAS * spread) - self._level
+        past, wanted = _past(flat), flat[ORDER:]
+        squares = past.T @ past
+        squares[np.diag_indices(ORDER)] *= 1 + _RIDGE
+        try:
+            weights = np.linalg.solve(squares + 1e-300 * np.eye(ORDER + 1), past.T @ wanted)
+        except np.linalg.LinAlgError:
+            weights = np.zeros(ORDER + 1)
+        missed = wanted - past @ weights
+        sigma = MAD_TO_SIGMA * median(np.abs(missed).tolist())
+        noisy = sigma > max(NOISE_FLOOR * abs(self._level), quantum(self._recent))
+        self._weights, self._sigma = weights.tolist(), sigma if noisy else 0.0
+
+    def _bytes(self, values: list[float]) -> bytes:
+        """Return one byte for each value after the first ORDER ones."""
+        if not self._sigma:
+            return bytes([ZERO]) * (len(values) - ORDER)
+        *weights, constant = self._weights
+        missed = (
+            np.convolve(np.array(values) - self._level, [1.0, *(-weight for weight in weights)], "valid") - constant
+        )
+        sigmas = (missed / self._sigma).clip(-MOST_SIGMAS, MOST_SIGMAS)
+        return bytes((ZERO + np.rint(STEPS_PER_SIGMA * sigmas)).astype(np.uint8))
+
+
+def _past(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each value after the first ORDER ones those before it, the newest first, and 1."""
+    lags = [values[ORDER - lag : len(values) - lag] for lag in range(1, ORDER + 1)]
+    return np.stack([*lags, np.ones(len(values) - ORDER)], axis=1)

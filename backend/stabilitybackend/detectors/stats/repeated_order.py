@@ -1,0 +1,90 @@
+"""Follows a repetition of the data from the search that finds it to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stabilitybackend.detectors.engine.long_past import LongPast
+from stabilitybackend.stateful import Stateful, fresh
+
+from .fingerprint import Fingerprints, Match
+
+#: Searches in a row that have to find the same, and windows in a row without it that end a repetition.
+CONFIRM_SEARCHES = 2
+#: Lags of orders that were reported, newest ones.
+MAX_KNOWN = 16
+
+__all__ = ["RepeatedOrder", "Repetition"]
+
+
+@dataclass(slots=True)
+class Repetition:
+    """A stretch of data that is fed again in its order.
+
+    Args:
+        onset: first step of the repetition. earlier: the step at which that data was first met.
+        lag: distance of the two in points. r: correlation. points: over so many when it was found.
+        seen: step at which it was found.
+        known: whether its lag is a multiple of one that was found before: the next epoch of the same order.
+        lost: windows in a row that did not agree.
+    """
+
+    onset: int
+    earlier: int
+    lag: int
+    r: float
+    points: int
+    seen: int
+    known: bool = False
+    lost: int = 0
+
+    @property
+    def fresh_step(self) -> int:
+        """The step at which the repetition has come to its own beginning: new data follows, or it starts over again."""
+        return self.onset + self.onset - self.earlier
+
+
+class RepeatedOrder(Stateful):
+    """Searches each block of points in all that came before, and follows what it finds until it ends."""
+
+    _prints: Fingerprints = fresh(Fingerprints)
+    _candidate: int | None = None
+    _lags: list[int] = fresh(list)
+    current: Repetition | None = None
+
+    def add(self, past: LongPast, step: int, block: list[float], now_step: int) -> Literal["begins", "ends"] | None:
+        """Take PAST_BLOCK losses that begin at ``step`` and end at ``now_step``; say whether ``current`` changed.
+
+        What has ended is still there until the next call.
+        """
+        if self.current is not None and self.current.lost >= CONFIRM_SEARCHES:
+            self.current = None
+        before = self._prints.blocks
+        self._prints.add(past, step, block)
+        if self._prints.blocks == before:
+            return None
+        if self.current is not None:
+            lost = not self._prints.goes_on(past, self.current.lag)
+            self.current.lost = self.current.lost + 1 if lost else 0
+            return "ends" if self.current.lost >= CONFIRM_SEARCHES else None
+        match = self._prints.search(past)
+        if match is None or not (match.clear or match.lag == self._candidate):
+            self._candidate = None if match is None else match.lag
+            return None
+        self._candidate = None
+        self._begin(past, match, now_step)
+        return "begins"
+
+    def _begin(self, past: LongPast, match: Match, now_step: int) -> None:
+        onset, earlier = self._prints.began(past, match.lag)
+        known = any(_is_multiple(match.lag, lag) for lag in self._lags)
+        self.current = Repetition(onset, earlier, match.lag, match.r, match.points, now_step, known)
+        if not known:
+            self._lags = [*self._lags[-(MAX_KNOWN - 1) :], match.lag]
+
+
+def _is_multiple(lag: int, of: int) -> bool:
+    """Say whether two distances are of epochs of one length, some points more or less."""
+    small, large = sorted((lag, of))
+    return abs(large - small * round(large / small)) <= round(large / small)
