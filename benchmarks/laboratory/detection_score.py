@@ -45,6 +45,7 @@ class Alarm:
 
     Args:
         loud: people are called; a quiet word is only counted where an event is missed otherwise.
+        more: what else was said (onset, peak, recovery, severity, state), for comparisons only.
     """
 
     step: int
@@ -53,6 +54,7 @@ class Alarm:
     dataset: str | None = None
     rank: int | None = None
     loud: bool = True
+    more: str = ""
 
 
 @dataclass

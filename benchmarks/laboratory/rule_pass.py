@@ -17,10 +17,11 @@ import json
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cache
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from detection_score import Alarm
@@ -37,6 +38,8 @@ _GC_THRESHOLD = 200_000
 
 #: Constant or setting -> its value as it would stand in the source.
 Variant = Mapping[str, str]
+#: File below the backend -> lines of it.
+Lines = dict[str, set[int]]
 
 
 class RulePass:
@@ -53,13 +56,20 @@ class RulePass:
         self._processes = processes
         self._cache = cache
         self._frames: list[list[Any]] = []
+        self._lines: list[Lines] | None = None
+        self._usual: list[list[Alarm]] = []
         digest = hashlib.sha256()
         for path in [*sorted(BACKEND.rglob("*.py")), *self._paths]:
             digest.update(path.read_bytes())
         self._digest = digest.hexdigest()
 
-    def judge(self, variants: Sequence[Variant]) -> Iterator[list[list[Alarm]]]:
+    def judge(self, variants: Sequence[Variant], only_readers: bool = False) -> Iterator[list[list[Alarm]]]:
         """Yield for each variant, in their order, what people would have seen of each log.
+
+        Args:
+            variants: of constants and settings; the empty one is the code as it stands.
+            only_readers: judge only the logs that execute a line which reads one of the constants: in the others
+                nothing can change. Takes one slow pass to find out.
 
         Raises:
             ValueError: a constant is not in its file.
@@ -67,25 +77,54 @@ class RulePass:
         for variant in variants:
             check(variant)
         missing = [variant for variant in variants if not self._kept(variant)]
-        fresh = self._judged(missing)
+        if missing and only_readers:
+            (self._usual,) = self.judge([{}])
+            self._lines = self._lines or self._executed()
+        fresh = self._judged(missing, only_readers)
         for variant in variants:
             kept = self._kept(variant)
             yield kept if kept else next(fresh)
 
-    def _judged(self, variants: Sequence[Variant]) -> Iterator[list[list[Alarm]]]:
+    def _judged(self, variants: Sequence[Variant], only_readers: bool) -> Iterator[list[list[Alarm]]]:
         if not variants:
             return
+        every = list(range(len(self._paths)))
+        tasks = [(dict(one), self._readers(one) if only_readers else every) for one in variants]
+        for (variant, places), found in zip(tasks, self._in_forks(_pass, tasks), strict=True):
+            answers = list(self._usual) if only_readers else [[] for _ in every]
+            for place, log in zip(places, found, strict=True):
+                answers[place] = [Alarm(*one) for one in log]
+            if self._cache is not None:
+                self._cache.mkdir(parents=True, exist_ok=True)
+                self._file(variant).write_text(json.dumps([[astuple(one) for one in log] for log in answers]))
+            yield answers
+
+    def _executed(self) -> list[Lines]:
+        """Return for each log the lines of the backend that judging it executes."""
+        file = None if self._cache is None else self._cache / f"{self._digest[:32]}-lines.json"
+        if file is not None and file.exists():
+            return [{name: set(lines) for name, lines in log.items()} for log in json.loads(file.read_text())]
+        lines = list(self._in_forks(_trace, range(len(self._paths))))
+        if file is not None:
+            file.write_text(json.dumps([{name: sorted(several) for name, several in log.items()} for log in lines]))
+        return lines
+
+    def _readers(self, variant: Variant) -> list[int]:
+        assert self._lines is not None
+        wanted = [reads_of(name) for name in variant]
+        if None in wanted:
+            return list(range(len(self._paths)))
+        places = [place for one in wanted if one is not None for place in one]
+        return [at for at, log in enumerate(self._lines) if any(line in log.get(file, ()) for file, line in places)]
+
+    def _in_forks(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
         if not self._frames:
             self._frames = _read(self._paths)
         global _frames
         _frames = self._frames
         gc.freeze()
         with multiprocessing.get_context("fork").Pool(self._processes, maxtasksperchild=1) as pool:
-            for variant, found in zip(variants, pool.imap(_pass, [dict(one) for one in variants]), strict=True):
-                if self._cache is not None:
-                    self._cache.mkdir(parents=True, exist_ok=True)
-                    self._file(variant).write_text(json.dumps(found))
-                yield [[Alarm(*one) for one in log] for log in found]
+            yield from pool.imap(function, tasks)
 
     def _kept(self, variant: Variant) -> list[list[Alarm]]:
         if self._cache is None or not self._file(variant).exists():
@@ -108,24 +147,93 @@ def _read(paths: Sequence[Path]) -> list[list[Any]]:
     return [list(next(iter(read_files([path]))).frames()) for path in paths]
 
 
-def _pass(variant: dict[str, str]) -> list[list[tuple[Any, ...]]]:
-    """Judge all logs in this fork, by a backend of its own."""
+def _pass(task: tuple[dict[str, str], list[int]]) -> list[list[tuple[Any, ...]]]:
+    """Judge some logs in this fork, by a backend of its own."""
+    variant, places = task
+    backtest = _backtest_of(variant)
+    settings: dict[str, dict[str, float]] = {}
+    for name, text in variant.items():
+        if ":" not in name:
+            detector, _, parameter = name.partition(".")
+            settings.setdefault(detector, {})[parameter] = float(text)
+    return [[_said(one) for one in backtest(_frames[place], settings=settings).incidents] for place in places]
+
+
+def _said(incident: Any) -> tuple[Any, ...]:
+    i = incident
+    more = f"{i.onset_step} {i.peak_step} {i.recovered_step} {i.severity} {i.state}"
+    return (i.step, i.kind, i.recovery, i.dataset, i.rank, i.severity in LOUD, more)
+
+
+def _backtest_of(variant: Variant) -> Any:
     gc.set_threshold(_GC_THRESHOLD)
     for name in [name for name in sys.modules if name.partition(".")[0] == "stabilitybackend"]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Replacing({name: text for name, text in variant.items() if ":" in name}))
     from stabilitybackend.backtest.run import backtest
 
-    settings: dict[str, dict[str, float]] = {}
-    for name, text in variant.items():
-        if ":" not in name:
-            detector, _, parameter = name.partition(".")
-            settings.setdefault(detector, {})[parameter] = float(text)
-    answers = []
-    for frames in _frames:
-        found = backtest(frames, settings=settings).incidents
-        answers.append([(i.step, i.kind, i.recovery, i.dataset, i.rank, i.severity in LOUD) for i in found])
-    return answers
+    return backtest
+
+
+def _trace(place: int) -> Lines:
+    """Return the lines of the backend that judging one log executes."""
+    backtest = _backtest_of({})
+    lines: dict[str, set[int]] = {}
+    root = f"{BACKEND}/"
+
+    def enter(frame: FrameType, event: str, argument: Any) -> Any:
+        file = frame.f_code.co_filename
+        if not file.startswith(root):
+            return None
+        mine = lines.setdefault(file.removeprefix(root), set())
+
+        def follow(frame: FrameType, event: str, argument: Any) -> Any:
+            mine.add(frame.f_lineno)
+            return follow
+
+        return follow(frame, event, argument)
+
+    sys.settrace(enter)
+    try:
+        backtest(_frames[place])
+    finally:
+        sys.settrace(None)
+    return lines
+
+
+@cache
+def reads_of(constant: str) -> tuple[tuple[str, int], ...] | None:
+    """Return (file, line) of where a constant is read within functions; None where something is derived from it."""
+    file, colon, name = constant.partition(":")
+    if not colon:
+        return None
+    found: list[tuple[str, int]] = []
+    for path in sorted(BACKEND.rglob("*.py")):
+        place, tree = str(path.relative_to(BACKEND)), ast.parse(path.read_text())
+        known = {name} if place == file else {own for module, own in _imports(tree, name) if module == Path(file).stem}
+        within = {
+            inner
+            for outer in ast.walk(tree)
+            if isinstance(outer, ast.FunctionDef | ast.Lambda)
+            for body in (outer.body if isinstance(outer.body, list) else [outer.body])
+            for inner in ast.walk(body)
+        }
+        for node in ast.walk(tree):
+            for inner in ast.iter_child_nodes(node):
+                if isinstance(inner, ast.Name) and inner.id in known and isinstance(inner.ctx, ast.Load):
+                    if inner not in within:
+                        return None
+                    found += [(place, line) for line in range(getattr(node, "lineno", inner.lineno), inner.lineno + 1)]
+    return tuple(found)
+
+
+def _imports(tree: ast.Module, name: str) -> Iterator[tuple[str, str]]:
+    """Yield (last part of the module, name here) of each import of ``name``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                if alias.name == name:
+                    yield node.module.rpartition(".")[2], alias.asname or name
 
 
 def check(variant: Variant) -> None:

@@ -108,3 +108,30 @@ def test_a_constant_that_is_not_there_is_refused(cross: ModuleType) -> None:
 
     with pytest.raises(ValueError, match="has no constant NOT_THERE"):
         rule_pass.check({"detectors/stats/baseline.py:NOT_THERE": "1"})
+
+
+@pytest.mark.parametrize(
+    ("value", "less", "more"),
+    [
+        ("2", "1", "3"),
+        ("10", "7", "14"),
+        ("0.5", "0.35", "0.7"),
+        ("(1, 4.0)", "(0, 2.8)", "(2, 5.6)"),
+        ("2 * 8", "11", "22"),
+    ],
+)
+def test_a_constant_is_tried_smaller_and_larger_and_an_integer_moves_by_one_at_least(
+    cross: ModuleType, value: str, less: str, more: str
+) -> None:
+    scaled = importlib.import_module("constant_worth").scaled
+
+    assert [scaled(value, factor) for factor in (0.7, 1.4)] == [less, more]
+
+
+def test_only_logs_that_run_a_line_which_reads_the_constant_are_judged_again(cross: ModuleType) -> None:
+    reads_of = importlib.import_module("rule_pass").reads_of
+
+    assert reads_of("detectors/plateau.py:NOT_READ") == ()
+    assert {file for file, _ in reads_of("detectors/stats/baseline.py:RELATIVE_FLOOR")} == {
+        "detectors/stats/baseline.py"
+    }
