@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from .engine.base import Event
 from .stats.robust import median
@@ -21,7 +22,7 @@ TAIL = 0.1
 WARM_UP_POINTS = 16
 #: Slow blocks that an event has at least. One alone is a checkpoint that takes long.
 CONFIRM_BLOCKS = 2
-#: A slow-down has this part of its height from the first. Half a minute of a slow ramp has less.
+#: A slow-down comes at once: this part of its height within two blocks. What grows over many has less.
 SUDDEN_PART = 0.75
 #: A slow stretch is reported when it lasted so long and lost so much of the job's time, seconds: another program that
 #: takes the processor for a while, or a neighbour's checkpoint, is nobody's business.
@@ -85,6 +86,11 @@ class PaceTrack:
         level = self.level()
         return None if level is None else self.cost() / level - 1
 
+    def took_s(self) -> float:
+        """Return how long the block took without pauses, seconds."""
+        times = [time for _, _, time in self.points]
+        return len(times) * max(0.0, median([after - before for before, after in pairwise(times)]))
+
     def close(self) -> None:
         """End the block; whether it was a usual one is decided later."""
         self.since.append(self.cost())
@@ -113,9 +119,10 @@ class SlowStretch(Event):
         spread: how far usual blocks lie apart, as a fraction of it.
 
     Attributes:
-        lasted_s: from the onset to the end of the newest slow block, seconds.
+        lasted_s, lost_s: how long its slow blocks took without pauses, and how much of that was lost, seconds; 0.0
+            where points have no time.
         blocks, cost: how many slow ones, and the sum of their rises: what it cost, in blocks of usual length.
-        early, peak: the largest rise of its first two blocks (one is slow from begin to end), and of all.
+        jump: the most that a block cost more than one of the two before it, as a fraction of the usual cost.
         back: first step of the usual blocks in a row at its end; usual: how many these are.
         told, told_lost_s: whether it was reported, and with how many lost seconds.
         also: the other metric that shows it.
@@ -125,10 +132,10 @@ class SlowStretch(Event):
     level: float
     spread: float
     lasted_s: float = 0.0
+    lost_s: float = 0.0
     blocks: int = 0
     cost: float = 0.0
-    early: float = 0.0
-    peak: float = 0.0
+    jump: float = 0.0
     back: int = -1
     usual: int = 0
     told: bool = False
@@ -140,32 +147,26 @@ class SlowStretch(Event):
         """By what fraction a step takes longer, over the slow blocks."""
         return self.cost / self.blocks
 
-    def add(self, rise: float, time: float) -> None:
-        """Count a slow block that ended at ``time``, unix seconds."""
-        self.lasted_s = max(0.0, time - self.onset_time)
+    def add(self, rise: float, jump: float, took_s: float) -> None:
+        """Count a slow block that took so many seconds without pauses, 0.0 where points have no time."""
+        self.lasted_s += took_s
+        self.lost_s += took_s * rise / (1 + rise)
         self.blocks += 1
         self.cost += rise
-        self.peak = max(self.peak, rise)
-        if self.blocks <= CONFIRM_BLOCKS:
-            self.early = self.peak
+        self.jump = max(self.jump, jump)
 
     @property
-    def lost_s(self) -> float:
-        """How much of the job's time it cost, seconds; 0.0 where points have no time."""
-        return self.lasted_s * self.rise / (1 + self.rise)
+    def sudden(self) -> bool:
+        """Whether it came at once, and not as a speed does that wears off (growing sequences, a filling cache)."""
+        return self.jump >= SUDDEN_PART * self.rise
 
     @property
     def matters(self) -> bool:
         """Whether it stands out, and lasted and lost enough to be reported.
 
-        It does when it was above the spread of the past from the first and is about as slow now: a speed that wears off
-        (growing sequences, a filling cache) is not.
+        It stands out when it came at once, and is further up than the usual blocks lie apart.
         """
-        if (
-            self.blocks < CONFIRM_BLOCKS
-            or min(self.early, self.rise) <= self.spread
-            or self.early < SUDDEN_PART * self.peak
-        ):
+        if self.blocks < CONFIRM_BLOCKS or not self.sudden or min(self.jump, self.rise) <= self.spread:
             return False
         if not self.lasted_s:
             return self.blocks >= LEAST_SLOW_BLOCKS

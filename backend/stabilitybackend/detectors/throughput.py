@@ -37,11 +37,11 @@ class ThroughputDetector(Detector):
 
     Idea: points are judged in blocks of eight and of four seconds at least, by their median, so that single slow
     steps (checkpoints, evaluations, a pause) never count. The usual cost of a step is the median of the last 32
-    blocks. A stretch of blocks above it is an event when it lasted 30 s, lost 10 s of the job's time, was above the
-    spread of the usual blocks from the first, and cost twice what the run's own past had: the second worst of the
-    newest 64 stretches that went by themselves. Where a speed and a step time are logged both have to show it. From
-    a fifth more time per step on it is an alarm, from a tenth on a note (``info``). It recovers after two usual
-    blocks; after 32 slow ones and 10 minutes the new speed is accepted.
+    blocks. A stretch of blocks above it is an event when it lasted 30 s, lost 10 s of the job's time, came at once and
+    further up than the usual blocks lie apart, and cost twice what the run's own past had: the second worst of the
+    newest 64 stretches that went by themselves. Where a speed and a step time are logged both have to show it. From a
+    fifth more time per step on it is an alarm, from a tenth on a note (``info``). It recovers after two usual blocks;
+    after 32 slow ones and 10 minutes the new speed is accepted.
 
     Args:
         slower: how much slower counts, as a fraction of the time of a step.
@@ -76,6 +76,8 @@ class ThroughputDetector(Detector):
     _tracks: dict[str, PaceTrack] = fresh(dict)
     #: Step and time of the newest point of a speed.
     _last: tuple[int, float] = (-1, math.inf)
+    #: The rises of the newest two blocks.
+    _rises: deque[float] = fresh(deque, [0.0], maxlen=2)
     _stretch: SlowStretch | None = None
     #: What the newest stretches cost that went by themselves, in blocks of usual length.
     _went: deque[float] = fresh(deque, maxlen=REMEMBERED)
@@ -149,12 +151,13 @@ class ThroughputDetector(Detector):
         elif rise > self._note / 2:
             if stretch is None:
                 stretch = self._begin(tracks, step, time)
-            stretch.add(rise, time)
+            stretch.add(rise, rise - min(self._rises), full.took_s())
             found = self._slow(stretch, step)
         elif stretch is not None:
             stretch.usual, stretch.back = stretch.usual + 1, begin if not stretch.usual else stretch.back
             if stretch.usual == BACK_BLOCKS:
                 found = self._over("recovered", step)
+        self._rises.append(rise)
         for track in tracks:
             track.close()
             if self._stretch is None:
@@ -175,7 +178,7 @@ class ThroughputDetector(Detector):
         stretch.usual = 0
         if stretch.blocks >= USUAL_BLOCKS and not (stretch.told and 0 < stretch.lasted_s < ACCEPT_S):
             return self._over("resolved", step)
-        worse = stretch.severity == "info" and stretch.rise >= self._alarm
+        worse = stretch.severity == "info" and stretch.rise >= self._alarm and stretch.sudden
         if not stretch.told:
             news = stretch.rise >= self._note and stretch.cost > self._usual_cost() and stretch.matters
         else:
