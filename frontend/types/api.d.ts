@@ -859,6 +859,14 @@ export interface Resume {
   world_after: number;
 }
 
+/** What a resume was, in short: for its mark on the timeline. */
+export interface ResumeGrade {
+  verdict: "identical" | "not_comparable" | "other_data" | "other_order" | "repeated" | "same_data" | "skipped";
+  grade: "differs" | "good" | "unknown" | "wrong";
+  text: string;
+  settled: boolean;
+}
+
 /** Newest first; ``left_out``: older ones that are no longer kept. */
 export interface Resumes {
   resumes: Resume[];
@@ -925,6 +933,7 @@ export interface Rollback {
  *     downtime_s: null when the job ended without a new row.
  *     batches_skipped: null where some were ordered and the job reported nothing.
  *     undone: a person undid the segment: listed, and not counted.
+ *     resume: whether the job came back as it was, null where that is not kept.
  */
 export interface RollbackCost {
   segment: number;
@@ -946,6 +955,7 @@ export interface RollbackCost {
   incidents: string[];
   undone: boolean;
   notes: string[];
+  resume: ResumeGrade | null;
 }
 
 /**

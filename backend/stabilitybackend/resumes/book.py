@@ -19,7 +19,7 @@ from stabilitybackend.resumes.branches import Branches, BranchReader, left_head
 from stabilitybackend.resumes.overlap import EARLY_POINTS, MAX_POINTS, Overlap, measure
 from stabilitybackend.resumes.parts import parts_of
 from stabilitybackend.resumes.verdict import check_skip, grade_of, sentence_of, verdict_of, wrongs_of
-from stabilitybackend.schema.resumes import Determinism, Resume, Resumes, Shift
+from stabilitybackend.schema.resumes import Determinism, Resume, ResumeGrade, Resumes, Shift
 from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["BY_RESUMES", "MAX_RESUMES", "ResumeBook"]
@@ -234,9 +234,10 @@ class ResumeBook(Stateful):
         """Return the resumes as the API has them."""
         return Resumes(self._resumes[::-1], self.determinism(), self._left_out)
 
-    def of_segment(self, segment: int) -> Resume | None:
-        """Return the resume that began a segment, None where it is not kept."""
-        return next((one for one in self._resumes if one.segment == segment), None)
+    def grades(self) -> dict[int, ResumeGrade]:
+        """Return segment -> what the resume was that began it, as far as they are kept."""
+        began = (one for one in reversed(self._resumes))  # one process may go on where another began the segment
+        return {one.segment: ResumeGrade(one.verdict, one.grade, one.text, one.settled) for one in began}
 
     def determinism(self) -> Determinism:
         """Return whether this job gives the same numbers again, as far as its resumes show it."""

@@ -141,7 +141,8 @@ def sentence_of(seen: Overlap | None, verdict: ResumeVerdict, skip: SkipCheck | 
         text += f" The {skip.batches} batches were skipped: {skip.why}."
     elif skip is not None and skip.known == "not_seen":
         text += f" Whether {skip.batches} batches were skipped is not known: {skip.why}."
-    return text + "".join(f" Wrong: {wrong}." for wrong in wrongs)
+    shown = wrongs[1:] if verdict == "repeated" and wrongs else wrongs  # the first one is the verdict
+    return text + "".join(f" Wrong: {wrong}." for wrong in shown)
 
 
 def _verdict_text(seen: Overlap | None, verdict: ResumeVerdict) -> str:

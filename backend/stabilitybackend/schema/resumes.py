@@ -15,6 +15,7 @@ __all__ = [
     "Part",
     "PartSeen",
     "Resume",
+    "ResumeGrade",
     "ResumeVerdict",
     "Resumes",
     "Shift",
@@ -146,6 +147,15 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
     def first_difference(self) -> int | None:
         """The first common step at which the loss is not bit-equal."""
         return next((one.first_difference for one in self.metrics if one.metric == self.loss), None)
+
+
+class ResumeGrade(msgspec.Struct, frozen=True):
+    """What a resume was, in short: for its mark on the timeline."""
+
+    verdict: ResumeVerdict
+    grade: Grade
+    text: str
+    settled: bool
 
 
 class Determinism(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from stabilitybackend.schema.lineage import Cause
+from stabilitybackend.schema.resumes import ResumeGrade
 
 __all__ = ["RollbackCost", "RollbackCostTotals", "RollbackCosts"]
 
@@ -19,6 +20,7 @@ class RollbackCost(msgspec.Struct):
         downtime_s: null when the job ended without a new row.
         batches_skipped: null where some were ordered and the job reported nothing.
         undone: a person undid the segment: listed, and not counted.
+        resume: whether the job came back as it was, null where that is not kept.
     """
 
     segment: int
@@ -40,6 +42,7 @@ class RollbackCost(msgspec.Struct):
     incidents: list[str]
     undone: bool
     notes: list[str]
+    resume: ResumeGrade | None = None
 
 
 class RollbackCostTotals(msgspec.Struct):

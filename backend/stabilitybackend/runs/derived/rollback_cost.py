@@ -37,12 +37,19 @@ def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts
     )
     heads = [segment for _, segment in state.fold.heads]
     incidents = state.incidents.all()
+    grades = state.resumes.grades()
 
     def times(segment: int, step: int | None) -> float | None:
         key, facts = keys.get(segment), segments[segment]
         return None if key is None or not facts.points else found.time(view, key, facts, step)
 
-    return lambda: RollbackCosts(*rollback_costs(segments, heads, times, incidents, job), view.problems)
+    def costs() -> RollbackCosts:
+        rollbacks, totals = rollback_costs(segments, heads, times, incidents, job)
+        for one in rollbacks:
+            one.resume = grades.get(one.segment)
+        return RollbackCosts(rollbacks, totals, view.problems)
+
+    return costs
 
 
 def _gpus(state: RunState) -> int | None:

@@ -11,9 +11,17 @@ const LISTED = 12;
 /** Characters of a reason in that list. */
 const REASON = 60;
 
+/** Grade of a resume -> its mark behind a flag's label, and the colour of the flag; the others have neither. */
+const GRADES = { good: ["✓", "accent"], differs: ["≠", "warning"], wrong: ["!", "critical"] };
+/** From the least to the worst. */
+const WORSE = ["good", "differs", "wrong"];
+
+/** The worst grade of some forks, undefined where none is known. */
+const worstOf = (forks) => WORSE.findLast((grade) => forks.some((fork) => fork.resume?.grade === grade));
+
 /** What a flag of several says: `R1–R10` where they follow each other, else how many they are. */
 function groupLabel(forks) {
-  if (forks.length === 1) return forks[0].label;
+  if (forks.length === 1) return [forks[0].label, GRADES[worstOf(forks)]?.[0]].filter(Boolean).join(" ");
   const letter = forks[0].label.charAt(0);
   const numbers = forks.map((fork) => Number(fork.label.slice(1))).sort((a, b) => a - b);
   const row =
@@ -53,6 +61,7 @@ function details(fork) {
     changed(segment),
     segment.issuer ? `by ${segment.issuer}` : segment.cause === "declared" ? "by the job itself" : "",
     segment.created ? clock(segment.created) : "",
+    fork.resume?.text || "",
   ];
   const title = `${fork.label}: ${segment.cause === "restart" ? "restarted from" : "rolled back to"} step ${formatCount(fork.step)}`;
   return [[title, ""], ...plain.filter(Boolean).map((words) => ["", words])];
@@ -104,7 +113,7 @@ export function flags(forks, colors, range, width, { place, forkAt } = onSteps) 
       color: colors["accent-ink"],
       align: "center",
       size: 10,
-      fill: colors.accent,
+      fill: colors[GRADES[worstOf(group.forks)]?.[1] ?? "accent"],
       tip: tipOf(group.forks),
     });
   // The newest first: of two numbers that would stand on each other the older one is left out.

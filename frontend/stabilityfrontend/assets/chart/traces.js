@@ -191,8 +191,8 @@ export function layered(bands) {
 }
 
 /**
- * The forks of a run, oldest first: `{step, label, segment, discarded, deadEnd}`. `lost`: segment -> its
- * RollbackCost, which says what a fork discarded; 0 and null of one that has none yet.
+ * The forks of a run, oldest first: `{step, label, segment, discarded, deadEnd, resume}`. `lost`: segment -> its
+ * RollbackCost, which says what a fork discarded and what the resume was; 0 and null of one that has none yet.
  */
 export function forks(segments, lost) {
   const forked = [...segments.values()].filter((segment) => segment.label).sort((a, b) => a.id - b.id);
@@ -204,6 +204,7 @@ export function forks(segments, lost) {
       segment,
       deadEnd: booked ? booked.last_dead_step : null,
       discarded: booked ? booked.steps_lost : 0,
+      resume: booked?.resume ?? null,
     };
   });
 }

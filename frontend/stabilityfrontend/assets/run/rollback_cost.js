@@ -22,7 +22,9 @@ export class RollbackCosts {
       if (page.gone) return;
       const before = this.lost;
       this.answer = answer;
-      this.lost = JSON.stringify(answer.rollbacks.map((one) => [one.segment, one.steps_lost, one.last_dead_step]));
+      this.lost = JSON.stringify(
+        answer.rollbacks.map((one) => [one.segment, one.steps_lost, one.last_dead_step, one.resume]),
+      );
       if (this.lost !== before) {
         page.forksChanged();
         page.board.markAll();

@@ -1,0 +1,97 @@
+"""The table of resumes: one row each, and the mark of its fork on the timeline, in both themes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.gateway_stack import log_frames
+from support.ports import free_port
+from support.processes import Server
+from support.resumed_job import Resumed
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+#: Where pictures go, where somebody wants to see the pages.
+FOLDER = os.environ.get("STABILITY_SCREENSHOTS")
+FLAGS = "() => (window.stability?.page?.focus?.plot.flags || []).map(({ label }) => label.words)"
+
+
+def several() -> Resumed:
+    """A run that came back well, with a skip that was not done, with batches again, and in another order."""
+    made = Resumed()
+    made.train(1, 300)
+    made.back(240, "d-1", lr_scale=0.5)
+    made.train(241, 420, lr=lambda step: 1.5e-4 * (1 - step / 2_000), numerics=0.003)
+    made.back(360, "d-2", skip_batches=30)
+    made.train(361, 600, numerics=0.003, lr=lambda step: 1.5e-4 * (1 - step / 2_000))
+    made.another_process(world_size=2)
+    made.train(561, 760, lambda step: step - 500, lr=lambda step: 1.5e-4 * (1 - step / 2_000))
+    made.back(700, "d-3")
+    made.train(701, 900, lr=lambda step: 1.5e-4 * (1 - step / 2_000))
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    none, one = Resumed(), Resumed()
+    none.train(1, 200)
+    one.train(1, 300)
+    one.back(200)
+    one.train(201, 400)
+    with Server(tmp_path_factory.mktemp("resumes") / "data", free_port()) as server:
+        for run, made in (("none", none), ("one", one), ("several", several())):
+            log_frames(server.url, *made.frames, run_id=run)
+        server.wait_for("/runs/several", lambda run: run["last_step"] == 900, "the run is there")
+        yield server
+
+
+def shown(page: Page, name: str) -> None:
+    if FOLDER:
+        page.locator("#resumes, .part:has-text('No resume')").last.scroll_into_view_if_needed()
+        page.wait_for_timeout(600)
+        page.screenshot(path=str(Path(FOLDER) / f"{name}.png"))
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_a_row_has_the_verdict_six_parts_and_a_link_to_its_steps(
+    server: Server, open_page: OpenPage, scheme: str
+) -> None:
+    page = open_page(f"{server.url}/runs/several", scheme=scheme, width=1440, height=900)
+    page.wait_for_selector("#resumes tbody tr")
+    rows = page.locator("#resumes tr[data-resume]")
+    verdicts = [(row.get_attribute("data-verdict"), row.get_attribute("data-grade")) for row in rows.all()]
+    assert verdicts == [
+        ("other_order", "differs"),
+        ("repeated", "wrong"),
+        ("same_data", "wrong"),
+        ("same_data", "good"),
+    ]
+    assert rows.nth(3).locator(".came-back").all_text_contents()[2] == "≠ different"
+    assert rows.nth(3).locator(".came-back.ordered").count() == 1
+    assert "not skipped" in rows.nth(2).inner_text()
+    assert "30 batches were to be skipped" in page.locator("#resumes .in-words").nth(2).inner_text()
+    wait_until(lambda: page.evaluate(FLAGS) == ["R1 ✓", "R2 !", "S1 !", "R3 ≠"], 30, "the flags have their grades")
+    shown(page, f"resumes-{scheme}")
+    page.click("#resumes .flag >> nth=3")
+    wait_until(lambda: "from=" in page.url, 10, "the chart shows its steps")
+
+
+def test_an_exact_replay_reports_that_the_job_is_deterministic(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/one", scheme="dark", width=1440, height=900)
+    page.wait_for_selector("#resumes tbody tr[data-verdict=identical]")
+    assert "100 losses again, bit for bit" in page.inner_text("[data-determinism=equal]")
+    shown(page, "resume-one-dark")
+
+
+def test_without_a_resume_the_panel_says_what_will_be_there(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/none", scheme="light", width=1440, height=900)
+    wait_until(lambda: "No resume so far" in page.inner_text("#run-main"), 30, "the panel is there")
+    shown(page, "resume-none-light")
