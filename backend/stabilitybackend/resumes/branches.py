@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.points.store import RunStore
 
-__all__ = ["BranchReader", "Branches", "Curve", "comparable", "left_head"]
+__all__ = ["BranchReader", "Branches", "Curve", "comparable", "left_head", "lr_scale"]
 
 #: Steps of a curve before the fork that are read at most, in points of the new branch's stride; further back nothing is
 #: recognised. Reading and comparing them takes a few milliseconds.
@@ -83,6 +84,24 @@ class Branches:
         """Return the ranges from the root to a segment."""
         return self.run.fold.tree.path(head)
 
+    def rates(self) -> list[float]:
+        """Return what the new learning rate may be in old ones at the same step, by all that was ordered on both paths.
+
+        A job may multiply the rate that it has, that of the checkpoint, or that of its schedule.
+        """
+        new = self._scales(self.new)
+        old = [1.0] if self.old is None else self._scales(self.old)
+        return list(dict.fromkeys([math.prod(new) / math.prod(old), new[-1] / old[-1], self._own_scale()]))
+
+    def _own_scale(self) -> float:
+        segment = self.run.fold.tree[self.new]
+        return lr_scale(segment.changes) if segment.fork_step == self.fork_step else 1.0
+
+    def _scales(self, head: int) -> list[float]:
+        tree = self.run.fold.tree
+        found = [lr_scale(tree[part.segment].changes) for part in tree.path(head)]
+        return [scale for scale in found if scale != 1] or [1.0]
+
     def before(self, metric: str, stride: int) -> Curve:
         """Return what both branches share, its newest part."""
         first = max(0, self.fork_step - HISTORY_POINTS * stride)
@@ -127,6 +146,13 @@ def comparable(metrics: Iterable[str]) -> tuple[str | None, list[str]]:
     known = [name for name in names if name != loss and not _of_machine(name)]
     known.sort(key=lambda name: (not (dataset_of(name) or role_of(name) or name.startswith("ratio/")), name))
     return loss, ([] if loss is None else [loss]) + known[:MAX_METRICS]
+
+
+def lr_scale(declared: Mapping[str, object]) -> float:
+    """Return by what the learning rate was to be multiplied, 1 where nothing was declared."""
+    scale = declared.get("lr_scale")
+    good = isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < math.inf
+    return float(scale) if good and isinstance(scale, int | float) else 1.0
 
 
 def left_head(fold: LineageFold, segment: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ class Overlap:
         same: the loss residuals at the same steps; elsewhere: the best other place; ordered: at the declared one.
         plain_epochs: the old path had repeated itself at the distance of ``elsewhere`` before the fork as well.
         ids: batch ids, None where the job reports none.
+        rates: what the learning rate may be, in that of the old branch, by all that was ordered.
         curves: metric -> its values on both branches at common steps: (steps, old, new).
     """
 
@@ -53,6 +54,7 @@ class Overlap:
     ordered: Agreement | None
     plain_epochs: bool
     ids: IdsCompared | None
+    rates: Sequence[float]
     curves: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]
     declared: Mapping[str, Any]
 
@@ -120,6 +122,7 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
         ordered=ordered,
         plain_epochs=plain,
         ids=compare_ids(branches),
+        rates=branches.rates(),
         curves=curves,
         declared=declared,
     )

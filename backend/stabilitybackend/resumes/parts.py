@@ -8,11 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, role_of
+from stabilitybackend.resumes.branches import lr_scale
 from stabilitybackend.resumes.overlap import EARLY_POINTS, Overlap
 from stabilitybackend.resumes.residuals import SAME_R
 from stabilitybackend.schema.resumes import PARTS, Known, Part, PartSeen, ResumeVerdict
 
-__all__ = ["RATE_POINTS", "lr_ratio", "lr_scale", "mixture_of", "parts_of"]
+__all__ = ["RATE_POINTS", "lr_ratio", "mixture_of", "parts_of"]
 
 #: The same within numerics: a first difference of this part of the batch noise. bfloat16 rounds each value by up to
 #: 2**-9; the mean over some thousand tokens differs by far less, other weights by far more.
@@ -48,13 +49,6 @@ def parts_of(seen: Overlap | None, verdict: ResumeVerdict) -> list[PartSeen]:
         "mixture": lambda seen, verdict: mixture_of(seen),
     }
     return [rules[part](seen, verdict) for part in PARTS]
-
-
-def lr_scale(declared: object) -> float:
-    """Return by what the learning rate was to be multiplied, 1 where nothing was declared."""
-    scale = declared.get("lr_scale") if isinstance(declared, dict) else None
-    good = isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < math.inf
-    return float(scale) if good and scale is not None else 1.0
 
 
 def lr_ratio(seen: Overlap) -> tuple[float, int, bool] | None:
@@ -110,7 +104,7 @@ def _optimizer(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
         why = f"the losses of the first {seen.equal} steps are bit-equal, so were the updates between them"
         return PartSeen("optimizer", "equal", why)
     rate = lr_ratio(seen)
-    changed = lr_scale(dict(seen.declared)) != 1 or (rate is not None and not rate[2])
+    changed = lr_scale(seen.declared) != 1 or (rate is not None and not rate[2])
     if not seen.surely_equal or len(seen.common) < 2:
         return PartSeen("optimizer", "not_seen", "shows only where the first loss after the fork is bit-equal")
     if changed:
@@ -130,18 +124,17 @@ def _optimizer(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
 
 
 def _rate(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
-    rate, scale = lr_ratio(seen), lr_scale(dict(seen.declared))
+    rate, scale = lr_ratio(seen), lr_scale(seen.declared)
     if rate is None:
         return PartSeen("learning_rate", "not_seen", "it is not logged on both branches")
     ratio, points, equal = rate
     at = f"at {points} common {'step' if points == 1 else 'steps'}"
-    if scale != 1 and abs(ratio / scale - 1) <= RATE_NEAR:
-        return PartSeen("learning_rate", "different", f"times {ratio:.4g} {at}, as ordered", ordered=True)
-    if scale != 1:
-        return PartSeen("learning_rate", "different", f"times {ratio:.4g} {at}; times {scale:.4g} was ordered")
-    if equal:
+    if scale == 1 and equal:
         return PartSeen("learning_rate", "equal", f"the same {at}")
-    return PartSeen("learning_rate", "different", f"times {ratio:.4g} {at}; nobody declared a change")
+    if any(abs(ratio / expected - 1) <= RATE_NEAR for expected in seen.rates if expected != 1 or scale != 1):
+        return PartSeen("learning_rate", "different", f"times {ratio:.4g} {at}, as ordered", ordered=True)
+    declared = f"times {scale:.4g} was ordered" if scale != 1 else "nobody declared a change"
+    return PartSeen("learning_rate", "different", f"times {ratio:.4g} {at}; {declared}")
 
 
 def _rng(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stabilitybackend.resumes.branches import lr_scale
 from stabilitybackend.resumes.overlap import Overlap
-from stabilitybackend.resumes.parts import RATE_NEAR, RATE_POINTS, lr_ratio, lr_scale, mixture_of
+from stabilitybackend.resumes.parts import RATE_NEAR, RATE_POINTS, lr_ratio, mixture_of
 from stabilitybackend.resumes.residuals import LEAST_POINTS, SAME_R, Agreement
 from stabilitybackend.schema.resumes import Grade, PartSeen, ResumeVerdict, SkipCheck
 
@@ -114,13 +115,13 @@ def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, skip: SkipCheck | No
             )
     if skip is not None and skip.known == "different":
         wrong.append(f"{skip.batches} batches were to be skipped: {skip.why}")
-    rate, scale = lr_ratio(seen), lr_scale(dict(seen.declared))
+    rate, scale = lr_ratio(seen), lr_scale(seen.declared)
     excused = any(name != "lr_scale" and ("lr" in name or "learning" in name) for name in seen.declared)
     if rate is not None and rate[1] >= RATE_POINTS and not excused:
         ratio, points, _ = rate
-        if not 1 / RATE_OFF < ratio / scale < RATE_OFF:
+        if not any(1 / RATE_OFF < ratio / expected < RATE_OFF for expected in seen.rates):
             wrong.append(f"the learning rate is {ratio / scale:.3g} times what it was to be at {points} common steps")
-        elif abs(scale - 1) > RATE_NEAR and abs(ratio - 1) <= RATE_NEAR:
+        elif abs(ratio - 1) <= RATE_NEAR < min(abs(expected - 1) for expected in seen.rates):
             wrong.append(f"the learning rate was to be times {scale:g} and is the old one at {points} common steps")
     return wrong
 

@@ -155,6 +155,20 @@ def test_the_rate_is_held_against_what_was_ordered(
     assert len(incidents(made)) == found
 
 
+@pytest.mark.parametrize(
+    ("to_step", "times"),
+    [(280, 0.5), (280, 0.25), (150, 0.5)],
+    ids=["of the schedule", "of the rate that it has", "of a checkpoint from before the first change"],
+)
+def test_a_second_scale_of_the_rate_may_be_of_the_schedule_or_of_what_there_was(to_step: int, times: float) -> None:
+    made = job()
+    made.back(200, "d-1", lr_scale=0.5)
+    made.train(201, 340, lr=lambda step: 0.5 * 3e-4 * (1 - step / 2_000))
+    made.back(to_step, "d-2", lr_scale=0.5)
+    made.train(to_step + 1, 400, lr=lambda step: times * 3e-4 * (1 - step / 2_000))
+    assert (newest(made.frames).grade, known(newest(made.frames))["learning_rate"]) == ("good", "different*")
+
+
 def test_batch_ids_tell_another_order_from_other_data() -> None:
     shuffled, other = job(ids=True), job(ids=True)
     order = list(range(201, 301))
