@@ -102,7 +102,7 @@ export interface CommandRequest {
   kind: "rollback" | "restart" | "dump_stacks" | "task";
   /** step of a checkpoint: training goes on from the step after it */
   to_step?: number | null;
-  /** factor on the learning rate, (0, 10] */
+  /** factor on what the schedule of the restored checkpoint gives, (0, 10] */
   lr_scale?: number | null;
   /** new seed of the data order */
   seed?: number | null;
@@ -575,7 +575,9 @@ export interface Offences {
  * Attributes:
  *     incident_id, onset_step: the incident that it goes back for, null for none.
  *     to_step: null where no checkpoint is from before the onset.
- *     skip_batches: reaches to the newest step at least, so it grows with the run.
+ *     skip_batches: those right behind the checkpoint; it reaches to the newest step at least, so it grows with the
+ *         run. null: the data are not the cause. skip_range: steps of the batches under suspicion, inclusive.
+ *     lr_scale: factor on the rate that the schedule of the restored checkpoint gives.
  *     cannot: what the job does not promise to change, and why; nothing of that is suggested.
  *     checkpoints: the newest 40 that can be used, and the suggested one.
  */
@@ -584,6 +586,7 @@ export interface Offer {
   onset_step: number | null;
   to_step: number | null;
   skip_batches: number | null;
+  skip_range: number[] | null;
   lr_scale: number | null;
   reseed: boolean;
   cannot: Record<string, string>;
@@ -1210,6 +1213,7 @@ export interface ServedKind {
   blames: "" | "known" | "suspect";
   curable: boolean;
   damaging: boolean;
+  leads: boolean;
   by_dataset: boolean;
   compared: boolean;
   since: string;
@@ -1449,9 +1453,13 @@ export interface StuckCollective {
  *
  * Attributes:
  *     to_step: the checkpoint of a rollback; beside another action where one should go if it comes to that.
- *     skip_batches, skip_range: what it leaves out behind that step; the range is inclusive.
- *     lr_scale: what the learning rate is multiplied with. reseed: go on with a new seed.
- *     wait_steps: how long to wait first, steps from the onset on.
+ *     skip_range: steps whose batches are left out, inclusive: from the first bad one on; null: the data are good.
+ *     skip_batches: how many that are for a job that can only leave out those right behind the checkpoint.
+ *     lr_scale: factor on the rate that the schedule of the restored checkpoint gives; 1 and null leave it.
+ *     reseed: go on with a new seed.
+ *     wait_steps, until_step: how long to wait first, steps from the onset on, and the step at which that is over.
+ *     fix_first: what to correct before a rollback can help, "" for nothing.
+ *     leads: id of the incident of the run that this advice is for; each open one of the run has the same.
  *     checklist: lines to go through. source: whose experience it is.
  */
 export interface Suggestion {
@@ -1462,6 +1470,9 @@ export interface Suggestion {
   lr_scale: number | null;
   reseed: boolean;
   wait_steps: number | null;
+  until_step: number | null;
+  fix_first: "" | "change" | "data position" | "mixture" | "resume" | "schedule";
+  leads: string;
   checklist: string[];
   text: string;
   source: string;

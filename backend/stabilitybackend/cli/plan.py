@@ -102,7 +102,9 @@ def restart(
         list[str] | None, typer.Option(help="Node to use although the plan excludes it; repeat it.")
     ] = None,
     skip_batches: Annotated[int | None, typer.Option(min=0, help="Batches to skip after the checkpoint.")] = None,
-    lr_scale: Annotated[float | None, typer.Option(help="Multiply the learning rate by this, above 0 to 10.")] = None,
+    lr_scale: Annotated[
+        float | None, typer.Option(help="Factor on what the schedule of that checkpoint gives, above 0 to 10.")
+    ] = None,
     grace_s: Annotated[
         float | None, typer.Option("--grace", min=0, max=300, help="Seconds from SIGTERM to SIGKILL. (default: 10)")
     ] = None,

@@ -29,7 +29,9 @@ def roll_back(
             min=0, help="Step of the checkpoint to go back to. (default: what the server suggests, after a question)"
         ),
     ] = None,
-    lr_scale: Annotated[float | None, typer.Option(help="Multiply the learning rate by this, above 0 to 10.")] = None,
+    lr_scale: Annotated[
+        float | None, typer.Option(help="Factor on what the schedule of that checkpoint gives, above 0 to 10.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="New seed of the data order.")] = None,
     skip_batches: Annotated[int | None, typer.Option(min=0, help="Batches to skip after the checkpoint.")] = None,
     reason: Annotated[str, typer.Option(help="Why; kept in the run's history.")] = "",

@@ -9,7 +9,7 @@ from typing import Any
 
 from stabilitybackend.commands.abilities import Handlers
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.incidents.rollback_target import inside
+from stabilitybackend.incidents.illness import inside
 from stabilitybackend.schema.commands import KINDS, CommandRequest, Fence
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Checkpoint

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stabilitybackend.commands.request import check_outside, last_good, usable_checkpoint
+from stabilitybackend.incidents.illness import inside, spoiling
 from stabilitybackend.incidents.incidents import stops_job
-from stabilitybackend.incidents.rollback_target import inside, spoiling
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, JudgedFacts, facts
 from stabilitybackend.schema.incidents import Incident
@@ -261,4 +261,4 @@ def _sentences(start: _PlannedStart, exclude: Sequence[str], announces: bool) ->
     if start.skip_batches:
         yield f"Leave out {start.skip_batches} batches behind it."
     if start.lr_scale is not None:
-        yield f"Multiply the learning rate by {start.lr_scale:g}."
+        yield f"Multiply the learning rate that the schedule of this checkpoint gives by {start.lr_scale:g}."

@@ -10,8 +10,9 @@ from types import MappingProxyType
 
 from msgspec.structs import asdict
 
-from stabilitybackend.incidents.rollback_target import SKIP_PAST_ONSET_BATCHES, UsableOf, spoiling, target
-from stabilitybackend.incidents.suggest import suggest
+from stabilitybackend.incidents.illness import first_sign, ill
+from stabilitybackend.incidents.rollback_target import UsableOf, bad_batches, target
+from stabilitybackend.incidents.way import way_of
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint, Offer, OfferedCheckpoint
@@ -39,58 +40,63 @@ def way_back(
         cannot: what the job does not promise to change -> why; nothing of that is suggested.
     """
     usable = [c for c in checkpoints if c.usable and c.step <= (last_step or 0)]
-    lead = _lead(incidents, about)
     known = UsableOf(checkpoints)
-    chosen, skip_to, lr_scale, reseed = None, None, None, False
-    if lead is None:
+    now = max([last_step or 0, *(one.now_step for one in incidents if one.state == "open" and not one.dead)])
+    way = way_of(incidents, known, now)
+    sick = _sick(incidents, about)
+    lead = sick[0] if sick else None
+    chosen, bad, lr_scale, reseed = None, None, None, False
+    sign = first_sign(sick, incidents)
+    if sign is None:
         chosen = max((c.step for c in usable), default=None)
         text = "No incident is open that one would go back for: the newest checkpoint, and nothing else is changed."
     else:
-        onset, now = lead.onset_step, max(last_step or 0, lead.now_step)
-        advice = suggest(lead, known, now, incidents) if lead.state == "open" else None
-        if advice is None or advice.skip_range is None:
-            back = target(lead, known, now, others=spoiling(incidents))
-            chosen = None if back is None else back.to_step
-            skip_to = onset + SKIP_PAST_ONSET_BATCHES if back is None else back.skip_range[1]
-        else:
-            chosen, skip_to = advice.to_step, advice.skip_range[1]
-            lr_scale, reseed = advice.lr_scale, advice.reseed
-        skip_to = None if "skip_batches" in cannot else max(skip_to, last_step or 0)
-        text = _reason(lead, chosen, skip_to is None)
+        back = None if way is None else way.back
+        if way is None or sign < way.sign:
+            again = about is not None and kind_of(about.kind).damaging
+            back = target(sign, known, now, bad=bad_batches(about, now) if about is not None and again else None)
+        if way is not None:
+            lr_scale, reseed = way.lr_scale, way.reseed
+        if back is not None:
+            chosen, bad = back.to_step, None if "skip_batches" in cannot else back.bad
+        elif way is not None and not way.good_data and "skip_batches" not in cannot:
+            bad = bad_batches(way.lead, now)
+        text = _reason(sick[0], chosen, back is not None and back.bad is not None, "skip_batches" in cannot)
     offered = usable[:MAX_OFFERED]
     offered += [c for c in usable[MAX_OFFERED:] if c.step == chosen][:1]
     return Offer(
         incident_id=None if lead is None else lead.incident_id,
         onset_step=None if lead is None else lead.onset_step,
         to_step=chosen,
-        skip_batches=None if chosen is None or skip_to is None else skip_to - chosen,
+        skip_batches=None if chosen is None or bad is None else bad[1] - chosen,
+        skip_range=None if chosen is None or bad is None else list(bad),
         lr_scale=None if "lr_scale" in cannot else lr_scale,
         reseed=reseed and "seed" not in cannot,
         cannot=dict(cannot),
         text=text,
         checkpoints=[
             OfferedCheckpoint(
-                **asdict(c), skip_batches=None if skip_to is None else skip_to - c.step, where=_where(c.step, lead)
+                **asdict(c), skip_batches=None if bad is None else max(0, bad[1] - c.step), where=_where(c.step, lead)
             )
             for c in offered
         ],
     )
 
 
-def _lead(incidents: Collection[Incident], about: Incident | None) -> Incident | None:
-    """Return the incident that began first among those to go back for."""
-    every = spoiling(incidents)
+def _sick(incidents: Collection[Incident], about: Incident | None) -> list[Incident]:
+    """Return what the checkpoint has to be older than, what began first first."""
+    every = {one.incident_id: one for one in ill(incidents)}
     if about is not None and kind_of(about.kind).curable and not about.dead:
-        every.append(about)
-    return min(every, key=lambda one: (one.onset_step, one.incident_id), default=None)
+        every[about.incident_id] = about
+    return sorted(every.values(), key=lambda one: (one.onset_step, one.incident_id))
 
 
-def _reason(lead: Incident, chosen: int | None, met_again: bool) -> str:
+def _reason(lead: Incident, chosen: int | None, bad_data: bool, met_again: bool) -> str:
     what = f"the {'open ' if lead.state == 'open' else ''}{kind_of(lead.kind).short} at step {lead.onset_step}"
     if chosen is None:
         return f"No checkpoint from before {what} is at hand, so none is suggested."
-    behind = "the batches behind it are left out"
-    if met_again:
+    behind = "the batches behind it are left out" if bad_data else "no batches are left out, the data are not the cause"
+    if bad_data and met_again:
         behind = "the job does not promise to leave out the batches behind it"
     return f"The checkpoint of step {chosen} is from before {what}; {behind}."
 

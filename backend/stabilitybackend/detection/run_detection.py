@@ -68,6 +68,11 @@ class Judge(Stateful):
         """Exceptions by detector name."""
         return {**self._bank.failures, **self._ranks.failures}
 
+    @property
+    def newest_step(self) -> int:
+        """The newest step of the effective path that was judged."""
+        return self._bank.last_step
+
     def configure(self, settings: Settings) -> None:
         """Set the parameters of the detectors from here on, those not named to their default.
 

@@ -15,7 +15,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from stabilitybackend.detectors.engine.base import SEVERITIES, Finding
-from stabilitybackend.incidents.rollback_target import Usable, spoiling
+from stabilitybackend.incidents.illness import spoiling
+from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest import has_advice, suggest
 from stabilitybackend.schema.evidence import GpuFaultFacts, facts
 from stabilitybackend.schema.incidents import Incident, RolledBack
@@ -57,6 +58,10 @@ class IncidentBook:
         self.run_id = run_id
         self._incidents: dict[str, Incident] = {}
         self._by_key: dict[str, str] = {}
+        #: Incident -> the step until which its advice is to wait.
+        self._until: dict[str, int] = {}
+        #: Step as of which advice was made last.
+        self.now_step = -1
         #: Incidents dropped because there were more than MAX_INCIDENTS.
         self.dropped = 0
 
@@ -64,8 +69,11 @@ class IncidentBook:
         """Take over stored incidents, in any order, instead of what is held."""
         self._incidents.clear()
         self._by_key.clear()
+        self._until.clear()
         for incident in sorted(incidents, key=lambda incident: (incident.opened, incident.incident_id)):
             self._keep(incident)
+        of_model = (one for one in self._incidents.values() if not one.dead and not kind_of(one.kind).of_machine)
+        self.now_step = max((one.now_step for one in of_model), default=-1)
 
     def all(self) -> list[Incident]:
         """Return all incidents, newest first."""
@@ -156,8 +164,8 @@ class IncidentBook:
         ]
         return sorted(found)
 
-    def apply(self, finding: Finding, *, segment: int, time: float, checkpoints: Usable) -> Incident | None:
-        """Take a finding and return the incident that it opened or changed.
+    def apply(self, finding: Finding, *, segment: int, time: float, checkpoints: Usable) -> list[Incident]:
+        """Take a finding and return the incident that it opened or changed, and those whose advice follows from that.
 
         A finding of an event that is known already changes that incident; one that says nothing new, or that is older
         than what the incident knows (points fed again), changes nothing.
@@ -169,30 +177,44 @@ class IncidentBook:
             checkpoints: those that can be gone back to, for the suggestion.
 
         Returns:
-            The incident with its version one higher (1 for a new one), or None if nothing changed.
+            Those that changed with their version one higher (1 for a new one), the finding's own first.
         """
         old = self._incidents.get(self._by_key.get(finding.key, ""))
         if old is not None and finding.now_step < old.now_step:
-            return None
+            return []
         new = self._opened(finding, segment, time) if old is None else replace(old, **_own(finding))
         if finding.state == "open":
             new = replace(new, resolved=None, closed_step=None)
         else:
             closed_step = finding.now_step if new.closed_step is None else new.closed_step
             new = replace(new, resolved=new.resolved or time, closed_step=closed_step)
-        new = replace(new, suggestion=suggest(new, checkpoints, new.now_step, self._incidents.values()))
-        return self._commit(old, new, time)
+        if not kind_of(finding.kind).of_machine:
+            self.now_step = max(self.now_step, finding.now_step)
+        every = [*(one for one in self._incidents.values() if one.incident_id != new.incident_id), new]
+        own = self._commit(old, replace(new, suggestion=suggest(new, checkpoints, self.now_step, every)), time)
+        if own is None or not kind_of(own.kind).curable:
+            return [] if own is None else [own]
+        return [own, *self.refresh_suggestions(checkpoints, time)]
 
-    def refresh_suggestions(self, checkpoints: Usable, time: float) -> list[Incident]:
-        """Make the suggestions of open incidents again after the checkpoints changed; return what changed.
+    def turns_at(self) -> int | None:
+        """Return the step at which an advice turns by itself, None while none does: somebody waits until then."""
+        return min(self._until.values(), default=None)
+
+    def refresh_suggestions(self, checkpoints: Usable, time: float, now_step: int | None = None) -> list[Incident]:
+        """Make the suggestions of open incidents again; return what changed.
+
+        Call it where the checkpoints changed, where an incident opened or ended, and where an advice turns: all open
+        ones have the one advice of the run.
 
         Args:
             checkpoints: those that can be gone back to. time: unix seconds.
+            now_step: newest step of the run; None where it is as it was last.
         """
-        every = self._incidents.values()
+        self.now_step = self.now_step if now_step is None else now_step
+        every = list(self._incidents.values())
         concerned = [one for one in every if one.state == "open" and not one.dead and has_advice(one.kind)]
         changed = [
-            self._commit(old, replace(old, suggestion=suggest(old, checkpoints, old.now_step, every)), time)
+            self._commit(old, replace(old, suggestion=suggest(old, checkpoints, self.now_step, every)), time)
             for old in concerned
         ]
         return [incident for incident in changed if incident is not None]
@@ -267,6 +289,9 @@ class IncidentBook:
 
     def _keep(self, incident: Incident) -> None:
         self._incidents[incident.incident_id] = incident
+        self._until.pop(incident.incident_id, None)
+        if incident.state == "open" and (advice := incident.suggestion) is not None and advice.until_step is not None:
+            self._until[incident.incident_id] = advice.until_step
         reachable = incident.key and (not incident.dead or kind_of(incident.kind).of_machine)
         if reachable:
             self._by_key[incident.key] = incident.incident_id
@@ -279,6 +304,7 @@ class IncidentBook:
         """Drop the oldest incident that is over; the oldest of all when every one is open."""
         oldest = min(self._incidents.values(), key=lambda i: (i.state == "open", i.opened, i.incident_id))
         del self._incidents[oldest.incident_id]
+        self._until.pop(oldest.incident_id, None)
         if self._by_key.get(oldest.key) == oldest.incident_id:
             del self._by_key[oldest.key]
         self.dropped += 1

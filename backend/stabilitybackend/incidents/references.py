@@ -9,7 +9,7 @@ __all__ = [
     "ADAM", "ADAM_CHECKS", "APPLICATION_XID_CHECKS", "ATTENTION_LOGITS", "COLLECTIVE_CHECKS", "CRASH_CHECKS",
     "GEMINI_REPLAY", "GPU_CHECKS", "GPU_THRESHOLDS", "GRADIENTS", "HANG_CAUSES", "HANG_CHECKS", "IDEFICS",
     "LEMON_NODES", "LEVEL_CHECKS", "LOADER_CHECKS", "MEASURED_GRADIENTS", "MEGATRON", "MIX_CHECKS", "NODE_CHECKS",
-    "NONFINITE_CHECKS", "OOM_CHECKS", "OPT", "OUTPUT_LOGITS", "PALM", "PLATEAU_CHECKS", "PROXIES",
+    "NONFINITE_CHECKS", "OOM_CHECKS", "OPT", "OUTPUT_LOGITS", "PALM", "PLATEAU_CHECKS", "PROXIES", "RATE_CHECKS",
     "RECOVERY_ACTION", "REPEAT_CHECKS", "RESUMES", "RESUME_CHECKS", "RULE_OF_THUMB", "SDC_CHECKS", "SIGNAL_CHECKS",
     "STRAGGLER_CHECKS", "THERMAL_CHECKS", "XID_CATALOG",
 ]  # fmt: skip
@@ -74,6 +74,11 @@ LEVEL_CHECKS = (
     "Learning rate and batch size at this step: as planned?",
     "Loss reduction: mean over tokens or over samples, and over how many ranks?",
     "Data: a new shard, another tokeniser, another length of the sequences?",
+)
+RATE_CHECKS = (
+    "Was it meant: an edit of the schedule, a warm-up after a resume, another total of steps?",
+    "Schedule: its step count and its length after a resume; a decay with the wrong sign; calls twice a step.",
+    "What else scales it: batch size, warm-up factor, gradient accumulation, a scale of an earlier rollback.",
 )
 PLATEAU_CHECKS = (
     "Learning rate: too low, or so high that it only jumps about? Try three times and a third of it for some steps.",

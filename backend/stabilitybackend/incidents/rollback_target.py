@@ -6,28 +6,26 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
+from stabilitybackend.incidents.illness import behind_good, interval_of
 from stabilitybackend.incidents.references import PALM
-from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
-from stabilitybackend.schema.lineage import Checkpoint, SpoiledBy
+from stabilitybackend.schema.lineage import Checkpoint
 
 __all__ = [
-    "GUARD_STEPS", "Target", "Usable", "UsableOf", "beginning", "inside", "interval_of", "spoiling",
-    "target", "usual_wait", "went_back_for",
+    "GUARD_STEPS", "SKIP_PAST_ONSET_BATCHES", "Target", "Usable", "UsableOf", "bad_batches", "target", "usual_wait",
+    "went_back_for",
 ]  # fmt: skip
 
-#: A checkpoint so close before the onset may hold the first damage already.
+#: A checkpoint so close before the first sign may hold the first damage already.
 GUARD_STEPS = 2
 #: Runs longer than this are advised to go further back, as PaLM did; in a shorter one that would cost too much of it.
 LONG_RUN_STEPS = 2_000
-#: How far PaLM went back before a spike, and the least number of batches that it skipped then.
+#: How far PaLM went back before a spike.
 PALM_BACK_STEPS = 100
-PALM_SKIP_BATCHES = 200
 #: Batches after the onset that are skipped at least: bad data comes in stretches, and its end is not known yet.
 SKIP_PAST_ONSET_BATCHES = 50
 #: A spike is waited for so many times as long as the earlier ones of the run took; points where it had none.
@@ -44,20 +42,20 @@ class Target:
 
     Args:
         to_step: the checkpoint's step.
-        skip: batches to leave out behind it.
+        bad: first and last step whose batches are left out, None for none.
         lost: steps that are trained again.
         source: whose advice the distance is, "" for our own.
     """
 
     to_step: int
-    skip: int
+    bad: tuple[int, int] | None
     lost: int
     source: str
 
     @property
-    def skip_range(self) -> list[int]:
-        """The steps whose batches are left out, both inclusive."""
-        return [self.to_step + 1, self.to_step + self.skip]
+    def skip(self) -> int | None:
+        """Batches to leave out right behind the checkpoint, for a job that can leave out no others."""
+        return None if self.bad is None else self.bad[1] - self.to_step
 
 
 class Usable(Protocol):
@@ -69,12 +67,17 @@ class Usable(Protocol):
     def oldest(self) -> int | None:
         """Return the smallest step, None where there is none."""
 
+    def lost(self, at_most: float) -> int | None:
+        """Return the greatest step that is at most ``at_most`` of those that were deleted, None where there is none."""
+
 
 class UsableOf:
     """Those among checkpoints as the API has them."""
 
     def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
-        self._steps = sorted(c.step for c in checkpoints if c.usable)
+        known = list(checkpoints)
+        self._steps = sorted(c.step for c in known if c.usable)
+        self._lost = [c.step for c in known if not c.available and not c.dead]
 
     def newest(self, at_most: float = math.inf) -> int | None:
         """Return the greatest step that is at most ``at_most``, None where there is none."""
@@ -85,86 +88,46 @@ class UsableOf:
         """Return the smallest step, None where there is none."""
         return self._steps[0] if self._steps else None
 
-
-def beginning(incident: Incident) -> int:
-    """Return the step at which it began: the onset, or where another series had moved before."""
-    moved = facts(incident.evidence, CurveFacts).moved_first
-    return min([incident.onset_step, *(one.onset_step for one in moved if one.onset_step is not None)])
-
-
-def spoiling(incidents: Iterable[Incident]) -> list[Incident]:
-    """Return the open incidents from whose onset on no checkpoint is good: those that one would go back for."""
-    return [
-        one
-        for one in incidents
-        if kind_of(one.kind).curable
-        and one.state == "open"
-        and not one.dead
-        and one.severity != "info"
-        and (kind_of(one.kind).damaging or (one.suggestion is not None and one.suggestion.to_step is not None))
-    ]
-
-
-def inside(step: int, spoiled: Iterable[Incident]) -> SpoiledBy | None:
-    """Return which incident the state after ``step`` is from inside of, None where it is from before all of them.
-
-    Args:
-        spoiled: what ``spoiling`` returned.
-
-    Returns:
-        The one that began first.
-    """
-    first = min(spoiled, key=lambda one: (one.onset_step, one.incident_id), default=None)
-    if first is None or step < first.onset_step:
-        return None
-    late = step - first.onset_step
-    when = "at the onset" if late == 0 else f"{late} {'step' if late == 1 else 'steps'} after the onset"
-    what = kind_of(first.kind).short
-    text = f"saved {when} of an open {what} (step {first.onset_step}): it may hold the damage already"
-    return SpoiledBy(first.incident_id, first.kind, first.onset_step, text)
+    def lost(self, at_most: float) -> int | None:
+        """Return the greatest step that is at most ``at_most`` of those that were deleted, None where there is none."""
+        return max((step for step in self._lost if step <= at_most), default=None)
 
 
 def target(
-    incident: Incident,
-    checkpoints: Usable,
-    now_step: int,
-    below: float = math.inf,
-    others: Iterable[Incident] = (),
+    sign: int, checkpoints: Usable, now_step: int, below: float = math.inf, bad: tuple[int, int] | None = None
 ) -> Target | None:
     """Return the checkpoint to go back to, None where none is at hand.
 
     Nothing is known of a checkpoint but that it was announced, is still there and lies on the effective path: what
-    "verified" could mean more, nobody says yet. So it is the distance to the onset that makes it trustworthy.
+    "verified" could mean more, nobody says yet. So it is the distance to the first sign that makes it trustworthy.
 
     Args:
+        sign: first step at which anything shows that one goes back for (``illness.first_sign``).
+        now_step: newest step of the run.
         below: only checkpoints of an earlier step; where there is none, the oldest one that fits otherwise.
-        others: further incidents that the checkpoint has to be from before.
+        bad: first and last step whose batches are under suspicion; None where the data are not.
     """
-    onset = incident.onset_step
-    safe = min(min(one.onset_step - GUARD_STEPS, beginning(one) - 1) for one in (incident, *others))
+    safe = sign - GUARD_STEPS
     oldest, source = checkpoints.oldest(), ""
     if oldest is None or oldest > safe:
         return None
     to_step = _or(checkpoints.newest(min(safe, below - 1)), oldest)
-    long_run = now_step > LONG_RUN_STEPS
-    if long_run:
-        to_step, source = _or(checkpoints.newest(min(to_step, onset - PALM_BACK_STEPS)), to_step), PALM
-    skip = max(now_step, onset + SKIP_PAST_ONSET_BATCHES) - to_step
-    if long_run:
-        skip = max(skip, PALM_SKIP_BATCHES)
-    return Target(to_step, skip, max(0, now_step - to_step), source)
+    if now_step > LONG_RUN_STEPS:
+        to_step, source = _or(checkpoints.newest(min(to_step, sign - PALM_BACK_STEPS)), to_step), PALM
+    return Target(to_step, bad, max(0, now_step - to_step), source)
+
+
+def bad_batches(incident: Incident, now_step: int) -> tuple[int, int]:
+    """Return the first and last step whose batches may be the cause of an incident.
+
+    From the first bad point on, and what was not logged right before it; those before were good. To where the run is
+    now: its end is not known yet.
+    """
+    return behind_good(incident), max(now_step, incident.onset_step + SKIP_PAST_ONSET_BATCHES)
 
 
 def _or(step: int | None, otherwise: int) -> int:
     return otherwise if step is None else step
-
-
-def interval_of(incident: Incident) -> float:
-    """Return the usual distance between two logged points, from the drawn window, steps >= 1."""
-    steps = facts(incident.evidence, CurveFacts).window.steps
-    before = [step for step in steps if step < incident.onset_step]
-    distances = [later - earlier for earlier, later in pairwise(before)]
-    return max(1.0, float(median(distances))) if distances else 1.0
 
 
 def usual_wait(incident: Incident, history: Iterable[Incident]) -> tuple[int, int]:

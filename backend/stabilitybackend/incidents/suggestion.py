@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stabilitybackend.incidents.references import RULE_OF_THUMB
 from stabilitybackend.incidents.rollback_target import Target, Usable
 from stabilitybackend.schema.evidence import CurveFacts, facts
-from stabilitybackend.schema.incidents import Action, Incident, Suggestion
+from stabilitybackend.schema.incidents import Action, Fix, Incident, Suggestion
 
 __all__ = ["Case", "over", "suggestion"]
 
@@ -48,6 +48,9 @@ def suggestion(
     lr_scale: float | None = None,
     reseed: bool = False,
     wait_steps: int | None = None,
+    until_step: int | None = None,
+    fix_first: Fix = "",
+    leads: str = "",
     checklist: Iterable[str] = (),
     sources: Iterable[str] = (),
 ) -> Suggestion:
@@ -55,7 +58,7 @@ def suggestion(
 
     Args:
         back: where a rollback goes, or would go if it comes to that.
-        wait_steps: how long to wait first, steps from the onset on.
+        wait_steps, until_step, fix_first, leads: as in ``Suggestion``.
         checklist: lines to go through; those beyond MAX_CHECKS are left out.
         sources: whose experience it is; empty ones are passed over.
     """
@@ -63,10 +66,13 @@ def suggestion(
         action=action,
         to_step=None if back is None else back.to_step,
         skip_batches=None if back is None else back.skip,
-        skip_range=None if back is None else back.skip_range,
+        skip_range=None if back is None or back.bad is None else list(back.bad),
         lr_scale=lr_scale,
         reseed=reseed,
         wait_steps=wait_steps,
+        until_step=until_step,
+        fix_first=fix_first,
+        leads=leads,
         checklist=list(checklist)[:MAX_CHECKS],
         text=text,
         source="; ".join(dict.fromkeys(source for source in sources if source)) or RULE_OF_THUMB,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stabilitybackend.lineage.tree import SegmentTree
@@ -86,7 +86,7 @@ class CheckpointBook(Stateful):
 
     def usable(self, tree: SegmentTree) -> UsableCheckpoints:
         """Return those that can be gone back to: still there, and not dead in ``tree``."""
-        return UsableCheckpoints(self._there, tree)
+        return UsableCheckpoints(self._there, tree, self._all)
 
     def at(self, paths: Iterable[str]) -> list[LoggedCheckpoint]:
         """Return those of some paths, newest first in each."""
@@ -98,11 +98,13 @@ class UsableCheckpoints:
 
     Args:
         there: segment -> rising steps of those that are still there. tree: says which of them are dead.
+        every: all that were announced.
     """
 
-    def __init__(self, there: dict[int, list[int]], tree: SegmentTree) -> None:
+    def __init__(self, there: dict[int, list[int]], tree: SegmentTree, every: Sequence[LoggedCheckpoint]) -> None:
         self._there = there
         self._tree = tree
+        self._every = every
 
     def newest(self, at_most: float = math.inf) -> int | None:
         """Return the greatest step that is at most ``at_most``, None where there is none."""
@@ -117,3 +119,8 @@ class UsableCheckpoints:
         """Return the smallest step, None where there is none."""
         firsts = ((steps[0], self._tree.dead_after(segment)) for segment, steps in self._there.items() if steps)
         return min((step for step, dead_after in firsts if dead_after is None or step <= dead_after), default=None)
+
+    def lost(self, at_most: float) -> int | None:
+        """Return the greatest step that is at most ``at_most`` of those that were deleted; looks at each of them."""
+        gone = (c for c in self._every if not c.available and c.step <= at_most)
+        return max((c.step for c in gone if not self._tree.is_dead(c.segment, c.step)), default=None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -33,6 +34,7 @@ from stabilitybackend.points.timestamps import TimesFound
 from stabilitybackend.process.slices import at_once
 from stabilitybackend.resumes.book import BY_RESUMES, ResumeBook
 from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.derived.advice_turns import turned
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
 from stabilitybackend.runs.step_clock import StepClock
@@ -184,12 +186,15 @@ class RunState:
         found = [*self.judge.take(together), *self.batches.rows(self.fold)]
         found += self.resumes.take(together, self.launch_sizes.size)
         if not replayed or self.reconciling:
-            self._report(found, changes)
+            judged = placed.segment == self.fold.tree.head and placed.rank == self.judge.primary
+            self._report(found, changes, together if judged else ())
 
-    def _report(self, found: Iterable[tuple[float, Finding]], changes: Changes) -> None:
+    def _report(self, found: Iterable[tuple[float, Finding]], changes: Changes, rows: Sequence[Placed] = ()) -> None:
         for time, finding in found:
+            changes.add_incidents(turned(self.incidents, rows, finding.now_step, self._usable()))
             if not self.incidents.has_similar(finding, BY_RESUMES):
                 self.found(finding, time, changes)
+        changes.add_incidents(turned(self.incidents, rows, math.inf, self._usable()))
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
@@ -199,8 +204,7 @@ class RunState:
             finding, time, rank=self.judge.primary, store=self.store, fold=self.fold, incidents=self.incidents
         )
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
-        incident = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self._usable())
-        changes.add_incidents([incident])
+        changes.add_incidents(self.incidents.apply(finding, segment=segment, time=time, checkpoints=self._usable()))
 
     def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
         changes.segments = True
@@ -218,6 +222,9 @@ class RunState:
             changes.add_incidents(
                 self.incidents.rolled_back(segment.fork_step, dead, segment.created, segment.id, segment.reason)
             )
+            changes.add_incidents(
+                self.incidents.refresh_suggestions(self._usable(), segment.created, segment.fork_step)
+            )
         if not replayed:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
         found = self.resumes.forked(segment) + self.judge.forked(segment)
@@ -231,7 +238,9 @@ class RunState:
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(event.data["path"])
             if reports:
-                changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), event.time))
+                changes.add_incidents(
+                    self.incidents.refresh_suggestions(self._usable(), event.time, self.judge.newest_step)
+                )
         elif event.type == "finish":
             self.stretches.finished(event.source.source)
         elif event.type == "left":

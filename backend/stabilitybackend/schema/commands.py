@@ -134,7 +134,9 @@ class CommandRequest:
     to_step: int | None = field(
         default=None, metadata=_described("step of a checkpoint: training goes on from the step after it")
     )
-    lr_scale: float | None = field(default=None, metadata=_described("factor on the learning rate, (0, 10]"))
+    lr_scale: float | None = field(
+        default=None, metadata=_described("factor on what the schedule of the restored checkpoint gives, (0, 10]")
+    )
     seed: int | None = field(default=None, metadata=_described("new seed of the data order"))
     skip_batches: int | None = field(default=None, metadata=_described("global batches to skip after the checkpoint"))
     exclude_nodes: list[str] | None = field(

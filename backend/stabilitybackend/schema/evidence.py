@@ -75,7 +75,12 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class CurveFacts(msgspec.Struct, frozen=True):
-    """Of whatever a detector found in metrics."""
+    """Of whatever a detector found in metrics.
+
+    Attributes:
+        onset_band: first and last step at which it may have begun, both inclusive; empty where the onset is exact.
+        regained: it did not come back, but training came down to the level from before it.
+    """
 
     moved_first: list[Moved] = []
     nearby: list[Nearby] = []
@@ -85,6 +90,8 @@ class CurveFacts(msgspec.Struct, frozen=True):
     explained_by: list[str] = []
     level_before: float | None = None
     level_after: float | None = None
+    onset_band: list[int] = []
+    regained: bool = False
 
 
 # --- of processes --------------------------------------------------------------------------------------------------

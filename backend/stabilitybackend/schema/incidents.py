@@ -18,13 +18,14 @@ from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = [
-    "Action", "Incident", "IncidentAction", "RolledBack", "Severity", "ShownIncident", "State", "Suggestion",
+    "Action", "Fix", "Incident", "IncidentAction", "RolledBack", "Severity", "ShownIncident", "State", "Suggestion",
     "as_json", "decoded", "encoded", "shown",
 ]  # fmt: skip
 
 Severity = Literal["info", "warning", "critical"]
 State = Literal["open", "recovered", "resolved"]
 Action = Literal["roll_back", "wait", "none", "restart", "inspect"]
+Fix = Literal["", "schedule", "mixture", "data position", "resume", "change"]
 IncidentAction = Literal["acknowledge", "roll_back", "restart", "dump_stacks"]
 #: Characters shown of what is no incident.
 SHOWN_BYTES = 60
@@ -37,9 +38,13 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         to_step: the checkpoint of a rollback; beside another action where one should go if it comes to that.
-        skip_batches, skip_range: what it leaves out behind that step; the range is inclusive.
-        lr_scale: what the learning rate is multiplied with. reseed: go on with a new seed.
-        wait_steps: how long to wait first, steps from the onset on.
+        skip_range: steps whose batches are left out, inclusive: from the first bad one on; null: the data are good.
+        skip_batches: how many that are for a job that can only leave out those right behind the checkpoint.
+        lr_scale: factor on the rate that the schedule of the restored checkpoint gives; 1 and null leave it.
+        reseed: go on with a new seed.
+        wait_steps, until_step: how long to wait first, steps from the onset on, and the step at which that is over.
+        fix_first: what to correct before a rollback can help, "" for nothing.
+        leads: id of the incident of the run that this advice is for; each open one of the run has the same.
         checklist: lines to go through. source: whose experience it is.
     """
 
@@ -50,6 +55,9 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     lr_scale: float | None = None
     reseed: bool = False
     wait_steps: int | None = None
+    until_step: int | None = None
+    fix_first: Fix = ""
+    leads: str = ""
     checklist: list[str] = []
     text: str = ""
     source: str = ""

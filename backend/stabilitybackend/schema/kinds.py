@@ -36,6 +36,7 @@ class IncidentKind(msgspec.Struct, frozen=True):
         blames: its ranks are the ones to blame: as suspects, or known for certain.
         curable: a run goes back for it where that is advised...
         damaging: ... or whatever is advised: what the model learned since the onset is not to be trusted.
+        leads: what begins while it lasts is put down to it, and its advice comes first there; it harms no weights.
         by_dataset: one data set may carry it.
         compared: the newest values are compared with those before its onset.
         since: what the moment is that it counts from.
@@ -54,6 +55,7 @@ class IncidentKind(msgspec.Struct, frozen=True):
     blames: Blames = ""
     curable: bool = False
     damaging: bool = False
+    leads: bool = False
     by_dataset: bool = False
     compared: bool = False
     since: str = "Beginning"
@@ -101,6 +103,8 @@ KINDS: dict[str, IncidentKind] = {
         IncidentKind("resume_artifact", "Resume artifact", "resume artifact", curable=True, by_dataset=True),
         IncidentKind("repeat_data", "Repeated data", "repeated data", "data", curable=True, by_dataset=True),
         IncidentKind("data_mix_drift", "Data mix drift", "data mix drift", "data", curable=True),
+        IncidentKind("learning_rate", "Learning rate", "learning rate off its past", curable=True, leads=True,
+                     sign="η", nearby="learning_rate"),
         IncidentKind("level_shift", "Level shift", "level shift", curable=True, by_dataset=True, compared=True),
         IncidentKind("plateau", "Plateau", "plateau"),
         IncidentKind("grad_norm", "Gradient norm", "gradient norm", compared=True),

@@ -22,7 +22,7 @@ class Rollback:
 
     Attributes:
         to_step: step whose state to restore; training goes on with ``to_step + 1``.
-        lr_scale: factor for the learning rate, or None to leave it.
+        lr_scale: factor on what the schedule of the restored checkpoint gives at each step, or None to leave it.
         seed: new seed for the data order, or None to keep it.
         skip_batches: batches to leave out after the restored position, or None.
         reason: why, in words of who ordered it.

@@ -34,7 +34,7 @@ def _spike(action: str) -> Incident:
     return _incident("spike", severity="critical", onset_step=120, suggestion={"action": action, "to_step": 100})
 
 
-OFFER = Offer("i-spike", 120, 100, 60, 0.5, False, {}, "", [])
+OFFER = Offer("i-spike", 120, 100, 60, [101, 160], 0.5, False, {}, "", [])
 JOB = RestartFacts("crashed", "Rank 5 died.", [], [checkpoint(150), checkpoint(100)], {"n0", "n1"}, 0)
 IO = {"class": "io", "culprits": [5], "nodes": ["n1"], "gpus": [{"rank": 5, "node": "n1", "index": 2, "uuid": "GPU-7"}]}
 
@@ -150,8 +150,7 @@ def test_a_job_that_megatrons_own_check_ended_waits_for_people() -> None:
     watched.run(30)
     watched.dies(1, cause="exit_code", exit_code=17)
     (death,) = watched.run(1, moving=False)
-    incident = book.apply(death, segment=0, time=NOW, checkpoints=UsableOf([]))
-    assert incident is not None
+    (incident,) = book.apply(death, segment=0, time=NOW, checkpoints=UsableOf([]))
     plan = _plan(replace(JOB, incidents=[incident]))
     assert (plan.action, plan.text.rpartition(". ")[2]) == (
         "stop", "Exit code 17: Megatron's own check of a result failed.",

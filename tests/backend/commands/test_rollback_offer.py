@@ -12,7 +12,7 @@ from stabilitybackend.commands.commands import CommandBook
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.commands.rollback_offer import MAX_OFFERED, way_back
 from stabilitybackend.errors import Conflict, NotFound
-from stabilitybackend.incidents.rollback_target import inside, spoiling
+from stabilitybackend.incidents.illness import inside, spoiling
 from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import Command, CommandRequest

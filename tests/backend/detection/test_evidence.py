@@ -138,8 +138,7 @@ def test_what_is_gathered_passes_the_bounds_of_an_incident_unharmed() -> None:
     values = spiked(steps)
     values["loss"][ONSET + 5] = math.inf
     found = run_of(steps, values).of(finding(1_100))
-    incident = IncidentBook("run").apply(found, segment=0, time=1.0, checkpoints=UsableOf([]))
-    assert incident is not None
+    (incident,) = IncidentBook("run").apply(found, segment=0, time=1.0, checkpoints=UsableOf([]))
     window = incident.evidence["window"]
     assert window["steps"] == found.evidence["window"]["steps"]
     assert "Infinity" in window["values"]

@@ -33,8 +33,8 @@ def _finding(at: float, *xids: int, gpu: int = 2) -> Finding:
 
 
 def _incident(finding: Finding, run_id: str = "run-a") -> Incident:
-    incident = IncidentBook(run_id).apply(finding, segment=0, time=finding.evidence["since"], checkpoints=UsableOf([]))
-    assert incident is not None
+    time = finding.evidence["since"]
+    (incident,) = IncidentBook(run_id).apply(finding, segment=0, time=time, checkpoints=UsableOf([]))
     return incident
 
 

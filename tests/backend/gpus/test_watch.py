@@ -219,8 +219,7 @@ def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) 
     (fault,) = watch.event(lost, 5)
     assert (fault.severity, fault.rank, fault.evidence["foreign"]) == ("info", None, True)
     assert "No rank of this job is on it" in fault.text
-    incident = IncidentBook("r").apply(fault, segment=0, time=10.0, checkpoints=UsableOf([]))
-    assert incident is not None
+    (incident,) = IncidentBook("r").apply(fault, segment=0, time=10.0, checkpoints=UsableOf([]))
     assert incident.suggestion.action == "none"
     assert GpuFaultHistory().add(incident, RunNames("r")) == []
     job = RestartFacts("running", "", [incident], [], ["gpu-03"], 0)

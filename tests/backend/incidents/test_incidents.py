@@ -59,7 +59,8 @@ def hang(step: int = 200) -> Finding:
 
 
 def apply(book: IncidentBook, finding: Finding, *, time: float = 1.0, checkpoints: Any = (), segment: int = 0) -> Any:
-    return book.apply(finding, segment=segment, time=time, checkpoints=UsableOf(checkpoints))
+    changed = book.apply(finding, segment=segment, time=time, checkpoints=UsableOf(checkpoints))
+    return next((one for one in changed if one.key == finding.key), None)
 
 
 def advice(onset: int, checkpoints: list[Checkpoint], **changes: Any) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def test_a_loaded_book_goes_on_where_the_stored_one_was() -> None:
     again.load(reversed(stored))
     assert again.all() == book.all()
     assert apply(again, spike(), time=3.0) is None
-    assert apply(again, recovered(), time=3.0).version == 2
+    assert apply(again, recovered(), time=3.0).version == stored[-1].version + 1
 
 
 def test_all_is_newest_first() -> None:
@@ -252,7 +253,7 @@ def test_the_book_is_bounded_and_keeps_what_is_open(monkeypatch: pytest.MonkeyPa
 def test_the_suggested_checkpoint_is_the_newest_from_before_the_onset() -> None:
     suggestion = advice(200, [checkpoint(step) for step in (50, 100, 150, 199, 200, 225)])
     assert (suggestion["action"], suggestion["to_step"]) == ("wait", 150)
-    assert (suggestion["skip_batches"], suggestion["skip_range"]) == (100, [151, 250])
+    assert (suggestion["skip_batches"], suggestion["skip_range"]) == (100, [200, 250])
     assert "step 150" in suggestion["text"]
     assert suggestion["lr_scale"] is None
 
@@ -262,10 +263,10 @@ def test_checkpoints_that_are_gone_or_dead_are_not_suggested() -> None:
     assert suggestion["to_step"] == 100
 
 
-def test_in_a_long_run_the_suggestion_goes_a_hundred_steps_back_and_skips_more() -> None:
+def test_in_a_long_run_the_suggestion_goes_a_hundred_steps_back() -> None:
     every_50 = [checkpoint(step) for step in range(0, 5_000, 50)]
     suggestion = advice(4_990, every_50)
-    assert (suggestion["to_step"], suggestion["skip_batches"]) == (4_850, 200)
+    assert (suggestion["to_step"], suggestion["skip_range"]) == (4_850, [4_990, 5_040])
     assert "PaLM" in suggestion["source"]
     assert advice(4_990, [checkpoint(4_950)])["to_step"] == 4_950
 

@@ -15,12 +15,12 @@ from support.checkpoints import checkpoint
 from support.stored_incident import stored
 
 FIELDS = {
-    "action", "to_step", "skip_batches", "skip_range", "lr_scale", "reseed", "wait_steps", "checklist", "text",
-    "source",
+    "action", "to_step", "skip_batches", "skip_range", "lr_scale", "reseed", "wait_steps", "until_step",
+    "fix_first", "leads", "checklist", "text", "source",
 }  # fmt: skip
 KINDS = (
     "spike", "divergence", "nonfinite", "level_shift", "plateau", "repeat_data", "resume_artifact", "data_mix_drift",
-    "grad_norm", "throughput", "straggler", "hang", "process_death", "agent_lost",
+    "learning_rate", "grad_norm", "throughput", "straggler", "hang", "process_death", "agent_lost",
 )  # fmt: skip
 ONSET, NOW = 1_200, 1_203
 
@@ -60,7 +60,9 @@ def test_every_kind_has_an_advice_of_one_shape(kind: str, state: str, severity: 
     assert found["text"]
     assert found["source"]
     assert len(found["checklist"]) <= 8
-    assert (found["to_step"] is None) == (found["skip_batches"] is None) == (found["skip_range"] is None)
+    assert found["skip_batches"] is None or found["to_step"] is not None
+    assert (found["skip_batches"] is None) == (found["skip_range"] is None)
+    assert (found["wait_steps"] is None) == (found["until_step"] is None)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -72,10 +74,20 @@ def test_what_is_only_known_never_asks_for_a_rollback(kind: str) -> None:
 
 def test_a_fresh_spike_is_waited_for_and_the_rollback_after_it_is_prepared() -> None:
     found = advice(incident())
-    assert (found["action"], found["wait_steps"], found["to_step"]) == ("wait", 50, 1_100)
-    assert found["skip_range"] == [1_101, 1_100 + found["skip_batches"]]
+    assert (found["action"], found["wait_steps"], found["until_step"], found["to_step"]) == ("wait", 50, 1_250, 1_100)
     assert "until step 1250" in found["text"]
-    assert "steps 1101 to 1250" in found["text"]
+
+
+def test_the_batches_before_the_first_bad_one_are_not_left_out() -> None:
+    found = advice(incident())
+    assert (found["skip_range"], found["skip_batches"]) == ([1_200, 1_250], 150)
+    assert "the batches of the steps 1200 to 1250; those before were good" in found["text"]
+
+
+@pytest.mark.parametrize("kind", ["divergence", "resume_artifact", "data_mix_drift", "repeat_data", "learning_rate"])
+def test_where_the_data_are_not_the_cause_no_batch_is_left_out(kind: str) -> None:
+    found = advice(incident(kind))
+    assert (found["to_step"], found["skip_batches"], found["skip_range"]) == (1_100, None, None)
 
 
 def test_how_long_is_waited_follows_from_the_earlier_spikes_of_the_run() -> None:

@@ -224,8 +224,7 @@ def test_an_open_hang_is_not_over_because_the_server_was_away() -> None:
     job = Job()
     job.run(60)
     said = job.run(12, moving=False)
-    incident = IncidentBook("run").apply(said[0], segment=0, time=job.now, checkpoints=UsableOf([]))
-    assert incident is not None
+    (incident,) = IncidentBook("run").apply(said[0], segment=0, time=job.now, checkpoints=UsableOf([]))
     job.monitor = LivenessMonitor("run")
     job.monitor.load([incident])
     assert [finding for finding in job.run(30, moving=False) if finding.state != "open"] == []

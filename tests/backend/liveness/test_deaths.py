@@ -216,8 +216,7 @@ def ended(job: Job, *ranks: int, name: str = "SIGTERM", **facts: Any) -> Finding
 
 def stored(finding: Finding) -> Incident:
     book = IncidentBook("run")
-    incident = book.apply(finding, segment=0, time=START, checkpoints=UsableOf([]))
-    assert incident is not None
+    (incident,) = book.apply(finding, segment=0, time=START, checkpoints=UsableOf([]))
     return incident
 
 

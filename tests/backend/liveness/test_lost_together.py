@@ -75,8 +75,7 @@ def test_a_restarted_server_goes_on_with_the_incident_and_opens_none_beside_it()
     job, book = racks(8), IncidentBook("run")
     job.silent = {node for node in job.nodes if node.startswith("rack3-")}
     job.run(40)
-    incident = book.apply(told(job)[-1], segment=0, time=START, checkpoints=UsableOf([]))
-    assert incident is not None
+    (incident,) = book.apply(told(job)[-1], segment=0, time=START, checkpoints=UsableOf([]))
     job.monitor = LivenessMonitor("run")
     job.monitor.load([incident])
     job.silent = set()

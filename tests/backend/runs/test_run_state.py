@@ -101,3 +101,20 @@ def test_a_checkpoint_that_comes_while_an_incident_is_open_is_suggested_without_
         state.apply(job.event("checkpoint", step, path=f"c/{step}"), replayed=False)
     (incident,) = state.incidents.all()
     assert (incident.kind, incident.suggestion.to_step, state.unreadable.note) == ("nonfinite", 90, "")
+
+
+@pytest.mark.parametrize("rows_a_frame", [1, 7, 200])
+def test_the_wait_for_a_spike_turns_into_a_rollback_at_its_step_however_rows_were_cut(rows_a_frame: int) -> None:
+    job, state = Job(), RunState("run", lambda: 1010.0)
+    state.apply(job.event("checkpoint", 0, path="c/0"), replayed=False)
+    losses = [2.0 + step % 7 / 100 if step < 100 else 9.0 - 0.02 * (step - 100) for step in range(160)]
+    for at in range(0, 160, rows_a_frame):
+        state.apply(
+            job.rows(range(at, min(160, at + rows_a_frame)), {"loss": losses[at : at + rows_a_frame]}), replayed=False
+        )
+    (spike,) = state.incidents.all()
+    assert spike.suggestion is not None
+    assert (spike.kind, spike.onset_step, spike.recovery) == ("spike", 100, "pending")
+    assert (spike.suggestion.action, spike.suggestion.until_step, spike.suggestion.skip_range) == (
+        "roll_back", None, [100, 150],
+    )  # fmt: skip

@@ -74,6 +74,7 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
             "level_after": event.new_level if event.rest_level is None else event.rest_level,
             "recovered_at": event.recovered_step,
             "confirmed_by": list(event.confirmed_by),
+            **({"regained": True} if event.resolved else {}),
             "explained_by": list(event.explained_by),
             "moved_first": [
                 {"metric": metric, "onset_step": onset, "rise_percent": min(100 * rise, LARGEST_PERCENT)}

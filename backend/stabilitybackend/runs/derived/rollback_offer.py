@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.commands.rollback_offer import way_back
 from stabilitybackend.errors import NotFound
-from stabilitybackend.incidents.rollback_target import inside
+from stabilitybackend.incidents.illness import inside
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.world_size import newest_starts
 from stabilitybackend.schema.incidents import Incident

@@ -1,0 +1,137 @@
+"""Says the one advice of a run in words: what comes first, where to go back to and why there. Pure."""
+
+from __future__ import annotations
+
+from stabilitybackend.incidents.rollback_target import GUARD_STEPS, Target, Usable
+from stabilitybackend.incidents.way import Way, jumped_rate
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.kinds import kind_of
+
+__all__ = ["LR_RELATIVE", "way_text"]
+
+#: What every ``lr_scale`` is relative to.
+LR_RELATIVE = "of what the schedule of the restored checkpoint gives at each step"
+
+#: What to correct -> first sentence, while it is not corrected.
+_FIX = {
+    "mixture": "The sampler draws another mixture than before: correct the sampler first.",
+    "data position": (
+        "The model sees data that it has seen: the loss is lower than the truth, and will jump when new data comes. "
+        "Correct the data position first."
+    ),
+    "resume": "Something was not restored as it was: go through the list first, a rollback meets the same again.",
+}
+
+
+def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "") -> str:
+    """Return the text of the suggestion of an open incident.
+
+    Args:
+        way: the advice of the run.
+        incident: whose suggestion it is.
+        checkpoints: those that can be gone back to.
+        own: what is to be done about ``incident`` before, sentences.
+    """
+    sentences = []
+    if incident.incident_id != way.lead.incident_id:
+        sentences.append(
+            f"One advice for this run, led by the {kind_of(way.lead.kind).short} at step {way.lead.onset_step}."
+        )
+    sentences += [_schedule(way), _FIX.get(way.fix_first, ""), own]
+    if way.fix_first == "change":
+        sentences.append(f"Find out what changed at step {way.lead.onset_step}. If nothing was meant to:")
+    if way.back is None:
+        sentences.append(_no_checkpoint(way, checkpoints))
+    if way.action == "wait":
+        sentences.append(_wait(way))
+    if way.back is not None:
+        way_back = _way_back(way, way.back)
+        if way.action == "wait":
+            sentences.append(f"If it does not come back by itself: {way_back}")
+        elif way.lead.kind == "learning_rate":
+            sentences.append(f"While the loss is as it was, correct it and train on; if the loss has moved, {way_back}")
+        elif way.fix_first in _FIX:
+            sentences.append(f"Then, where it lasted for more than a small share of the run, {way_back}")
+        elif way.fix_first == "schedule":
+            sentences.append(f"Then {way_back}")
+        else:
+            sentences.append(way_back[0].upper() + way_back[1:])
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _schedule(way: Way) -> str:
+    """Return the sentences about a learning rate that left its past before the lead began, else ""."""
+    if way.rates or way.lead.kind == "learning_rate":
+        rate = min((*way.rates, *([way.lead] if way.lead.kind == "learning_rate" else [])), key=lambda i: i.onset_step)
+        known = f"Look at the schedule first: {rate.text}"
+        if rate.state == "open":
+            return f"{known} While it stays so nothing else helps: a rollback goes back into the same rate."
+        return f"{known} It is back, so that a rollback helps if nothing sets it again."
+    jump = jumped_rate(way.lead)
+    if not jump:
+        return ""
+    return f"Look at the schedule first: {jump}. While it stays so a rollback goes back into the same rate."
+
+
+def _wait(way: Way) -> str:
+    based = (
+        f"{way.known} earlier {'spike' if way.known == 1 else 'spikes'} of this run"
+        if way.known
+        else "this run had no earlier one"
+    )
+    assert way.until is not None  # of every one that is waited for
+    steps = way.until - way.lead.onset_step
+    return (
+        f"Wait until step {way.until} ({steps} steps from the onset; {based}): a spike that comes at once mostly "
+        "recovers."
+    )
+
+
+def _way_back(way: Way, back: Target) -> str:
+    """Return the sentences about a rollback, the first without a capital."""
+    text = f"roll back to the checkpoint of step {back.to_step}, {way.lead.onset_step - back.to_step} steps before the"
+    text += f" onset{_why_there(way)}"
+    if back.bad is not None:
+        first, last = back.bad
+        text += f", and leave out the batches of the steps {first} to {last}; those before were good"
+        text += f" (a job that can only skip right behind the checkpoint: {back.skip})."
+    elif way.again is not None:
+        text += ", with a new seed."
+    else:
+        text += ". No batches are left out: the data are not the cause."
+    if way.lr_scale is not None:
+        text += f" Go on with the learning rate times {way.lr_scale:g}: {LR_RELATIVE}."
+    if way.again is not None:
+        text += f" The rollback to step {way.again} did not cure it: this one goes further back if it can."
+    return f"{text} {back.lost} steps are trained again."
+
+
+def _why_there(way: Way) -> str:
+    """Return why the first sign lies before the onset, "" where it does not."""
+    first = way.sick[0]
+    if first.incident_id != way.lead.incident_id:
+        since = "is open too" if first.state == "open" else "was given up and never came back"
+        return f" and older than the {kind_of(first.kind).short} at step {first.onset_step}, which {since}"
+    if way.sign < way.lead.onset_step - GUARD_STEPS:
+        return f" and before the first sign, which may have been step {way.sign}"
+    return ""
+
+
+def _no_checkpoint(way: Way, checkpoints: Usable) -> str:
+    safe = way.sign - GUARD_STEPS
+    first = way.sick[0]
+    began = f"step {way.sign}"
+    if first.incident_id != way.lead.incident_id:
+        began += f" (the {kind_of(first.kind).short} at step {first.onset_step})"
+    text = f"No checkpoint from before {began} is at hand, so there is nothing to go back to"
+    deleted, oldest, newest = checkpoints.lost(safe), checkpoints.oldest(), checkpoints.newest()
+    if safe < 0:
+        text += ": it began with the run's first steps, so start again with what is wrong corrected."
+    elif deleted is not None:
+        text += f": that of step {deleted} was deleted."
+    elif oldest is not None:
+        each = f"those of the steps {oldest} to {newest} are" if newest != oldest else f"that of step {oldest} is"
+        text += f": {each} from inside it."
+    else:
+        text += ": the job has announced none that is still there."
+    return f"{text} Save one as soon as it is over."

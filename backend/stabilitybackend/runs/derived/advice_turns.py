@@ -1,0 +1,34 @@
+"""Makes the advice again where one turns by itself: "wait until step N" is over when step N has come. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stabilitybackend.incidents.rollback_target import Usable
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.schema.incidents import Incident
+
+if TYPE_CHECKING:
+    from stabilitybackend.incidents.incidents import IncidentBook
+
+__all__ = ["turned"]
+
+
+def turned(book: IncidentBook, rows: Sequence[Placed], below: float, checkpoints: Usable) -> list[Incident]:
+    """Return the incidents whose advice turned at one of the rows, as of that row however rows were cut into frames.
+
+    Args:
+        book: of the run. rows: new ones of the rank that is judged.
+        below: only those of an earlier step. checkpoints: those that can be gone back to.
+    """
+    changed: list[Incident] = []
+    while (at := book.turns_at()) is not None:
+        steps = ((int(step), float(time)) for one in rows for step, time in zip(one.steps, one.times, strict=True))
+        due = min((row for row in steps if at <= row[0] < below), default=None)
+        if due is None:
+            break
+        changed += book.refresh_suggestions(checkpoints, due[1], due[0])
+        if book.turns_at() == at:  # of one that is still waited for, however that came
+            break
+    return changed
