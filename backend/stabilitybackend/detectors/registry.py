@@ -10,6 +10,7 @@ from .data_mix_drift import DataMixDriftDetector
 from .divergence import DivergenceDetector
 from .engine.base import Detector, DetectorSettingError
 from .grad_norm import GradNormDetector
+from .learning_rate import LearningRateDetector
 from .level_shift import LevelShiftDetector
 from .nonfinite import NonfiniteDetector
 from .plateau import PlateauDetector
@@ -30,6 +31,7 @@ Settings = Mapping[str, Mapping[str, float]]
 #: All detectors by name, in the order of their right to an event: the first that claims it keeps it. The law in
 #: ``conformance.py`` is run over each of them.
 DETECTORS: dict[str, DetectorFactory] = {
+    LearningRateDetector.name: LearningRateDetector,
     NonfiniteDetector.name: NonfiniteDetector,
     ResumeArtifactDetector.name: ResumeArtifactDetector,
     SpikeDetector.name: SpikeDetector,

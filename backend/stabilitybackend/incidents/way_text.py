@@ -63,7 +63,7 @@ def _schedule(way: Way) -> str:
     """Return the sentences about a learning rate that left its past before the lead began, else ""."""
     if way.rates or way.lead.kind == "learning_rate":
         rate = min((*way.rates, *([way.lead] if way.lead.kind == "learning_rate" else [])), key=lambda i: i.onset_step)
-        known = f"Look at the schedule first: {rate.text}"
+        known = f"Look at the schedule first: {rate.text[:1].lower()}{rate.text[1:]}"
         if rate.state == "open":
             return f"{known} While it stays so nothing else helps: a rollback goes back into the same rate."
         return f"{known} It is back, so that a rollback helps if nothing sets it again."

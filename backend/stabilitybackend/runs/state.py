@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -191,10 +190,10 @@ class RunState:
 
     def _report(self, found: Iterable[tuple[float, Finding]], changes: Changes, rows: Sequence[Placed] = ()) -> None:
         for time, finding in found:
-            changes.add_incidents(turned(self.incidents, rows, finding.now_step, self._usable()))
+            changes.add_incidents(turned(self.incidents, rows, self._usable(), finding.now_step))
             if not self.incidents.has_similar(finding, BY_RESUMES):
                 self.found(finding, time, changes)
-        changes.add_incidents(turned(self.incidents, rows, math.inf, self._usable()))
+        changes.add_incidents(turned(self.incidents, rows, self._usable()))
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
@@ -219,12 +218,9 @@ class RunState:
         reports = not replayed or self.reconciling
         if reports:
             dead = {s for s in self.incidents.segments() if self.fold.tree.dead_after(s) is not None}
-            changes.add_incidents(
-                self.incidents.rolled_back(segment.fork_step, dead, segment.created, segment.id, segment.reason)
-            )
-            changes.add_incidents(
-                self.incidents.refresh_suggestions(self._usable(), segment.created, segment.fork_step)
-            )
+            fork_step, time = segment.fork_step, segment.created
+            changes.add_incidents(self.incidents.rolled_back(fork_step, dead, time, segment.id, segment.reason))
+            changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), time, fork_step))
         if not replayed:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
         found = self.resumes.forked(segment) + self.judge.forked(segment)
@@ -238,9 +234,8 @@ class RunState:
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(event.data["path"])
             if reports:
-                changes.add_incidents(
-                    self.incidents.refresh_suggestions(self._usable(), event.time, self.judge.newest_step)
-                )
+                now = self.judge.newest_step
+                changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), event.time, now))
         elif event.type == "finish":
             self.stretches.finished(event.source.source)
         elif event.type == "left":

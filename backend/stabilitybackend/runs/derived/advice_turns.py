@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["turned"]
 
 
-def turned(book: IncidentBook, rows: Sequence[Placed], below: float, checkpoints: Usable) -> list[Incident]:
+def turned(book: IncidentBook, rows: Sequence[Placed], checkpoints: Usable, below: float = math.inf) -> list[Incident]:
     """Return the incidents whose advice turned at one of the rows, as of that row however rows were cut into frames.
 
     Args:
         book: of the run. rows: new ones of the rank that is judged.
-        below: only those of an earlier step. checkpoints: those that can be gone back to.
+        checkpoints: those that can be gone back to. below: only rows of an earlier step.
     """
     changed: list[Incident] = []
     while (at := book.turns_at()) is not None:

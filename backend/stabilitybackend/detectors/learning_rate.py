@@ -1,0 +1,288 @@
+"""Compares the learning rate with its own past: a schedule that is broken is seen before the loss moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import ClassVar
+
+from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Parameter, Point, Row, State
+from .engine.metric_roles import LR
+
+#: Logs round the rate to two digits: what is less above the maximum is the maximum.
+ROUNDING = 0.05
+#: Points for which a rate stays where it is that has never fallen, and points in a row in which it rises then, until
+#: that is no warm-up: one that goes up in stairs stands for as long, but does not rise with each point.
+STEADY_POINTS = 64
+RISING_POINTS = 8
+#: A schedule starts again where it rises from at most this part of its maximum, for so many points at least, with a
+#: mean of at least this part of the middle between its ends. A rise by a factor over a decade has a mean of 0.7 of it,
+#: a line and a cosine of 1; of fewer points no shape is known.
+RESTART_PART = 0.1
+LINE_POINTS = 4
+LINE = 0.85
+#: From this multiple of the former maximum on it is a warning: what trained well at a rate seldom bears twice as much,
+#: and less is a note.
+WARNING_TIMES = 2.0
+#: After a resume the first rate is off when it is so many times the last one, or so much less: past its warm-up no
+#: schedule moves so far from one point to the next, unless it starts again.
+RESUME_TIMES = 3.0
+#: What turns down more often than once in so many points is no schedule; the shortest cycles last longer.
+SMOOTH_POINTS = 6
+#: A rate that has not risen for so many points is the usual one.
+ACCEPT_POINTS = 256
+
+__all__ = ["LearningRateDetector"]
+
+
+@dataclass(slots=True)
+class _RateEvent(Event):
+    """The rate is off.
+
+    Args:
+        limit: the rate at or below which it is back (for one that came back too low: at or above).
+        usual: the former maximum, or the last rate before a resume.
+        resumed: the step that was gone on from, None where it left by itself.
+        peak, peak_step: furthest away so far. since: points since it went further.
+    """
+
+    limit: float
+    usual: float
+    resumed: int | None
+    peak: float
+    peak_step: int
+    since: int = 0
+    reported: float = 0.0
+    recovered_step: int | None = None
+
+
+class LearningRateDetector(CurveDetector):
+    """Reports a learning rate above its former maximum, and one that came back from a resume far off.
+
+    Idea: after its warm-up a rate never exceeds what it was, in whatever schedule (cosine, restarts, cycles, one cycle,
+    steps, warm-up stable decay): a curve that does has been edited, extrapolated, or has lost its sign. The warm-up is
+    over once the rate has fallen, or has not moved for ``STEADY_POINTS``; from there on only a rise with each point
+    counts: a warm-up in stairs does not move either. It began where the rate turned upwards, long before it exceeds
+    what it was. After a resume the first rate is compared with the last one, with what was declared; one that rises
+    towards it is a second warm-up. A batch size that rose at the same point explains a higher rate.
+
+    Args:
+        sensitivity: distances are divided by it.
+
+    Source: the silently reset learning rate in IDEFICS-80B's log of its training (huggingface/m4-logs); the schedules
+    that are to be silent: SGDR (arXiv 1608.03983), cyclic rates (1506.01186), warm-up stable decay (2404.06395).
+
+    Example:
+        >>> detector = LearningRateDetector()
+        >>> rates = [1e-3 * min(1.0, s / 20) * (1 - s / 400) for s in range(200)]
+        >>> rates += [rates[-1] * 1.012 ** s for s in range(1, 200)]
+        >>> found = [f for s, rate in enumerate(rates) for f in detector.update(Point(s, "lr", rate, 0.0))]
+        >>> [(f.severity, f.onset_step, f.now_step) for f in found]
+        [('info', 200, 257), ('warning', 200, 311)]
+    """
+
+    name: ClassVar[str] = "learning_rate"
+    kinds: ClassVar[tuple[str, ...]] = ("learning_rate",)
+    title: ClassVar[str] = "Learning rate against its past"
+    role: ClassVar[str] = LR
+    parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
+
+    #: The largest rate so far, or since it was accepted.
+    _top: float = 0.0
+    _last: float = math.nan
+    _fallen: bool = False
+    #: Points so far, and how often it fell after it had risen.
+    _points: int = 0
+    _turns: int = 0
+    #: Points at one value, points in a row that rose, and the step at which the rise began.
+    _steady: int = 0
+    _longest: int = 0
+    _rising: int = 0
+    _rose_at: int = 0
+    #: The rate before the rise, and the sum and the number of those in it.
+    _rose_from: float = 0.0
+    _sum: float = 0.0
+    _climbed: int = 0
+    #: What the rate was at a fork, times what was declared: (fork step, rate), until the next point.
+    _resume: tuple[int, float] | None = None
+    #: A rate that came back low: it may be a second warm-up, as long as it rises.
+    _low: _RateEvent | None = None
+    _event: _RateEvent | None = None
+
+    @classmethod
+    def story(cls) -> Sequence[Row | Mark]:
+        rates = [1e-3 * min(1.0, (step + 1) / 50) * (1 - step / 1000) for step in range(300)]
+        rates += [rates[-1] * 1.02 ** (step + 1) for step in range(100)]
+        return [Row(step, 1e9 + step, {"lr": rate}) for step, rate in enumerate(rates)]
+
+    def configured(self) -> None:
+        by = self.settings["sensitivity"]
+        self._above = 1 + ROUNDING / by if by else math.inf
+        self._times = 1 + (RESUME_TIMES - 1) / by if by else math.inf
+
+    def note(self, mark: Mark) -> list[Finding]:
+        if mark.kind != "fork" or math.isnan(self._last):
+            return []
+        declared = mark.data.get("changes", {}).get("lr_scale", 1.0)
+        scale = float(declared) if isinstance(declared, int | float) and 0 < declared < math.inf else 1.0
+        self._resume = (mark.step - 1, self._last * scale)
+        self._top *= max(1.0, scale)
+        return []
+
+    def update(self, point: Point) -> list[Finding]:
+        step, metric, rate, _, _ = point
+        if self._is_another(metric) or not 0 <= rate < math.inf:
+            return []
+        last, resume = self._last, self._resume
+        self._last, self._resume = rate, None
+        if resume is not None and self._event is None and self._fallen_or_steady():
+            self._came_back(step, rate, *resume)
+        self._follow(step, rate, last)
+        if self._event is not None:
+            return self._go_on(self._event, step, rate)
+        if self._low is not None:
+            return self._warms_up_again(self._low, step, rate, last)
+        if rate > self._top * self._above and self._is_news() and rate > self._top + self._stride():
+            if self._batch_grew(step) or self._starts_again(rate):
+                self._top, self._fallen = rate, False
+                return []
+            began = self._rose_at if self._rising > 1 else step
+            self._open(_RateEvent(metric, began, step, "info", self._top * self._above, self._top, None, rate, step))
+            assert self._event is not None
+            return self._go_on(self._event, step, rate)
+        may_creep = self._longest >= STEADY_POINTS and self._rising > 0
+        if not self._fallen and not may_creep:
+            self._top = max(self._top, rate)
+        return []
+
+    # --- its past ------------------------------------------------------------------------------------------------
+
+    def _follow(self, step: int, rate: float, last: float) -> None:
+        """Note whether the rate rises, stands still or falls."""
+        self._points += 1
+        if rate > last:
+            self._rising += 1
+            if self._rising == 1:
+                self._rose_at, self._rose_from, self._sum, self._climbed = step, last, 0.0, 0
+            self._longest, self._steady = max(self._longest, self._steady), 0
+        elif rate < last:
+            self._turns += self._rising > 0
+            self._fallen = self._fallen or rate < self._top
+            self._rising = self._steady = 0
+        else:
+            self._steady += 1
+            if self._steady >= RISING_POINTS:  # fewer equal ones are the rounding of a slow rise
+                self._rising = 0
+        self._sum += rate
+        self._climbed += 1
+
+    def _fallen_or_steady(self) -> bool:
+        return self._fallen or max(self._steady, self._longest) >= STEADY_POINTS
+
+    def _is_news(self) -> bool:
+        """Say whether a rate above all earlier ones is none of its warm-up, and no noise."""
+        if self._turns * SMOOTH_POINTS > self._points:
+            return False
+        return self._fallen or (self._longest >= STEADY_POINTS and self._rising >= RISING_POINTS)
+
+    def _stride(self) -> float:
+        """Return the usual change between two points: so much of a maximum may lie between two that were logged."""
+        changes = [abs(after - before) for (_, before), (_, after) in pairwise(self.context.lr.values)]
+        return median(changes) if changes else 0.0
+
+    def _starts_again(self, rate: float) -> bool:
+        """Say whether the rate rises as a schedule that starts again: from near zero, in a line and not by a factor."""
+        low = self._rose_from <= RESTART_PART * self._top
+        return low and self._rising >= LINE_POINTS and self._sum / self._climbed >= LINE * (self._rose_from + rate) / 2
+
+    def _batch_grew(self, step: int) -> bool:
+        sizes = [(at, size) for at, size in self.context.batch_size.values if at <= step][-2:]
+        return len(sizes) == 2 and sizes[1][1] > sizes[0][1]
+
+    # --- after a resume ------------------------------------------------------------------------------------------
+
+    def _came_back(self, step: int, rate: float, fork_step: int, before: float) -> None:
+        if before <= 0 or before / self._times < rate < before * self._times:
+            return
+        event = _RateEvent(self._metric, step, step, "info", before, before, fork_step, rate, step)
+        if rate > before:
+            event.limit = before * self._times
+            self._open(event)
+        else:
+            event.limit = before / self._times
+            self._low = event
+
+    def _warms_up_again(self, event: _RateEvent, step: int, rate: float, last: float) -> list[Finding]:
+        """Wait while it rises; report it once it does not, and forget it once it is where it was."""
+        if rate >= event.limit:
+            self._low = None
+        elif step > event.seen and rate <= last:
+            self._low = None
+            event.seen = step
+            self._open(event)
+            return [self._found(event, step, "open")]
+        return []
+
+    # --- its events ----------------------------------------------------------------------------------------------
+
+    def _open(self, event: _RateEvent) -> None:
+        self._event = event
+
+    def _go_on(self, event: _RateEvent, step: int, rate: float) -> list[Finding]:
+        low = event.peak < event.usual
+        event.since += 1
+        if rate >= event.limit if low else rate <= event.limit:
+            event.recovered_step = step
+            return self._end(event, step, "recovered")
+        if rate < event.peak if low else rate > event.peak:
+            event.peak, event.peak_step, event.since = rate, step, 0
+        if event.since >= ACCEPT_POINTS:
+            self._top = max(self._top, event.peak)
+            return self._end(event, step, "resolved")
+        if not low and event.peak >= WARNING_TIMES * event.usual:
+            event.severity = "warning"
+        if event.reported and not (event.severity == "warning" and event.reported < WARNING_TIMES * event.usual):
+            return []
+        event.reported = event.peak
+        return [self._found(event, step, "open")]
+
+    def _end(self, event: _RateEvent, step: int, state: State) -> list[Finding]:
+        self._event = None
+        return [self._found(event, step, state)]
+
+    def _found(self, event: _RateEvent, now_step: int, state: State) -> Finding:
+        times = event.peak / event.usual if event.usual else math.inf
+        high, size = times >= 1, f"{times:.3g}" if times >= 1 else f"1/{1 / times:.3g}" if times else "0"
+        if event.resumed is not None:
+            what = f"The learning rate came back from step {event.resumed} at {size} of the {event.usual:.4g} before."
+            title = f"Learning rate {'above' if high else 'below'} the one before the resume at step {event.onset}"
+        else:
+            what = (
+                f"The learning rate has risen since step {event.onset} and is {event.peak:.4g}, {size} times its "
+                f"former maximum of {event.usual:.4g}."
+            )
+            title = f"Learning rate above its former maximum since step {event.onset}"
+        ending = {
+            "open": "",
+            "recovered": f" It was back at step {event.recovered_step}.",
+            "resolved": " It has not moved further since: it counts as the usual one.",
+        }[state]
+        return self.finding(
+            event,
+            now_step,
+            state,
+            title=title,
+            text=what + ending,
+            peak_step=event.peak_step,
+            recovered_step=event.recovered_step,
+            score=min(times, 1e9) if high else min(1 / times if times else 1e9, 1e9),
+            evidence={
+                "level_before": event.usual,
+                "level_after": event.peak,
+                "score_unit": "times the former rate",
+                "after_fork": event.resumed,
+            },
+        )

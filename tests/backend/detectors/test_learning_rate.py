@@ -1,0 +1,137 @@
+"""A rate above its own past is found before the loss moves; every schedule that people use is silent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.detectors.learning_rate import LearningRateDetector
+
+STEPS = 3_000
+
+
+def cosine(step: float, steps: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
+
+
+SCHEDULES: dict[str, Callable[[int], float]] = {
+    "warm-up and cosine": lambda s: min(1, s / 100) * cosine(s, STEPS),
+    "cosine with restarts": lambda s: cosine(s % 500, 500),
+    "restarts that get longer": lambda s: cosine(s % 200, 200) if s < 200 else cosine((s - 200) % 1_000, 1_000),
+    "restarts with a higher warm-up": lambda s: (1 + s // 1_000 / 5) * min(1, s % 1_000 / 100) * cosine(s % 1_000, 1e3),
+    "cyclic": lambda s: 1 - 0.9 * abs(s % 400 / 200 - 1),
+    "cyclic, halved each time": lambda s: 0.1 + 0.9 * (1 - abs(s % 400 / 200 - 1)) * 0.5 ** (s // 400),
+    "one cycle": lambda s: s / 900 if s < 900 else cosine(s - 900, STEPS - 900),
+    "steps": lambda s: 0.1 ** (s // 1_000),
+    "warm-up, stable, decay": lambda s: min(1, s / 200) * (1 if s < 2_400 else (STEPS - s) / 600),
+    "warm-up in stairs": lambda s: min(1, (1 + s // 150) / 8),
+    "stairs and cosine": lambda s: min(1, (1 + s // 150) / 8) * cosine(s // 150, 40),
+    "inverse root": lambda s: min((s + 1) ** -0.5, (s + 1) * 400**-1.5),
+    "range test": lambda s: 1.005**s / 1e6,
+    "constant": lambda s: 1.0,
+    "zero": lambda s: 0.0,
+}  # fmt: skip
+
+
+#: Of a second warm-up that goes higher, points enough to see that it is one.
+FEWEST = {"restarts with a higher warm-up": 15}
+
+
+def found_in(rates: Sequence[tuple[int, float]], *marks: Mark, **more: Sequence[float]) -> list[Finding]:
+    bank, due = DetectorBank({"learning_rate": LearningRateDetector}), list(marks)
+    found: list[Finding] = []
+    for at, (step, rate) in enumerate(rates):
+        while due and due[0].step <= step:
+            found += bank.mark(due.pop(0))
+        values = {"lr": rate} | {name: column[at] for name, column in more.items()}
+        found += bank.feed_row(Row(step, 1e9 + step, values))
+    return found
+
+
+def scheduled(name: str, until: int = STEPS, every: int = 1) -> list[tuple[int, float]]:
+    return [(step, 1e-3 * SCHEDULES[name](step)) for step in range(0, until, every)]
+
+
+def fork(step: int, **changes: Any) -> Mark:
+    data = {
+        "fork_step": step,
+        "cause": "restart",
+        "reason": "",
+        "changes": changes,
+        "last_step": step,
+        "left_behind": {},
+    }
+    return Mark("fork", step + 1, 0.0, f"the run went on after step {step}", data)
+
+
+@pytest.mark.parametrize("every", [1, 7, 37, 150])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_is_silent_however_rarely_it_is_logged(name: str, every: int) -> None:
+    every = min(every, FEWEST.get(name, every))
+    assert found_in(scheduled(name, every=every)) == []
+
+
+@pytest.mark.parametrize("digits", [2, 3, 6])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_rate_that_is_logged_rounded_is_silent(name: str, digits: int) -> None:
+    assert found_in([(step, float(f"{rate:.{digits}g}")) for step, rate in scheduled(name)]) == []
+
+
+@pytest.mark.parametrize("name", ["warm-up and cosine", "constant", "warm-up, stable, decay", "one cycle"])
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_rate_that_creeps_is_found_with_the_step_at_which_it_left_its_schedule(name: str, every: int) -> None:
+    left = 1_500
+    rates = scheduled(name, left)
+    rates += [(left + i, rates[-1][1] * 1.012**i) for i in range(400)]
+    found = found_in(rates[::every])
+    assert (found[-1].severity, found[-1].state) == ("warning", "open")
+    assert left <= found[0].onset_step <= left + every
+    assert found[0].now_step <= left + 130  # of 400 steps
+
+
+def test_a_jump_above_the_former_maximum_is_told_at_once_and_its_end_as_well() -> None:
+    rates = [(step, rate * (40 if 1_500 <= step < 1_520 else 1)) for step, rate in scheduled("warm-up and cosine")]
+    found = found_in(rates)
+    assert [(one.severity, one.state, one.onset_step, one.now_step) for one in found] == [
+        ("warning", "open", 1_500, 1_500),
+        ("warning", "recovered", 1_500, 1_520),
+    ]
+
+
+def test_what_stays_higher_counts_as_usual_in_the_end() -> None:
+    rates = [(step, rate * (3 if step >= 1_000 else 1)) for step, rate in scheduled("warm-up, stable, decay", 2_000)]
+    rates = [(step, rate * (0.9 if 900 <= step < 1_000 else 1)) for step, rate in rates]
+    assert [one.state for one in found_in(rates)] == ["open", "resolved"]
+
+
+@pytest.mark.parametrize(("times", "severity"), [(10.0, "warning"), (0.1, "info")])
+def test_a_rate_that_comes_back_from_a_resume_ten_times_off_is_told(times: float, severity: str) -> None:
+    rates = [(step, rate * (times if step > 2_500 else 1)) for step, rate in scheduled("warm-up and cosine")]
+    found = found_in(rates, fork(2_500))
+    assert (found[0].severity, found[0].onset_step, found[0].evidence["after_fork"]) == (severity, 2_501, 2_500)
+    assert found[0].now_step <= 2_502
+
+
+def test_a_rate_that_comes_back_as_declared_or_in_a_second_warm_up_is_silent() -> None:
+    before = scheduled("warm-up and cosine", 1_501)
+    declared = [(step, 5 * rate) for step, rate in scheduled("warm-up and cosine") if step > 1_500]
+    again = [
+        (step, rate * min(1, (step - 1_500) / 80)) for step, rate in scheduled("warm-up and cosine") if step > 1_500
+    ]
+    assert found_in([*before, *declared], fork(1_500, lr_scale=5.0)) == []
+    assert found_in([*before, *again], fork(1_500)) == []
+
+
+def test_a_rate_that_rises_with_the_batch_is_silent() -> None:
+    rates = [(step, rate * (2 if step >= 1_000 else 1)) for step, rate in scheduled("warm-up and cosine")]
+    assert found_in(rates, batch_size=[64 if step < 1_000 else 256 for step, _ in rates]) == []
+
+
+def test_of_several_parameter_groups_the_first_is_judged() -> None:
+    rates = scheduled("warm-up and cosine")
+    assert found_in(rates, **{"lr-AdamW": [50 * rate for _, rate in reversed(rates)]}) == []
