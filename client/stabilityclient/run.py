@@ -10,6 +10,7 @@ from time import time
 from stabilityclient import hooks
 from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, step_of, trace_of
 from stabilityclient.data.calls import DataCalls
+from stabilityclient.declarations import Declarations
 from stabilityclient.errors import RefusedError
 from stabilityclient.lineage import RankLineage
 from stabilityclient.metrics.metric_coercion import MetricCoercion
@@ -41,7 +42,7 @@ MAX_PATH_CHARS = 4_096
 _SEVERITIES = ("info", "warning", "critical")
 
 
-class Run(DataCalls):
+class Run(DataCalls, Declarations):
     """One training run, seen from one rank. Made by :func:`stabilityclient.init`.
 
     Attributes:

@@ -1609,6 +1609,43 @@ export interface VisibilityGap {
 }
 
 /**
+ * What is watched of a run, and what is not.
+ *
+ * Attributes:
+ *     watched: those of the run as a whole first.
+ *     unwatched: names that nobody looks at, at most 500, with ``unwatched_count`` in all. Readings of GPUs are none.
+ *     notes: what should be put right: a declared name that never came, several that may be the loss.
+ *     incomplete: the run has more metrics than are told apart.
+ */
+export interface Watched {
+  watched: WatchedMetric[];
+  unwatched: string[];
+  unwatched_count: number;
+  notes: string[];
+  incomplete: boolean;
+}
+
+/**
+ * A metric that detectors look at.
+ *
+ * Attributes:
+ *     role: ``loss``, ``grad_norm``, ``lr``, ``batch_size``, ``val_loss``, ``tokens_per_s`` (any speed),
+ *         ``step_time_s``, or ``ratio``, ``tokens``, ``samples`` of a data set; "" for what only a plug-in looks at.
+ *     dataset: the data set that it is of, null for the run as a whole.
+ *     why: its name is known, ``run.names()`` declared it, or what its values do told.
+ *     detectors: that look at it. Empty where it is only drawn or looked up.
+ *     text: what is done with its values, "" where they are taken as they are.
+ */
+export interface WatchedMetric {
+  metric: string;
+  role: string;
+  dataset: string | null;
+  why: "declared" | "name" | "values";
+  detectors: string[];
+  text: string;
+}
+
+/**
  * The number of ranks of a run, and its last change.
  *
  * Attributes:
@@ -1672,6 +1709,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/stacks": StackDumps;
   "GET /api/v1/runs/{run_id}/stacks/{request}": RankStacks;
   "GET /api/v1/runs/{run_id}/storage": Storage;
+  "GET /api/v1/runs/{run_id}/watched": Watched;
   "GET /healthz": ServerHealth;
   "GET /livez": Alive;
   "GET /metrics": Blob;

@@ -12,10 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from stabilitybackend.api.access import Commander, Reader, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.backtest.settings import detector_list
+from stabilitybackend.detection.naming.watched_report import watched_of
 from stabilitybackend.detectors.engine.base import Detector
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.schema.detectors import Detectors, ListedRunDetectors, RunDetectors
 from stabilitybackend.schema.kinds import IncidentKinds, served
+from stabilitybackend.schema.watched import Watched
 
 __all__ = ["SettingsBody", "router"]
 
@@ -57,6 +59,13 @@ async def settings(reader: Reader, worker: Worker) -> Response:
 async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker) -> Response:
     """Replace all that is set for a run; it holds for the points that come from now on."""
     return answer(await worker.detectors.replace(body.settings, commander.name, worker.cursor))
+
+
+@router.get("/runs/{run_id}/watched", responses=answers(Watched))
+async def watched(reader: Reader, worker: Worker) -> Response:
+    """Which metrics of the run are watched, as what and why, and which are not."""
+    state = worker.state
+    return answer(watched_of(state.judge.names, state.store.metrics()))
 
 
 @cache

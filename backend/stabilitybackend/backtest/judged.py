@@ -9,10 +9,12 @@ from typing import Any
 from stabilitybackend.backtest.curves import Curve, curves_of
 from stabilitybackend.backtest.run import backtest
 from stabilitybackend.backtest.sources import Log
+from stabilitybackend.detection.naming.watched_report import watched_of
 from stabilitybackend.detectors.engine.base import SEVERITIES
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.importers.troubles import Reading
 from stabilitybackend.schema.incidents import Incident, as_json
+from stabilitybackend.schema.watched import Watched
 
 __all__ = ["Filter", "Judged", "judge"]
 
@@ -46,6 +48,7 @@ class Judged:
         error, hint: why nothing could be judged, empty where it could.
         reading: what could not be read of it.
         curves: for a plot.
+        watched: which metrics were judged as what, None where nothing was.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Judged:
     hint: str = ""
     reading: Reading = field(default_factory=Reading)
     curves: Sequence[Curve] = ()
+    watched: Watched | None = None
 
 
 def judge(log: Log, settings: Mapping[str, Mapping[str, float]], shown: Filter, *, with_curves: bool = False) -> Judged:
@@ -86,4 +90,5 @@ def judge(log: Log, settings: Mapping[str, Mapping[str, float]], shown: Filter, 
         found.unreadable,
         reading=log.reading,
         curves=curves_of(found.state) if with_curves else (),
+        watched=watched_of(found.state.judge.names, found.state.store.metrics()),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from stabilitybackend.backtest.judged import Judged
 from stabilitybackend.backtest.settings import detector_list
 from stabilitybackend.cli.detectors import detector_table
 from stabilitybackend.detectors.engine.base import SEVERITIES
+from stabilitybackend.schema.watched import Watched, WatchedMetric
 
 __all__ = ["JSON_KEYS", "report", "report_detectors"]
 
@@ -27,6 +29,8 @@ JSON_KEYS = (
 )  # fmt: skip
 #: Width of a table that nobody's terminal bounds, characters.
 _FREE_WIDTH = 160
+#: Names in the lists of what was watched and what was not.
+_MAX_NAMES = 12
 _STYLES = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 
@@ -45,6 +49,8 @@ def report(judged: Judged, as_json: bool) -> bool:
     elif judged.incidents:
         _console().print(_table(judged))
     typer.echo(_summary(judged), err=as_json)
+    for line in _watched(judged.watched) if judged.watched is not None else ():
+        typer.echo(f"  {line}", err=as_json)
     return True
 
 
@@ -128,6 +134,25 @@ def _summary(judged: Judged) -> str:
         f"{judged.name}: {judged.rows:,} rows, {judged.points:,} points in {judged.seconds:.1f} s; "
         f"incidents: {found or 'none'}{left}"
     )
+
+
+def _watched(watched: Watched) -> Iterator[str]:
+    """Yield what was judged as what, and what was not judged."""
+    shown = [_as(one) for one in watched.watched[:_MAX_NAMES]]
+    more = len(watched.watched) - len(shown)
+    yield f"watched: {', '.join(shown) or 'nothing'}{f' and {more} more' if more else ''}"
+    if watched.unwatched_count:
+        names, more = watched.unwatched[:_MAX_NAMES], watched.unwatched_count - _MAX_NAMES
+        yield f"not watched: {', '.join(names)}{f' and {more} more' if more > 0 else ''}"
+    yield from watched.notes
+
+
+def _as(one: WatchedMetric) -> str:
+    of = f" of {one.dataset}" if one.dataset is not None else ""
+    why = "" if one.why == "name" else ", by its values" if one.why == "values" else ", declared"
+    told = (one.role or "a plug-in's") + of
+    plain = not why and one.metric in (one.role, f"{one.role}/{one.dataset}")
+    return one.metric if plain else f"{one.metric} ({told}{why})"
 
 
 def _report_troubles(judged: Judged) -> None:

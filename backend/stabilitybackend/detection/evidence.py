@@ -26,6 +26,7 @@ from stabilitybackend.detection.attribution import (
     usual,
     watched,
 )
+from stabilitybackend.detection.naming.watched_names import WatchedNames
 from stabilitybackend.detection.nearby import nearby_events
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, role_of
@@ -101,6 +102,7 @@ class Evidence(Stateful):
         store: RunStore,
         fold: LineageFold,
         incidents: IncidentBook,
+        names: WatchedNames | None = None,
     ) -> Finding:
         """Return the finding with its data set, where one carries it, and with what is known around its onset.
 
@@ -110,7 +112,9 @@ class Evidence(Stateful):
             time: unix seconds of its point.
             rank: the primary one; None while there is none.
             store, fold, incidents: of the run, as of now.
+            names: which metric is what; None: as the table of names says.
         """
+        names = WatchedNames() if names is None else names
         more: dict[str, Any] = {}
         dataset = finding.dataset
         interval, series = 1.0, {}
@@ -121,9 +125,10 @@ class Evidence(Stateful):
             window = _window(store, fold, finding, own, main, interval)
             if window is not None:
                 more["window"] = window
-            series = _series(store, fold, finding, rank, interval, finding.onset_step - (main[0][0] if main else 0))
+            back = finding.onset_step - (main[0][0] if main else 0)
+            series = _series(store, fold, finding, rank, interval, back, names)
             if not kind_of(finding.kind).of_machine:
-                dataset = _attributed(finding, series, more)
+                dataset = _attributed(finding, names.known_as(finding.metric), series, more)
             _optimizer(finding, series, more)
         nearby = nearby_events(finding, time, fold, incidents, series, interval)
         if nearby:
@@ -176,14 +181,15 @@ def _interval(points: Points) -> float:
 
 
 def _series(
-    store: RunStore, fold: LineageFold, finding: Finding, rank: int, interval: float, back: int
+    store: RunStore, fold: LineageFold, finding: Finding, rank: int, interval: float, back: int, names: WatchedNames
 ) -> dict[str, Points]:
-    """Return every series worth a look, around the onset."""
+    """Return every series worth a look, around the onset, by the name that detectors know it under."""
     series: dict[str, Points] = {}
+    logged = {known: name for name in store.metrics() if (known := names.compared_as(name)) is not None}
     onset = finding.onset_step
     last = min(finding.now_step, onset + int(SINCE_POINTS * interval))
-    for name in watched(store.metrics(), finding.metric):
-        points = _read(store, fold, name, rank, max(0, onset - max(back, 1)), last)
+    for name in watched(logged, finding.metric and names.compared_as(finding.metric)):
+        points = _read(store, fold, logged[name], rank, max(0, onset - max(back, 1)), last)
         if points:
             begin = bisect_left(points, onset, key=lambda point: point[0])
             series[name] = points[max(0, begin - BEFORE_POINTS) : begin + SINCE_POINTS]
@@ -251,13 +257,13 @@ def _short(value: float) -> float:
 # --- who moved -----------------------------------------------------------------------------------------------------
 
 
-def _attributed(finding: Finding, series: Mapping[str, Points], more: dict[str, Any]) -> str | None:
+def _attributed(finding: Finding, known: str | None, series: Mapping[str, Points], more: dict[str, Any]) -> str | None:
     """Note who moved first and return the data set that carries the incident."""
     falling = finding.kind == "repeat_data" or finding.evidence.get("direction") == "down"
     found = attribute(series, finding.onset_step, falling=falling)
     if found.moved:
         more["moved_first"] = [move.as_dict() for move in found.moved]
-    role = role_of(finding.metric or "")
+    role = role_of(known or "")
     whole = role == LOSS or (role == GRAD_NORM and finding.kind == "nonfinite")
     if not whole or not kind_of(finding.kind).by_dataset or not found.datasets:
         return finding.dataset

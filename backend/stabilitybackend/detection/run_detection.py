@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, takewhile
+from typing import Any
 
+from stabilitybackend.detection.naming.watched_names import WatchedNames
 from stabilitybackend.detectors.engine.bank import BEFORE_FIRST_STEP, DetectorBank
 from stabilitybackend.detectors.engine.base import Finding, Mark, Row
 from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
@@ -26,6 +29,8 @@ DISCARDED_POINTS = 512
 DISCARDED_METRICS = 32
 #: Resumes without going back that are remembered, newest ones: they have no segment.
 MAX_RESUMES = 64
+#: Steps that are judged again at most when a metric turns out to be another one: some ten thousand rows, half a second.
+MAX_AGAIN_STEPS = 20_000
 
 __all__ = ["PRIMARY_METRICS", "Found", "Judge"]
 
@@ -51,6 +56,10 @@ class Judge(Stateful):
     _fed_segment: int = 0
     _source: str | None = None
     _resumes: list[Mark] = fresh(list)
+    #: Which metric is what.
+    names: WatchedNames = fresh(WatchedNames)
+    #: The lowest rank that declared names: what others of the job declare is the same.
+    _names_rank: int | None = None
 
     def __init__(self, store: RunStore, fold: LineageFold) -> None:
         super().__init__()
@@ -91,12 +100,20 @@ class Judge(Stateful):
         first = placed[0]
         found = [one for each in placed for one in self._choose_primary(each)]
         if first.rank is None or first.segment != self.fold.tree.head:
-            return found
+            return self._own_names(found)
         if first.rank == self.primary:
+            found += self._look(placed)
             found += self._marks(int(first.steps[0]), first)
-            found += _feed(self._bank, placed)
+            found += _feed(self._bank, placed, self.names)
             self._fed_segment, self._source = first.segment, first.source
-        return found + _feed(self._ranks, placed)
+        return self._own_names(found + _feed(self._ranks, placed))
+
+    def declared(self, rank: int | None, data: Mapping[str, Any]) -> list[Found]:
+        """Take the names that the job declares (a ``names`` event) and return what changed."""
+        if rank is None or (self._names_rank is not None and rank > self._names_rank):
+            return []
+        self._names_rank = rank
+        return self._own_names(self._again(self.names.declare(data.get("roles") or {}, data.get("datasets") or {})))
 
     def forked(self, segment: FoldedSegment) -> list[Found]:
         """Go back to where the new head's segment starts, and return what changed."""
@@ -105,13 +122,39 @@ class Judge(Stateful):
         found = [] if part.segment != segment.id else [(segment.created, f) for f in self._ranks.mark(self._fork(part))]
         if self.primary is None:
             return found
-        return found + self._feed_again(self._bank.rewind(segment.fork_step))
+        return self._own_names(found + self._feed_again(self._bank.rewind(segment.fork_step)))
+
+    # --- names ---------------------------------------------------------------------------------------------------
+
+    def _look(self, placed: Sequence[Placed]) -> list[Found]:
+        """Find out what the metrics of rows are; where earlier rows mean something else now, judge these again."""
+        steps = [step for each in placed if (step := self.names.look(each.names, each.steps, each.values)) is not None]
+        return self._again(min(steps, default=None), before=int(placed[0].steps[0]))
+
+    def _again(self, step: int | None, before: int | None = None) -> list[Found]:
+        newest = self._bank.last_step
+        if step is None or self.primary is None or newest - step > MAX_AGAIN_STEPS:
+            return []
+        if BEFORE_FIRST_STEP < newest < step:
+            return []
+        return self._feed_again(self._bank.rewind(step - 1), before)
+
+    def _own_names(self, found: list[Found]) -> list[Found]:
+        """Report what was found under the names that the job logs."""
+        return [
+            (time, finding if (name := self._own_name(finding)) == finding.metric else replace(finding, metric=name))
+            for time, finding in found
+        ]
+
+    def _own_name(self, finding: Finding) -> str | None:
+        return finding.metric and self.names.own_name(finding.metric)
 
     def _choose_primary(self, placed: Placed) -> list[Found]:
         """The lowest rank that logs the loss is the one whose curve people see and detectors judge."""
         if placed.rank is None or (self.primary is not None and placed.rank >= self.primary):
             return []
-        if not any(name in PRIMARY_METRICS or role_of(name) == LOSS for name in placed.names):
+        training = self.names.of_training
+        if not any(name in PRIMARY_METRICS or role_of(name) == LOSS or training(name) for name in placed.names):
             return []
         had_one, self.primary = self.primary is not None, placed.rank
         if not had_one:
@@ -165,7 +208,8 @@ class Judge(Stateful):
             return {}
         at = heads.index(segment.id)
         before = heads[at - 1] if at else 0
-        losses = [name for name in self.store.metrics() if role_of(name) == LOSS or dataset_of(name)]
+        known = {name: self.names.known_as(name) or "" for name in self.store.metrics()}
+        losses = [name for name, judged in known.items() if role_of(judged) == LOSS or dataset_of(judged)]
         rows = query.effective_rows(
             self.store,
             self.fold,
@@ -177,7 +221,7 @@ class Judge(Stateful):
         )
         left: dict[str, list[tuple[int, float]]] = {}
         for step, _, metric, value in rows:
-            left.setdefault(metric, []).append((step, value))
+            left.setdefault(known[metric], []).append((step, value))
         return left
 
     # --- again ---------------------------------------------------------------------------------------------------
@@ -188,7 +232,8 @@ class Judge(Stateful):
         path = self.fold.tree.path()
         self._marked = {0, *(part.segment for part in path if part.first <= after)}
         resumes = [mark for mark in self._resumes if mark.step > after]
-        wanted = [name for name in self.store.metrics() if self._bank.wants(name)]
+        self.names.rewound()
+        wanted = [name for name in self.store.metrics() if self.names.is_judged(name, self._bank.wants)]
         rows = query.effective_rows(self.store, self.fold, wanted, self.primary, after + 1)
         found: list[Found] = []
         for row in _grouped(rows):
@@ -198,7 +243,8 @@ class Judge(Stateful):
             while resumes and resumes[0].step <= row.step:
                 marks.append(resumes.pop(0))
             found += [(row.time, finding) for mark in marks for finding in self._bank.mark(mark)]
-            found += [(row.time, finding) for finding in self._bank.feed_row(row)]
+            judged = row._replace(values=self.names.judged_row(row.values))
+            found += [(row.time, finding) for finding in self._bank.feed_row(judged)]
             self._fed_segment = next(part.segment for part in reversed(path) if part.first <= row.step)
         return found
 
@@ -236,12 +282,13 @@ class Judge(Stateful):
         self._bank, self._marked, self._fed_segment = bank, marked, fed_segment
 
 
-def _feed(bank: DetectorBank, placed: Sequence[Placed]) -> list[Found]:
+def _feed(bank: DetectorBank, placed: Sequence[Placed], known: WatchedNames | None = None) -> list[Found]:
     blocks = []
     for each in placed:
-        wanted = {name: each.values[place].tolist() for place, name in bank.wanted(each.names)}
+        names, columns = (each.names, each.values) if known is None else known.judged(each.names, each.values)
+        wanted = {name: columns[place].tolist() for place, name in bank.wanted(names)}
         if wanted:
-            blocks.append(RowBlock(each.names, each.steps.tolist(), each.times.tolist(), wanted))
+            blocks.append(RowBlock(names, each.steps.tolist(), each.times.tolist(), wanted))
     return bank.feed_blocks(blocks, placed[0].rank or 0) if blocks else []
 
 

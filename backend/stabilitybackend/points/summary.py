@@ -83,9 +83,9 @@ class RunSummary(Stateful):
 
     # --- what happens --------------------------------------------------------------------------------------------
 
-    def watched(self, store: RunStore) -> dict[str, Any]:
-        """Return ``metrics``, ``loss_metric`` and ``unwatched`` of docs/api.md."""
-        return self._watching.view(store.metrics())
+    def watched(self, store: RunStore, loss: str | None, missing: str) -> dict[str, Any]:
+        """Return ``metrics``, ``loss_metric`` and ``unwatched`` of docs/api.md; arguments as of ``Watching.view``."""
+        return self._watching.view(store.metrics(), loss, missing)
 
     def forked(self) -> None:
         """Note that the tree of segments changed; what follows from it is found out when it matters."""

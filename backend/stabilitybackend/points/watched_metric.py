@@ -19,16 +19,21 @@ class Watching:
     """Looks at the names again only when there is a new one."""
 
     def __init__(self) -> None:
-        self._names = -1
+        self._known: tuple[int, str | None, str] = (-1, None, "")
         self._loss: str | None = None
         self._unwatched = ""
 
-    def view(self, metrics: Sequence[str]) -> dict[str, Any]:
-        """Return ``metrics``, ``loss_metric`` and ``unwatched`` of the Run of docs/api.md."""
-        if len(metrics) != self._names:
-            self._names = len(metrics)
-            self._loss = loss_of(metrics)
-            self._unwatched = self._text(metrics)
+    def view(self, metrics: Sequence[str], loss: str | None = None, missing: str = "") -> dict[str, Any]:
+        """Return ``metrics``, ``loss_metric`` and ``unwatched`` of the Run of docs/api.md.
+
+        Args:
+            loss: the metric that is judged as the loss, where that is known already.
+            missing: what to say of declared names that never came.
+        """
+        if (len(metrics), loss, missing) != self._known:
+            self._known = (len(metrics), loss, missing)
+            self._loss = loss or loss_of(metrics)
+            self._unwatched = " ".join(text for text in (missing, self._text(metrics)) if text)
         return {"metrics": metrics, "loss_metric": self._loss, "unwatched": self._unwatched}
 
     def _text(self, metrics: Sequence[str]) -> str:
@@ -37,6 +42,7 @@ class Watching:
             return ""
         named = ", ".join(logged[:_SHOWN]) + (f" and {len(logged) - _SHOWN} more" if len(logged) > _SHOWN else "")
         return (
-            f"Nothing watches the loss of this run: none of what it logs ({named}) is known as one. Log it as "
-            f"{LOSS!r} or under another known name such as {OTHERS[LOSS][0]!r}; a data set's as 'loss/<data set>'."
+            f"Nothing watches the loss of this run: none of what it logs ({named}) is known as one. Name it with "
+            f"run.names(loss=...), or log it as {LOSS!r} or under another known name such as {OTHERS[LOSS][0]!r}; a "
+            "data set's as 'loss/<data set>'."
         )

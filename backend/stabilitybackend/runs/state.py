@@ -12,6 +12,7 @@ from stabilitybackend.commands.abilities import Handlers
 from stabilitybackend.commands.commands import CommandBook
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.detection.evidence import Evidence
+from stabilitybackend.detection.naming.watched_report import missing_text
 from stabilitybackend.detection.run_detection import PRIMARY_METRICS, Judge
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.straggler import reports_own_work
@@ -200,8 +201,9 @@ class RunState:
         if self.batches.knew(finding):
             return
         finding = self._evidence.add(
-            finding, time, rank=self.judge.primary, store=self.store, fold=self.fold, incidents=self.incidents
-        )
+            finding, time, rank=self.judge.primary, store=self.store, fold=self.fold, incidents=self.incidents,
+            names=self.judge.names,
+        )  # fmt: skip
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
         changes.add_incidents(self.incidents.apply(finding, segment=segment, time=time, checkpoints=self._usable()))
 
@@ -242,6 +244,10 @@ class RunState:
             self.stretches.finished(event.data["source"])
         elif event.type == "alert" and reports:
             self.found(alert_finding(event), event.time, changes)
+        elif event.type == "names":
+            for time, finding in self.judge.declared(rank, event.data):
+                if reports:
+                    self.found(finding, time, changes)
         elif event.type == "handler":
             self.handlers.take(rank, event.data)
         elif event.type == "batch":
@@ -381,7 +387,7 @@ class RunState:
         connected = [agent.node for agent in self.agents.values() if agent.connected]
         return RunView(
             **self._summary.view(self.store, self.fold),
-            **self._summary.watched(self.store),
+            **self._summary.watched(self.store, self.judge.names.chosen.get("loss"), missing_text(self.judge.names)),
             began=began,
             logged=logged,
             status=status,

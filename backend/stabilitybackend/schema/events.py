@@ -72,6 +72,13 @@ class BatchTaken(msgspec.Struct):
     sets: Annotated[list[SamplesKept], Meta(max_length=64)] | None = None
 
 
+class NamesDeclared(msgspec.Struct):
+    """``names``: which metric is what: role -> metric, and role -> data set -> metric."""
+
+    roles: dict[str, str] | None = None
+    datasets: dict[str, dict[str, str]] | None = None
+
+
 class JobAlert(msgspec.Struct):
     """``alert``: what the job itself says."""
 
@@ -254,6 +261,7 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "checkpoint": CheckpointNamed,
     "checkpoint_gone": CheckpointNamed,
     "batch": BatchTaken,
+    "names": NamesDeclared,
     "alert": JobAlert,
     "command": CommandReport,
     "handler": HandlerReport,

@@ -219,7 +219,7 @@ def _with(frozen: bytes, change: Callable[[SavedPart], SavedPart | None]) -> byt
 
 @pytest.mark.parametrize("name", _OTHERS)
 def test_a_part_of_another_version_makes_the_frames_the_only_source(name: str) -> None:
-    raised = _with(_FROZEN, lambda part: replace(part, version=2) if part.name == name else part)
+    raised = _with(_FROZEN, lambda part: replace(part, version=part.version + 1) if part.name == name else part)
     other = _with(_FROZEN, lambda part: replace(part, shape=bytes(8)) if part.name == name else part)
     lacks = _with(_FROZEN, lambda part: None if part.name == name else part)
     for data in (raised, other, lacks):
@@ -230,7 +230,7 @@ def test_a_part_of_another_version_makes_the_frames_the_only_source(name: str) -
 @pytest.mark.parametrize("name", _PRIMARY)
 def test_a_detector_of_another_version_is_named_and_the_others_are_taken_up(name: str) -> None:
     loaded = snapshot.load(
-        _with(_FROZEN, lambda part: replace(part, version=2) if part.name == f"detectors.{name}" else part), "run", _now
+        _with(_FROZEN, lambda part: replace(part, version=part.version + 1) if part.name == f"detectors.{name}" else part), "run", _now
     )
     assert list(loaded.judge.unfit) == [name]
 

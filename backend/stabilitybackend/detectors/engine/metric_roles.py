@@ -5,12 +5,14 @@ One metric may be called ``lr``, ``learning_rate`` or ``train/lr``. A validation
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import NamedTuple
 
 __all__ = [
-    "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "OTHERS", "SPEED", "STEP_TIME", "VAL_LOSS", "dataset_of", "loss_of",
-    "role_of",
+    "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "OTHERS", "RATIO", "ROLES", "SAMPLES", "SPEED", "STEP_TIME", "TOKENS",
+    "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "likely_role_of", "loss_of", "mixture_of", "role_of",
 ]  # fmt: skip
 
 LOSS = "loss"
@@ -21,6 +23,12 @@ VAL_LOSS = "val_loss"
 #: How fast the job is, in whatever unit, more is faster; and the time of a step, less is.
 SPEED = "tokens_per_s"
 STEP_TIME = "step_time_s"
+#: What a job has taken of each data set, one metric a set: shares, or counts of tokens or samples.
+RATIO = "ratio"
+TOKENS = "tokens"
+SAMPLES = "samples"
+#: The roles that one metric of a run has.
+ROLES = (LOSS, GRAD_NORM, LR, BATCH_SIZE, VAL_LOSS, SPEED, STEP_TIME)
 
 #: Our name -> how others spell it, as it is in their files. Where a log has several, the first of them is the one
 #: that an import renames. PyTorch Lightning, Hugging Face, Megatron-LM, torchtitan, Composer, NeMo, OLMo, DeepSpeed.
@@ -42,9 +50,19 @@ OTHERS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 #: More spellings of each role, lower case, ``-`` and space as ``_``, without a leading ``train/`` or ``train_``.
 _SPELLINGS = {
-    LOSS: ("loss", "lm_loss", "loss_train", "total_loss"),
-    GRAD_NORM: ("grad_norm", "gradient_norm", "gnorm", "global_grad_norm"),
-    LR: ("lr", "learning_rate"),
+    # fairseq, MaxText, Levanter, OLMo-core and Keras, beside those above.
+    LOSS: (
+        "loss", "lm_loss", "loss_train", "total_loss", "nll", "nll_loss", "ce_loss", "train_inner/loss",
+        "learning/loss", "batch_loss",
+    ),
+    GRAD_NORM: (
+        "grad_norm", "gradient_norm", "gnorm", "global_grad_norm", "optim/total_grad_norm", "grad/norm/total",
+        "train_inner/gnorm", "learning/grad_norm", "total_grad_norm",
+    ),
+    LR: (
+        "lr", "learning_rate", "optim/learning_rate", "optim/lr_(group_0)", "train_inner/lr",
+        "learning/current_learning_rate", "optimizer/learning_rate_group0", "optimizer/learning_rate",
+    ),
     BATCH_SIZE: ("batch_size", "global_batch_size", "batch_size_tokens", "tokens_per_batch"),
     VAL_LOSS: ("val_loss", "eval/loss", "eval_loss", "val/loss", "validation/loss", "valid_loss"),
     # torchtitan, Composer, OLMo, Megatron-LM and Megatron-DeepSpeed, NeMo, GPT-NeoX, Lightning's ThroughputMonitor,
@@ -94,6 +112,18 @@ def role_of(metric: str) -> str | None:
     return _ROLES.get(name)
 
 
+def best_of(role: str, metrics: Iterable[str]) -> str | None:
+    """Return the metric that has a role: of several the one that is named first in the table, None of none.
+
+    Example:
+        >>> best_of(LR, ["train/lr", "loss", "learning_rate"])
+        'learning_rate'
+    """
+    known = {name: place for place, name in enumerate((role, *OTHERS.get(role, ())))}
+    named = [name for name in metrics if role_of(name) == role]
+    return min(named, key=lambda name: (known.get(name, len(known)), name), default=None)
+
+
 def loss_of(metrics: Iterable[str]) -> str | None:
     """Return the metric that is a run's training loss, None where none is known as one.
 
@@ -101,9 +131,7 @@ def loss_of(metrics: Iterable[str]) -> str | None:
         >>> loss_of(["loss/code", "train/loss", "lr"]), loss_of(["reward"])
         ('train/loss', None)
     """
-    losses = [name for name in metrics if role_of(name) == LOSS]
-    known = {name: place for place, name in enumerate((LOSS, *OTHERS[LOSS]))}
-    return min(losses, key=lambda name: (known.get(name, len(known)), name), default=None)
+    return best_of(LOSS, metrics)
 
 
 @lru_cache(maxsize=4_096)
@@ -120,3 +148,120 @@ def dataset_of(metric: str) -> str | None:
     for prefix in _TRAIN_PREFIXES:
         name = name.removeprefix(prefix)
     return name.removeprefix("loss/") or None if name.startswith("loss/") else None
+
+
+# --- names that are likely, and have to be confirmed by what the metric does -----------------------------------------
+
+#: Words of a name that make it none of the training as a whole: of an evaluation, of a part of the objective, of a
+#: layer, of the machine, or another number about it.
+_ASIDE = frozenset((
+    "val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout", "aux", "auxiliary", "z", "zloss",
+    "kl", "reg", "regularization", "balance", "balancing", "router", "moe", "expert", "experts", "scale", "scaler",
+    "scaled", "max", "min", "std", "var", "ema", "avg", "best", "delta", "diff", "ratio", "layer", "layers", "head",
+    "heads",
+    "weight", "weights", "bias", "param", "time", "epoch", "samples", "tokens", "count", "critic", "actor", "policy",
+    "value", "reward", "discriminator", "generator", "clip", "clipped", "gpu", "seconds", "vs",
+))  # fmt: skip
+_LOSS_WORDS = frozenset(("loss", "nll", "crossentropy", "xent", "celoss", "crossentropyloss"))
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def _words(metric: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(metric)]
+
+
+@lru_cache(maxsize=4_096)
+def likely_role_of(metric: str) -> str | None:
+    """Return what a metric that the table does not have may be, by the words of its name; its values must confirm it.
+
+    Example:
+        >>> [likely_role_of(name) for name in ("lr-Lion/pg1", "opt/gradient_norm", "lm/xent", "aux_loss")]
+        ['lr', 'grad_norm', 'loss', None]
+    """
+    words = _words(metric)
+    if role_of(metric) is not None or dataset_of(metric) is not None or not words:
+        return None
+    plain = [word for word in words if not word.isdigit()]
+    if "lr" in plain or ("learning" in plain and "rate" in plain):
+        return LR
+    if _ASIDE.intersection(plain):
+        return None
+    if {"grad", "grads", "gradient", "gradients"}.intersection(plain) and "norm" in plain:
+        return GRAD_NORM if len(plain) == len(words) else None  # a number is that of a layer
+    whole = metric.rpartition("/")[2].lower().replace("_", "").replace("-", "").replace(" ", "")
+    return LOSS if plain[-1] in _LOSS_WORDS or whole in _LOSS_WORDS else None
+
+
+# --- shares and counts of data sets ----------------------------------------------------------------------------------
+
+
+class MixtureName(NamedTuple):
+    """A metric that may be about one data set of a mixture.
+
+    Args:
+        family: what its name has in common with the other sets'. dataset: the set.
+        measure: ``ratio``, ``tokens`` or ``samples`` as the name says, "" where only the values can tell.
+    """
+
+    family: str
+    dataset: str
+    measure: str
+
+
+#: What a component of a name says of the numbers below it, lower case, ``-`` and space as ``_``.
+_MEASURES = {
+    **dict.fromkeys((
+        "ratio", "ratios", "share", "shares", "mix", "mixture", "weight", "weights", "proportion", "proportions",
+        "fraction", "fractions", "data_ratio", "dataset_ratio", "data_mix", "data_mixture", "data_share",
+        "domain_weights", "dataset_weights", "sampling_weights", "dataset_share", "domain_ratio",
+    ), RATIO),
+    **dict.fromkeys((
+        "tokens", "token_count", "num_tokens", "tokens_seen", "tokens_by_dataset", "dataset_tokens", "domain_tokens",
+    ), TOKENS),
+    **dict.fromkeys((
+        "samples", "sampled", "num_samples", "samples_seen", "docs", "documents", "sequences", "dataset_samples",
+        "samples_by_dataset", "consumed_samples", "domain_samples",
+    ), SAMPLES),
+}  # fmt: skip
+#: Heads of a name without a slash that a data set may follow: ``dataset_ratio_web``.
+_HEADS = tuple(f"{word}_" for word in ("dataset_ratio", "data_ratio", "ratio", "mixture", "mix", "dataset_share",
+                                        "share", "dataset_tokens", "dataset_samples", "dataset_weight"))  # fmt: skip
+#: What is no data set where one is named.
+_NO_DATASET = frozenset(("total", "all", "sum", "overall", "mean", "max", "min", "seen", "count", "rate", "global"))
+#: Families of shares that are none of the data: which expert, which layer, where the time went, how a test went.
+_NO_MIXTURE = frozenset((
+    "expert", "experts", "router", "moe", "head", "heads", "layer", "layers", "attention", "attn", "eval", "val",
+    "valid", "validation", "test", "class", "classes", "acc", "accuracy", "prob", "probs", "time", "timer", "timers",
+    "phase",
+    "perf", "memory", "gpu", "bench", "label", "labels", "pred", "token", "codebook", "per",
+))  # fmt: skip
+
+
+@lru_cache(maxsize=4_096)
+def mixture_of(metric: str) -> MixtureName | None:
+    """Return which share or count of which data set a metric may be, None where its name can be none.
+
+    Only ``ratio/<data set>`` is one by its name alone; what the others' values do has to agree.
+
+    Example:
+        >>> tuple(mixture_of("tokens/web")), tuple(mixture_of("data/web/share"))
+        (('tokens/*', 'web', 'tokens'), ('data/*/share', 'web', 'ratio'))
+        >>> tuple(mixture_of("dataset_ratio_web")), tuple(mixture_of("parts/web")), mixture_of("time/forward")
+        (('dataset_ratio_*', 'web', 'ratio'), ('parts/*', 'web', ''), None)
+    """
+    if role_of(metric) is not None or dataset_of(metric) is not None:
+        return None
+    parts = metric.split("/")
+    found: MixtureName | None = None
+    if len(parts) == 1:
+        head = next((head for head in _HEADS if metric.startswith(head) and len(metric) > len(head)), None)
+        if head is not None:
+            measure = _MEASURES.get(head[:-1], RATIO)
+            found = MixtureName(f"{head}*", metric[len(head) :], measure)
+    elif len(parts) > 2 and (after := _MEASURES.get(_plain(parts[-1]))) is not None:
+        found = MixtureName("/".join([*parts[:-2], "*", parts[-1]]), parts[-2], after)
+    else:
+        found = MixtureName("/".join([*parts[:-1], "*"]), parts[-1], _MEASURES.get(_plain(parts[-2]), ""))
+    if found is None or found.dataset.isdigit() or found.dataset.lower() in _NO_DATASET:
+        return None
+    return None if _NO_MIXTURE.intersection(_words(found.family)) else found
