@@ -13,7 +13,7 @@ from stabilitybackend.commands.commands import CommandBook
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.detection.evidence import Evidence
 from stabilitybackend.detection.naming.watched_report import missing_text
-from stabilitybackend.detection.run_detection import PRIMARY_METRICS, Judge
+from stabilitybackend.detection.run_detection import PRIMARY_METRICS, Found, Judge
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.straggler import reports_own_work
 from stabilitybackend.fleet.training_intervals import TrainingIntervals
@@ -189,7 +189,7 @@ class RunState:
             judged = placed.segment == self.fold.tree.head and placed.rank == self.judge.primary
             self._report(found, changes, together if judged else ())
 
-    def _report(self, found: Iterable[tuple[float, Finding]], changes: Changes, rows: Sequence[Placed] = ()) -> None:
+    def _report(self, found: Iterable[Found], changes: Changes, rows: Sequence[Placed] = ()) -> None:
         for time, finding in found:
             changes.add_incidents(turned(self.incidents, rows, self._usable(), finding.now_step))
             if not self.incidents.has_similar(finding, BY_RESUMES):
@@ -231,7 +231,7 @@ class RunState:
 
     def _event(self, event: LineageEvent, changes: Changes, replayed: bool) -> None:
         rank = event.source.rank
-        reports = not replayed or self.reconciling
+        reports, found = not replayed or self.reconciling, list[Found]()
         self.stretches.watched |= rank is None
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(event.data["path"])
@@ -245,16 +245,12 @@ class RunState:
         elif event.type == "alert" and reports:
             self.found(alert_finding(event), event.time, changes)
         elif event.type == "names":
-            for time, finding in self.judge.declared(rank, event.data):
-                if reports:
-                    self.found(finding, time, changes)
+            found += self.judge.declared(rank, event.data)
         elif event.type == "handler":
             self.handlers.take(rank, event.data)
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
-            for time, finding in self.batches.event(event, self.fold):
-                if reports:
-                    self.found(finding, time, changes)
+            found += self.batches.event(event, self.fold)
         elif event.type == "gpu_inventory":
             self.launch_sizes.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
@@ -272,6 +268,8 @@ class RunState:
             for finding in self.gpus.event(event, self._step_clock.newest):
                 if reports:
                     self.found(self.remember(finding), event.time, changes)
+        if reports:
+            self._report(found, changes)
         self.liveness.event(event, event.time)
 
     # --- health and time -----------------------------------------------------------------------------------------

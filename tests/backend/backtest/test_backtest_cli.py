@@ -53,10 +53,13 @@ def test_json_is_one_object_an_incident_with_the_promised_keys(tmp_path: Path) -
     assert done.exit_code == 0
 
 
-def test_people_get_a_table_and_one_line_that_sums_up(tmp_path: Path) -> None:
+def test_people_get_a_table_a_line_that_sums_up_and_what_was_watched(tmp_path: Path) -> None:
     done = run(spiking(tmp_path / "log.jsonl"), "--only", "spike")
     assert re.search(r"spike\s+│ warning\s+│\s+300 │\s+30[01] │\s+[01] │\s+306 │ fast", done.stdout)
-    assert re.search(r"log\.jsonl: 400 rows, 1,200 points in [\d.]+ s; incidents: 1 warning$", done.stdout.strip())
+    assert re.search(
+        r"log\.jsonl: 400 rows, 1,200 points in [\d.]+ s; incidents: 1 warning$", done.stdout, re.MULTILINE
+    )
+    assert done.stdout.splitlines()[-1] == "  watched: grad_norm, loss, lr"
 
 
 def test_what_can_not_be_read_ends_with_1_and_the_others_are_judged(tmp_path: Path) -> None:
