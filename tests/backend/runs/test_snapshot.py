@@ -230,7 +230,11 @@ def test_a_part_of_another_version_makes_the_frames_the_only_source(name: str) -
 @pytest.mark.parametrize("name", _PRIMARY)
 def test_a_detector_of_another_version_is_named_and_the_others_are_taken_up(name: str) -> None:
     loaded = snapshot.load(
-        _with(_FROZEN, lambda part: replace(part, version=part.version + 1) if part.name == f"detectors.{name}" else part), "run", _now
+        _with(
+            _FROZEN, lambda part: replace(part, version=part.version + 1) if part.name == f"detectors.{name}" else part
+        ),
+        "run",
+        _now,
     )
     assert list(loaded.judge.unfit) == [name]
 
