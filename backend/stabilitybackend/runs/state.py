@@ -37,6 +37,7 @@ from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.advice_turns import turned
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
+from stabilitybackend.runs.gpu_notes import GpuNotes
 from stabilitybackend.runs.step_clock import StepClock
 from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
@@ -47,19 +48,13 @@ from stabilitybackend.schema.health import AgentHealth, read_health
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.runs import RunView
-from stabilitybackend.stateful import Stateful, fresh
+from stabilitybackend.stateful import Stateful
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, started_ns
 
 __all__ = ["RunState"]
 
 #: Agents whose last health is kept; the longest silent ones go first.
 MAX_AGENTS = 4_096
-
-
-class GpuNotes(Stateful):
-    """What each node's agent can see of its GPUs: node -> the newest ``gpu_note`` (docs/wire.md)."""
-
-    of: dict[str, GpuNote] = fresh(dict)
 
 
 class RunState:
