@@ -102,7 +102,7 @@ class Judge(Stateful):
         if first.rank is None or first.segment != self.fold.tree.head:
             return self._own_names(found)
         if first.rank == self.primary:
-            found += self._look(placed)
+            found += self._observe(placed)
             found += self._marks(int(first.steps[0]), first)
             found += _feed(self._bank, placed, self.names)
             self._fed_segment, self._source = first.segment, first.source
@@ -126,9 +126,11 @@ class Judge(Stateful):
 
     # --- names ---------------------------------------------------------------------------------------------------
 
-    def _look(self, placed: Sequence[Placed]) -> list[Found]:
+    def _observe(self, placed: Sequence[Placed]) -> list[Found]:
         """Find out what the metrics of rows are; where earlier rows mean something else now, judge these again."""
-        steps = [step for each in placed if (step := self.names.look(each.names, each.steps, each.values)) is not None]
+        steps = [
+            step for each in placed if (step := self.names.observe(each.names, each.steps, each.values)) is not None
+        ]
         return self._again(min(steps, default=None), before=int(placed[0].steps[0]))
 
     def _again(self, step: int | None, before: int | None = None) -> list[Found]:

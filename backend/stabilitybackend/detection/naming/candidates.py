@@ -48,7 +48,7 @@ class Candidates(Stateful):
         """Return what a candidate may be."""
         return self._of[metric].role
 
-    def look(self, places: Mapping[str, int], values: NDArray[np.float64], chosen: Mapping[str, str]) -> list[str]:
+    def observe(self, places: Mapping[str, int], values: NDArray[np.float64], chosen: Mapping[str, str]) -> list[str]:
         """Take rows, float64 (m, n); return the metrics that are the one of their role now, at most one a role."""
         news = False
         for metric, candidate in self._of.items():

@@ -50,7 +50,7 @@ class Family:
     #: The newest counts by metric, for what comes next: of counts that grow the difference is what a row took.
     last: dict[str, float] = field(default_factory=dict)
 
-    def look(self, names: list[str], values: NDArray[np.float64]) -> bool:
+    def observe(self, names: list[str], values: NDArray[np.float64]) -> bool:
         """Take rows of some of its metrics, float64 (m, n), while nothing is decided; return whether it is now."""
         if self.are or len(names) < 2:
             return False

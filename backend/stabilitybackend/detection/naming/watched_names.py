@@ -130,7 +130,7 @@ class WatchedNames(Stateful):
             if family.are == GROWING:
                 family.last = {}
 
-    def look(self, names: Sequence[str], steps: NDArray[np.int64], values: NDArray[np.float64]) -> int | None:
+    def observe(self, names: Sequence[str], steps: NDArray[np.int64], values: NDArray[np.float64]) -> int | None:
         """Look at rows of the primary rank before they are judged.
 
         Args:
@@ -152,7 +152,7 @@ class WatchedNames(Stateful):
             changed += [step for name in fresh_names if (step := self._new_name(name, first)) is not None]
             self._plans = {}
         places = {name: place for place, name in enumerate(names)}
-        for metric in self.candidates.look(places, values, self.chosen):
+        for metric in self.candidates.observe(places, values, self.chosen):
             role = self.candidates.role(metric)
             self.chosen[role] = metric
             changed.append(self.first_steps[metric])
@@ -160,7 +160,7 @@ class WatchedNames(Stateful):
             if family.are or not self._undecided(family, places):
                 continue
             own = [name for name in family.members if name in places]
-            if family.look(own, values[[places[name] for name in own]]) and family.is_mixture:
+            if family.observe(own, values[[places[name] for name in own]]) and family.is_mixture:
                 changed.append(family.first_step)
                 if not self._ratios and key != _OURS and _OURS not in self.families:
                     self._ratios = key
