@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from stabilitybackend.batches.coverage import Coverage
 from stabilitybackend.batches.ids import BatchIds
 from stabilitybackend.batches.repeats import DETECTOR, Repeats, Seen
+from stabilitybackend.batches.reuse import Reuse
+from stabilitybackend.batches.samples import SampleLog, hashes_of
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.lineage.fold import LineageFold
@@ -28,6 +31,9 @@ __all__ = ["BatchFold", "batch_id"]
 MAX_WAITING = 1_024
 #: Processes whose newest batch is remembered; beyond it the oldest go.
 MAX_SOURCES = 20_000
+#: Newest steps of which the parts are put together: as many as the judge lets wait, and some that are late.
+MAX_STEPS = 128
+MAX_OF_CHARS = 100
 
 #: What was found, with the time of the event that it was found at, unix seconds.
 Found = tuple[float, Finding]
@@ -35,24 +41,48 @@ Found = tuple[float, Finding]
 
 @dataclass
 class _Part:
-    """What one rank handed over for a step."""
+    """What one rank handed over for a step; ``batch`` is None where that is no id, and ``sets`` as in the event."""
 
     step: int
-    batch: int
+    batch: int | None
     time: float
+    of: str
+    samples: int
+    tokens: int
+    epoch: float | None
+    sets: list[tuple[str, int, str]]
+
+
+@dataclass
+class _Step:
+    """What the parts of a step have together, as far as they came; ``kept`` are hashes of samples."""
+
+    parts: int = 0
     samples: int = 0
     tokens: int = 0
+    kept: list[int] = field(default_factory=list)
 
 
-def batch_id(data: Mapping[str, Any]) -> int:
+def batch_id(data: Mapping[str, Any]) -> int | None:
     """Return the 64 bits of a ``batch`` event: those that the client made of ids, else a hash of the text."""
-    text = str(data.get("fingerprint", ""))
+    text = data.get("fingerprint", "")
     if data.get("of") and len(text) == 16:
         try:
             return int(text, 16)
         except ValueError:
             pass
+    if not text:
+        return None
     return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "little")
+
+
+def _part_of(event: LineageEvent, step: int) -> _Part:
+    data = event.data
+    sets = [(one.get("name", ""), one.get("shift", 0), one.get("kept", "")) for one in data.get("sets") or ()]
+    return _Part(
+        step, batch_id(data), event.time, str(data.get("of") or "text")[:MAX_OF_CHARS], data.get("samples") or 0,
+        data.get("tokens") or 0, data.get("epoch"), sets,
+    )  # fmt: skip
 
 
 class BatchFold(Stateful):
@@ -60,6 +90,9 @@ class BatchFold(Stateful):
 
     ids: BatchIds = fresh(BatchIds)
     repeats: Repeats = fresh(Repeats)
+    coverage: Coverage = fresh(Coverage)
+    samples: SampleLog = fresh(SampleLog)
+    reuse: Reuse = fresh(Reuse)
     #: Source -> its rank and its batches whose segment is not known yet.
     _waiting: dict[str, tuple[int, list[_Part]]] = fresh(dict)
     #: Source -> segment and newest step of its batches.
@@ -67,8 +100,8 @@ class BatchFold(Stateful):
     #: The lowest rank that hands ids over, and its process: another one goes on where it begins.
     _rank: int | None = None
     _source: str = ""
-    #: Step -> parts, samples, tokens of the newest steps of the head.
-    _counts: dict[int, tuple[int, int, int]] = fresh(dict)
+    #: The newest steps of the head.
+    _steps: dict[int, _Step] = fresh(dict)
     #: Batches that waited in vain, or that came for a step that their process had passed.
     passed_over: int = 0
 
@@ -100,8 +133,7 @@ class BatchFold(Stateful):
         source, step = event.source.source, event.step
         if event.source.rank is None or step is None:
             return
-        part = _Part(step, batch_id(event.data), event.time, event.data.get("samples") or 0,
-                     event.data.get("tokens") or 0)  # fmt: skip
+        part = _part_of(event, step)
         segment = fold.place_of(source, step)
         if waited := segment is None or source in self._waiting:
             _, waiting = self._waiting.setdefault(source, (event.source.rank, []))
@@ -126,12 +158,16 @@ class BatchFold(Stateful):
 
     def forked(self, segment: FoldedSegment) -> None:
         """The head is another segment now."""
-        self._counts = {step: known for step, known in self._counts.items() if step <= segment.fork_step}
+        fork_step = segment.fork_step
+        self._steps = {step: known for step, known in self._steps.items() if step <= fork_step}
+        self.samples.forked()
         if segment.cause == "resume":
-            self.repeats.began(segment.fork_step + 1, f"the resume at step {segment.fork_step + 1}")
+            self._began(fork_step + 1)
             return
         how = "restart from" if segment.cause == "restart" else "rollback to"
-        self.repeats.went_back(segment.fork_step, f"the {how} step {segment.fork_step}")
+        self.repeats.went_back(fork_step, f"the {how} step {fork_step}")
+        self.coverage.went_back(fork_step)
+        self.reuse.began(self.repeats.boundaries[-1])
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -151,17 +187,59 @@ class BatchFold(Stateful):
         if len(self._at) > MAX_SOURCES:
             del self._at[next(iter(self._at))]
         self._note_source(source, rank, step)
-        batch = self.ids.add(segment, step, part.batch)
-        if tree.is_dead(segment, step):
-            return
-        parts, samples, tokens = self._counts.get(step, (0, 0, 0))
-        known = self._counts[step] = (parts + 1, samples + part.samples, tokens + part.tokens)
-        while len(self._counts) > MAX_WAITING:
-            del self._counts[next(iter(self._counts))]
+        dead = tree.is_dead(segment, step)
         path = tree.path()
+        if part.epoch is not None and not dead and rank == self._rank:
+            self.coverage.note_epoch(path, segment, step, part.epoch)
+        if part.batch is None:
+            return
+        batch = self.ids.add(segment, step, part.batch)
+        kept = [one for name, shift, text in part.sets
+                for one in self.samples.add(segment, step, name, shift, hashes_of(text))]  # fmt: skip
+        if dead:
+            return
+        known = self._steps.setdefault(step, _Step())
+        known.parts, known.samples, known.tokens = (
+            known.parts + 1, known.samples + part.samples, known.tokens + part.tokens,
+        )  # fmt: skip
+        known.kept += kept
+        while len(self._steps) > MAX_STEPS:
+            del self._steps[min(self._steps)]
         old = self.ids.newest(path, batch, step) if batch else None
-        seen = Seen(batch, known[0], old, part.time, known[1], known[2])
-        yield from self.repeats.take(step, seen, None if old is None else self.ids.first_on(path))
+        before = None if old is None else self.coverage.epoch_at(path, old)[0]
+        epoch = self.coverage.epoch_at(path, step)[0]
+        other = None if before is None or epoch is None else epoch > before
+        seen = Seen(batch, known.parts, old, part.time, known.samples, known.tokens, other, part.of)
+        judged_to = self.repeats.judged_to
+        yield from self.repeats.take(step, seen, lambda: self.ids.first_on(path))
+        if step <= judged_to:
+            self.samples.late(kept)
+        for one in sorted(at for at in self.repeats.recent if judged_to < at <= self.repeats.judged_to):
+            yield from self._judged(one, path)
+
+    def _judged(self, step: int, path: Sequence[PathRange]) -> Iterator[Found]:
+        """Take a step of which all is known that will be."""
+        seen = self.repeats.recent[step]
+        self.coverage.take(step, seen.of, seen.parts, seen.samples)
+        hashes = list(dict.fromkeys(self._steps[step].kept)) if step in self._steps else []
+        if not hashes:
+            return
+        epoch, since = self.coverage.epoch_at(path, step)
+        if epoch is not None and since == step:
+            self.reuse.another_epoch()
+        again = self.samples.seen(path, step, hashes, since)
+        shares = self.reuse.take(step, len(hashes), again)
+        if shares is not None:
+            places = self.samples.places(path, self.reuse.window(), step, since)
+            explained = self.repeats.now is not None
+            yield from self.reuse.change(step, seen.time, shares, places, explained=explained)
+
+    def _began(self, step: int) -> None:
+        """Another process goes on at ``step``."""
+        if not any(one.step == step for one in self.repeats.boundaries):
+            self.repeats.began(step, f"the resume at step {step}")
+            self.coverage.began()
+            self.reuse.began(self.repeats.boundaries[-1])
 
     def _note_source(self, source: str, rank: int, step: int) -> None:
         """Note where another process of the lowest rank goes on."""
@@ -169,5 +247,4 @@ class BatchFold(Stateful):
             self._rank, self._source = rank, source
         elif rank == self._rank and source != self._source:
             self._source = source
-            if not any(one.step == step for one in self.repeats.boundaries):
-                self.repeats.began(step, f"the resume at step {step}")
+            self._began(step)

@@ -12,7 +12,7 @@ shared id (an empty or padded batch) or two equal ones by chance are none. What 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from stabilitybackend.detectors.engine.base import Finding, Severity, State
@@ -51,7 +51,7 @@ class Seen:
         batch: id, of all ranks together as far as they came. parts: how many handed theirs over.
         old: the newest earlier step of the path with this id, None where there is none.
         time: of the newest part, unix seconds.
-        samples, tokens: of all parts, 0 where that is not known.
+        samples, tokens: of all parts, 0 where that is not known. of: what the ids are made of.
         other_epoch: the job says that ``old`` was of another epoch; None where it says nothing.
     """
 
@@ -62,6 +62,7 @@ class Seen:
     samples: int = 0
     tokens: int = 0
     other_epoch: bool | None = None
+    of: str = ""
 
 
 @dataclass
@@ -112,8 +113,8 @@ class Repeats(Stateful):
     """Follows the effective path step by step; ``fold.py`` says what was there before."""
 
     #: Step -> what is known of it, the newest WAIT_STEPS.
-    _recent: dict[int, Seen] = fresh(dict)
-    _judged_to: int = -1
+    recent: dict[int, Seen] = fresh(dict)
+    judged_to: int = -1
     _expected: int = 1
     _streak: list[int] = fresh(list)
     _new: list[int] = fresh(list)
@@ -143,8 +144,8 @@ class Repeats(Stateful):
 
     def went_back(self, fork_step: int, text: str) -> None:
         """Forget what came after the step to which the run went back."""
-        self._recent = {step: seen for step, seen in self._recent.items() if step <= fork_step}
-        self._judged_to = min(self._judged_to, fork_step)
+        self.recent = {step: seen for step, seen in self.recent.items() if step <= fork_step}
+        self.judged_to = min(self.judged_to, fork_step)
         self._new, self._same = [], 0
         self.boundaries = [one for one in self.boundaries if one.step <= fork_step]
         self.events = [one for one in self.events if one.onset <= fork_step]
@@ -157,36 +158,36 @@ class Repeats(Stateful):
         """Return whether an event of this step was reported: whoever finds it in the loss needs not report it, too."""
         return any(one.onset <= step and (one.ended is None or step <= one.ended) for one in self.events)
 
-    def take(self, step: int, seen: Seen, first: int | None) -> Iterator[tuple[float, Finding]]:
+    def take(self, step: int, seen: Seen, first: Callable[[], int | None]) -> Iterator[tuple[float, Finding]]:
         """Take what is known of a step now, and yield what that changes.
 
         Args:
-            first: the first step of the path with an id.
+            first: returns the first step of the path with an id.
         """
-        late = step <= self._judged_to
-        if late and step not in self._recent:
+        late = step <= self.judged_to
+        if late and step not in self.recent:
             return
-        self._recent[step] = seen
+        self.recent[step] = seen
         self._expected = max(self._expected, seen.parts)
         if late:  # it was the first step of a job whose ranks were not known yet
             return
-        newest = max(self._recent)
-        for one in sorted(self._recent):
-            if one <= self._judged_to:
+        newest = max(self.recent)
+        for one in sorted(self.recent):
+            if one <= self.judged_to:
                 continue
-            whole = self._recent[one].parts >= self._expected
-            if not whole and sum(later > one for later in self._recent) < WAIT_STEPS:
+            whole = self.recent[one].parts >= self._expected
+            if not whole and sum(later > one for later in self.recent) < WAIT_STEPS:
                 return
-            self._judged_to = one
+            self.judged_to = one
             self.partial += not whole
-            yield from self._judge(one, self._recent[one], first)
-        while len(self._recent) > WAIT_STEPS and min(self._recent) <= self._judged_to and min(self._recent) < newest:
-            del self._recent[min(self._recent)]
-            self._expected = max(seen.parts for seen in self._recent.values())
+            yield from self._judge(one, self.recent[one], first)
+        while len(self.recent) > WAIT_STEPS and min(self.recent) <= self.judged_to and min(self.recent) < newest:
+            del self.recent[min(self.recent)]
+            self._expected = max(seen.parts for seen in self.recent.values())
 
     # --- one step ------------------------------------------------------------------------------------------------
 
-    def _judge(self, step: int, seen: Seen, first: int | None) -> Iterator[tuple[float, Finding]]:
+    def _judge(self, step: int, seen: Seen, first: Callable[[], int | None]) -> Iterator[tuple[float, Finding]]:
         self.judged += 1
         self._had_others |= self._same > 0 and seen.batch != self._same_id
         self._same = self._same + 1 if seen.batch == self._same_id else 1
@@ -209,7 +210,7 @@ class Repeats(Stateful):
 
     def _differ(self, steps: list[int]) -> bool:
         """Return whether there are CONFIRM_STEPS steps of which no two have one id."""
-        ids = {self._recent[step].batch for step in steps if step in self._recent}
+        ids = {self.recent[step].batch for step in steps if step in self.recent}
         return len(ids) == CONFIRM_STEPS
 
     def _goes_on(self, event: Repeat, step: int, seen: Seen) -> bool:
@@ -222,8 +223,8 @@ class Repeats(Stateful):
             return seen.other_epoch is True
         return step - (seen.old or 0) == event.offset
 
-    def _kind(self, steps: list[int], first: int | None) -> str:
-        found = [self._recent[step] for step in steps]
+    def _kind(self, steps: list[int], first: Callable[[], int | None]) -> str:
+        found = [self.recent[step] for step in steps]
         if all(seen.other_epoch for seen in found):
             return "declared"
         onset, old = steps[0], found[0].old
@@ -231,7 +232,7 @@ class Repeats(Stateful):
         in_order = all(seen.old is not None and step - seen.old == onset - (old or 0) for step, seen in
                        zip(steps, found, strict=True))  # fmt: skip
         unsaid = all(seen.other_epoch is None for seen in found)
-        return "pass" if in_order and old == first and not begins and unsaid else "again"
+        return "pass" if in_order and not begins and unsaid and old == first() else "again"
 
     # --- events --------------------------------------------------------------------------------------------------
 
@@ -240,13 +241,13 @@ class Repeats(Stateful):
             yield from self._end(steps[0], step, seen.time)
         onset = steps[0]
         since = next((one for one in reversed(self.boundaries) if one.step <= onset), Boundary(0, "the run's start"))
-        old = self._recent[onset].old if onset in self._recent else seen.old
+        old = self.recent[onset].old if onset in self.recent else seen.old
         event = Repeat(what, onset, onset if old is None else old, step, step, since.text, since.step)
         told = any(one.what == what for one in self.events) and what in ("declared", "pass")
         self.events, self._lasts = [*self.events, event][-MAX_EVENTS:], True
         for one in steps:
-            if one in self._recent:
-                self._add(event, one, self._recent[one])
+            if one in self.recent:
+                self._add(event, one, self.recent[one])
         if not told:
             event.reported_at = event.steps
             yield seen.time, self._finding(event, step)
