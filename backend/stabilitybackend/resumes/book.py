@@ -16,7 +16,7 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import FoldedSegment
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.resumes.branches import Branches, BranchReader, left_head
-from stabilitybackend.resumes.overlap import EARLY_POINTS, MAX_POINTS, Overlap, measure
+from stabilitybackend.resumes.overlap import MAX_POINTS, Overlap, measure
 from stabilitybackend.resumes.parts import parts_of
 from stabilitybackend.resumes.verdict import check_skip, grade_of, sentence_of, verdict_of, wrongs_of
 from stabilitybackend.schema.resumes import Determinism, Resume, ResumeGrade, Resumes, Shift
@@ -173,17 +173,25 @@ class ResumeBook(Stateful):
 
     def _resume(self, watch: _Watch, seen: Overlap | None, *, settled: bool) -> Resume:
         verdict = verdict_of(seen)
+        exact = next((one for one in reversed(self._resumes) if one.exact and one.fork_step != watch.fork_step), None)
         parts = parts_of(seen, verdict)
         skip = check_skip(seen, verdict, watch.fork_step)
         wrongs = wrongs_of(seen, verdict, skip)
+        grade, text = grade_of(verdict, parts, wrongs), sentence_of(seen, verdict, skip, wrongs)
+        if seen is not None and verdict == "same_data" and not seen.equal and exact is not None:
+            text += (
+                f" After step {exact.fork_step} this job gave bit-equal losses: here weights or RNG are not those of "
+                "the checkpoint, or the machine is another."
+            )
+            grade = "differs" if grade == "good" else grade
         resume = Resume(
             segment=watch.segment,
             fork_step=watch.fork_step,
             cause=watch.cause,
             created=watch.created,
             verdict=verdict,
-            grade=grade_of(verdict, parts, wrongs),
-            text=sentence_of(seen, verdict, skip, wrongs),
+            grade=grade,
+            text=text,
             settled=settled,
             parts=parts,
             declared=watch.declared,
@@ -242,7 +250,7 @@ class ResumeBook(Stateful):
     def determinism(self) -> Determinism:
         """Return whether this job gives the same numbers again, as far as its resumes show it."""
         for one in reversed(self._resumes):
-            if one.verdict == "identical" and one.points >= EARLY_POINTS:
+            if one.exact:
                 text = f"deterministic: after step {one.fork_step} it gave {one.points} losses again, bit for bit"
                 return Determinism("equal", text)
         for one in reversed(self._resumes):

@@ -75,7 +75,7 @@ def _weights(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
     if not seen.noise > 0 or not math.isfinite(gap := abs(float(seen.gap[0]))):
         return PartSeen("weights", "not_seen", "too few points before the fork to know the noise")
     share = gap / seen.noise
-    if share <= NUMERICS:
+    if share <= NUMERICS and _same_gradient(seen):
         return PartSeen(
             "weights", "equal", f"the loss at step {first} differs by {100 * share:.2g} % of the batch noise"
         )
@@ -86,6 +86,14 @@ def _weights(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
     return PartSeen(
         "weights", "not_seen", f"the loss at step {first} differs by {100 * share:.2g} % of the batch noise"
     )
+
+
+def _same_gradient(seen: Overlap) -> bool:
+    """Whether the gradient norm of the first common step is the same within numerics, where it is logged."""
+    for name, (steps, old, new) in seen.curves.items():
+        if role_of(name) == GRAD_NORM and len(steps) and steps[0] == seen.common[0]:
+            return bool(abs(new[0] - old[0]) <= NUMERICS * abs(old[0]))
+    return True
 
 
 def _off(seen: Overlap) -> float | None:

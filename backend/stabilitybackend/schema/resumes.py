@@ -30,6 +30,8 @@ ResumeVerdict = Literal[
 #: What a resume has to bring back.
 Part = Literal["weights", "optimizer", "learning_rate", "rng", "loader", "mixture"]
 PARTS: tuple[Part, ...] = ("weights", "optimizer", "learning_rate", "rng", "loader", "mixture")
+#: Bit-equal losses in a row that show that a job is deterministic: one or two, the first update can't spoil.
+EXACT_POINTS = 8
 Known = Literal["equal", "different", "not_seen"]
 #: ``good``: as it was, or as it was ordered. ``differs``: something is another, nobody said so. ``wrong``: for certain.
 Grade = Literal["good", "differs", "wrong", "unknown"]
@@ -137,6 +139,11 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
     metrics: list[Compared] = []
     world_before: int = 0
     world_after: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether it shows that the job gives the same numbers again: enough of them, bit for bit."""
+        return self.verdict == "identical" and self.points >= EXACT_POINTS
 
     @property
     def world_same(self) -> bool:

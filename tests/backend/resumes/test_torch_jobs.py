@@ -1,0 +1,59 @@
+"""Real PyTorch jobs that come back rightly are silent, and those that do not are named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.resumed_job import folded
+
+pytest.importorskip("torch")
+from support.torch_resumes import trained
+
+
+@pytest.mark.parametrize("seed", range(11, 16))
+@pytest.mark.parametrize(
+    ("but", "changes", "verdict"),
+    [
+        ("", {}, "identical"),
+        ("numerics", {}, "same_data"),
+        ("", {"lr_scale": 0.5}, "same_data"),
+        ("", {"skip_batches": 15}, "skipped"),
+    ],
+    ids=["exact", "numerics", "half the rate", "skipped batches"],
+)
+def test_a_job_that_comes_back_as_it_should_calls_nobody(
+    seed: int, but: str, changes: dict[str, Any], verdict: str
+) -> None:
+    state = folded(trained(but, seed=seed, **changes))
+    resume = state.resumes.view().resumes[0]
+    assert (resume.verdict, resume.grade) == (verdict, "good")
+    assert [one.title for one in state.incidents.all() if one.alarm] == []
+
+
+@pytest.mark.parametrize(
+    ("but", "changes", "verdict", "grade", "different"),
+    [
+        ("optimizer", {}, "same_data", "differs", {"optimizer"}),
+        ("rate", {}, "same_data", "differs", {"learning_rate"}),
+        ("order", {}, "other_order", "differs", {"loader"}),
+        ("loader", {}, "repeated", "wrong", {"loader"}),
+        ("skip", {"skip_batches": 20}, "identical", "wrong", set()),
+        ("scale", {"lr_scale": 0.5}, "identical", "wrong", {"learning_rate"}),
+    ],
+)
+def test_what_a_job_did_not_bring_back_is_named(
+    but: str, changes: dict[str, Any], verdict: str, grade: str, different: set[str]
+) -> None:
+    state = folded(trained(but, **changes))
+    resume = state.resumes.view().resumes[0]
+    assert (resume.verdict, resume.grade) == (verdict, grade)
+    assert {part.part for part in resume.parts if part.known == "different"} == different
+    assert any(one.alarm for one in state.incidents.all()) == (grade == "wrong")
+
+
+def test_random_numbers_that_differ_are_not_taken_for_other_weights() -> None:
+    resume = folded(trained("rng")).resumes.view().resumes[0]
+    assert resume.verdict == "same_data"
+    assert {part.part: part.known for part in resume.parts}["weights"] == "not_seen"
