@@ -8,7 +8,7 @@ from stabilitybackend.resumes.book import MAX_RESUMES
 from stabilitybackend.runs.archiving.snapshot import freeze, thaw
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
-from support.resumed_job import Resumed, folded
+from support.resumes.resumed_job import Resumed, folded
 
 
 def _story() -> list[Frame]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from support.resumed_job import folded
+from support.resumes.resumed_job import folded
 
 pytest.importorskip("torch")
-from support.torch_resumes import trained
+from support.resumes.torch_resumes import trained
 
 
 @pytest.mark.parametrize("seed", range(11, 16))

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from stabilitybackend.schema.resumes import Resume
-from support.resumed_job import Resumed, folded, newest
+from support.resumes.resumed_job import Resumed, folded, newest
 
 #: A permutation of all batches: another order of the same data.
 OTHER_ORDER = random.Random(3).sample(range(3_000), 3_000)

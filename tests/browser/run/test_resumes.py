@@ -12,7 +12,7 @@ import pytest
 from support.gateway_stack import log_frames
 from support.ports import free_port
 from support.processes import Server
-from support.resumed_job import Resumed
+from support.resumes.resumed_job import Resumed
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
