@@ -3,6 +3,7 @@
     python benchmarks/laboratory/detection.py FOLDER       labelled logs (labels.json) or logs of the laboratory
     python benchmarks/laboratory/detection.py              the recorded laboratory runs in tests/traces (or --recorded)
     python benchmarks/laboratory/detection.py --train --seeds 104   trains each fault with each seed, scores that
+    python benchmarks/laboratory/detection.py --report 3            the same with seeds that follow from the newest rule
     python benchmarks/laboratory/detection.py --cross FOLDER...     one repository left out at a time (cross.py)
 
 Ours goes through ``stabilitybackend.backtest``, the code that judges live runs; an alarm is an incident of severity
@@ -21,18 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "laboratory"))
+
 from detection_rules import RULES
 from detection_score import LOSS_KINDS, Alarm, Score, interval, judge, total_of
+from family_report import advice_line, advice_task, families
 from labelled_logs import Labelled, logs_of, read_trace
 from rule_pass import LOUD
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-LABORATORY = REPOSITORY / "examples" / "laboratory"
-RECORDED = REPOSITORY / "tests" / "traces"
-#: Seeds that thresholds were looked up on; ``examples/laboratory/gallery.py`` has the same.
-TUNING_SEEDS = range(1, 101)
+from seeds import CHECK_SEEDS, TUNING_SEEDS, newest_rule, report_seeds
 
-__all__ = ["Judged", "judge", "main", "ours", "read_trace"]
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECORDED = REPOSITORY / "tests" / "traces"
+
+__all__ = ["TUNING_SEEDS", "Judged", "judge", "main", "ours", "read_trace"]
 
 
 @dataclass
@@ -57,6 +60,12 @@ def ours(path: Path) -> list[Alarm]:
         Alarm(i.step, i.kind, i.recovery, i.dataset, i.rank, i.severity in LOUD)
         for i in backtest(log.frames(), run_id=path.name).incidents
     ]
+
+
+def advice(folder: Path, processes: int = 1) -> str:
+    """Return how many of the advised checkpoints of the logs in a folder are clean."""
+    with ProcessPoolExecutor(processes) as pool:
+        return advice_line(list(pool.map(advice_task, logs_of(folder))))
 
 
 def _judge_all(task: tuple[Path, Labelled]) -> tuple[str, dict[str, Score]]:
@@ -84,7 +93,6 @@ def score_folder(folder: Path, processes: int = 1) -> list[Judged]:
 
 def train(seeds: Sequence[int], folder: Path) -> None:
     """Train every fault of the laboratory with each seed, and write logs and truth to ``folder``."""
-    sys.path.insert(0, str(LABORATORY))
     from gallery import FAULTS
     from run import experiment, write
 
@@ -143,6 +151,7 @@ def main() -> None:
     )
     parser.add_argument("--train", action="store_true", help="train the laboratory afresh with --seeds")
     parser.add_argument("--seeds", type=int, nargs="+", default=[], help="101 and above: the others are for tuning")
+    parser.add_argument("--report", type=int, metavar="N", help="train N seeds that follow from the newest rule")
     parser.add_argument("--cross", type=Path, nargs="+", metavar="FOLDER", help="leave out one repository at a time")
     parser.add_argument(
         "--grid", type=Path, nargs="?", const=True, help="with --cross: numbers to choose (none: sensitivities)"
@@ -159,9 +168,12 @@ def main() -> None:
         grid = grid if arguments.grid in (None, True) else cross.read_grid(arguments.grid)
         cross.report(arguments.cross, grid, arguments.processes)
         return
-    tuning = sorted(set(arguments.seeds) & set(TUNING_SEEDS))
-    if tuning:
-        print(f"warning: {tuning} are tuning seeds: figures on them are no claim", file=sys.stderr)
+    if arguments.report:
+        arguments.train, arguments.seeds = True, report_seeds(arguments.report)
+        print(f"seeds {arguments.seeds} follow from {newest_rule()}, the newest commit that touched a rule\n")
+    known = [seed for seed in arguments.seeds if seed < CHECK_SEEDS.stop]
+    if known:
+        print(f"warning: {known} are seeds that people have looked at: figures on them are no claim", file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.keep or Path(scratch)
         if arguments.train:
@@ -171,7 +183,9 @@ def main() -> None:
         else:
             folder = arguments.folder or RECORDED
         judged = score_folder(folder, arguments.processes)
-    _print(judged, arguments)
+        _print(judged, arguments)
+        if not (folder / "labels.json").exists():
+            print(f"{advice(folder, arguments.processes)}\n\n{families(judged)}")
 
 
 def _print(judged: Sequence[Judged], arguments: argparse.Namespace) -> None:

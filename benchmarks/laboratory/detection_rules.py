@@ -57,13 +57,14 @@ def _values(rows: Sequence[LogRow], metric: str) -> Iterator[tuple[int, float]]:
 LLMC_WINDOW, LLMC_SIGMAS, LLMC_TAKEN_IN = 64, 7.0, 3
 
 
-def llmc(rows: Sequence[LogRow], own_window: bool = True) -> list[int]:
+def llmc(rows: Sequence[LogRow], own_window: bool = True, sigmas: float = LLMC_SIGMAS) -> list[int]:
     """Return where llm.c would skip an update because of the loss.
 
     Args:
         rows: of one log.
         own_window: the newest value is part of the window that it is measured by, as the code has it: no z-score of 64
             values then exceeds 7.94. False measures it by the values before it, as one would expect from the text.
+        sigmas: the z-score above which it speaks.
     """
     found = []
     for life in _attempts(rows):
@@ -76,7 +77,7 @@ def llmc(rows: Sequence[LogRow], own_window: bool = True) -> list[int]:
             window = [*list(ring)[1:], value] if own_window else list(ring)
             mean = fmean(window)
             deviation = math.sqrt(max(0.0, fmean([v * v for v in window]) - mean * mean))
-            if deviation and (value - mean) / deviation > LLMC_SIGMAS:
+            if deviation and (value - mean) / deviation > sigmas:
                 found.append(step)
                 in_a_row += 1
                 if in_a_row < LLMC_TAKEN_IN:
@@ -176,6 +177,12 @@ RULES: tuple[Rule, ...] = (
         "the same, but the value is no part of the window that it is measured by",
         "as above, as its comment reads",
         lambda rows: llmc(rows, own_window=False),
+    ),
+    Rule(
+        "llm.c, z > 5, value left out",
+        "the same, above 5 as some scripts have it",
+        "as above",
+        lambda rows: llmc(rows, own_window=False, sigmas=5.0),
     ),
     Rule(
         "ZClip",

@@ -193,6 +193,7 @@ def labels_of(label: dict[str, Any]) -> list[Event]:
                 event["injected_step"],
                 event["visible_step"],
                 event["ignore_until"],
+                event["kind"] == "spike" and event["points"] == 1,
             )
             for event in label["events"]
         ]

@@ -41,6 +41,7 @@ class Settings:
         clip: largest gradient norm.
         weight_decay: of AdamW.
         learns_by_heart: the model has a large table of what followed longer contexts, so that it remembers batches.
+        epoch_batches: the data are so many batches, in one order, again and again; 0 for a stream.
     """
 
     steps: int = 1000
@@ -58,6 +59,7 @@ class Settings:
     clip: float = 1.0
     weight_decay: float = 0.01
     learns_by_heart: bool = False
+    epoch_batches: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,9 @@ class Injected:
         last_step: the last step that it touched, None for the end of the run.
         alarm: whether people should be called, if it has an effect at all.
         measured: whether the effect is measured on the loss against the twin; otherwise the event is as injected.
+        sought_until: an effect that begins later is that of another fault; None for the end of the run.
+        above_before: the loss is above the twin already: the effect is what comes on top.
+        one_point: it shows in one logged point.
     """
 
     kind: str
@@ -97,6 +102,9 @@ class Injected:
     last_step: int | None = None
     alarm: bool = True
     measured: bool = True
+    sought_until: int | None = None
+    above_before: bool = False
+    one_point: bool = False
 
 
 class Fault:

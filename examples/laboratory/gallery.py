@@ -14,6 +14,7 @@ from data_faults import (
 from fault import Fault
 from harmless import HARMLESS
 from machine_faults import SlowLoader, SlowRank
+from more_harmless import MORE_HARMLESS
 from optimizer_faults import (
     GradSpikes,
     KilledByLr,
@@ -26,16 +27,17 @@ from optimizer_faults import (
     StaleParameters,
 )
 from restart_faults import LostShard, LrReset, MixAfterResume, RepeatData
+from seeds import TUNING_SEEDS
+from slow_faults import BitFlip, EarlyCreep, LostOptimizer, LowLossSpike, PartlyCorruptDataset, SlowCreep
+from train_faults import OddBatch, SparseSpike, SpikeAfterKill, SpikeTrain
 
 __all__ = ["FAULTS", "TUNING_SEEDS", "make_fault"]
-
-#: Seeds whose logs the detectors' thresholds may be looked up on. Every other seed is for reporting.
-TUNING_SEEDS = range(1, 101)
 
 _ALL: tuple[type[Fault], ...] = (
     GarbageBatches, CorruptDataset, WrongTokenizer, LrBump, LrWindow, KilledByLr, LrCreep, NegativeDecay, NeverLearns,
     StaleParameters, EmptyRow, LossScale, LabelNoise, LabelNoiseDataset, MixDrift, MixAfterResume, LostShard,
-    LrReset, RepeatData, GradSpikes, SlowLoader, SlowRank, *HARMLESS,
+    LrReset, RepeatData, GradSpikes, SlowLoader, SlowRank, SpikeTrain, SpikeAfterKill, OddBatch, SparseSpike,
+    EarlyCreep, SlowCreep, LostOptimizer, PartlyCorruptDataset, BitFlip, LowLossSpike, *HARMLESS, *MORE_HARMLESS,
 )  # fmt: skip
 #: Name for ``--fault`` -> fault.
 FAULTS: dict[str, type[Fault]] = {fault.name: fault for fault in _ALL}

@@ -73,6 +73,8 @@ class Job:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.sampler.rows = fault.rows(step, self.settings.rows)
+        if self.settings.epoch_batches and self.sampler.number == self.settings.epoch_batches:
+            self.sampler.go_to((0, self.seed, [0] * len(self.sampler.drawn), [0] * len(self.sampler.served)))
         batch = fault.batch(step, self._wild(self.sampler.next_batch()), self)
         logits = self.model(torch.from_numpy(batch.tokens))
         losses = F.cross_entropy(

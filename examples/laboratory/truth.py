@@ -24,6 +24,8 @@ _BEFORE = 96
 _POINT_SIGMAS, _POINT_RISE = 4.0, 0.03
 #: ... when so many of the next points do.
 _POINTS, _OF_POINTS = 2, 3
+#: A lone point shows one that people see from so many sigmas on.
+_LONE_SIGMAS = 8.0
 #: A run of points shows one when their median is above so many sigmas and this fraction.
 _RUN_POINTS, _RUN_SIGMAS, _RUN_RISE = 16, 1.0, 0.015
 #: People who have no twin see a rise in the curve when the median of such a run is so many sigmas high.
@@ -138,7 +140,13 @@ def _event(injected: Injected, rows: list[LogRow], twin: list[LogRow], interval:
     level, noise = _level_and_noise([healthy[step] for step in past])
     sign = -1.0 if injected.kind in _LOWER else 1.0
     rises = [sign * (ours[step] - healthy[step]) if math.isfinite(ours[step]) else math.inf for step in steps]
-    onset = _onset(rises, level, noise)
+    if injected.above_before:
+        rises = _on_top(rises, [ours[s] - healthy[s] for s in sorted(healthy) if s in ours and s < injected.step])
+    last = injected.sought_until
+    sought = rises if last is None else rises[: sum(step <= last for step in steps)]
+    if injected.one_point:
+        return _lone(event, steps, rises, level, noise)
+    onset = _onset(sought, level, noise)
     if onset is None:
         event.alarm, event.why = False, "no measurable effect against the twin"
         return event
@@ -147,6 +155,22 @@ def _event(injected: Injected, rows: list[LogRow], twin: list[LogRow], interval:
         event.sigmas = _sigmas(rises, noise)
         return event
     return _measure(event, steps, rises, onset, level, noise)
+
+
+def _on_top(rises: list[float], before: list[float]) -> list[float]:
+    """Return what the rises are above those of the points before."""
+    usual = median(before[-_RUN_POINTS:])
+    return [rise - usual for rise in rises]
+
+
+def _lone(event: Event, steps: list[int], rises: list[float], level: float, noise: float) -> Event:
+    """Fill in an effect that one logged point shows, if it does."""
+    event.onset_step = event.visible_step = event.peak_step = steps[0]
+    event.recovered_step, event.points, event.sigmas = steps[1], 1, _sigmas(rises[:1], noise)
+    event.recovery = "fast"
+    if rises[0] <= max(_LONE_SIGMAS * noise, _POINT_RISE * abs(level)):
+        event.alarm, event.why = False, "no effect in the one logged point that has it"
+    return event
 
 
 def _measure(event: Event, steps: list[int], rises: list[float], onset: int, level: float, noise: float) -> Event:

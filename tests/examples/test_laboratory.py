@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -114,7 +115,25 @@ def test_a_run_that_goes_on_from_its_twin_is_the_one_from_the_first_step(laborat
     assert gone_on[100:] != healthy[100:]
 
 
-def test_the_benchmark_knows_the_tuning_seeds_of_the_laboratory(laboratory: ModuleType) -> None:
-    text = (_FOLDER.parents[1] / "benchmarks" / "laboratory" / "detection.py").read_text()
+def test_report_seeds_follow_from_a_commit_and_nobody_has_looked_at_them(laboratory: ModuleType) -> None:
+    seeds = importlib.import_module("seeds")
 
-    assert f"TUNING_SEEDS = {laboratory.TUNING_SEEDS}" in text
+    drawn = [seeds.report_seeds(3, commit) for commit in ("a" * 40, "a" * 40, "b" * 40)]
+
+    assert drawn[0] == drawn[1]
+    assert not set(drawn[0]) & {*drawn[2], *seeds.TUNING_SEEDS, *seeds.CHECK_SEEDS}
+
+
+def test_each_push_of_a_train_is_an_event_of_its_own(laboratory: ModuleType) -> None:
+    fault = laboratory.make_fault("spike_train", 5)
+    pushes = fault.injected()
+
+    assert 5 <= len(pushes) <= 8
+    assert all(one.sought_until == later.step - 1 for one, later in pairwise(pushes))
+
+
+def test_one_odd_batch_is_an_event_of_one_point(laboratory: ModuleType) -> None:
+    _, _, truth = told(laboratory, "odd_batch", 5)
+
+    (event,) = truth["events"]
+    assert (event["kind"], event["points"], event["onset_step"], event["recovered_step"]) == ("spike", 1, 101, 102)
