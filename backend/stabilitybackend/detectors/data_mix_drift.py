@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,15 +13,21 @@ from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter,
 from .engine.metric_roles import LOSS, role_of
 from .stats.levels import LARGEST, Level, level_of, percent
 from .stats.robust import MEDIAN_ERROR, median
-from .stats.shares import BLOCK_NOISE, BLOCK_POINTS, FORK_CONFIRM, FORK_POINTS, ShareTrack
+from .stats.shares import BLOCK_NOISE, BLOCK_POINTS, FORK_CONFIRM, FORK_POINTS, FORK_WINDOW, USUAL_BLOCKS, ShareTrack
 
 #: Prefix of the metrics that are watched.
 RATIO = "ratio/"
 #: Ratios of one run that are watched; further ones are ignored.
 MAX_RATIOS = 64
-#: A sudden shift far from a fork, with the loss in its place, is an alarm from this fraction and these sigmas on: a
-#: new stage of a curriculum looks the same, and people know that they changed it.
-LARGE_SHIFT, LARGE_SIGMAS = 0.25, 8.0
+#: A sudden shift far from a fork, with the loss in its place, is an alarm from this fraction on: a new stage of a
+#: curriculum looks the same, and people know that they changed it.
+LARGE_SHIFT = 0.5
+#: Shares below it are taken as this one where they are compared by a factor.
+SMALLEST_SHARE = 1e-6
+#: Moves of the run's own past far from forks that are remembered, the newest ones. A mixture that moves in steps, in
+#: waves or shard by shard has moved before: a move is news when it is TIMES the second largest of them.
+REMEMBERED = 16
+TIMES = 2.0
 #: The loss moved when its median did by so many sigmas of the median, and by this fraction.
 LOSS_SIGMAS, LOSS_FRACTION = 5.0, 0.02
 LOSS_POINTS = 64
@@ -58,11 +66,13 @@ class _MixEvent(Event):
 class DataMixDriftDetector(Detector):
     """Opens one incident when shares of the data leave their level, however many ``ratio/*`` metrics show it.
 
-    Idea: ratios of small batches are noisy (a draw per sample), so that they are judged by the middle half of 16 points
-    against the median of the last 16 blocks; noise and wander of the past are the unit. Two blocks in a row away from
-    the level are an event. In the first 50 points after a fork three of five points 4 sigmas away from the level at
-    the fork step are enough: a sampler whose state was not restored is the usual cause. A sudden shift without a fork
-    is an alarm when the loss moves with it or when it is large, otherwise a note (``info``), as is a steady ramp.
+    Idea: ratios of small batches are noisy (a draw per sample), so that they are judged by the middle half of 16
+    points against the median of the last 16 blocks; noise and wander of the past are the unit. Two blocks in a row
+    away from the level are an event. In the first 50 points after a fork three of five points 4 sigmas away from
+    the level at the fork step are enough: a sampler whose state was not restored is the usual cause. A sudden shift
+    without a fork is an alarm when it is large and the mixture did not move before, otherwise a note (``info``), as
+    is a steady ramp: that the loss moves with it is reported, and says nothing about whether somebody wanted it. A
+    mixture that has moved like that before (in steps, in waves, shard by shard) is not reported.
 
     Args:
         min_shift: smallest shift that counts, as a fraction of the level.
@@ -102,6 +112,8 @@ class DataMixDriftDetector(Detector):
     _event: _MixEvent | None = None
     _loss: deque[float] = fresh(deque, maxlen=LOSS_POINTS)
     _fork: tuple[int, str, str] | None = None
+    #: By how much the newest moves far from forks changed a share, as the logarithm of the factor.
+    _moves: deque[float] = fresh(deque, maxlen=REMEMBERED)
     #: Where a ratio came from that was accepted elsewhere: the way back is no second alarm.
     _homes: dict[str, tuple[int, float]] = fresh(dict)
     _loss_metric: str | None = None
@@ -211,7 +223,7 @@ class DataMixDriftDetector(Detector):
         elif len(event.blocks) < ACCEPT_BLOCKS:
             if len(event.blocks) in (1, 2):
                 event.after = median(event.blocks)
-            return self._escalated(event, step)
+            return self._loss_moved(event, step)
         else:
             event.after = median(event.blocks)
         track.rebase()
@@ -231,13 +243,19 @@ class DataMixDriftDetector(Detector):
                 event.also[metric] = [before, after]
             return []
         fork = self._fork if self._fork is not None and self._near(onset, self._fork[0]) else None
+        onset = max(onset, fork[0]) if fork is not None else onset
         ramp = not at_fork and not track.sudden(before, after)
-        changed = self._changes() if fork is not None else []
         home = self._homes.pop(metric, None)
-        if home is not None and abs(after - home[1]) < BACK * abs(before - home[1]):
+        is_back = home is not None and abs(after - home[1]) < BACK * abs(before - home[1])
+        if self._moved_before(before, after, at_fork=fork is not None) and not is_back:
+            track.rebase()
+            return []
+        changed = self._changes() if fork is not None else []
+        if home is not None and is_back:
             changed.append(f"back at the level of before step {home[0]}")
             self._hold_loss = self._hold_loss or self._free_loss()  # it comes back with the mixture
-        large = abs(after - before) > max(LARGE_SHIFT * abs(before), LARGE_SIGMAS * sigma)
+        # A mixture that did not move as far back as is remembered; one that was at this level for a while is a stage.
+        large = abs(after - before) > LARGE_SHIFT * abs(before) and len(track.usual) == USUAL_BLOCKS
         alarm = (fork is not None or large) and not ramp and not changed
         losses = list(self._loss)
         event = self._event = _MixEvent(
@@ -253,11 +271,20 @@ class DataMixDriftDetector(Detector):
             event.loss_after = losses[-BLOCK_POINTS:]
             event.blocks = [centre for _, centre in track.shifted]
         self._claim(event, None)
-        found = self._escalated(event, step)
+        found = self._loss_moved(event, step)
         return found or [self._finding(event, "open", step, None)]
 
+    def _moved_before(self, before: float, after: float, *, at_fork: bool) -> bool:
+        """Return whether this move is of the run's own habit; remember it, unless a fork explains it."""
+        move = abs(math.log(max(after, SMALLEST_SHARE) / max(before, SMALLEST_SHARE)))
+        known = TIMES * heapq.nlargest(2, self._moves)[-1] if self._moves else 0.0
+        if not at_fork:
+            self._moves.append(move)
+        return move <= known
+
     def _near(self, onset: int, fork: int) -> bool:
-        return 0 <= onset - fork <= FORK_POINTS * self.context.interval
+        # Of small batches the first point beyond half of the shift may lie before it.
+        return -FORK_WINDOW <= (onset - fork) / self.context.interval <= FORK_POINTS
 
     def _changes(self) -> list[str]:
         """Return what was declared to have changed the mixture at the newest fork."""
@@ -282,12 +309,12 @@ class DataMixDriftDetector(Detector):
         if len(event.loss_after) < LOSS_POINTS:
             event.loss_after.append(value)
             if len(event.loss_after) % LOSS_AFTER_POINTS == 0:
-                return self._escalated(event, step)
+                return self._loss_moved(event, step)
         else:
             self._loss.append(value)
         return []
 
-    def _escalated(self, event: _MixEvent, step: int) -> list[Finding]:
+    def _loss_moved(self, event: _MixEvent, step: int) -> list[Finding]:
         """Report the event again when the loss has moved with it."""
         if event.loss_before is None or event.loss_moved is not None or len(event.loss_after) < LOSS_AFTER_POINTS:
             return []
@@ -297,8 +324,6 @@ class DataMixDriftDetector(Detector):
         if abs(after - before) <= max(error, LOSS_FRACTION * abs(before)):
             return []
         event.loss_moved = percent(after, before)
-        if not event.ramp and not event.explained_by:
-            event.severity = "warning"
         return [self._finding(event, "open", step, None)]
 
     def _claim(self, event: _MixEvent, ended: int | None) -> None:
