@@ -124,6 +124,16 @@ def test_a_level_that_stays_is_accepted_and_a_spike_on_top_of_it_is_a_new_event(
     assert found[-1].recovery == "slow"
 
 
+@pytest.mark.parametrize("stays", [0.0, 0.05, 0.2, 0.4])
+@pytest.mark.parametrize("gap", [0, 60])
+def test_a_spike_after_one_that_did_not_recover_is_an_event_of_its_own(stays: float, gap: int) -> None:
+    def falling(count: int, seed: int) -> list[float]:
+        return [v * (1 + stays + math.exp(-i / 100)) for i, v in enumerate(noisy(count, seed=seed, sigma=0.01))]
+
+    found = feed([*noisy(300, seed=5, sigma=0.01), *falling(100 + gap, 6), *falling(60, 7)])
+    assert len({finding.key for finding in found if finding.severity != "info"}) == 2
+
+
 def test_an_event_whose_level_was_accepted_still_recovers_under_its_own_key() -> None:
     values = [*noisy(ONSET, seed=6), *noisy(400, seed=7, level=5.0), *noisy(100, seed=8)]
     found = feed(values)

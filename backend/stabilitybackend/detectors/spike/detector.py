@@ -67,9 +67,9 @@ class SpikeDetector(Detector):
     event. Two odd batches side by side are chance less than once in 50,000 points even where 2 % of all points are odd.
     The baseline learns nothing while an
     event is open. The event is ``pending`` until the median of five points is back (``fast`` within 10 points,
-    otherwise ``slow``), or until it stays up for 100 points or does not fall over 50 (``none``, critical). When the
-    loss settles, later spikes are measured from the new level, and the old event still recovers if the loss falls back
-    to where it came from. A rise up to 50 % that begins with a higher learning rate or batch size is reported as
+    otherwise ``slow``), or until it stays up for 100 points or does not fall over 50 (``none``, critical). Later
+    spikes are measured from where it stays then, and the old event still recovers if the loss falls back to where it
+    came from. A rise up to 50 % that begins with a higher learning rate or batch size is reported as
     ``info``.
     The losses of data sets (``loss/<data set>``) are watched as well; what moves the loss too is one incident.
 
@@ -306,11 +306,11 @@ class SpikeDetector(Detector):
             event.recent.clear()
             event.trend.clear()
             tracker.closed, tracker.event, tracker.since_closed = event, None, 0
-        elif level := event.settled():
-            tracker.baseline.restart(level)
-            event.accept(level)
-            tracker.left_behind, tracker.event = event, None
-            news = True
+        elif event.recovery == "none" and (newest := event.newest()):
+            tracker.baseline.restart(newest)
+            event.accept(newest)
+            tracker.event = None
+            tracker.left_behind.append(event)
         if tracker.event is None:
             tracker.tail.passed(1)
             tracker.set_band()
@@ -328,14 +328,12 @@ class SpikeDetector(Detector):
             tracker.baseline.learn(value)
 
     def _old_event_back(self, tracker: Tracker, step: int) -> list[Finding]:
-        """Close an event whose new level had been accepted, when the loss is back where it came from."""
-        event = tracker.left_behind
-        if event is None:
-            return []
+        """Close the events that did not come back, when the loss is back where it came from after all."""
         baseline = tracker.baseline
         newest, slow = baseline.newest(RECOVERY_RING), baseline.slow_location()
-        if not event.came_back_late(step, newest, slow, tracker.interval):
-            return []
-        tracker.left_behind = None
-        tracker.set_band()
-        return [finding_of(self, event, step)] if event.told else []
+        over = [one for one in tracker.left_behind if one.came_back_late(step, newest, slow, tracker.interval)]
+        for event in over:
+            tracker.left_behind.remove(event)
+        if over:
+            tracker.set_band()
+        return [finding_of(self, event, step) for event in over if event.told]

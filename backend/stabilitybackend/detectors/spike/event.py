@@ -27,15 +27,10 @@ FAST_POINTS = 10
 PATIENCE_POINTS = 100
 #: The verdict comes already after so many points when the second half of them is not lower than the first.
 TREND_POINTS = 50
-#: Points that must be stable after the verdict ``none`` before their level is accepted as the usual one.
-NEW_LEVEL_POINTS = 64
-#: The two halves of those points may differ by this fraction of the level, or by two old sigmas.
-NEW_LEVEL_DRIFT = 0.03
+#: Newest points of an event that does not come back: later spikes are measured from their level.
+NEW_LEVEL_POINTS = 32
 #: A loss that does not come back needs a decision when it stays this fraction above its level; less is another level.
 HIGH_RISE = 0.05
-#: After so many points with the verdict ``none`` the level of then is accepted however it moves: no event may hold the
-#: curve without end.
-LONGEST_POINTS = 512
 #: A late return counts while the slow median is above this fraction of the way from the old level to the new one.
 BACK_AT_ONCE = 0.5
 #: While an event is pending it is reported again only when its peak has grown by this factor, so many times at most.
@@ -44,7 +39,7 @@ PEAK_NEWS = 6
 #: Largest score, so that it is a number in JSON.
 LARGEST_SCORE = 1e9
 
-__all__ = ["NEW_LEVEL_POINTS", "RECOVERY_RING", "SpikeEvent"]
+__all__ = ["RECOVERY_RING", "SpikeEvent"]
 
 
 @dataclass(slots=True)
@@ -80,7 +75,7 @@ class SpikeEvent(Event):
     resolved: bool = False
     still_below: float = -math.inf
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=STILL_POINTS))
-    trend: deque[float] = field(default_factory=lambda: deque(maxlen=NEW_LEVEL_POINTS))
+    trend: deque[float] = field(default_factory=lambda: deque(maxlen=TREND_POINTS))
 
     @property
     def back_below(self) -> float:
@@ -133,18 +128,9 @@ class SpikeEvent(Event):
             return False
         return median(list(self.trend)) - self.level > HIGH_RISE * abs(self.level)
 
-    def settled(self) -> list[float]:
-        """Return the points of the level at which the loss has settled for good, empty while it has not."""
-        if self.recovery != "none" or len(self.trend) < NEW_LEVEL_POINTS:
-            return []
-        values = [value for value in self.trend if math.isfinite(value)]
-        if self.points >= LONGEST_POINTS and values:
-            return values
-        if len(values) < NEW_LEVEL_POINTS:
-            return []
-        half, level = NEW_LEVEL_POINTS // 2, median(values)
-        drift = abs(median(values[half:]) - median(values[:half]))
-        return values if drift <= max(2 * self.scale, NEW_LEVEL_DRIFT * abs(level)) else []
+    def newest(self) -> list[float]:
+        """Return the newest finite points, from which later spikes are measured when the loss does not come back."""
+        return [value for value in list(self.trend)[-NEW_LEVEL_POINTS:] if math.isfinite(value)]
 
     def accept(self, values: list[float]) -> None:
         """Take note that the run goes on at a new level."""

@@ -43,7 +43,7 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
     text = f"The {what} rose from {event.level:.4g} to {event.peak:.4g}{percent}, onset at step {event.onset}."
     text += _ending(event)
     if event.new_level is not None and not event.is_over:
-        text += f" It has settled at a new level of {event.new_level:.4g}."
+        text += f" It goes on at {event.new_level:.4g}; later spikes are measured from there."
     if event.resolved:
         text += f" By step {now_step} training had come down to the level from before it."
     if event.explained_by:

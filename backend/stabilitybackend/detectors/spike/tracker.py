@@ -6,6 +6,7 @@ The part of the spike detector that knows no other curve and makes no finding.
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,6 +46,8 @@ OLD_POINTS = 2_048
 QUIET_SIGMAS = 3.25
 #: Below the usual level by this many sigmas the middle is taken again at once: a loss that dropped is no event.
 DROP_SIGMAS = 5.0
+#: Events that did not come back and may do so late.
+LEFT_BEHIND = 8
 #: Largest height of a suspect, so that it is a number whatever the values.
 LARGEST_SIGMAS = 1e9
 
@@ -101,8 +104,8 @@ class Tracker:
     #: The event that ended last, and points since then.
     closed: SpikeEvent | None = None
     since_closed: int = 0
-    #: The event whose level became the usual one.
-    left_behind: SpikeEvent | None = None
+    #: The newest events that did not come back, whose level is the usual one now.
+    left_behind: deque[SpikeEvent] = field(default_factory=lambda: deque(maxlen=LEFT_BEHIND))
 
     def flush(self, step: int) -> None:
         """Learn the block, which ends at ``step``, and set the quiet band again."""
@@ -134,8 +137,7 @@ class Tracker:
         location, scale = baseline.location(), baseline.scale()
         self.high = location + QUIET_SIGMAS * scale
         self.low = location - DROP_SIGMAS * scale
-        if self.left_behind is not None:
-            self.low = max(self.low, self.left_behind.back_below)
+        self.low = max([self.low, *(event.back_below for event in self.left_behind)])
 
     def check(self, step: int, value: float, sensitivity: float) -> Suspect | None:
         """Take a finite point while no event is open.

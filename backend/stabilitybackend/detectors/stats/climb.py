@@ -54,7 +54,7 @@ OF_THE_FALL_CRITICAL = 0.6
 #: no more than LONGEST_FALL_BLOCKS count: a loss that fell over thousands of points was learning, that is no wave.
 FALL_LENGTHS = 1.5
 FALL_BLOCKS = 6
-LONGEST_FALL_BLOCKS = 20
+LONGEST_FALL_BLOCKS = 12
 #: Highest less lowest is that much by noise alone, sigmas.
 FALL_NOISE_SIGMAS = 1.0
 #: A climb must also be this part of the first level of the run: at a loss of 0.01 of 5 a percentage means nothing.
@@ -235,13 +235,8 @@ class Climbs:
             _largest_climb(smoothed(self._short.before(onset))),
         )
         fall_blocks = max(FALL_BLOCKS, int(FALL_LENGTHS * (count - at)))
-        if scale is self._long:
-            fall_blocks = min(fall_blocks, LONGEST_FALL_BLOCKS)
+        fall_blocks = min(fall_blocks, LONGEST_FALL_BLOCKS)
         fall = max(whole[max(0, at - fall_blocks) : at + 1]) - smooth[at]
-        if scale is self._short and fall_blocks > at:
-            # The short scale does not reach back far enough: the long one knows what was before it.
-            older = self._long.before(onset)[-(fall_blocks // LONG_BLOCKS + 1) :]
-            fall = max([fall, *(value - smooth[at] for value in older)])
         fall -= FALL_NOISE_SIGMAS * sigma
         of_the_fall = OF_THE_FALL_CRITICAL if rise > LARGE_FACTOR * threshold else OF_THE_FALL
         if rise < max(OVER_EARLIER_CLIMBS * earlier, of_the_fall * fall):
