@@ -154,6 +154,7 @@ export interface Compared {
  *
  * Attributes:
  *     offset: what was taken off the steps or times to get xs.
+ *     same_data: where it saw the data of the first run; empty for the first one.
  */
 export interface ComparedCurves {
   run_id: string;
@@ -163,6 +164,7 @@ export interface ComparedCurves {
   level: number;
   problems: string[];
   series: SeriesEntry[];
+  same_data: SameData[];
 }
 
 /** Curves of several runs over each other. */
@@ -1101,6 +1103,22 @@ export interface RunWithStoring {
   created: number;
   updated: number;
   storing: StoringProblem | null;
+}
+
+/**
+ * A stretch in which a run saw the data of the first run of the comparison, in its order, by the losses alone.
+ *
+ * Attributes:
+ *     first_step, last_step: of this run, some steps more or less.
+ *     other_run, other_step: the first run, and its step that saw what ``first_step`` did.
+ *     r: least correlation of what is new in each loss.
+ */
+export interface SameData {
+  first_step: number;
+  last_step: number;
+  other_run: string;
+  other_step: number;
+  r: number;
 }
 
 /**

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { sameDataWords } from "../../frontend/stabilityfrontend/assets/compare/same_data.js";
 import { formatValue } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
 
@@ -46,3 +47,23 @@ for (const [value, words] of [
 ]) {
   test(`a value is written with four digits: ${words}`, () => assert.equal(formatValue(value), words));
 }
+
+test("of runs that saw the same data the longest stretches are named, and how many more there are", () => {
+  const stretch = (first_step, last_step, other_step) => ({
+    first_step,
+    last_step,
+    other_step,
+    other_run: "a",
+    r: 0.9,
+  });
+  const same_data = [stretch(10, 20, 1), stretch(1, 9000, 1), stretch(30, 60, 5), stretch(100, 101, 1)];
+  assert.deepEqual(
+    sameDataWords({ run_id: "b", same_data }, (id) => id.toUpperCase()),
+    [
+      "B, steps 1 to 9,000: the data of A, in its order",
+      "B, steps 30 to 60: the data of A from its step 5 on, in its order",
+      "B, steps 10 to 20: the data of A from its step 1 on, in its order",
+      "and 1 more",
+    ],
+  );
+});

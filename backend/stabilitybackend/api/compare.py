@@ -48,7 +48,7 @@ async def compared(
         await check_project(reader, manager, name)
     workers = await asyncio.gather(*(manager.get(name) for name in names))
     runs = [_compared(worker, request, at) for worker, at in zip(workers, forks, strict=True)]
-    found = await asyncio.gather(*(threads.run(partial(compare, one, request, align)) for one in runs))
+    found = await asyncio.gather(*(threads.run(partial(compare, one, runs[0], request, align)) for one in runs))
     return Response(orjson.dumps({"align": align, "runs": found}, option=orjson.OPT_SERIALIZE_NUMPY), media_type=JSON)
 
 
@@ -60,4 +60,4 @@ def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None) -> Co
     )
     view = state.store.view([*request.metrics, *([] if origin is None else [origin])])
     name = worker.run().name or worker.run_id
-    return ComparedRun(worker.run_id, name, view, LineageView.of(state.fold), origin, fork)
+    return ComparedRun(worker.run_id, name, view, LineageView.of(state.fold), origin, fork, state.judge.past)

@@ -10,9 +10,11 @@ from typing import Any
 from stabilitybackend.detection.naming.watched_names import WatchedNames
 from stabilitybackend.detectors.engine.bank import BEFORE_FIRST_STEP, DetectorBank
 from stabilitybackend.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.detectors.engine.long_past import LongPast
 from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
 from stabilitybackend.detectors.engine.row_blocks import RowBlock
 from stabilitybackend.detectors.registry import DETECTORS, Settings
+from stabilitybackend.detectors.repeat_data import RepeatDataDetector
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import FoldedSegment, PathRange
@@ -71,6 +73,11 @@ class Judge(Stateful):
         self._ranks = DetectorBank(of_every_rank, in_order=False)
         #: Detectors of the primary rank that have to judge the past again -> why (``judge_again``).
         self.unfit: dict[str, str] = {}
+
+    @property
+    def past(self) -> LongPast:
+        """What is new in each loss of the effective path, a byte a point: a copy."""
+        return self._bank.past(RepeatDataDetector.name)
 
     @property
     def failures(self) -> dict[str, int]:

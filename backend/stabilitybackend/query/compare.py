@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.detectors.engine.long_past import LongPast
+from stabilitybackend.detectors.stats.same_order import same_order
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.query.downsampling import StoreReader
 from stabilitybackend.query.lineage_view import LineageView
@@ -34,6 +36,7 @@ class ComparedRun:
         origin: a metric that the run logged from the start on, None for a run without points; its first point says
             when the run began.
         fork: the segment whose fork step is x = 0; None for the newest of the effective timeline.
+        past: what is new in each of its losses.
     """
 
     run_id: str
@@ -42,6 +45,7 @@ class ComparedRun:
     lineage: LineageView
     origin: str | None
     fork: int | None = None
+    past: LongPast = field(default_factory=LongPast)
 
 
 def parse_forks(forks: Sequence[str], runs: Sequence[str], align: Align) -> list[int | None]:
@@ -68,10 +72,11 @@ def parse_forks(forks: Sequence[str], runs: Sequence[str], align: Align) -> list
     return [None if fork == _NEWEST else int(fork) for fork in forks]
 
 
-def compare(run: ComparedRun, request: SeriesRequest, align: Align) -> dict[str, Any]:
+def compare(run: ComparedRun, first: ComparedRun, request: SeriesRequest, align: Align) -> dict[str, Any]:
     """Return what docs/api.md calls a compared run, for ``orjson`` with OPT_SERIALIZE_NUMPY. Call it in any thread.
 
     Args:
+        first: of the runs that are compared; where ``run`` saw its data, the answer says so.
         request: what is asked of every run; its x is what ``align`` needs.
 
     Raises:
@@ -89,7 +94,21 @@ def compare(run: ComparedRun, request: SeriesRequest, align: Align) -> dict[str,
         "level": answer.level,
         "problems": answer.problems,
         "series": moved,
+        "same_data": [] if run.run_id == first.run_id else _same_data(run, first),
     }
+
+
+def _same_data(run: ComparedRun, first: ComparedRun) -> list[dict[str, Any]]:
+    return [
+        {
+            "first_step": each.first,
+            "last_step": each.last,
+            "other_run": first.run_id,
+            "other_step": each.other,
+            "r": each.r,
+        }
+        for each in same_order(run.past, first.past)
+    ]
 
 
 def _moved(series: Series, offset: float) -> NDArray[np.float64] | NDArray[np.int64]:

@@ -59,11 +59,28 @@ class SeriesAnswer(msgspec.Struct):
     problems: list[str]
 
 
+class SameData(msgspec.Struct):
+    """A stretch in which a run saw the data of the first run of the comparison, in its order, by the losses alone.
+
+    Attributes:
+        first_step, last_step: of this run, some steps more or less.
+        other_run, other_step: the first run, and its step that saw what ``first_step`` did.
+        r: least correlation of what is new in each loss.
+    """
+
+    first_step: int
+    last_step: int
+    other_run: str
+    other_step: int
+    r: float
+
+
 class ComparedCurves(msgspec.Struct):
     """The effective curves of one run, moved to its own x = 0.
 
     Attributes:
         offset: what was taken off the steps or times to get xs.
+        same_data: where it saw the data of the first run; empty for the first one.
     """
 
     run_id: str
@@ -73,6 +90,7 @@ class ComparedCurves(msgspec.Struct):
     level: int
     problems: list[str]
     series: list[SeriesEntry]
+    same_data: list[SameData]
 
 
 class Comparison(msgspec.Struct):

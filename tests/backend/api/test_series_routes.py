@@ -67,5 +67,6 @@ async def test_runs_are_compared_by_their_forks_and_who_is_missing_is_named(serv
     ]
     twice = server.get("/compare", run=["run-a", "run-a"], metric="loss", align="fork", fork=["1", "newest"])
     assert [(r["run_id"], r["fork_step"]) for r in twice["runs"]] == [("run-a", 5)] * 2
+    assert [r["same_data"] for r in found["runs"]] == [[], []]
     assert _refused(server, "/compare", run=["run-a", "run-c"], metric="loss") == (404, "there is no run 'run-c'")
     assert _refused(server, "/compare", run=["run-a"], metric="loss", align="forks")[0] == 422

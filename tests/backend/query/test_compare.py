@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.query.compare import Align, ComparedRun, compare, parse_forks
+from stabilitybackend.query.compare import Align, ComparedRun, parse_forks
+from stabilitybackend.query.compare import compare as compare_with
 from stabilitybackend.query.request import SeriesRequest
 from support.job_frames import Job
 from support.points.naive_store import NaiveRun
@@ -21,6 +24,10 @@ def _run(*forks: int, fork: int | None = None) -> ComparedRun:
         run.feed(job.rolled_back(step, f"r{number}"))
         run.feed(job.rows([step + 1, step + 2]))
     return ComparedRun("a", "A", run.store, run.lineage, "loss", fork)
+
+
+def compare(run: ComparedRun, request: SeriesRequest, align: Align) -> dict[str, Any]:
+    return compare_with(run, run, request, align)
 
 
 def _xs(run: ComparedRun, align: Align) -> list[list[float]]:

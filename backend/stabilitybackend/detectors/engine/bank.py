@@ -327,6 +327,10 @@ class DetectorBank(Stateful):
         self._adopt({**self.detectors, **{name: other.detectors[name] for name in names}}, context)
         self._snapshots = other._snapshots
 
+    def past(self, name: str) -> LongPast:
+        """Return what a detector remembers of the whole effective path, as it is now; empty where that is nothing."""
+        return self._pasts[name].copy() if name in self._pasts else LongPast()
+
     def snapshot_steps(self) -> list[int]:
         """Return the steps to which a rewind needs no points again, ascending."""
         return [step for step, _ in self._snapshots]

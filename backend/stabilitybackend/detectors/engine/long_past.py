@@ -46,6 +46,12 @@ class LongPast(Stateful):
             del self.data[: half * PAST_BLOCK], self.steps[:half]
             self.dropped += half
 
+    def copy(self) -> LongPast:
+        """Return the same in an object of its own, for another thread."""
+        other = LongPast()
+        other.data, other.steps, other.dropped = bytearray(self.data), list(self.steps), self.dropped
+        return other
+
     def cut(self, number: int) -> None:
         """Forget the blocks from ``number`` on; what was forgotten before them does not come back."""
         kept = max(0, number - self.dropped)

@@ -32,14 +32,26 @@ MAX_PLACES = 32
 DIFFERS = 3.0
 #: Points back in which the beginning of a repetition is looked for.
 BACK_POINTS = 4_096
+NORMAL = NormalDist()
 #: Words compared at once, so that they stay in the cache of the machine.
 _WORDS = 65_536
-_NORMAL = NormalDist()
 _MASK = 2**WORD_POINTS - 1
 #: Points of which nothing is known: a smooth curve has no fingerprints.
 _NOTHING = bytes([ZERO]) * WORD_POINTS
 
-__all__ = ["Fingerprints", "Match", "correlation", "sureness"]
+__all__ = [
+    "DIFFERS",
+    "FALSE_HITS",
+    "NORMAL",
+    "Fingerprints",
+    "Match",
+    "Window",
+    "correlation",
+    "places_alike",
+    "sign_words",
+    "step_of",
+    "sureness",
+]
 
 
 class Match(NamedTuple):
@@ -87,26 +99,15 @@ class Fingerprints(Stateful):
         end = len(past.data)
         if end < WORD_POINTS + LEAST_LAG + PAST_BLOCK or past.data.endswith(_NOTHING):
             return None
-        words = self._signs(past)
-        newest = _packed(past.data[-WORD_POINTS - PAST_BLOCK :])
-        # The last one ends with the newest point.
-        queries = np.array([newest >> at & _MASK for at in range(1, PAST_BLOCK + 1)], np.uint64)
-        most = int(WORD_POINTS / 2 - WORD_POINTS**0.5 / 2 * _NORMAL.inv_cdf(1 - 1 / end))
-        lags: list[tuple[int, int]] = []
-        rows = max(1, _WORDS // len(words))
-        for row in range(0, PAST_BLOCK, rows):
-            differ = np.bitwise_count(words ^ queries[row : row + rows, None])
-            for found in np.flatnonzero(differ <= most).tolist():
-                at, place = divmod(found, len(words))
-                # The query ends some points before the newest, the word with block ``place`` + 3.
-                lag = end - (PAST_BLOCK - 1 - row - at) - (place * PAST_BLOCK + WORD_POINTS)
-                if lag >= LEAST_LAG:
-                    lags.append((int(differ[at, place]), lag))
+        window = Window.of(past.data)
+        lags = [
+            (differ, end - at) for differ, at in places_alike(window, self._signs(past), end) if end - at >= LEAST_LAG
+        ]
         if not lags:
             return None
         values = np.frombuffer(bytes(past.data), np.uint8)
-        matches = self.at(past, [lag for _, lag in sorted(lags)[:MAX_PLACES]])
-        return _likeliest(matches, values, _NORMAL.inv_cdf(1 - FALSE_HITS / end))
+        matches = self.at(past, [lag for _, lag in lags])
+        return _likeliest(matches, values, NORMAL.inv_cdf(1 - FALSE_HITS / end))
 
     def goes_on(self, past: LongPast, lag: int) -> bool:
         """Say whether the newest points still agree with those ``lag`` points earlier."""
@@ -125,7 +126,7 @@ class Fingerprints(Stateful):
         products = values[lag:] * values[:-lag]
         since = np.cumsum((products - 0.5 * products[-WINDOWS[0] :].mean())[::-1])
         place = len(past.data) - 1 - int(np.argmax(since))
-        return _step(past, place), _step(past, place - lag)
+        return step_of(past, place), step_of(past, place - lag)
 
     def at(self, past: LongPast, lags: Sequence[int]) -> list[Match]:
         """Return how well the newest points agree with those so many points earlier, over the window that says most.
@@ -147,10 +148,8 @@ class Fingerprints(Stateful):
         """Return the signs of each four blocks in a row as one word; those of the past are packed once."""
         count = len(past.steps) - WORD_POINTS // PAST_BLOCK + 1
         if self._count > count or len(self._words) < count:  # it went back or forgot what was long ago; it grew
-            data = np.frombuffer(bytes(past.data), np.uint8)
-            halves = np.packbits(data >= ZERO, bitorder="little").view(np.uint16)
             self._words, self._count = np.empty(2 * count, np.uint64), count
-            self._words[:count] = np.lib.stride_tricks.sliding_window_view(halves, 4).copy().view(np.uint64)[:, 0]
+            self._words[:count] = sign_words(np.frombuffer(bytes(past.data), np.uint8))
         while self._count < count:
             last = (self._count + WORD_POINTS // PAST_BLOCK) * PAST_BLOCK
             self._words[self._count] = _packed(past.data[last - WORD_POINTS : last])
@@ -158,7 +157,7 @@ class Fingerprints(Stateful):
         return self._words[:count]
 
 
-def _step(past: LongPast, place: int) -> int:
+def step_of(past: LongPast, place: int) -> int:
     """Return the step of a point by its place in the past; between the first steps of blocks they are even."""
     block, at = divmod(place, PAST_BLOCK)
     steps = past.steps
@@ -170,6 +169,46 @@ def _step(past: LongPast, place: int) -> int:
 def _packed(data: bytes | bytearray) -> int:
     """Return the signs of fingerprints as bits, those of the first in the lowest."""
     return int.from_bytes(np.packbits(np.frombuffer(data, np.uint8) >= ZERO, bitorder="little").tobytes(), "little")
+
+
+class Window(NamedTuple):
+    """The newest 64 points as a word of signs, and those that end up to 15 points earlier.
+
+    Args:
+        words: uint64[PAST_BLOCK], the newest last.
+    """
+
+    words: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, data: bytes | bytearray | NDArray[np.uint8]) -> Window:
+        """Return that of the last points of ``data``, WORD_POINTS + PAST_BLOCK at least."""
+        newest = _packed(bytes(data[-WORD_POINTS - PAST_BLOCK :]))
+        return cls(np.array([newest >> at & _MASK for at in range(1, PAST_BLOCK + 1)], np.uint64))
+
+
+def places_alike(window: Window, words: NDArray[np.uint64], points: int) -> list[tuple[int, int]]:
+    """Return (signs that differ, place after the last point) of those places in a past that are most like a window.
+
+    Args:
+        words: of the past, from ``sign_words``. points: in it.
+    """
+    most = int(WORD_POINTS / 2 - WORD_POINTS**0.5 / 2 * NORMAL.inv_cdf(1 - 1 / points))
+    alike: list[tuple[int, int]] = []
+    rows = max(1, _WORDS // len(words))
+    for row in range(0, PAST_BLOCK, rows):
+        differ = np.bitwise_count(words ^ window.words[row : row + rows, None])
+        for found in np.flatnonzero(differ <= most).tolist():
+            at, place = divmod(found, len(words))
+            # This one of the window's words ends some points before the newest, the past's with block ``place`` + 3.
+            alike.append((int(differ[at, place]), place * PAST_BLOCK + WORD_POINTS + PAST_BLOCK - 1 - row - at))
+    return sorted(alike)[:MAX_PLACES]
+
+
+def sign_words(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Return the signs of each four blocks in a row as one word."""
+    halves = np.packbits(data >= ZERO, bitorder="little").view(np.uint16)
+    return np.lib.stride_tricks.sliding_window_view(halves, WORD_POINTS // PAST_BLOCK).copy().view(np.uint64)[:, 0]
 
 
 def _likeliest(matches: Sequence[Match], values: NDArray[np.uint8], least: float) -> Match | None:

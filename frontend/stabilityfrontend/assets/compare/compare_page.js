@@ -12,6 +12,7 @@ import { colorTheme } from "../core/theme.js";
 import { drawBanner, drawPill } from "../run/header.js";
 import { drawChart } from "./compare_chart.js";
 import { drawCompared } from "./compare_table.js";
+import { sameDataWords } from "./same_data.js";
 
 /** Runs on the page; beyond that nobody tells lines apart. */
 const RUNS = 8;
@@ -327,6 +328,7 @@ export class ComparePage {
       `x: ${ALIGNS[this.settings.align]}`,
       missing.length ? `without a fork and so left out: ${missing.map((id) => this.nameOf(id)).join(", ")}` : "",
       ...new Set(this.runs.flatMap((run) => run.problems || [])),
+      ...this.runs.flatMap((run) => sameDataWords(run, (id) => this.nameOf(id))),
     ];
     setText(note, words.filter(Boolean).join(" · "));
     setShown(note, this.ids.length > 0);
