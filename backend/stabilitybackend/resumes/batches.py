@@ -44,7 +44,7 @@ def compare_ids(branches: Branches) -> IdsCompared | None:
 
     Only steps that both branches have count: what comes later may be a new epoch.
     """
-    if branches.old is None:
+    if branches.old is None or branches.run.ids is None:
         return None
     ids, old, new = branches.run.ids, branches.path(branches.old), branches.path(branches.new)
     first = branches.fork_step + 1

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from stabilitybackend.batches.ids import BatchIds
+from stabilitybackend.batches.fold import BatchFold
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.engine.metric_roles import loss_of
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import FoldedSegment
@@ -34,6 +33,8 @@ SETTLED_POINTS = 128
 #: Losses since the fork from which other places are searched for them.
 SEARCH_POINTS = 16
 
+#: What batch ids are made of, by how many parts, of how many samples.
+_Layout = tuple[str, int, int]
 #: What was found, with the log time of the row that it was found at, unix seconds.
 Found = tuple[float, Finding]
 
@@ -45,6 +46,7 @@ class _Watch:
     Attributes:
         old: the segment that was the head before, None where the job did not go back.
         points, newest: losses since the fork, and the step of the last of them.
+        layout: how batch ids were made before.
         due: at so many points it is looked at next.
         wrongs: how many things were reported as wrong.
     """
@@ -55,6 +57,7 @@ class _Watch:
     cause: str
     created: float
     world_before: int
+    layout: _Layout
     declared: dict[str, Any] = field(default_factory=dict)
     points: int = 0
     newest: int = -1
@@ -62,10 +65,17 @@ class _Watch:
     wrongs: int = 0
 
 
+class _Names(Protocol):
+    def known_as(self, metric: str) -> str | None: ...
+
+
 class _Judged(Protocol):
     store: RunStore
     fold: LineageFold
     primary: int | None
+
+    @property
+    def names(self) -> _Names: ...
 
 
 class ResumeBook(Stateful):
@@ -75,8 +85,8 @@ class ResumeBook(Stateful):
     points up to the row before the newest, so that frame borders change nothing.
 
     Args:
-        judge: has the run's points and lineage, and the rank that is compared.
-        ids: of its batches.
+        judge: has the run's points, lineage and names, and the rank that is compared.
+        batches: what its steps saw.
     """
 
     _resumes: list[Resume] = fresh(list)
@@ -88,12 +98,19 @@ class ResumeBook(Stateful):
     _newest: int = -1
     _world: int = 0
 
-    def __init__(self, judge: _Judged, ids: BatchIds) -> None:
+    def __init__(self, judge: _Judged, batches: BatchFold) -> None:
         super().__init__()
-        self._judge, self._ids = judge, ids
+        self._judge, self._batches = judge, batches
 
     def _run(self) -> BranchReader:
-        return BranchReader(self._judge.store, self._judge.fold, self._ids, self._judge.primary)
+        judge, watch = self._judge, self._watch
+        note = "" if watch is None else _other_layout(watch.layout, self._layout())
+        ids = None if note else self._batches.ids
+        return BranchReader(judge.store, judge.fold, ids, note, judge.primary, judge.names.known_as)
+
+    def _layout(self) -> _Layout:
+        known = self._batches.coverage.layouts
+        return (known[-1].of, known[-1].parts, known[-1].samples) if known else ("", 0, 0)
 
     # --- its input -----------------------------------------------------------------------------------------------
 
@@ -106,7 +123,8 @@ class ResumeBook(Stateful):
             return []
         found = self._compare(run, segment.created, last=True)
         self._begin(_Watch(
-            segment.id, segment.fork_step, left_head(run.fold, segment.id), segment.cause, segment.created, self._world,
+            segment.id, segment.fork_step, left_head(run.fold, segment.id), segment.cause, segment.created,
+            self._world, self._layout(),
             dict(list(segment.changes.items())[:16]),
         ))  # fmt: skip
         return found
@@ -124,14 +142,15 @@ class ResumeBook(Stateful):
         went_on = self._source and first.source != self._source and first.segment == self._segment
         if went_on and int(first.steps[0]) > self._newest:
             found += self._compare(run, float(first.times[0]), last=True)
-            self._begin(_Watch(first.segment, self._newest, None, "resume", float(first.times[0]), self._world))
+            self._begin(
+                _Watch(first.segment, self._newest, None, "resume", float(first.times[0]), self._world, self._layout())
+            )
         self._source, self._segment, self._world = first.source, first.segment, world
         self._newest = max(int(placed.steps[-1]) for placed in together)
         watch = self._watch
         if watch is None or watch.segment != first.segment:
             return found
-        loss = loss_of(run.store.metrics())
-        for step, time in _rows_of(together, loss):
+        for step, time in _rows_of(together, run):
             if self._watch is None:
                 break
             if step <= watch.newest or step <= watch.fork_step:
@@ -263,11 +282,25 @@ class ResumeBook(Stateful):
         return Determinism("not_seen", "not known: no resume has trained the same batches again with nothing changed")
 
 
-def _rows_of(together: Sequence[Placed], loss: str | None) -> Iterator[tuple[int, float]]:
+def _rows_of(together: Sequence[Placed], run: BranchReader) -> Iterator[tuple[int, float]]:
     """Give step and time of the rows with the loss."""
     for placed in together:
-        if loss in placed.names:
+        if any(map(run.is_loss, placed.names)):
             yield from zip(placed.steps.tolist(), placed.times.tolist(), strict=True)
+
+
+def _other_layout(before: _Layout, now: _Layout) -> str:
+    """Return why ids of before a fork and since can't be compared, "" where they can."""
+    of, parts, samples = before
+    if not of or not now[0]:
+        return ""
+    if of != now[0]:
+        return f"Batch ids are made of {now[0]} now, of {of} before: they can't be compared."
+    if of == "text" and parts != now[1]:
+        return f"{now[1]} parts make a batch now, {parts} before: batch ids can't be compared."
+    if samples != now[2]:
+        return f"A batch has {now[2]:,} samples now, {samples:,} before: batch ids can't be compared."
+    return ""
 
 
 def _next(points: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from stabilitybackend.archive.series import SeriesKey
 from stabilitybackend.batches.ids import BatchIds
-from stabilitybackend.detectors.engine.metric_roles import SPEED, STEP_TIME, dataset_of, loss_of, role_of
+from stabilitybackend.detectors.engine.metric_roles import LOSS, SPEED, STEP_TIME, dataset_of, role_of
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.points.store import RunStore
 
-__all__ = ["BranchReader", "Branches", "Curve", "comparable", "left_head", "lr_scale"]
+__all__ = ["BranchReader", "Branches", "Curve", "left_head", "lr_scale"]
 
 #: Steps of a curve before the fork that are read at most, in points of the new branch's stride; further back nothing is
 #: recognised. Reading and comparing them takes a few milliseconds.
@@ -55,12 +55,42 @@ class Curve:
 
 
 class BranchReader(NamedTuple):
-    """What the branches of a run are read from; rank None: nobody has logged what they are compared by."""
+    """What the branches of a run are read from.
+
+    Attributes:
+        ids: of the batches, None where those of both branches can't be compared: ``ids_note`` says why.
+        rank: whose points are compared; None: nobody has logged what they are compared by.
+        known_as: returns the name that a metric is judged under, None for one that is not.
+    """
 
     store: RunStore
     fold: LineageFold
-    ids: BatchIds
+    ids: BatchIds | None
+    ids_note: str
     rank: int | None
+    known_as: Callable[[str], str | None]
+
+    def metrics(self) -> dict[str, str]:
+        """Return metric -> the name of its role, of those that two branches can be compared by, the loss first.
+
+        Then come the losses of the data sets and what has a role; speeds, times and readings of the machine are never
+        alike and left out. Without a loss it is empty.
+        """
+        known = {name: self.known_as(name) or name for name in self.store.metrics()}
+        loss = self.loss()
+        if loss is None:
+            return {}
+        others = [name for name, role in known.items() if role_of(role) != LOSS and not _of_machine(role)]
+        others.sort(key=lambda name: (role_of(known[name]) is None and dataset_of(known[name]) is None, name))
+        return {loss: LOSS} | {name: known[name] for name in others[:MAX_METRICS]}
+
+    def loss(self) -> str | None:
+        """Return the metric that is judged as the loss, None without one."""
+        return next(filter(self.is_loss, self.store.metrics()), None)
+
+    def is_loss(self, metric: str) -> bool:
+        """Return whether this is the metric that is judged as the loss."""
+        return role_of(self.known_as(metric) or "") == LOSS
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +163,6 @@ class Branches:
             high = min((end for end in (part.last, last) if end is not None), default=None)
             if high is None or low <= high:
                 yield part.segment, low, high
-
-
-def comparable(metrics: Iterable[str]) -> tuple[str | None, list[str]]:
-    """Return the metric that is the training loss, None without one, and those that two branches can be compared by.
-
-    The loss comes first, then the losses of the data sets and what has a role; speeds, times and readings of the
-    machine are never alike and left out.
-    """
-    names = list(metrics)
-    loss = loss_of(names)
-    known = [name for name in names if name != loss and not _of_machine(name)]
-    known.sort(key=lambda name: (not (dataset_of(name) or role_of(name) or name.startswith("ratio/")), name))
-    return loss, ([] if loss is None else [loss]) + known[:MAX_METRICS]
 
 
 def lr_scale(declared: Mapping[str, object]) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.resumes.batches import IdsCompared, compare_ids
-from stabilitybackend.resumes.branches import Branches, Curve, comparable
+from stabilitybackend.resumes.branches import Branches, Curve
 from stabilitybackend.resumes.residuals import Agreement, Found, agreement, found_elsewhere, noise_of, on_grid
 from stabilitybackend.schema.resumes import Compared
 
@@ -35,8 +35,9 @@ class Overlap:
         same: the loss residuals at the same steps; elsewhere: the best other place; ordered: at the declared one.
         plain_epochs: the old path had repeated itself at the distance of ``elsewhere`` before the fork as well.
         ids: batch ids, None where the job reports none.
+        ids_note: why there are none to compare.
         rates: what the learning rate may be, in that of the old branch, by all that was ordered.
-        curves: metric -> its values on both branches at common steps: (steps, old, new).
+        curves: name of a role, or of a metric without one -> (common steps, old values, new ones).
     """
 
     loss: str
@@ -54,6 +55,7 @@ class Overlap:
     ordered: Agreement | None
     plain_epochs: bool
     ids: IdsCompared | None
+    ids_note: str
     rates: Sequence[float]
     curves: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]
     declared: Mapping[str, Any]
@@ -71,9 +73,10 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
         declared: what was ordered or declared to change.
         search: look for the new stretch elsewhere as well.
     """
-    loss, names = comparable(branches.run.store.metrics())
-    if loss is None:
+    names = branches.run.metrics()
+    if not names:
         return None
+    loss = next(iter(names))
     new = branches.again(loss)
     if not len(new):
         return None
@@ -82,12 +85,12 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
     apart = np.diff(new.steps if len(new) > 1 else left.steps)
     stride = max(1, int(np.median(apart))) if len(apart) else 1
     before = branches.before(loss, stride)
-    curves = {loss: _common(left, new)}
-    for name in names[1:]:
+    common = {loss: _common(left, new)}
+    for name in list(names)[1:]:
         other = branches.again(name)
         if len(other):
-            curves[name] = _common(branches.left(name), Curve(other.steps[:MAX_POINTS], other.values[:MAX_POINTS]))
-    steps, was, now = curves[loss]
+            common[name] = _common(branches.left(name), Curve(other.steps[:MAX_POINTS], other.values[:MAX_POINTS]))
+    steps, was, now = common[loss]
     same = was == now
     equal = len(same) if same.all() else int(np.argmin(same))
     sigma = noise_of(before)
@@ -110,7 +113,7 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
         loss=loss,
         new_points=len(new),
         last_step=int(new.steps[-1]),
-        compared=[_compared(name, *curve) for name, curve in curves.items() if len(curve[0])],
+        compared=[_compared(name, *curve) for name, curve in common.items() if len(curve[0])],
         common=steps,
         gap=now - was,
         equal=equal if len(steps) else 0,
@@ -122,8 +125,9 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
         ordered=ordered,
         plain_epochs=plain,
         ids=compare_ids(branches),
+        ids_note=branches.run.ids_note,
         rates=branches.rates(),
-        curves=curves,
+        curves={names[name]: curve for name, curve in common.items()},
         declared=declared,
     )
 

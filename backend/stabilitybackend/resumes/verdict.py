@@ -65,7 +65,9 @@ def _by_ids(seen: Overlap) -> ResumeVerdict | None:
         return "same_data"
     if ids.shift is not None and ids.shift[1] >= MOST * placed:
         return "repeated" if ids.shift[0] < 0 else "skipped"
-    return "other_order" if ids.elsewhere >= MOST * placed else "other_data"
+    if ids.elsewhere >= MOST * placed:
+        return "other_order"
+    return "other_data" if ids.missing > LEAST_IDS else None  # a rank may not have reported its part yet
 
 
 def check_skip(seen: Overlap | None, verdict: ResumeVerdict, fork_step: int) -> SkipCheck | None:
@@ -142,6 +144,8 @@ def sentence_of(seen: Overlap | None, verdict: ResumeVerdict, skip: SkipCheck | 
         text += f" The {skip.batches} batches were skipped: {skip.why}."
     elif skip is not None and skip.known == "not_seen":
         text += f" Whether {skip.batches} batches were skipped is not known: {skip.why}."
+    if seen is not None and seen.ids_note:
+        text += f" {seen.ids_note}"
     shown = wrongs[1:] if verdict == "repeated" and wrongs else wrongs  # the first one is the verdict
     return text + "".join(f" Wrong: {wrong}." for wrong in shown)
 

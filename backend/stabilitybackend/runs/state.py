@@ -85,7 +85,7 @@ class RunState:
         self.judge = Judge(RunStore(), self.fold)
         self._evidence = Evidence()
         self.batches = BatchFold()
-        self.resumes = ResumeBook(self.judge, self.batches.ids)
+        self.resumes = ResumeBook(self.judge, self.batches)
         self._summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
         self._step_clock = StepClock(clock)

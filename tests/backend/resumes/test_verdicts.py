@@ -180,6 +180,31 @@ def test_batch_ids_tell_another_order_from_other_data() -> None:
     assert [newest(made.frames).verdict for made in (shuffled, other)] == ["other_order", "other_data"]
 
 
+def test_ids_that_are_made_otherwise_since_the_resume_are_not_compared() -> None:
+    made = job(ids=True)
+    made.back(200)
+    made.ids = "other tokenizer "
+    made.train(201, 340)
+    assert newest(made.frames).verdict == "other_data"
+    split = job(ids=True)
+    split.back(200)
+    split.parts = 2
+    split.train(201, 340)
+    resume = newest(split.frames)
+    assert (resume.verdict, resume.ids) == ("identical", 0)
+    assert "2 parts make a batch now, 1 before: batch ids can't be compared." in resume.text
+
+
+def test_a_loss_by_another_name_is_compared() -> None:
+    made = Resumed(loss="objective/total")
+    made.frames.append(made.job.event("names", roles={"loss": "objective/total"}))
+    made.train(1, 300)
+    made.back(200)
+    made.train(201, 340)
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.loss) == ("identical", "objective/total")
+
+
 def test_a_share_that_lies_elsewhere_is_known_to_be_another() -> None:
     made = Resumed()
     made.train(1, 300, **{"ratio/image_text": lambda step: 0.5 + step % 3 / 100})

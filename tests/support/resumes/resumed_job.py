@@ -22,14 +22,18 @@ class Resumed:
 
     Args:
         ids: report the id of each batch.
+        loss: its name.
         seed: of the data.
     """
 
-    def __init__(self, *, ids: bool = False, seed: int = 5) -> None:
+    def __init__(self, *, ids: bool = False, seed: int = 5, loss: str = "loss") -> None:
         rng = random.Random(seed)
         self._noise = [rng.gauss(0, 0.05) for _ in range(5_000)]
         self._numerics = random.Random(seed + 1)
-        self._ids = ids
+        #: What stands before the number of a batch in its id, None for no ids; and in how many parts it is handed over.
+        self.ids = "b" if ids else None
+        self.parts = 1
+        self._name = loss
         self._starts = 1
         self.job = Job()
         self.frames: list[Frame] = []
@@ -58,9 +62,10 @@ class Resumed:
         for begin in range(first, last + 1, 20):
             steps = range(begin, min(begin + 20, last + 1))
             losses = [self.loss(s, feed(s)) + off(s) + self._numerics.gauss(0, numerics) for s in steps]
-            if self._ids:
-                self.frames += [self.job.event("batch", step, fingerprint=f"b{feed(step)}") for step in steps]
-            columns = {"loss": losses, "lr": [lr(s) for s in steps]}
+            if self.ids is not None:
+                marks = [(step, f"{self.ids}{feed(step)}/{part}") for step in steps for part in range(self.parts)]
+                self.frames += [self.job.event("batch", step, fingerprint=mark) for step, mark in marks]
+            columns = {self._name: losses, "lr": [lr(s) for s in steps]}
             self.frames.append(self.job.rows(steps, columns | {n: [of(s) for s in steps] for n, of in more.items()}))
 
     def back(self, to_step: int, key: str = "d-1", **changes: object) -> None:
