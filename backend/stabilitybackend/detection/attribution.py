@@ -50,10 +50,10 @@ LOSS_FLOOR = 0.005
 OTHER_FLOOR = 0.02
 #: Share of the whole rise that one data set must carry to be named alone.
 MIN_SHARE = 0.6
-#: ...and where the learning rate rose by so much at the same time, percent.
-ALONE_SHARE = 0.9
+#: A learning rate that rose by so much at the same time, percent, is what all of them moved by.
 RATE_RISE_PERCENT = 50.0
-#: A second data set that moved no later and carries so much means that it was not one alone.
+#: A second data set that moved no later and carries so much, or moved by this part of the first one's distance in its
+#: own noise, means that it was not one alone.
 COMPANION_SHARE = 0.25
 #: Mean rise of a data set within its range that counts as one, standard errors of the mean.
 MEAN_SIGMAS = 2.0
@@ -71,6 +71,9 @@ _NO_PART = re.compile(
 )
 _LOGITS = re.compile(r"logit|logsumexp|log_z\b|z_loss|zloss", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"update_norm|rms_t|update_rms", re.IGNORECASE)
+
+#: Prefix of the shares of data sets.
+RATIO = "ratio/"
 
 Series = Sequence[tuple[int, float]]
 
@@ -110,7 +113,7 @@ def watched(metrics: Iterable[str], main: str | None = None) -> list[str]:
             rank = 1
         elif part_of(name) is not None:
             rank = 2
-        elif name.startswith("ratio/") or role in (SPEED, STEP_TIME):
+        elif name.startswith(RATIO) or role in (SPEED, STEP_TIME):
             rank = 3
         elif is_logit(name) or _OPTIMIZER.search(name):
             rank = 4
@@ -181,43 +184,56 @@ def usual(values: Iterable[float], floor: float = LOSS_FLOOR) -> tuple[float, fl
     return level, max(spread, floor * abs(level), 1e-12)
 
 
-def attribute(series: Mapping[str, Series], onset_step: int, *, falling: bool = False) -> Attribution:
+def attribute(
+    series: Mapping[str, Series], onset_step: int, *, falling: bool = False, all_alike: bool = False
+) -> Attribution:
     """Return which series moved around an onset, and which data set carries the change of the loss.
+
+    What a data set carries is its own change times its share of the data; that it moved at all is measured in its own
+    noise. Nobody is named where others moved no later and as far in their own noise, or where the cause is the learning
+    rate or the mixture.
 
     Args:
         series: metric -> (step, value) with rising steps, up to the step at which the finding was made.
         onset_step: first abnormal step of the incident.
         falling: the incident is a fall of the loss, not a rise.
+        all_alike: its cause is known to be one that no data set has.
     """
     sign = -1.0 if falling else 1.0
     moves = [move for name, rows in series.items() if (move := _move(name, rows, onset_step, sign)) is not None]
     losses = {part: rows for name, rows in series.items() if (part := part_of(name)) is not None}
     carried = _carried({move.dataset: move for move in moves if move.dataset}, losses, series, onset_step, sign)
-    total = sum(carried.values())
-    shares = {name: value / total for name, value in carried.items()} if total > 0 else {}
+    total = sum(one.change for one in carried.values())
+    shares = {name: one.change / total for name, one in carried.items()} if total > 0 else {}
     moves = [replace(move, share=shares.get(move.dataset)) if move.dataset else move for move in moves]
     moves.sort(key=lambda move: (move.onset_step, -(move.share or 0.0), move.metric))
     ordered = sorted(shares, key=lambda name: (-shares[name], name))
     onsets = {move.dataset: move.onset_step for move in moves if move.dataset}
     datasets = tuple(name for name in ordered if name in onsets or shares[name] >= COMPANION_SHARE)
-    everywhere = any(role_of(m.metric) == LR and (m.rise_percent or 0) >= RATE_RISE_PERCENT for m in moves)
-    one = _one(ordered, shares, onsets)
-    if one is not None and everywhere and shares[one] < ALONE_SHARE:
-        one = None  # a learning rate that jumps hits all of them; the others only follow more slowly
-    return Attribution(
-        one if len(losses) > 1 else None,
-        datasets if len(losses) > 1 else (),
-        tuple(moves[:MAX_MOVES]),
+    elsewhere = all_alike or any(
+        (role_of(m.metric) == LR and (m.rise_percent or 0) >= RATE_RISE_PERCENT) or m.metric.startswith(RATIO)
+        for m in moves
     )
+    one = None if elsewhere else _one(ordered, shares, carried, onsets)
+    if len(losses) < 2:
+        return Attribution(None, (), tuple(moves[:MAX_MOVES]))
+    return Attribution(one, datasets, tuple(moves[:MAX_MOVES]))
 
 
-def _one(ordered: Sequence[str], shares: Mapping[str, float], onsets: Mapping[str, int]) -> str | None:
+def _one(
+    ordered: Sequence[str], shares: Mapping[str, float], carried: Mapping[str, _Carried], onsets: Mapping[str, int]
+) -> str | None:
     """Return the data set that may be named alone, None where none carries most of it."""
     if not ordered or ordered[0] not in onsets or shares[ordered[0]] < MIN_SHARE:
         return None
     first = ordered[0]
     # One that rises without having left its range yet has no onset: it may have begun with the others.
-    together = [n for n in ordered[1:] if shares[n] >= COMPANION_SHARE and onsets.get(n, 0) <= onsets[first]]
+    together = [
+        name
+        for name in ordered[1:]
+        if onsets.get(name, 0) <= onsets[first]
+        and max(shares[name], carried[name].sigmas / (carried[first].sigmas or 1.0)) >= COMPANION_SHARE
+    ]
     return None if together else first
 
 
@@ -281,14 +297,22 @@ def _outside(distances: Sequence[float], i: int, *, at_onset: bool) -> bool:
     return at_onset and (distance >= ALONE_SIGMAS or not following)
 
 
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What one data set carries of a change: in the unit of the loss, and how far it moved in its own noise."""
+
+    change: float
+    sigmas: float
+
+
 def _carried(
     moved: Mapping[str, Move],
     losses: Mapping[str, Series],
     series: Mapping[str, Series],
     onset_step: int,
     sign: float,
-) -> dict[str, float]:
-    """Return how much of the change each data set carries, in one unit; also those that rise within their range.
+) -> dict[str, _Carried]:
+    """Return how much of the change each data set carries; also those that rise within their range.
 
     A small event takes one data set out of its range by luck while all rise a little: the mean tells them from noise.
     """
@@ -297,38 +321,33 @@ def _carried(
     begin = min(move.onset_step for move in moved.values())
     broken = [name for name in moved if not all(math.isfinite(v) for step, v in losses[name] if step == begin)]
     if broken:
-        return dict.fromkeys(broken, 1.0)
+        return dict.fromkeys(broken, _Carried(1.0, 1.0))
     weights = _weights(losses, series, onset_step)
-    early: dict[str, float] = {}
-    late: dict[str, float] = {}
+    early: dict[str, _Carried] = {}
+    late: dict[str, _Carried] = {}
     for name, rows in losses.items():
         first = min(_split(rows, onset_step)[0], bisect_left(rows, begin, key=lambda row: row[0]))
         calm = usual((value for _, value in rows[max(0, first - BASELINE_POINTS) : first]), LOSS_FLOOR)
         since = [value for step, value in rows if step >= begin and math.isfinite(value)]
         if calm is None or not since:
             continue
-        weight = weights[name] if weights is not None else 1.0 / max(abs(calm[0]), 1e-9)
+        level, spread = calm
         for found, values in ((early, since[:SINCE_POINTS]), (late, since[-SINCE_POINTS:])):
-            excess = _excess(values, *calm, sign)
-            if name in moved or excess >= MEAN_SIGMAS:
-                found[name] = max(0.0, excess) * calm[1] / math.sqrt(len(values)) * weight
+            change = sign * (sum(values) / len(values) - level)
+            sigmas = change / spread
+            if change > 0 and (name in moved or sigmas * math.sqrt(len(values)) >= MEAN_SIGMAS):
+                found[name] = _Carried(change * weights[name], sigmas)
     # A spike is reported by its first points, a slow drift by its newest.
-    chosen = max(early, late, key=lambda found: sum(found.values()))
-    return {name: value for name, value in chosen.items() if value > 0}
+    return max(early, late, key=lambda found: sum(one.change for one in found.values()))
 
 
-def _excess(values: Sequence[float], level: float, spread: float, sign: float) -> float:
-    """Return how far a mean lies above the level, in standard errors of a mean of so many."""
-    return sign * (sum(values) / len(values) - level) * math.sqrt(len(values)) / spread
-
-
-def _weights(losses: Mapping[str, Series], series: Mapping[str, Series], onset_step: int) -> dict[str, float] | None:
-    """Return each data set's share of the data at the onset, None where not all of them are logged."""
+def _weights(losses: Mapping[str, Series], series: Mapping[str, Series], onset_step: int) -> dict[str, float]:
+    """Return each data set's share of the data at the onset: the logged ones, equal ones where not all are logged."""
     weights: dict[str, float] = {}
     for name in losses:
-        logged = [value for step, value in series.get(f"ratio/{name}", ()) if step <= onset_step]
+        logged = [value for step, value in series.get(f"{RATIO}{name}", ()) if step <= onset_step]
         share = next((value for value in reversed(logged) if math.isfinite(value)), 0.0)
         if not 0 < share <= 1:
-            return None
+            return dict.fromkeys(losses, 1.0 / len(losses))
         weights[name] = share
     return weights

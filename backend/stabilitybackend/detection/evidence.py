@@ -23,11 +23,13 @@ from stabilitybackend.detection.attribution import (
     attribute,
     floor_of,
     is_logit,
+    part_of,
     usual,
     watched,
 )
 from stabilitybackend.detection.naming.watched_names import WatchedNames
 from stabilitybackend.detection.nearby import nearby_events
+from stabilitybackend.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, role_of
 from stabilitybackend.points.store import SeriesKey
@@ -62,6 +64,9 @@ BATCHES_SINCE = 4
 #: Logits that grew by this over the window are worth a line, percent.
 GROWTH_PERCENT = 30.0
 MAX_GROWING = 4
+
+#: Kinds that may begin long before they are seen.
+BANDED = frozenset({"spike", "divergence", "level_shift"})
 
 Points = list[tuple[int, float]]
 
@@ -127,8 +132,12 @@ class Evidence(Stateful):
                 more["window"] = window
             back = finding.onset_step - (main[0][0] if main else 0)
             series = _series(store, fold, finding, rank, interval, back, names)
+            band = _band(store, fold, finding, own, interval)
+            if band is not None:
+                more["onset_band"] = band
             if not kind_of(finding.kind).of_machine:
-                dataset = _attributed(finding, names.known_as(finding.metric), series, more)
+                by_rate = incidents.rate_was_off(finding.onset_step, interval)
+                dataset = _attributed(finding, names.known_as(finding.metric), series, more, all_alike=by_rate)
             _optimizer(finding, series, more)
         nearby = nearby_events(finding, time, fold, incidents, series, interval)
         if nearby:
@@ -139,7 +148,10 @@ class Evidence(Stateful):
         if not more and dataset == finding.dataset:
             return finding
         # The detector's own facts come first: the bound on entries cuts from the end.
-        return replace(finding, dataset=dataset, evidence={**finding.evidence, **more})
+        text = finding.text
+        if dataset is not None and "datasets" in more:
+            text += f" The loss of {dataset} carries it."
+        return replace(finding, dataset=dataset, text=text, evidence={**finding.evidence, **more})
 
     def _around(self, finding: Finding, interval: float) -> list[dict[str, Any]]:
         if finding.metric is None:
@@ -194,6 +206,16 @@ def _series(
             begin = bisect_left(points, onset, key=lambda point: point[0])
             series[name] = points[max(0, begin - BEFORE_POINTS) : begin + SINCE_POINTS]
     return series
+
+
+def _band(store: RunStore, fold: LineageFold, finding: Finding, rank: int, interval: float) -> list[int] | None:
+    """Return when the incident may have begun, None where its onset is exact, or nobody goes back for it."""
+    onset, seen = finding.onset_step, finding.step
+    if finding.metric is None or seen <= onset or finding.kind not in BANDED:
+        return None
+    before = _read(store, fold, finding.metric, rank, max(0, onset - int(BAND_POINTS * interval)), onset - 1)
+    since = _read(store, fold, finding.metric, rank, onset, min(seen, onset + MAX_SPAN_STEPS))
+    return onset_band(before, since, onset, seen)
 
 
 # --- the window ----------------------------------------------------------------------------------------------------
@@ -257,18 +279,21 @@ def _short(value: float) -> float:
 # --- who moved -----------------------------------------------------------------------------------------------------
 
 
-def _attributed(finding: Finding, known: str | None, series: Mapping[str, Points], more: dict[str, Any]) -> str | None:
+def _attributed(
+    finding: Finding, known: str | None, series: Mapping[str, Points], more: dict[str, Any], *, all_alike: bool
+) -> str | None:
     """Note who moved first and return the data set that carries the incident."""
     falling = finding.kind == "repeat_data" or finding.evidence.get("direction") == "down"
-    found = attribute(series, finding.onset_step, falling=falling)
+    found = attribute(series, finding.onset_step, falling=falling, all_alike=all_alike)
     if found.moved:
         more["moved_first"] = [move.as_dict() for move in found.moved]
     role = role_of(known or "")
     whole = role == LOSS or (role == GRAD_NORM and finding.kind == "nonfinite")
-    if not whole or not kind_of(finding.kind).by_dataset or not found.datasets:
+    if not whole or not kind_of(finding.kind).by_dataset or not any(part_of(name) for name in series):
         return finding.dataset
     # Of the whole loss all curves together know more than the one that happened to be outside first.
-    more["datasets"] = list(found.datasets)
+    if found.datasets:
+        more["datasets"] = list(found.datasets)
     return found.dataset
 
 

@@ -14,7 +14,7 @@ from stabilitybackend.schema.lineage import SpoiledBy
 
 __all__ = [
     "RATE_POINTS", "beginning", "behind_good", "first_sign", "given_up", "ill", "inside", "interval_of",
-    "marked_by_rate", "rates_of", "spoiling",
+    "marked_by_rate", "off_at", "rates_of", "spoiling",
 ]  # fmt: skip
 
 #: A learning rate that was off until so many logged points before an onset may be its cause: the weights that it made
@@ -78,14 +78,18 @@ def rates_of(incidents: Iterable[Incident]) -> list[Incident]:
 
 def marked_by_rate(incident: Incident, rates: Iterable[Incident]) -> list[Incident]:
     """Return those of ``rates`` that were off when an incident began, or until right before."""
-    late = incident.onset_step - RATE_POINTS * interval_of(incident)
-    return [
-        rate
-        for rate in rates
-        if rate.incident_id != incident.incident_id
-        and rate.onset_step <= incident.onset_step
-        and (rate.state == "open" or (_ended(rate) >= late))
-    ]
+    others = (rate for rate in rates if rate.incident_id != incident.incident_id)
+    return off_at(incident.onset_step, interval_of(incident), others)
+
+
+def off_at(onset_step: int, interval: float, rates: Iterable[Incident]) -> list[Incident]:
+    """Return those of ``rates`` that were off at a step, or until right before.
+
+    Args:
+        interval: usual distance of two logged points, steps.
+    """
+    late = onset_step - RATE_POINTS * interval
+    return [rate for rate in rates if rate.onset_step <= onset_step and (rate.state == "open" or _ended(rate) >= late)]
 
 
 def _ended(incident: Incident) -> int:

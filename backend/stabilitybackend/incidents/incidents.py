@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stabilitybackend.detectors.engine.base import SEVERITIES, Finding
-from stabilitybackend.incidents.illness import spoiling
+from stabilitybackend.incidents.illness import off_at, rates_of, spoiling
 from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest import has_advice, suggest
 from stabilitybackend.schema.evidence import GpuFaultFacts, facts
@@ -90,6 +90,10 @@ class IncidentBook:
     def spoiling(self) -> list[Incident]:
         """Return the open incidents that one would go back for."""
         return spoiling(self._incidents.values())
+
+    def rate_was_off(self, onset_step: int, interval: float) -> bool:
+        """Say whether the learning rate was off its past at a step or right before; interval: of two points, steps."""
+        return bool(off_at(onset_step, interval, rates_of(self._incidents.values())))
 
     def culprits(self) -> set[int]:
         """Return the ranks that the verdicts of open incidents blame."""

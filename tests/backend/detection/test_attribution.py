@@ -69,7 +69,31 @@ def test_a_learning_rate_that_jumps_is_the_doing_of_no_data_set() -> None:
     rate = [(step, 1e-3 if step < ONSET - 1 else 2e-2) for step in range(NOW + 1)]
     assert attribute(series, ONSET).dataset == "code"
     assert attribute(series | {"lr": rate}, ONSET).dataset is None
-    assert attribute(losses({"code": rising(0.9)}) | {"lr": rate}, ONSET).dataset == "code"
+    assert attribute(losses({"code": rising(0.9)}) | {"lr": rate}, ONSET).dataset is None
+
+
+def test_a_mixture_that_changes_or_a_cause_that_all_have_is_the_doing_of_no_data_set() -> None:
+    series = losses({"code": rising(0.9)})
+    shares = [(step, 0.3 + 0.001 * (step % 3) if step < ONSET else 0.7) for step in range(NOW + 1)]
+    assert attribute(series | {"ratio/code": shares}, ONSET).dataset is None
+    assert attribute(series, ONSET, all_alike=True).dataset is None
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_the_data_set_with_the_lowest_loss_is_not_blamed_for_what_all_have(name: str) -> None:
+    found = attribute(losses(dict.fromkeys(LEVELS, rising(0.3)) | {name: rising(0.9)}), ONSET)
+    assert found.dataset is None
+
+
+def test_what_a_data_set_carries_is_its_own_change_and_not_its_change_in_percent() -> None:
+    carried = {move.dataset: move.share for move in named(dict.fromkeys(LEVELS, rising(0.5))).moved}
+    assert carried["prose"] == pytest.approx(2.4 / sum(LEVELS.values()), abs=0.05)
+
+
+def test_a_noisy_data_set_that_moves_within_its_noise_is_not_named() -> None:
+    series = losses({"digits": rising(0.5)})
+    series["loss/prose"] = curve(2.4, rising(0.1), 3, noise=0.3)
+    assert attribute(series, ONSET).dataset == "digits"
 
 
 def test_one_data_set_is_no_choice() -> None:

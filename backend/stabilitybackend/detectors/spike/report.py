@@ -48,8 +48,6 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
         text += f" By step {now_step} training had come down to the level from before it."
     if event.explained_by:
         text += f" It began with a known change ({'; '.join(event.explained_by)})."
-    if alone is None and event.dataset is not None:
-        text += f" The loss of {event.dataset} rose most."
     return spike.finding(
         event,
         now_step,

@@ -1,0 +1,57 @@
+"""Says when an incident may have begun: a climb is seen late, so its onset is a band and not a step. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from stabilitybackend.detection.attribution import CONFIRMED_SIGMAS, LOSS_FLOOR, usual
+
+__all__ = ["BAND_POINTS", "onset_band"]
+
+#: Points before the onset that are looked at for a climb that began earlier.
+BAND_POINTS = 512
+#: Points of a block whose median is compared; the error of a median of so many is 0.44 sigma.
+BLOCK_POINTS = 8
+MEDIAN_ERROR = 1.2533 / math.sqrt(BLOCK_POINTS)
+#: A climb that grows with the square of the steps in a loss that falls is hidden for as long as it then takes to be
+#: back at where it began; noise hides it for as long again.
+HIDDEN_TIMES = 2
+#: A block is as low as the lowest one within so many errors of the difference of two.
+LOW_ERRORS = 2.0
+
+Points = Sequence[tuple[int, float]]
+
+
+def onset_band(before: Points, since: Points, onset_step: int, seen_step: int) -> list[int] | None:
+    """Return the first and the last step at which an incident may have begun, both inclusive; None where it is exact.
+
+    It is exact where the first point is already far outside the noise. Otherwise it began after the loss was last as
+    low as ever. What took so many steps from there until it was seen may have been hidden for HIDDEN_TIMES as many
+    before: in the noise, and by the fall of the loss. Whoever goes back has to go back further than that.
+
+    Args:
+        before: (step, value) with rising steps, before the onset; BAND_POINTS are enough.
+        since: from the onset on, up to where it was seen.
+        onset_step, seen_step: of the incident.
+    """
+    calm = usual((value for _, value in before[-4 * BLOCK_POINTS :]), LOSS_FLOOR)
+    first = next((value for _, value in since), math.nan)
+    if calm is None or not math.isfinite(first) or first - calm[0] >= CONFIRMED_SIGMAS * calm[1]:
+        return None
+    late = min(onset_step, _last_low([*before, *since], calm[1], onset_step))
+    early = max(0, late - HIDDEN_TIMES * (seen_step - late))
+    return [early, onset_step] if early < onset_step else None
+
+
+def _last_low(points: Points, spread: float, otherwise: int) -> int:
+    """Return the last step up to which the points were as low as ever."""
+    finite = [(step, value) for step, value in points if math.isfinite(value)]
+    blocks = [finite[at : at + BLOCK_POINTS] for at in range(0, len(finite) - BLOCK_POINTS + 1, BLOCK_POINTS)]
+    if len(blocks) < 2:
+        return otherwise
+    middles = [median(value for _, value in block) for block in blocks]
+    limit = min(middles) + LOW_ERRORS * math.sqrt(2) * MEDIAN_ERROR * spread
+    last = max(at for at, middle in enumerate(middles) if middle <= limit)
+    return blocks[last][-1][0]

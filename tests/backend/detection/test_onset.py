@@ -1,0 +1,49 @@
+"""The onset of a slow climb is a band that holds its true beginning; that of a jump is exact."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stabilitybackend.detection.onset import onset_band
+
+Points = list[tuple[int, float]]
+
+
+def curve(begin: int, slope: float, steps: int, seed: int, every: int = 1) -> Points:
+    """Return a loss that falls slowly and climbs from ``begin`` on, ever faster."""
+    rng = random.Random(seed)
+    climb = [slope * max(0, step - begin) ** 2 for step in range(0, steps, every)]
+    return [
+        (step, 3 - step / 4_000 + up + rng.gauss(0, 0.05))
+        for step, up in zip(range(0, steps, every), climb, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("every", [1, 10])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_band_of_a_climb_holds_the_step_at_which_it_began(seed: int, every: int) -> None:
+    begin, seen = 600 * every, 760 * every
+    points = curve(begin, 3e-5 / every**2, 800 * every, seed, every)
+    onset = 690 * every  # where its detector puts it, far too late
+    band = onset_band([p for p in points if p[0] < onset], [p for p in points if onset <= p[0] <= seen], onset, seen)
+    assert band is not None
+    assert band[0] <= begin <= band[1] == onset
+    assert band[0] >= begin - 3 * (seen - begin)
+
+
+def test_a_jump_has_no_band() -> None:
+    points = [(step, value + 2 * (step >= 300)) for step, value in curve(900, 0, 310, 1)]
+    assert onset_band(points[:300], points[300:], 300, 304) is None
+
+
+@pytest.mark.parametrize("before", [[], [(0, 1.0)], [(step, float("nan")) for step in range(50)]])
+def test_where_nothing_is_known_of_before_no_band_is_guessed(before: Points) -> None:
+    assert onset_band(before, [(60, 2.0)], 60, 65) is None
+
+
+def test_a_band_never_begins_before_the_run() -> None:
+    points = curve(20, 1e-4, 120, 3)
+    band = onset_band(points[:60], points[60:], 60, 119)
+    assert band is None or band[0] >= 0
