@@ -22,6 +22,7 @@ from stabilitybackend.cli import archive, keys
 from stabilitybackend.cli.backtest import backtest_command
 from stabilitybackend.cli.detectors import detectors
 from stabilitybackend.cli.doctor import doctor
+from stabilitybackend.cli.drill import drill
 from stabilitybackend.cli.exporting import export_run
 from stabilitybackend.cli.importing import import_paths
 from stabilitybackend.cli.interruptions import interruptions
@@ -127,6 +128,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "task": task,
     "detectors": detectors,
     "backtest": backtest_command,
+    "drill": drill,
     "import": import_paths,
     "export": export_run,
     "interruptions": interruptions,

@@ -1,0 +1,83 @@
+"""``stabilityboard drill``: stops and resumes a job in a folder of its own, and says what was not restored."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stabilitybackend.cli import drill_output as output
+from stabilitybackend.errors import WRONG_USE, BadRequest
+
+__all__ = ["drill"]
+
+#: Exit codes besides 0: something was not restored; the drill could not be run.
+NOT_RESTORED, NOT_RUN = 1, 2
+
+
+def drill(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The training command.")],
+    resume_args: Annotated[str, typer.Option(help="Added to the command to resume, e.g. --resume-args=--resume.")] = "",
+    resume_command: Annotated[str, typer.Option(help="Whole command that resumes. (default: the same command)")] = "",
+    ranks: Annotated[int | None, typer.Option(min=1, help="Resume on so many ranks (torchrun, or {ranks}).")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Stop at the first checkpoint after so many steps.")] = 20,
+    copy: Annotated[bool, typer.Option("--copy", help="Run in copies of the working folder.")] = False,
+    here: Annotated[bool, typer.Option("--here", help="The job keeps its checkpoints apart by itself.")] = False,
+    stop_signal: Annotated[str, typer.Option("--signal", help="KILL (a crash), TERM or INT (a polite stop).")] = "KILL",
+    noise: Annotated[bool, typer.Option("--noise", help="Always measure the job's noise by a second run.")] = False,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="THING", help="What may differ, e.g. rng; repeat it.")
+    ] = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds that each run may take.")] = 600.0,
+    work: Annotated[Path | None, typer.Option(help="Folder for the runs' files. (default: the system's)")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the files of the runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Stop a job after a checkpoint, resume it, and compare it step by step with one that was not stopped.
+
+    Write {dir} where the command names its checkpoint folder. Exit codes: 0 clean, 1 something is not restored,
+    2 the drill could not be run.
+    """
+    # Here and not above: they load what no other command waits for.
+    from stabilitybackend.drill.command import Commands
+    from stabilitybackend.drill.drill import DrillOptions, run_drill
+    from stabilitybackend.drill.job import DrillFailed
+
+    commands = Commands(
+        command, resume_command=resume_command, resume_args=resume_args, ranks=ranks, copy=copy, here=here
+    )
+    options = DrillOptions(steps, timeout_s, _signal(stop_signal), noise, _allowed(allow or []))
+    folder = Path(tempfile.mkdtemp(prefix="drill-", dir=work))
+    try:
+        result = run_drill(commands, options, folder, lambda text: typer.echo(text, err=True))
+    except DrillFailed as error:
+        output.report_failure(error, as_json)
+        raise typer.Exit(NOT_RUN) from error
+    finally:
+        if keep:
+            typer.echo(f"kept: {folder}", err=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    output.report(result, as_json)
+    raise typer.Exit(0 if result.clean else NOT_RESTORED)
+
+
+def _signal(name: str) -> int:
+    known = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
+    number = known.get(name.upper().removeprefix("SIG"))
+    if number is None:
+        raise BadRequest(f"--signal is {name!r}, expected one of {', '.join(known)}", code=WRONG_USE)
+    return int(number)
+
+
+def _allowed(names: list[str]) -> frozenset[str]:
+    from stabilitybackend.drill.result import THINGS
+
+    unknown = [name for name in names if name not in THINGS]
+    if unknown:
+        raise BadRequest(f"--allow is {unknown[0]!r}, expected some of {', '.join(THINGS)}", code=WRONG_USE)
+    return frozenset(THINGS[name] for name in names)
