@@ -27,7 +27,7 @@ def judge_metrics(straight: LegTrace, again: LegTrace, stopped: LegTrace, resume
     first = min(step for names in resumed.metrics.values() for steps in names.values() for step in steps)
     reported = {step for step, _ in stopped.checkpoints}
     legs = Legs(straight, again, stopped, resumed, Alignment(saved, max(saved, first - 1)))
-    # A job that is ended between a save and its report goes on from one that nobody saw: then its metrics fit its steps.
+    # A job ended between a save and its report goes on from one that nobody saw: then its metrics fit its steps.
     fits = first - 1 > saved and all(one.verdict != "different" for one in compare_series(legs))
     restored = first - 1 in reported or fits
     if not restored:
