@@ -20,6 +20,7 @@ from stabilitybackend.incidents.way import Way, asks_of, jumped_rate, way_of
 from stabilitybackend.incidents.way_text import way_text
 from stabilitybackend.schema.incidents import Incident, Suggestion
 from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.resumes import BY_RESUMES
 
 __all__ = ["has_advice", "suggest"]
 
@@ -204,6 +205,12 @@ def _optimizer_checks(case: Case) -> tuple[str, ...]:
 
 
 def _resume(case: Case) -> Suggestion:
+    if case.incident.detector == BY_RESUMES:
+        text = (
+            "What was ordered did not happen: correct the rollback handler, try it where nothing is lost, and order it "
+            "again where the data or the rate still matters."
+        )
+        return suggestion("inspect", text, checklist=lit.ORDER_CHECKS)
     jump = jumped_rate(case.incident)
     if case.incident.state != "open" and not jump:
         return over(case.incident, lit.RESUME_CHECKS)

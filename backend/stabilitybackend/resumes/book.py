@@ -17,14 +17,12 @@ from stabilitybackend.points.store import RunStore
 from stabilitybackend.resumes.branches import Branches, BranchReader, left_head
 from stabilitybackend.resumes.overlap import MAX_POINTS, Overlap, measure
 from stabilitybackend.resumes.parts import parts_of
-from stabilitybackend.resumes.verdict import check_skip, grade_of, sentence_of, verdict_of, wrongs_of
-from stabilitybackend.schema.resumes import Determinism, Resume, ResumeGrade, Resumes, Shift
+from stabilitybackend.resumes.verdict import RATE_IS, check_skip, grade_of, sentence_of, verdict_of, wrongs_of
+from stabilitybackend.schema.resumes import BY_RESUMES, Determinism, Resume, ResumeGrade, Resumes, Shift
 from stabilitybackend.stateful import Stateful, fresh
 
-__all__ = ["BY_RESUMES", "MAX_RESUMES", "ResumeBook"]
+__all__ = ["MAX_RESUMES", "ResumeBook"]
 
-#: What findings of this book are by.
-BY_RESUMES = "resumes"
 
 #: Resumes that are kept, newest ones: 3 KB each.
 MAX_RESUMES = 256
@@ -226,19 +224,25 @@ class ResumeBook(Stateful):
         if seen is None or (len(wrongs) <= watch.wrongs and not over):
             return []
         watch.wrongs = max(watch.wrongs, len(wrongs))
-        repeated = verdict == "repeated"
+        kind, what = "resume_artifact", "Wrong resume"
+        if verdict == "repeated":
+            kind, what = "repeat_data", "Repeated data"
+        elif all(wrong.startswith(RATE_IS) for wrong in wrongs):
+            kind, what = "learning_rate", "Learning rate far off"
+        words = "; ".join(wrongs)
         onset = watch.fork_step + 1
         finding = Finding(
             detector=BY_RESUMES,
             key=f"{BY_RESUMES}:{watch.segment}:{watch.fork_step}",
-            kind="repeat_data" if repeated else "resume_artifact",
-            state="resolved" if over else "open",
+            kind=kind,
+            state="recovered" if over else "open",
             severity="warning",
-            title=f"{'Repeated data' if repeated else 'Wrong resume'} after step {watch.fork_step}",
-            text=resume.text,
+            title=f"{what} after step {watch.fork_step}",
+            text=f"{words[:1].upper()}{words[1:]}. {resume.text.partition(' Wrong: ')[0]}",
             onset_step=onset,
             step=max(onset, watch.newest),
             now_step=max(onset, watch.newest),
+            recovered_step=max(onset, watch.newest) if over else None,
             metric=resume.loss,
             score=0.0,
             evidence={

@@ -10,7 +10,7 @@ from stabilitybackend.resumes.parts import RATE_NEAR, RATE_POINTS, lr_ratio, mix
 from stabilitybackend.resumes.residuals import LEAST_POINTS, SAME_R, Agreement
 from stabilitybackend.schema.resumes import Grade, PartSeen, ResumeVerdict, SkipCheck
 
-__all__ = ["check_skip", "grade_of", "sentence_of", "verdict_of", "wrongs_of"]
+__all__ = ["RATE_IS", "check_skip", "grade_of", "sentence_of", "verdict_of", "wrongs_of"]
 
 #: A correlation at a place that was named before it was looked at: by chance one in 30,000.
 SAME_SIGMAS = 4.0
@@ -21,6 +21,8 @@ FOUND_SIGMAS = 6.0
 FOUND_POINTS, FOUND_IDS = 96, 8
 #: A rate so many times off at the same step is no rounding and no warm-up.
 RATE_OFF = 10.0
+#: How that is said: it is a kind of its own.
+RATE_IS = "the learning rate is"
 #: Of the batch ids that can be placed, this share has to say the same.
 MOST = 0.5
 #: Ids that have to say so before it is certain; one could be an empty batch.
@@ -122,7 +124,7 @@ def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, skip: SkipCheck | No
     if rate is not None and rate[1] >= RATE_POINTS and not excused:
         ratio, points, _ = rate
         if not any(1 / RATE_OFF < ratio / expected < RATE_OFF for expected in seen.rates):
-            wrong.append(f"the learning rate is {ratio / scale:.3g} times what it was to be at {points} common steps")
+            wrong.append(f"{RATE_IS} {ratio / scale:.3g} times what it was to be at {points} common steps")
         elif abs(ratio - 1) <= RATE_NEAR < min(abs(expected - 1) for expected in seen.rates):
             wrong.append(f"the learning rate was to be times {scale:g} and is the old one at {points} common steps")
     return wrong

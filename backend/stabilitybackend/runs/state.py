@@ -32,7 +32,7 @@ from stabilitybackend.points.store import RunStore
 from stabilitybackend.points.summary import RunSummary
 from stabilitybackend.points.timestamps import TimesFound
 from stabilitybackend.process.slices import at_once
-from stabilitybackend.resumes.book import BY_RESUMES, ResumeBook
+from stabilitybackend.resumes.book import ResumeBook
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.advice_turns import turned
 from stabilitybackend.runs.derived.restart_plan import plan_of
@@ -47,6 +47,7 @@ from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
 from stabilitybackend.schema.health import AgentHealth, read_health
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
+from stabilitybackend.schema.resumes import BY_RESUMES
 from stabilitybackend.schema.runs import RunView
 from stabilitybackend.stateful import Stateful
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, started_ns

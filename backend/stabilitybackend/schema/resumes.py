@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 __all__ = [
+    "BY_RESUMES",
     "PARTS",
     "Compared",
     "Determinism",
@@ -30,6 +31,8 @@ ResumeVerdict = Literal[
 #: What a resume has to bring back.
 Part = Literal["weights", "optimizer", "learning_rate", "rng", "loader", "mixture"]
 PARTS: tuple[Part, ...] = ("weights", "optimizer", "learning_rate", "rng", "loader", "mixture")
+#: What findings about a resume as a whole are by.
+BY_RESUMES = "resumes"
 #: Bit-equal losses in a row that show that a job is deterministic: one or two, the first update can't spoil.
 EXACT_POINTS = 8
 Known = Literal["equal", "different", "not_seen"]

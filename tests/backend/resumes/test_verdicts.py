@@ -126,6 +126,25 @@ def test_skipped_batches_that_were_fed_all_the_same_are_an_incident(ids: bool) -
     assert incidents(made) == [("resume_artifact", "Wrong resume after step 200")]
 
 
+def test_another_rate_that_was_declared_is_nothing_wrong_with_the_resume() -> None:
+    made = job()
+    made.back(200, lr=3e-3)
+    made.train(201, 340, lr=lambda step: 10 * 3e-4 * (1 - step / 2_000))
+    assert (newest(made.frames).grade, incidents(made)) == ("differs", [])
+
+
+def test_the_advice_of_an_order_that_was_not_carried_out_is_to_correct_the_handler() -> None:
+    made = job()
+    made.back(200, lr_scale=0.5)
+    made.train(201, 340)
+    (incident,) = folded(made.frames).incidents.of({"resume_artifact"})
+    assert incident.text.startswith("The learning rate was to be times 0.5 and is the old one at ")
+    assert incident.suggestion is not None
+    assert (incident.suggestion.action, incident.suggestion.text.partition(":")[0]) == (
+        "inspect", "What was ordered did not happen",
+    )  # fmt: skip
+
+
 def test_whether_batches_were_skipped_is_not_guessed() -> None:
     made = job()
     made.back(290, skip_batches=20)
@@ -142,7 +161,6 @@ def test_whether_batches_were_skipped_is_not_guessed() -> None:
         ({"lr_scale": 0.5}, 1.0, "wrong", 1),
         ({}, 10.0, "wrong", 1),
         ({}, 0.7, "differs", 0),
-        ({"lr": 3e-3}, 10.0, "differs", 0),
     ],
 )
 def test_the_rate_is_held_against_what_was_ordered(
@@ -152,7 +170,7 @@ def test_the_rate_is_held_against_what_was_ordered(
     made.back(200, **declared)
     made.train(201, 340, lr=lambda step: times * 3e-4 * (1 - step / 2_000))
     assert newest(made.frames).grade == grade
-    assert len(incidents(made)) == found
+    assert len([one for one in folded(made.frames).incidents.all() if one.alarm]) == found, "said once, by whoever"
 
 
 @pytest.mark.parametrize(
