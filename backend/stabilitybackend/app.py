@@ -20,7 +20,20 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from stabilitybackend.alerts import alerting_service, heartbeat
-from stabilitybackend.api import commands, compare, detectors, export, fleet, live, login, runs, server, storage, trial
+from stabilitybackend.api import (
+    batches,
+    commands,
+    compare,
+    detectors,
+    export,
+    fleet,
+    live,
+    login,
+    runs,
+    server,
+    storage,
+    trial,
+)
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
 from stabilitybackend.api.reading import ReadingThreads
@@ -177,7 +190,7 @@ def create_app(
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector())
     )
-    for room in (server, login, runs, compare, commands, detectors, trial, fleet, storage, export):
+    for room in (server, login, runs, batches, compare, commands, detectors, trial, fleet, storage, export):
         app.include_router(room.router, dependencies=[Depends(check_run)])
     app.include_router(live.router)
     app.include_router(agent_router(gateway))

@@ -25,6 +25,7 @@ from plotly.io.json import to_json_plotly
 
 from stabilityfrontend import (
     compare_page,
+    data_panel,
     figures,
     fleet_page,
     incident_page,
@@ -43,7 +44,16 @@ from stabilityfrontend.served import ASSETS, packed, serve_modules, serve_styles
 __all__ = ["OUR_PAGES", "attach"]
 
 #: Our own pages; those of others follow.
-OUR_PAGES = (runs_page, run_page, resume_panel, rollback_cost_panel, incident_page, compare_page, fleet_page)
+OUR_PAGES = (
+    runs_page,
+    run_page,
+    resume_panel,
+    data_panel,
+    rollback_cost_panel,
+    incident_page,
+    compare_page,
+    fleet_page,
+)
 #: Scripts that a page loads when something on it needs them: the table's is 1.3 MB. As Dash writes them into the page.
 _LATER = '<script src="([^"]*/(dash_ag_grid|dash_table)/[^"]+)"></script>'
 

@@ -61,6 +61,31 @@ export interface AuditEntry {
   detail: string;
 }
 
+/**
+ * What the job handed over about its data, and what comes again.
+ *
+ * Attributes:
+ *     steps: with ids, on the effective path; last: the newest of them, null for none.
+ *     repeated: of them, those whose batch had come before. partial: those that lack the ids of some ranks.
+ *     of: what the ids are made of. parts, samples: of one step, as it is now.
+ *     notes: what is missing or can't be compared, a sentence each.
+ *     repeats: newest first. new_samples: over the run, empty where no samples were named.
+ */
+export interface Batches {
+  steps: number;
+  last: number | null;
+  repeated: number;
+  partial: number;
+  of: string;
+  parts: number;
+  samples: number;
+  notes: string[];
+  repeats: Repeated[];
+  datasets: DatasetSamples[];
+  new_samples: NewSamples[];
+  overlap: Overlap | null;
+}
+
 /** What a person says that an interruption was. */
 export interface CategoryBody {
   /** a category of the table; null undoes an earlier correction */
@@ -171,6 +196,28 @@ export interface ComparedCurves {
 export interface Comparison {
   align: "fork" | "step" | "time";
   runs: ComparedCurves[];
+}
+
+/**
+ * How often the samples of a data set were seen on the effective path.
+ *
+ * Attributes:
+ *     name: of the data set, "" where none was named.
+ *     seen, distinct: samples, and different ones among them; exact where ``one_in`` is 1, else estimated.
+ *     once, twice, more: shares of the different ones.
+ *     never: share of the data set that was not seen; null where its size was not given.
+ *     one_in: one of so many samples was counted. error: of the shares, one standard deviation.
+ */
+export interface DatasetSamples {
+  name: string;
+  seen: number;
+  distinct: number;
+  once: number;
+  twice: number;
+  more: number;
+  never: number | null;
+  one_in: number;
+  error: number;
 }
 
 /** The run that is gone. */
@@ -550,6 +597,13 @@ export interface Me {
   by: "key" | "local" | "session";
 }
 
+/** Of the samples of the steps ``first..last`` the share that no earlier step had seen. */
+export interface NewSamples {
+  first: number;
+  last: number;
+  new: number;
+}
+
 /**
  * How far a command is at one node's agent.
  *
@@ -613,6 +667,15 @@ export interface OfferedCheckpoint {
   inside: SpoiledBy | null;
   skip_batches: number | null;
   where: string;
+}
+
+/** Different samples of two stretches of steps, of those that were counted, and how many are in both. */
+export interface Overlap {
+  first: [number, number];
+  second: [number, number];
+  in_first: number;
+  in_second: number;
+  in_both: number;
 }
 
 /** Whether one part came back as it was, and why that is known; ``ordered``: it was meant to change. */
@@ -778,6 +841,33 @@ export interface RankState {
 export interface Ready {
   status: "not ready" | "ready";
   reasons: ErrorFacts[];
+}
+
+/**
+ * Data that came again.
+ *
+ * Attributes:
+ *     onset, newest: its first and its newest step; ended: the first step with new data, null while it lasts.
+ *     earlier_step: the step at which the data of the onset came before.
+ *     offset_steps: their distance, null where the samples came in another order.
+ *     steps, samples, tokens: so many came again, null where that is not known.
+ *     share: of the samples that came before, null where whole batches did.
+ *     since: what had happened last, a clause.
+ *     dataset: whose samples they are, "" for all, or where none is named.
+ */
+export interface Repeated {
+  what: "again" | "declared" | "pass" | "same" | "samples";
+  onset: number;
+  newest: number;
+  ended: number | null;
+  earlier_step: number;
+  offset_steps: number | null;
+  steps: number | null;
+  samples: number | null;
+  tokens: number | null;
+  share: number | null;
+  since: string;
+  dataset: string;
 }
 
 /**
@@ -1702,6 +1792,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}": RunWithStoring;
   "DELETE /api/v1/runs/{run_id}": Deleted;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
+  "GET /api/v1/runs/{run_id}/batches": Batches;
   "GET /api/v1/runs/{run_id}/checkpoints": Checkpoints;
   "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | StackDump | Task;
   "GET /api/v1/runs/{run_id}/commands": Commands;

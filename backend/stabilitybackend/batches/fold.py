@@ -18,7 +18,7 @@ from stabilitybackend.batches.coverage import Coverage
 from stabilitybackend.batches.ids import BatchIds
 from stabilitybackend.batches.repeats import DETECTOR, Repeats, Seen
 from stabilitybackend.batches.reuse import Reuse
-from stabilitybackend.batches.samples import SampleLog, hashes_of
+from stabilitybackend.batches.samples import MAX_DATASETS, SampleLog, hashes_of
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.lineage.fold import LineageFold
@@ -55,12 +55,12 @@ class _Part:
 
 @dataclass
 class _Step:
-    """What the parts of a step have together, as far as they came; ``kept`` are hashes of samples."""
+    """What the parts of a step have together, as far as they came; ``kept`` are hashes of samples by data set."""
 
     parts: int = 0
     samples: int = 0
     tokens: int = 0
-    kept: list[int] = field(default_factory=list)
+    kept: dict[str, list[int]] = field(default_factory=dict)
 
 
 def batch_id(data: Mapping[str, Any]) -> int | None:
@@ -92,7 +92,11 @@ class BatchFold(Stateful):
     repeats: Repeats = fresh(Repeats)
     coverage: Coverage = fresh(Coverage)
     samples: SampleLog = fresh(SampleLog)
-    reuse: Reuse = fresh(Reuse)
+    #: Data set -> how many of its samples come again.
+    reuse: dict[str, Reuse] = fresh(dict)
+    #: First steps of processes of which known samples were reported, and whether a pass over the data was.
+    _reported: list[int] = fresh(list)
+    _said: bool = False
     #: Source -> its rank and its batches whose segment is not known yet.
     _waiting: dict[str, tuple[int, list[_Part]]] = fresh(dict)
     #: Source -> segment and newest step of its batches.
@@ -167,7 +171,9 @@ class BatchFold(Stateful):
         how = "restart from" if segment.cause == "restart" else "rollback to"
         self.repeats.went_back(fork_step, f"the {how} step {fork_step}")
         self.coverage.went_back(fork_step)
-        self.reuse.began(self.repeats.boundaries[-1])
+        self._reported = [one for one in self._reported if one <= fork_step]
+        for one in self.reuse.values():
+            one.began(self.repeats.boundaries[-1])
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -194,15 +200,15 @@ class BatchFold(Stateful):
         if part.batch is None:
             return
         batch = self.ids.add(segment, step, part.batch)
-        kept = [one for name, shift, text in part.sets
-                for one in self.samples.add(segment, step, name, shift, hashes_of(text))]  # fmt: skip
+        kept = {name: self.samples.add(segment, step, name, shift, hashes_of(text)) for name, shift, text in part.sets}
         if dead:
             return
         known = self._steps.setdefault(step, _Step())
         known.parts, known.samples, known.tokens = (
             known.parts + 1, known.samples + part.samples, known.tokens + part.tokens,
         )  # fmt: skip
-        known.kept += kept
+        for name, hashes in kept.items():
+            known.kept.setdefault(name, []).extend(hashes)
         while len(self._steps) > MAX_STEPS:
             del self._steps[min(self._steps)]
         old = self.ids.newest(path, batch, step) if batch else None
@@ -213,7 +219,7 @@ class BatchFold(Stateful):
         judged_to = self.repeats.judged_to
         yield from self.repeats.take(step, seen, lambda: self.ids.first_on(path))
         if step <= judged_to:
-            self.samples.late(kept)
+            self.samples.late(one for hashes in kept.values() for one in hashes)
         for one in sorted(at for at in self.repeats.recent if judged_to < at <= self.repeats.judged_to):
             yield from self._judged(one, path)
 
@@ -221,25 +227,47 @@ class BatchFold(Stateful):
         """Take a step of which all is known that will be."""
         seen = self.repeats.recent[step]
         self.coverage.take(step, seen.of, seen.parts, seen.samples)
-        hashes = list(dict.fromkeys(self._steps[step].kept)) if step in self._steps else []
-        if not hashes:
-            return
+        kept = self._steps[step].kept if step in self._steps else {}
         epoch, since = self.coverage.epoch_at(path, step)
         if epoch is not None and since == step:
-            self.reuse.another_epoch()
-        again = self.samples.seen(path, step, hashes, since)
-        shares = self.reuse.take(step, len(hashes), again)
-        if shares is not None:
-            places = self.samples.places(path, self.reuse.window(), step, since)
-            explained = self.repeats.now is not None
-            yield from self.reuse.change(step, seen.time, shares, places, explained=explained)
+            for one in self.reuse.values():
+                one.another_epoch()
+        again = self.samples.seen(path, step, list({one for hashes in kept.values() for one in hashes}), since)
+        if seen.old is not None:
+            return  # a known batch, which its id has shown
+        for name, hashes in kept.items():
+            different = set(hashes)
+            reuse = self.reuse.get(name)
+            if reuse is None:
+                if len(self.reuse) == MAX_DATASETS:
+                    continue
+                reuse = self.reuse[name] = Reuse()
+            shares = reuse.take(step, len(different), len(different & again))
+            if shares is not None:
+                places = self.samples.places(path, name, reuse.window(), step, since)
+                for finding in reuse.change(step, name, shares, places):
+                    if self._is_news(finding):
+                        yield seen.time, finding
+
+    def _is_news(self, finding: Finding) -> bool:
+        """Return whether known samples are worth a word: one start of a process, one word; of passes one a run."""
+        if finding.severity == "info":
+            said, self._said = self._said, True
+            return not said
+        began = finding.evidence["since_step"]
+        if finding.state == "open":
+            if began in self._reported:
+                return False
+            self._reported = [*self._reported, began][-MAX_DATASETS:]
+        return True
 
     def _began(self, step: int) -> None:
         """Another process goes on at ``step``."""
         if not any(one.step == step for one in self.repeats.boundaries):
             self.repeats.began(step, f"the resume at step {step}")
             self.coverage.began()
-            self.reuse.began(self.repeats.boundaries[-1])
+            for one in self.reuse.values():
+                one.began(self.repeats.boundaries[-1])
 
     def _note_source(self, source: str, rank: int, step: int) -> None:
         """Note where another process of the lowest rank goes on."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from stabilitybackend.detectors.engine.base import Finding, Severity, State
+from stabilitybackend.schema.batches import RepeatWhat
 from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["CONFIRM_STEPS", "DETECTOR", "Boundary", "Repeats", "Seen"]
@@ -79,7 +80,7 @@ class Repeat:
         ended: first step with a new batch, None while it lasts.
     """
 
-    what: str
+    what: RepeatWhat
     onset: int
     old: int
     seen: int
@@ -223,7 +224,7 @@ class Repeats(Stateful):
             return seen.other_epoch is True
         return step - (seen.old or 0) == event.offset
 
-    def _kind(self, steps: list[int], first: Callable[[], int | None]) -> str:
+    def _kind(self, steps: list[int], first: Callable[[], int | None]) -> RepeatWhat:
         found = [self.recent[step] for step in steps]
         if all(seen.other_epoch for seen in found):
             return "declared"
@@ -236,7 +237,7 @@ class Repeats(Stateful):
 
     # --- events --------------------------------------------------------------------------------------------------
 
-    def _open(self, what: str, steps: list[int], seen: Seen, step: int) -> Iterator[tuple[float, Finding]]:
+    def _open(self, what: RepeatWhat, steps: list[int], seen: Seen, step: int) -> Iterator[tuple[float, Finding]]:
         if self.now is not None:
             yield from self._end(steps[0], step, seen.time)
         onset = steps[0]

@@ -25,6 +25,8 @@ __all__ = ["Reuse"]
 CHANCE = 1e-9
 #: Steps that tell the rate before, and steps after a resume in which it is compared with what came before it.
 STEPS = 64
+#: Events that are remembered for the run's page, newest ones.
+MAX_EVENTS = 64
 #: Newest steps whose rate is compared; three at least, since equal batches are reported at the third one.
 WINDOW, LEAST_STEPS = 8, 3
 
@@ -34,17 +36,21 @@ class Reused:
     """Samples that came before.
 
     Attributes:
+        dataset: "" where none is named.
         onset, seen, newest: first step, the step at which it was noticed, and the newest one.
-        since: what happened last before it. resumed: whether that was a start of a process or a way back.
+        since, began: what happened last before it, and its step. resumed: whether that was a start of a process, or a
+            way back.
         share: of the samples, when it was noticed. before: the share right before.
         low, high: steps at which they had come.
         ended: first step of the window in which the share was back; None while it lasts.
     """
 
+    dataset: str
     onset: int
     seen: int
     newest: int
     since: str
+    began: int
     resumed: bool
     share: float
     before: float
@@ -54,7 +60,7 @@ class Reused:
 
 
 class Reuse(Stateful):
-    """Follows how many samples of each step were seen before."""
+    """Follows how many samples of a data set were seen before, step by step; steps with known batches are left out."""
 
     #: (step, samples, of these seen before): the newest steps, and those before the last start of a process.
     _newest: deque[tuple[int, int, int]] = fresh(deque, maxlen=STEPS + WINDOW)
@@ -62,7 +68,6 @@ class Reuse(Stateful):
     _boundary: Boundary | None = None
     events: list[Reused] = fresh(list)
     _lasts: bool = False
-    _said: bool = False
 
     def began(self, boundary: Boundary) -> None:
         """A process goes on, or the run went back."""
@@ -101,9 +106,10 @@ class Reuse(Stateful):
         """Return the first of the newest steps that are compared."""
         return list(self._newest)[-WINDOW:][0][0]
 
-    def change(self, step: int, time: float, shares: tuple[float, float], places: tuple[int, int],
-               *, explained: bool) -> Iterator[tuple[float, Finding]]:  # fmt: skip
-        """Yield what people are told where ``take`` returned shares; ``explained``: batches that came before are known.
+    def change(
+        self, step: int, dataset: str, shares: tuple[float, float], places: tuple[int, int]
+    ) -> Iterator[Finding]:
+        """Yield what there is to say where ``take`` returned shares.
 
         Args:
             places: first and last step at which the samples of the newest steps had come before.
@@ -114,50 +120,47 @@ class Reuse(Stateful):
             event = self.events[-1]
             event.ended, self._lasts = window[0][0], False
             if event.resumed:
-                yield time, self._finding(event, step)
-            return
-        if explained:
+                yield _finding(event, step)
             return
         onset = next(at for at, _, seen in window if seen)
-        boundary = self._boundary if self._boundary is not None and len(self._newest) <= STEPS else None
-        since = "the run's start" if boundary is None else boundary.text
-        event = Reused(onset, step, step, since, boundary is not None, share, before, *places)
-        self.events, self._lasts = [*self.events[-63:], event], True
-        if event.resumed or not self._said:
-            self._said = self._said or not event.resumed
-            yield time, self._finding(event, step)
+        resumed = self._boundary is not None and len(self._newest) <= STEPS
+        since = self._boundary if resumed and self._boundary is not None else Boundary(0, "the run's start")
+        event = Reused(dataset, onset, step, step, since.text, since.step, resumed, share, before, *places)
+        self.events, self._lasts = [*self.events[-(MAX_EVENTS - 1) :], event], True
+        yield _finding(event, step)
 
-    @staticmethod
-    def _finding(event: Reused, now_step: int) -> Finding:
-        severity: Severity = "warning" if event.resumed else "info"
-        state: State = "recovered" if event.ended is not None else "open" if event.resumed else "resolved"
-        share = f"{100 * event.share:.0f} %"
-        if event.resumed:
-            title = f"Known samples in a new order since step {event.onset}"
-            text = f"Since {event.since} {share} of the samples have been seen before, in other batches, between step"
-            text += f" {event.low} and {event.high}; right before it was {100 * event.before:.2g} %. The order was made"
-            text += " again and begins in the middle: is the state of the sampler (its seed, epoch and place) restored?"
-        else:
-            title = f"The data is through at step {event.onset}"
-            text = (
-                f"Since step {event.onset} {share} of the samples have been seen before, in other batches; no process"
-            )
-            text += " began there: another pass over the data. This is reported once; run.data(epoch=) says it before."
-        text += f" It ended before step {event.ended}." if event.ended is not None and event.resumed else ""
-        evidence = {
-            "seen_share": round(event.share, 4),
-            "share_before": round(event.before, 6),
-            "earlier_step": event.low,
-            "earlier_last_step": event.high,
-            "since": event.since,
-            "what": "samples",
-            "recovered_at": event.ended,
-            "score_unit": "share of the samples",
-        }
-        return Finding(
-            DETECTOR, f"{DETECTOR}:samples:{event.onset}", "repeat_data", state, severity, title, text, event.onset,
-            event.seen, now_step, recovered_step=event.ended, score=event.share, evidence=evidence,
-        )  # fmt: skip
+
+def _finding(event: Reused, now_step: int) -> Finding:
+    severity: Severity = "warning" if event.resumed else "info"
+    state: State = "recovered" if event.ended is not None else "open" if event.resumed else "resolved"
+    of = f" of {event.dataset}" if event.dataset else ""
+    seen = f"{100 * event.share:.0f} % of the samples{of} have been seen before, in other batches"
+    if event.resumed:
+        title = f"Known samples in a new order since step {event.onset}"
+        text = f"Since {event.since} {seen}, between step {event.low} and {event.high}; right before it was"
+        text += f" {100 * event.before:.2g} %. The order was made again and begins in the middle: is the state of the"
+        text += " sampler (its seed, epoch and place) restored?"
+        text += f" It ended before step {event.ended}." if event.ended is not None else ""
+    else:
+        title = f"The data{of} is through at step {event.onset}"
+        text = f"Since step {event.onset} {seen}; no process began there: another pass over the data. This is reported"
+        text += " once a run; run.data(epoch=) says it before."
+    evidence = {
+        "seen_share": round(event.share, 4),
+        "share_before": round(event.before, 6),
+        "earlier_step": event.low,
+        "earlier_last_step": event.high,
+        "since": event.since,
+        "since_step": event.began,
+        "what": "samples",
+        "recovered_at": event.ended,
+        "score_unit": "share of the samples",
+    }
+    return Finding(
+        DETECTOR, f"{DETECTOR}:samples:{event.dataset}:{event.onset}", "repeat_data", state, severity, title, text,
+        event.onset, event.seen, now_step, dataset=event.dataset or None, recovered_step=event.ended,
+        score=event.share, evidence=evidence,
+    )  # fmt: skip
 
 
 def _tail(n: int, x: int, rate: float) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.stateful import Stateful, fresh
 
-__all__ = ["HASH_BITS", "MAX_PLACES", "SampleLog", "hashes_of"]
+__all__ = ["HASH_BITS", "MAX_DATASETS", "MAX_PLACES", "SampleLog", "hashes_of"]
 
 #: Bits of a hash that travel.
 HASH_BITS = 48
@@ -118,37 +118,37 @@ class SampleLog(Stateful):
         """The effective path is another one."""
         self._known = None
 
-    def seen(self, path: Sequence[PathRange], step: int, hashes: Iterable[int], since: int) -> int:
-        """Return how many of a step's samples came at an earlier step of the path, from ``since`` on.
+    def seen(self, path: Sequence[PathRange], step: int, hashes: Sequence[int], since: int) -> set[int]:
+        """Return which of a step's samples came at an earlier step of the path, from ``since`` on.
 
         Ask for the steps in their order: those that were asked for count as seen from then on.
         """
         if self._known is None or since != self._since:
             found = self.on(path, since, step - 1)
             self._known, self._newest, self._since = np.unique(found[0]), set(), since
-        mine = list(hashes)
-        if not mine:
-            return 0
-        count = sum(one in self._newest for one in mine)
-        if len(self._known):
-            asked = np.array(mine, np.uint64)
+        known = {one for one in hashes if one in self._newest}
+        if len(self._known) and hashes:
+            asked = np.array(hashes, np.uint64)
             places = np.minimum(np.searchsorted(self._known, asked), len(self._known) - 1)
-            count += int((self._known[places] == asked).sum())
-        self._newest.update(mine)
+            known.update(asked[self._known[places] == asked].tolist())
+        self._newest.update(hashes)
         if len(self._newest) > OPEN_PLACES:
             newest = np.fromiter(self._newest, np.uint64, len(self._newest))
             self._known, self._newest = np.union1d(self._known, newest), set()
-        return min(count, len(mine))
+        return known
 
     def late(self, hashes: Iterable[int]) -> None:
         """Take samples of a step that was asked for already."""
         if self._known is not None:
             self._newest.update(hashes)
 
-    def places(self, path: Sequence[PathRange], first: int, last: int, since: int) -> tuple[int, int]:
-        """Return the first and last step before ``first`` at which samples of ``first..last`` came; twice ``first``
-        where there are none."""
-        wanted = self.on(path, first, last)[0]
+    def places(self, path: Sequence[PathRange], name: str, first: int, last: int, since: int) -> tuple[int, int]:
+        """Return the first and last step from ``since`` on at which samples of a data set in ``first..last`` had come.
+
+        Both are ``first`` where there are none.
+        """
+        wanted, _, _, sets = self.on(path, first, last)
+        wanted = wanted[sets == self._set(name)]
         hashes, steps, _, _ = self.on(path, since, first - 1)
         found = steps[np.isin(hashes, wanted)]
         return (int(found.min()), int(found.max())) if len(found) else (first, first)

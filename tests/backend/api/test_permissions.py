@@ -57,6 +57,8 @@ NEEDED = {
     "POST /api/v1/runs/{run_id}/backtest": "read",
     "GET /api/v1/runs/{run_id}/ledger": "read",
     "GET /api/v1/runs/{run_id}/resumes": "read",
+    "GET /api/v1/runs/{run_id}/batches": "read",
+    "GET /api/v1/runs/{run_id}/watched": "read",
     "GET /api/v1/runs/{run_id}/rollback_costs": "read",
     "GET /api/v1/runs/{run_id}/gpus": "read",
     "GET /api/v1/incident_kinds": "read",

@@ -1,0 +1,49 @@
+"""What the job handed over about its data: ``GET /api/v1/runs/{run_id}/batches``. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from stabilitybackend.api.access import Reader, Worker
+from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.batches.view import Stretch, view_of
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.schema.batches import Batches
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["runs"])
+
+
+@router.get("/batches", responses=answers(Batches))
+async def batches(
+    reader: Reader,
+    worker: Worker,
+    stretch: Annotated[list[str] | None, Query(description="two, each FIRST-LAST: their common samples")] = None,
+    size: Annotated[list[str] | None, Query(description="NAME:SAMPLES of a data set: unseen ones are counted")] = None,
+) -> Response:
+    """Which data was seen before, how often samples were seen, and what is missing to know it."""
+    stretches = [_stretch(text) for text in stretch or ()]
+    if len(stretches) not in (0, 2):
+        raise BadRequest(f"{len(stretches)} stretches were given, expected two", hint="stretch=0-99&stretch=100-199")
+    pair = (stretches[0], stretches[1]) if stretches else None
+    state = await worker.ready()
+    make = view_of(state.batches, state.fold.tree.path(), dict(map(_size, size or ())), pair)
+    return await asyncio.to_thread(lambda: answer(make()))
+
+
+def _stretch(text: str) -> Stretch:
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < 2**53):
+        raise BadRequest(f"stretch is {text[:80]!r}, expected FIRST-LAST, two steps", hint="stretch=0-99")
+    return int(first), int(last)
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, _, samples = text.rpartition(":")
+    if not samples.isdecimal() or len(samples) > 15:
+        raise BadRequest(f"size is {text[:80]!r}, expected NAME:SAMPLES", hint="size=web:1000000, or size=:1000000")
+    return name, int(samples)
