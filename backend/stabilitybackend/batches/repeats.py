@@ -173,18 +173,17 @@ class Repeats(Stateful):
         if late:  # it was the first step of a job whose ranks were not known yet
             return
         newest = max(self.recent)
-        for one in sorted(self.recent):
-            if one <= self.judged_to:
-                continue
+        for one in sorted(at for at in self.recent if at > self.judged_to):
             whole = self.recent[one].parts >= self._expected
             if not whole and sum(later > one for later in self.recent) < WAIT_STEPS:
                 return
             self.judged_to = one
             self.partial += not whole
             yield from self._judge(one, self.recent[one], first)
-        while len(self.recent) > WAIT_STEPS and min(self.recent) <= self.judged_to and min(self.recent) < newest:
-            del self.recent[min(self.recent)]
-            self._expected = max(seen.parts for seen in self.recent.values())
+        while len(self.recent) > WAIT_STEPS and (oldest := min(self.recent)) <= self.judged_to and oldest < newest:
+            del self.recent[oldest]
+            if seen.parts < self._expected:
+                self._expected = max(one.parts for one in self.recent.values())
 
     # --- one step ------------------------------------------------------------------------------------------------
 

@@ -89,11 +89,13 @@ class Reuse(Stateful):
         """Take the next step; return (share, share before) where an event begins or ends, else None."""
         self._newest.append((step, samples, seen))
         window = list(self._newest)[-WINDOW:]
+        if not self._lasts and sum(one[2] > 0 for one in window) < LEAST_STEPS:
+            return None
         since = self._boundary is not None and len(self._newest) <= STEPS
         before = self._before if since else list(self._newest)[:-WINDOW]
         n, x = sum(one[1] for one in window), sum(one[2] for one in window)
         n0, x0 = sum(one[1] for one in before), sum(one[2] for one in before)
-        if not n0 or (sum(one[2] > 0 for one in window) < LEAST_STEPS and not self._lasts):
+        if not n0:
             return None
         share, rate = x / max(n, 1), (x0 + 1) / (n0 + 2)
         if self._lasts and self.events:

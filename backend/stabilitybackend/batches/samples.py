@@ -125,7 +125,7 @@ class SampleLog(Stateful):
         """
         if self._known is None or since != self._since:
             found = self.on(path, since, step - 1)
-            self._known, self._newest, self._since = np.unique(found[0]), set(), since
+            self._known, self._newest, self._since = np.sort(found[0]), set(), since
         known = {one for one in hashes if one in self._newest}
         if len(self._known) and hashes:
             asked = np.array(hashes, np.uint64)
@@ -134,7 +134,7 @@ class SampleLog(Stateful):
         self._newest.update(hashes)
         if len(self._newest) > OPEN_PLACES:
             newest = np.fromiter(self._newest, np.uint64, len(self._newest))
-            self._known, self._newest = np.union1d(self._known, newest), set()
+            self._known, self._newest = np.sort(np.concatenate([self._known, newest])), set()
         return known
 
     def late(self, hashes: Iterable[int]) -> None:
