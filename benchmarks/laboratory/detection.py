@@ -92,14 +92,17 @@ def score_folder(folder: Path, processes: int = 1) -> list[Judged]:
 
 
 def train(seeds: Sequence[int], folder: Path) -> None:
-    """Train every fault of the laboratory with each seed, and write logs and truth to ``folder``."""
+    """Train every fault of the laboratory with each seed into ``folder``, except for what is there already."""
     from gallery import FAULTS
     from run import experiment, write
 
     for seed in seeds:
         for name in FAULTS:
+            path = folder / f"{name}-{seed}.jsonl"
+            if path.with_suffix(".truth.json").exists():
+                continue
             rows, truth, _ = experiment(name, seed)
-            write(folder / f"{name}-{seed}.jsonl", rows, truth)
+            write(path, rows, truth)
             print(f"trained {name} with seed {seed}", file=sys.stderr, flush=True)
 
 

@@ -209,7 +209,10 @@ def reads_of(constant: str) -> tuple[tuple[str, int], ...] | None:
         return None
     found: list[tuple[str, int]] = []
     for path in sorted(BACKEND.rglob("*.py")):
-        place, tree = str(path.relative_to(BACKEND)), ast.parse(path.read_text())
+        text = path.read_text()
+        if name not in text:
+            continue
+        place, tree = str(path.relative_to(BACKEND)), ast.parse(text)
         known = {name} if place == file else {own for module, own in _imports(tree, name) if module == Path(file).stem}
         within = {
             inner
