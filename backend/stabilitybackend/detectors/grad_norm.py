@@ -17,33 +17,26 @@ from .stats.tail import OutlierTail
 #: Points after the start without findings: the norm falls steeply.
 WARM_UP_POINTS = 64
 #: A jump: so many of the newest points are this many sigmas of the logarithm above the usual level, and the highest by
-#: this factor.
+#: this factor, which is also that of a growth.
 JUMP_NEED = 2
 JUMP_AMONG = 3
 JUMP_SIGMAS = 6.0
-JUMP_FACTOR = 2.0
+FACTOR = 2.0
 #: Share of lone points of that height above which more height is asked for: chance makes then less than two in a
 #: million points.
 JUMP_MOST = 1e-3
 #: Least scale of the logarithm: gradient norms scatter by a tenth in the calmest runs.
 LEAST_SIGMA = 0.1
-#: A lone high point waits so many points for another one.
-SUSPECT_POINTS = 8
-#: Growth: the level is noted once in so many points; all of the newest GROWTH_NOTES changes but one are upwards, to
-#: this factor and this many sigmas in all.
+#: Growth: the level is noted once in so many points, which an old run learns at once; all of the newest GROWTH_NOTES
+#: changes but one are upwards, by this many sigmas in all.
 NOTE_EVERY_POINTS = 32
 GROWTH_NOTES = 6
-GROWTH_FACTOR = 2.0
 GROWTH_SIGMAS = 4.0
 #: Over when so many points in a row are below this many sigmas, or after MOST_POINTS: their level is the usual one
-#: then.
+#: then. A jump within as many after the end belongs to the same event, and is no news.
 CALM_POINTS = 16
 CALM_SIGMAS = 3.0
 MOST_POINTS = 256
-#: A jump within so many points after the end belongs to the same event, and is no news.
-REOPEN_POINTS = 128
-#: Points at once into the baseline of an old run.
-BLOCK_POINTS = 32
 #: Sigmas below which a point needs no look.
 QUIET_SIGMAS = 5.0
 
@@ -109,7 +102,7 @@ class GradNormDetector(CurveDetector):
     _notes: deque[tuple[int, float, float]] = fresh(deque, maxlen=GROWTH_NOTES + 1)
     _next_note: int = WARM_UP_POINTS
     _event: _GradientEvent | None = None
-    _ended_at: int = -REOPEN_POINTS
+    _ended_at: int = -MOST_POINTS
 
     def configured(self) -> None:
         self._sensitivity = self.settings["sensitivity"]
@@ -134,7 +127,7 @@ class GradNormDetector(CurveDetector):
         if baseline.points < WARM_UP_POINTS or self._event is not None:
             self._low, self._high = math.inf, -math.inf
             return []
-        self._limit = BLOCK_POINTS if baseline.points > YOUNG_POINTS else 1
+        self._limit = NOTE_EVERY_POINTS if baseline.points > YOUNG_POINTS else 1
         level, scale = baseline.location(), max(baseline.scale(), LEAST_SIGMA)
         self._high = math.exp(min(level + QUIET_SIGMAS * scale / max(self._sensitivity, 1.0), 80.0))
         self._low = math.exp(max(level - QUIET_SIGMAS * scale, -700.0))
@@ -145,7 +138,7 @@ class GradNormDetector(CurveDetector):
         if self._event is not None:
             return self._follow(self._event, step, value)
         self._learn(step)
-        while self._suspects and self._seen - self._suspects[0][0] >= SUSPECT_POINTS:
+        while self._suspects and self._seen - self._suspects[0][0] >= JUMP_AMONG:
             _, _, lone, height = self._suspects.popleft()
             self._tail.lone(height)
             self._baseline.learn(math.log(lone))
@@ -153,7 +146,7 @@ class GradNormDetector(CurveDetector):
         if baseline.points >= WARM_UP_POINTS:
             baseline.refresh()
             above = (math.log(value) - baseline.location()) * self._sensitivity
-            sigmas = above / max(baseline.scale(), LEAST_SIGMA) if above >= math.log(JUMP_FACTOR) else 0.0
+            sigmas = above / max(baseline.scale(), LEAST_SIGMA) if above >= math.log(FACTOR) else 0.0
         if sigmas < JUMP_SIGMAS:
             self._block.append(value)
             return self._learn(step)
@@ -179,7 +172,7 @@ class GradNormDetector(CurveDetector):
         rises = sum(1 for a, b in pairwise(levels) if b > a)
         grown = (levels[-1] - levels[0]) * self._sensitivity
         first = self._notes[0]  # its scale is the noise: growth itself spreads the later points
-        if rises < GROWTH_NOTES - 1 or grown < max(math.log(GROWTH_FACTOR), GROWTH_SIGMAS * first[2]):
+        if rises < GROWTH_NOTES - 1 or grown < max(math.log(FACTOR), GROWTH_SIGMAS * first[2]):
             return []
         self._notes.clear()
         return self._open(first[0], step, "growth", math.exp(min(levels[-1], 80.0)), step, 0, first[1])
@@ -188,7 +181,7 @@ class GradNormDetector(CurveDetector):
         self, onset: int, step: int, pattern: str, peak: float, peak_step: int, points: int, level: float | None = None
     ) -> list[Finding]:
         known = any(role_of(metric) == LOSS for metric in self.context.open_claims())
-        again = self._seen - self._ended_at < REOPEN_POINTS
+        again = self._seen - self._ended_at < MOST_POINTS
         scale = max(self._baseline.scale(), LEAST_SIGMA)
         before = self._baseline.location() if level is None else level
         event = _GradientEvent(self._metric, onset, step, "info", pattern, before, scale, peak, peak_step, points)

@@ -13,27 +13,24 @@ from .engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
 #: A value beyond this is an overflow whatever the logger made of it: the largest number of float32 and bfloat16 is
 #: 3.4e38.
 OVERFLOW = 1e38
-#: Steps in a row that must be finite before the event counts as recovered.
+#: Steps in a row that must be finite before the event counts as recovered. A new non-finite value within twice as many
+#: after that continues the same event.
 RECOVERED_AFTER_STEPS = 10
-#: A new non-finite value within this many steps seen after the recovery continues the same event.
-REOPEN_WITHIN_STEPS = 20
 #: Rows from which it is learnt whether a metric is non-finite as a habit: a data set that is absent from a batch has a
-#: loss of NaN in many programs, and fp16 loss scaling begins with some overflows.
+#: loss of NaN in many programs, and fp16 loss scaling begins with some overflows. When the loss follows later than so
+#: many usual distances, it is an event of its own.
 HABIT_ROWS = 50
 #: A metric whose value was never finite is news after so many points: programs log NaN before the first step.
 FIRST_POINTS = 5
 #: A gradient norm or a data set alone is a warning after so many points in a row, before that it may be routine.
 ALONE_POINTS = 3
-#: A metric that had so many separate non-finite stretches has a habit as well, wherever they began.
-HABIT_STRETCHES = 4
-#: What is habit becomes news when it lasts so many times longer than ever before.
-HABIT_FACTOR = 4
+#: A metric that had more separate non-finite stretches has a habit as well, wherever they began. What is habit becomes
+#: news when it lasts so many times longer than ever before.
+HABIT_TIMES = 4
 #: A data set with such a habit is absent now and then. How long says nothing before it was absent ABSENCES times: until
 #: then so many points are a note.
 ABSENCES = 20
 ABSENT_POINTS = 256
-#: When the loss follows later than so many usual distances, it is an event of its own.
-SAME_EVENT_POINTS = 64
 #: Metrics that are watched, first ones seen, and those that one event names.
 MAX_METRICS = 66
 MAX_NAMED = 16
@@ -155,9 +152,9 @@ class NonfiniteDetector(Detector):
             habit.in_a_row = 0
         habit.in_a_row += 1
         habit.last_step = point.step
-        usual = habit.usual or habit.stretches > HABIT_STRETCHES
+        usual = habit.usual or habit.stretches > HABIT_TIMES
         absent = usual and habit.stretches < ABSENCES and dataset_of(point.metric) is not None
-        if usual and habit.in_a_row < max(ABSENT_POINTS if absent else FIRST_POINTS, HABIT_FACTOR * habit.longest):
+        if usual and habit.in_a_row < max(ABSENT_POINTS if absent else FIRST_POINTS, HABIT_TIMES * habit.longest):
             return None
         if loss or self._zero_loss_step == point.step:
             return "critical"
@@ -196,7 +193,7 @@ class NonfiniteDetector(Detector):
     def _replace(self, step: int) -> list[Finding]:
         """Give up an event without the loss that began long before the loss itself is non-finite."""
         event = self._event
-        if event is None or event.loss or step - event.onset <= SAME_EVENT_POINTS * self.context.interval:
+        if event is None or event.loss or step - event.onset <= HABIT_ROWS * self.context.interval:
             return []
         self._event, news = None, not event.closed
         for metric in event.counts:
@@ -217,7 +214,7 @@ class NonfiniteDetector(Detector):
             for metric in event.counts:
                 self.claim(metric, event.onset, self._step, of=event.metric)
             return [self._finding(event, step)]
-        if event.closed and self._clean >= RECOVERED_AFTER_STEPS + REOPEN_WITHIN_STEPS:
+        if event.closed and self._clean >= 3 * RECOVERED_AFTER_STEPS:
             self._event, self._clean, self._quiet = None, 0, True
         return []
 

@@ -29,36 +29,29 @@ ENTRY_POINTS = 16
 #: Entries that stand for the whole run: when they are full, neighbours become one and each counts twice as many points.
 MAX_ENTRIES = 64
 #: The part of the run so far that has to be flat. A power law with the usual exponent of 0.1 falls by 3 % in it; in
-#: 5 % of a run a healthy loss falls by less than its noise.
+#: 5 % of a run a healthy loss falls by less than its noise. Twice that where the learning rate is not logged: it may
+#: have decayed.
 FLAT_PART = 0.25
-#: The same where the learning rate is not logged: it may have decayed.
-FLAT_PART_BLIND = 0.5
 #: Entries that this part must hold.
 MIN_FLAT_ENTRIES = 8
 #: The fall within that part above which the loss still improves, fraction of the level.
 STILL_FALLS = 0.003
-#: What noise may hide of it at most (two standard deviations), or nothing is reported.
-LARGEST_BOUND = 0.025
+#: A change of the level, fraction of it: what noise may hide of the fall at most (two standard deviations), how far a
+#: loss that never learnt may have been lower, and what it falls by when it leaves its plateau (and three sigmas).
+CHANGE = 0.025
 BOUND_SIGMAS = 2.0
-#: A flat part longer than this part of the run says nothing about a run that had learnt before.
-STOPPED_PART = 0.7
 #: At the beginning the loss may move until the model knows how frequent its classes are: so many points after the
-#: warm-up, or this part of the run. Flat means a fall below STILL_FALLS_EARLY after that.
+#: warm-up. Flat means a fall below STILL_FALLS_EARLY after that.
 BEGIN_POINTS = 128
-BEGIN_PART = 0.15
 STILL_FALLS_EARLY = 0.015
-#: A level below the flat one by this fraction means that the job had learnt.
-LEARNS_PART = 0.03
-#: Before a plateau the loss must have left its first level by this fraction.
-LEARNT_PART = 0.1
+#: A large change, fraction of the level: before a plateau the loss must have left its first level by so much. A loss so
+#: far above its best is what is left of an event. Where single points are so noisy, nothing is said of a loss that
+#: never fell.
+LARGE = 0.1
 #: A loss below this fraction of the first level has converged: flat is what it should be.
 CONVERGED_PART = 0.05
 #: A learning rate below this fraction of its largest is at its floor: flat is what a loss is then.
 LR_FLOOR = 0.2
-#: The loss left its plateau when it fell by this fraction and by three sigmas of an entry.
-LEFT_PART = 0.02
-#: A loss this fraction above its best is not a plateau of learning but what is left of an event.
-ABOVE_BEST = 0.1
 #: Numbers of classes whose logarithm is the loss of a model that knows nothing: binary, data sets of pictures,
 #: arithmetic tasks, bytes, powers of two, vocabularies of well known tokenizers.
 KNOWN_CLASSES = (
@@ -69,11 +62,10 @@ KNOWN_CLASSES = (
 #: Largest distance of a level to such a logarithm, fraction of it.
 NEAR_CLASSES = 0.005
 #: A first level at least this high is no model that was trained before: fine-tuning starts flat, but low. Such a model
-#: that does not move above UNLEARNT_PART of its first level knows at most how frequent its classes are.
+#: that does not move above MOST of its first level knows at most how frequent its classes are. What had learnt can't
+#: have been flat for a longer part of the run than that.
 UNTRAINED_LEVEL = 3.9
-UNLEARNT_PART = 0.7
-#: Noise of single points, fraction of the level, above which nothing is reported about a loss that never fell.
-LARGEST_NOISE = 0.1
+MOST = 0.7
 #: A first point later than this many usual distances means that the run begins in the middle of a training.
 FIRST_POINT_INTERVALS = 3
 
@@ -241,7 +233,7 @@ class PlateauDetector(CurveDetector):
         if self._first_step > FIRST_POINT_INTERVALS * max(1.0, self.context.interval) or first <= 0:
             return False
         entries, per_entry = self._entries, self._each * ENTRY_POINTS
-        begin = max(self._warm_up_points + BEGIN_POINTS, int(BEGIN_PART * self._points)) // per_entry
+        begin = (self._warm_up_points + BEGIN_POINTS) // per_entry
         flat = entries[begin:]
         if len(flat) < MIN_FLAT_ENTRIES or len(flat) * per_entry < self._never_points:
             return False
@@ -249,17 +241,17 @@ class PlateauDetector(CurveDetector):
         fall = abs(median(flat[:half]) - median(flat[-half:]))
         bound = BOUND_SIGMAS * 1.25 * self._entry_sigma(flat) * math.sqrt(2.0 / half)
         lowest = min(0.5 * (a + b) for a, b in pairwise(entries))
-        still = fall + bound <= STILL_FALLS_EARLY * level and lowest > (1 - LEARNS_PART) * level
-        high = level >= (UNLEARNT_PART * first if first >= UNTRAINED_LEVEL else (1 - LEARNS_PART) * first)
-        return still and high and self._noise <= LARGEST_NOISE * first
+        still = fall + bound <= STILL_FALLS_EARLY * level and lowest > (1 - CHANGE) * level
+        high = level >= (MOST * first if first >= UNTRAINED_LEVEL else (1 - CHANGE) * first)
+        return still and high and self._noise <= LARGE * first
 
     def _stopped(self, first: float) -> bool:
         """Say whether the loss had fallen and then did not move over the newest quarter of the run."""
         entries = self._entries
         per_entry = self._each * ENTRY_POINTS
-        part = FLAT_PART if self._largest_rate else FLAT_PART_BLIND
+        part = FLAT_PART if self._largest_rate else 2 * FLAT_PART
         needed = max(MIN_FLAT_ENTRIES, int(part * len(entries)), math.ceil(self._flat_points / per_entry))
-        if needed > STOPPED_PART * len(entries):
+        if needed > MOST * len(entries):
             return False
         flat = entries[-needed:]
         left = None if self._event is None else self._event.left_step
@@ -267,7 +259,7 @@ class PlateauDetector(CurveDetector):
             return False
         level = median(flat)
         best = min(entries)
-        learnt = first - best > LEARNT_PART * first
+        learnt = first - best > LARGE * first
         if not learnt or level < CONVERGED_PART * first:
             return False
         if self._largest_rate and self.context.lr.last <= LR_FLOOR * self._largest_rate:
@@ -275,14 +267,14 @@ class PlateauDetector(CurveDetector):
         half = needed // 2
         fall = median(flat[:half]) - median(flat[-half:])
         bound = BOUND_SIGMAS * 1.25 * self._entry_sigma(flat) * math.sqrt(2.0 / half)
-        return abs(fall) <= STILL_FALLS * level and bound <= LARGEST_BOUND * level
+        return abs(fall) <= STILL_FALLS * level and bound <= CHANGE * level
 
     # --- the event ----------------------------------------------------------------------------------------------
 
     def _open(self, step: int, level: float, sigma: float, *, never: bool) -> list[Finding]:
         entries = self._entries
         # A model that knows nothing is about where it began: far below that the logarithm is a coincidence.
-        classes = _known_classes(level) if never or level >= UNLEARNT_PART * entries[0] else None
+        classes = _known_classes(level) if never or level >= MOST * entries[0] else None
         untrained = classes is not None or entries[0] >= UNTRAINED_LEVEL
         severity: Severity = "warning" if never and untrained else "info"
         reach = 3 * sigma + 0.5 * STILL_FALLS * abs(level)
@@ -291,7 +283,7 @@ class PlateauDetector(CurveDetector):
             at -= 1
         onset = self._steps[0] if never else self._steps[at]
         explained: list[str] = []
-        if level > min(entries) + ABOVE_BEST * abs(level):
+        if level > min(entries) + LARGE * abs(level):
             claim = self.context.claimed(self._metric, self.name, math.inf)
             if claim is not None:
                 explained.append(f"{claim.kind}: {claim.key} at step {claim.onset_step} left the loss there")
@@ -307,7 +299,7 @@ class PlateauDetector(CurveDetector):
         """End the event when the loss leaves its level, downwards as it should or upwards."""
         event.points += self._each * ENTRY_POINTS
         newest = self._entries[-2:]
-        reach = max(LEFT_PART * abs(event.level), 3 * event.sigma)
+        reach = max(CHANGE * abs(event.level), 3 * event.sigma)
         if max(newest) < event.level - reach:
             event.state = "recovered"
         elif min(newest) > event.level + reach:

@@ -40,24 +40,18 @@ from .stats.robust import median
 WATCH_POINTS = 50
 #: So many of the last WINDOW points that high make an event; odd batches come alone.
 CONFIRM, WINDOW = 3, 5
-#: In the first points after the fork two of three that are so many times as high, and by this fraction, are enough:
-#: the same two that make a spike, but here it is known where they come from.
-EARLY_POINTS, LARGE, LARGE_RISE = 10, 2.0, 0.05
-#: Or so many points together: a small rise in much noise.
-MANY = 12
-#: Points of a share of the data that are kept, and shares.
-RATIO_POINTS, MAX_RATIOS = 16, 16
+#: In the first points after the fork two of three that are so many times as high are enough: the same two that make a
+#: spike, but here it is known where they come from. What is back within them was fast.
+EARLY_POINTS, LARGE = 10, 2.0
+#: Shares of the data whose newest LEVEL_POINTS are kept.
+MAX_RATIOS = 16
 #: Without a mark, a large step of the learning rate counts as a resume after a gap of so many usual distances.
 GAP = 5.0
-#: Back: the median of RECENT points is below half of what opens. Fast within FAST_POINTS.
-RECENT = 5
-FAST_POINTS = 10
-#: Not back after so many points: critical when still CRITICAL_RISE up; after PATIENCE_POINTS the event is closed.
-DECIDE_POINTS, MUCH, CRITICAL_RISE = 100, 0.2, 0.1
-#: At half of them when the loss is still at this part of its peak.
-STAYS = 0.8
-PATIENCE_POINTS = 200
-#: The branch that was left had the same rise: the resume is not its cause, when it explains this part of it.
+#: Not back after so many points, or half of them where most of the rise is left: critical when still so much up. After
+#: twice as many the event is closed.
+DECIDE_POINTS, MUCH = 100, 0.1
+#: The branch that was left had the same rise: the resume is not its cause, when it explains this part of it. A rise of
+#: which this part is left is not on its way back.
 SAME_RISE = 0.5
 #: The kind of event that explains a rise: ``data_mix_drift`` reports it.
 DRIFT = "data_mix_drift"
@@ -91,7 +85,7 @@ class _ResumeEvent(Event):
     points: int = 0
     recovery: Recovery | None = None
     recovered_step: int | None = None
-    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     causes: list[str] = field(default_factory=list)
     explained_by: list[str] = field(default_factory=list)
     paired: float | None = None
@@ -192,7 +186,7 @@ class ResumeArtifactDetector(Detector):
         if point.metric.startswith("ratio/"):
             ring = self._ratios.get(point.metric)
             if ring is None and len(self._ratios) < MAX_RATIOS:
-                ring = self._ratios[point.metric] = deque(maxlen=RATIO_POINTS)
+                ring = self._ratios[point.metric] = deque(maxlen=LEVEL_POINTS)
             if ring is not None and -LARGEST < point.value < LARGEST:
                 ring.append(point.value)
         elif not self._metric and role_of(point.metric) == LOSS:
@@ -220,7 +214,7 @@ class ResumeArtifactDetector(Detector):
     def _begin(self, step: int, text: str, data: Mapping[str, Any]) -> _Watch | None:
         losses = [value for _, value, _ in self._ring]
         before = before_fork(step, text, data, losses, self._metric, self.context, left=2 * WATCH_POINTS)
-        ratios = {name: level_of(ring, 0.005) for name, ring in self._ratios.items() if len(ring) >= RECENT}
+        ratios = {name: level_of(ring, 0.005) for name, ring in self._ratios.items() if len(ring) >= WINDOW}
         return None if before is None else _Watch(before, ratios)
 
     # --- what comes after ----------------------------------------------------------------------------------------
@@ -235,7 +229,7 @@ class ResumeArtifactDetector(Detector):
         over = value - watch.expected()
         high = over > max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
         watch.recent = [*watch.recent[-(WINDOW - 1) :], (step, value, high)]
-        large = max(LARGE * self._sigmas * watch.before.sigma, LARGE_RISE * abs(watch.before.level))
+        large = LARGE * max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
         far_up = [(at, loss) for at, loss, _ in watch.recent[-CONFIRM:] if loss - watch.expected() > large]
         if len(far_up) >= 2 and watch.points <= EARLY_POINTS:
             return found + self._open(watch, far_up, step)
@@ -246,8 +240,8 @@ class ResumeArtifactDetector(Detector):
             if len(out) >= CONFIRM:
                 return found + self._open(watch, out, step)
         watch.values.append((step, value))
-        if watch.points >= MANY and watch.points % (MANY // 3) == 0:
-            newest, least = watch.values[-MANY:], self._rise * abs(watch.before.level)
+        if watch.points >= LEAST_POINTS and watch.points % (LEAST_POINTS // 3) == 0:
+            newest, least = watch.values[-LEAST_POINTS:], self._rise * abs(watch.before.level)
             if small_rise(watch.before, newest, watch.expected(), least=least, by=self._sigmas / 4):
                 return found + self._open(watch, newest, step)
         if watch.points >= WATCH_POINTS:
@@ -297,20 +291,20 @@ class ResumeArtifactDetector(Detector):
             event.peak_step, event.peak = step, value
         limit = before.level + 0.5 * max(self._sigmas * before.sigma, self._rise * abs(before.level))
         now = median([loss for _, loss in event.recent])
-        if len(event.recent) == RECENT and now <= limit:
+        if len(event.recent) == WINDOW and now <= limit:
             back = next(at for at, loss in event.recent if loss <= limit)
             above = event.points - sum(at >= back for at, _ in event.recent)
-            event.recovery = "fast" if above <= FAST_POINTS else "slow"
+            event.recovery = "fast" if above <= EARLY_POINTS else "slow"
             return self._close(step, "recovered", back)
-        stays = event.points == DECIDE_POINTS // 2 and now - before.level > STAYS * (event.peak - before.level)
+        stays = event.points == DECIDE_POINTS // 2 and now - before.level > SAME_RISE * (event.peak - before.level)
         if event.points == DECIDE_POINTS or stays:
             event.recovery = "none"
-            if now - before.level > CRITICAL_RISE * abs(before.level):
+            if now - before.level > MUCH * abs(before.level):
                 event.severity = "critical"
             return [self._finding(event, "open", step)]
-        if event.points > PATIENCE_POINTS - LEVEL_POINTS:
+        if event.points > 2 * DECIDE_POINTS - LEVEL_POINTS:
             self._ring.append((step, value, time))
-        if event.points >= PATIENCE_POINTS:
+        if event.points >= 2 * DECIDE_POINTS:
             while len(self._ring) > LEVEL_POINTS:
                 self._ring.popleft()
             return self._close(step, "resolved", None)
@@ -318,7 +312,7 @@ class ResumeArtifactDetector(Detector):
 
     def _shares(self, watch: _Watch) -> dict[str, tuple[Level, list[float]]]:
         """Return level and newest values of each share of the data; this row's may not have come yet."""
-        newest = max(1, min(watch.points - 1, RATIO_POINTS))
+        newest = max(1, min(watch.points - 1, LEVEL_POINTS))
         return {name: (level, list(self._ratios[name])[-newest:]) for name, level in watch.ratios.items()}
 
     # --- findings ------------------------------------------------------------------------------------------------

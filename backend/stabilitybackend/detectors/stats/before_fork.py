@@ -19,13 +19,13 @@ LEVEL_POINTS = 16
 LEAST_POINTS = 12
 #: Smallest sigma, as a fraction of the level: a smooth curve must not make a wiggle look large.
 SIGMA_FLOOR = 0.002
-#: A learning rate is far from another from this factor on.
-LR_FACTOR = 2.0
-#: A learning rate that differs by this fraction, a gradient norm by this factor, a share of the data by these sigmas
-#: and this fraction are named as possible causes.
-LR_DIFFERS, GRAD_FACTOR, SHARE_SIGMAS, SHARE_FRACTION = 0.1, 1.5, 4.0, 0.03
-#: Points lie above the level together by so many standard errors, and above another branch by so many.
-TOGETHER_ERRORS, PAIRED_ERRORS = 5.0, 6.0
+#: A learning rate or a gradient norm is far from another from this factor on.
+FAR = 2.0
+#: A learning rate that differs by this fraction, a gradient norm that is far, a share of the data by these sigmas and
+#: this fraction are named as possible causes.
+LR_DIFFERS, SHARE_SIGMAS, SHARE_FRACTION = 0.1, 4.0, 0.03
+#: Points lie above the level together, or above another branch, from so many standard errors on.
+TOGETHER_ERRORS = 5.0
 #: A loss whose points resemble their neighbours tells less with the same number of points: at most so much less.
 MAX_DRAG = 3.0
 #: Two branches on the same data differ by less than this part of the noise of one.
@@ -159,7 +159,7 @@ def small_rise(
     pair = paired(before, after)
     # On another order of the data the other branch is no better a measure than the level.
     same_data = pair is not None and pair[1] < MEDIAN_ERROR * SAME_DATA * before.sigma / len(after) ** 0.5
-    if pair is not None and same_data and rise > 0 and pair[0] > max(PAIRED_ERRORS * by * pair[1], least):
+    if pair is not None and same_data and rise > 0 and pair[0] > max(TOGETHER_ERRORS * by * pair[1], least):
         return True
     error: float = MEDIAN_ERROR * before.drag * before.sigma * (1 / len(after) + 1 / LEVEL_POINTS) ** 0.5
     return rise > max(TOGETHER_ERRORS * by * error, least)
@@ -176,7 +176,7 @@ def differences(before: BeforeFork, context: Context, shares: Mapping[str, tuple
         declared = f", times {before.lr_scale:g} as declared" if before.lr_scale != 1 else ""
         found.append(f"the learning rate is {lr:.4g}; at the fork step it was {before.lr:.4g}{declared}")
     grads = [value for at, value in context.grad_norm.values if at >= before.step]
-    if grads and before.grad_norm > 0 and not 1 / GRAD_FACTOR < median(grads) / before.grad_norm < GRAD_FACTOR:
+    if grads and far(median(grads), before.grad_norm):
         change = f"the gradient norm went from {before.grad_norm:.4g} to {median(grads):.4g}"
         found.append(f"{change}: was the optimizer's state restored?")
     for name, ((level, sigma), newest) in shares.items():
@@ -197,7 +197,7 @@ def drifted(shares: Mapping[str, tuple[Level, list[float]]]) -> list[str]:
 
 
 def far(value: float, usual: float) -> bool:
-    """Return whether a learning rate is at least LR_FACTOR times off; unknown ones are not.
+    """Return whether a value is at least FAR times off; unknown ones are not.
 
     Example:
         >>> far(3e-5, 3e-4), far(2.9e-4, 3e-4), far(float("nan"), 3e-4)
@@ -205,4 +205,4 @@ def far(value: float, usual: float) -> bool:
     """
     if not math.isfinite(value) or not usual > 0 or not value > 0:
         return False
-    return not 1 / LR_FACTOR < value / usual < LR_FACTOR
+    return not 1 / FAR < value / usual < FAR
