@@ -52,18 +52,24 @@ def drill(
     )
     options = DrillOptions(steps, timeout_s, _signal(stop_signal), noise, _allowed(allow or []))
     folder = Path(tempfile.mkdtemp(prefix="drill-", dir=work))
+    before = signal.signal(signal.SIGTERM, _end)  # a CI job that is cancelled leaves no training behind
     try:
         result = run_drill(commands, options, folder, lambda text: typer.echo(text, err=True))
     except DrillFailed as error:
         output.report_failure(error, as_json)
         raise typer.Exit(NOT_RUN) from error
     finally:
+        signal.signal(signal.SIGTERM, before)
         if keep:
             typer.echo(f"kept: {folder}", err=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)
     output.report(result, as_json)
     raise typer.Exit(0 if result.clean else NOT_RESTORED)
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _signal(name: str) -> int:

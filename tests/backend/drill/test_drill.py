@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.cli_program import Program, program_in
+from support.waiting import wait_until
 
 JOB = Path(__file__).with_name("logging_job.py")
 
@@ -80,6 +82,18 @@ def test_a_job_that_saves_outside_of_its_folder_is_ended(program: Program, tmp_p
 
     assert (code, f"saved to {tmp_path / 'state.json'}" in found["text"]) == (2, True)
     assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_drill_that_is_ended_ends_its_job(tmp_path: Path) -> None:
+    job = [sys.executable, str(JOB), "{dir}", "--silent", "--steps", "1000000", "--pid", str(tmp_path / "pid")]
+    command = [sys.executable, "-m", "stabilitybackend.cli", "drill", "--work", str(tmp_path), "--", *job]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        pid = wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 60.0, "the job runs")
+        process.terminate()
+        code = process.wait(120.0)
+
+    assert (code, os.path.exists(f"/proc/{pid}")) == (143, False)
+    assert [path.name for path in tmp_path.glob("drill-*")] == []
 
 
 def test_a_copy_of_the_working_folder_takes_what_the_job_writes(
