@@ -669,7 +669,7 @@ export interface OfferedCheckpoint {
   where: string;
 }
 
-/** Different samples of two stretches of steps, of those that were counted, and how many are in both. */
+/** Different samples of two stretches of steps, and how many are in both; estimated as in ``DatasetSamples``. */
 export interface Overlap {
   first: [number, number];
   second: [number, number];

@@ -34,6 +34,8 @@ def view_of(
     """
     hashes, steps, _, sets = fold.samples.on(path)
     names, shifts = list(fold.samples.names), list(fold.samples.shifts)
+    # Each that is kept stands for so many.
+    weights = np.array([1 << shift for shift in shifts] or [1], np.float64)[sets]
     layout = fold.coverage.layouts[-1] if fold.coverage.layouts else None
     notes, repeats = list(_notes(fold)), _repeats(fold)
     judged, last, repeated, partial = (
@@ -55,8 +57,8 @@ def view_of(
             notes=notes,
             repeats=repeats,
             datasets=datasets,
-            new_samples=_new(hashes, steps),
-            overlap=None if stretches is None else _overlap(hashes, steps, *stretches),
+            new_samples=_new(hashes, steps, weights),
+            overlap=None if stretches is None else _overlap(hashes, steps, weights, *stretches),
         )
 
     return answer
@@ -140,7 +142,7 @@ def _dataset(name: str, hashes: np.ndarray, shift: int, size: int | None) -> lis
     ]
 
 
-def _new(hashes: np.ndarray, steps: np.ndarray) -> list[NewSamples]:
+def _new(hashes: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> list[NewSamples]:
     """Return the share of new samples over the run; ``steps`` rise."""
     if not len(hashes):
         return []
@@ -153,10 +155,23 @@ def _new(hashes: np.ndarray, steps: np.ndarray) -> list[NewSamples]:
     for begin in range(low, high + 1, width):
         part = slice(*np.searchsorted(steps, [begin, begin + width]).tolist())
         if part.stop > part.start:
-            found.append(NewSamples(begin, min(begin + width - 1, high), round(float(is_new[part].mean()), 4)))
+            found.append(
+                NewSamples(
+                    begin,
+                    min(begin + width - 1, high),
+                    round(float(np.average(is_new[part], weights=weights[part])), 4),
+                )
+            )
     return found
 
 
-def _overlap(hashes: np.ndarray, steps: np.ndarray, first: Stretch, second: Stretch) -> Overlap:
-    one, two = (np.unique(hashes[(steps >= low) & (steps <= high)]) for low, high in (first, second))
-    return Overlap(first, second, len(one), len(two), len(np.intersect1d(one, two, assume_unique=True)))
+def _overlap(hashes: np.ndarray, steps: np.ndarray, weights: np.ndarray, first: Stretch, second: Stretch) -> Overlap:
+    def of(low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+        inside = (steps >= low) & (steps <= high)
+        found, at = np.unique(hashes[inside], return_index=True)
+        return found, weights[inside][at]
+
+    one, of_one = of(*first)
+    two, of_two = of(*second)
+    both = of_one[np.isin(one, two, assume_unique=True)].sum()
+    return Overlap(first, second, int(of_one.sum()), int(of_two.sum()), int(both))

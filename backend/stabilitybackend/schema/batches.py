@@ -71,7 +71,7 @@ class NewSamples(msgspec.Struct, frozen=True):
 
 
 class Overlap(msgspec.Struct, frozen=True):
-    """Different samples of two stretches of steps, of those that were counted, and how many are in both."""
+    """Different samples of two stretches of steps, and how many are in both; estimated as in ``DatasetSamples``."""
 
     first: tuple[int, int]
     second: tuple[int, int]

@@ -73,6 +73,13 @@ def test_new_samples_fall_where_known_ones_come() -> None:
     assert {one.new for one in found if one.first > 101} == {0.0}
 
 
+def test_a_small_data_set_that_comes_again_weighs_as_much_as_it_has_samples() -> None:
+    batches = [{"web": list(range(at * 96, at * 96 + 96)), "code": [1, 2, 3, 4]} for at in range(400)]
+    found = view(run_of(list(steps_of(Job(), 0, batches)))).new_samples
+
+    assert sum(one.new for one in found[1:]) / len(found[1:]) == pytest.approx(0.96, abs=0.01)
+
+
 def test_two_stretches_have_their_common_samples_counted_in_any_order() -> None:
     order = list(range(320))
     frames = steps_of(Job(), 0, parts([*order, *order[100:200][::-1]], 10))
