@@ -922,7 +922,7 @@ export interface Restart {
  *     shift: where the batches of other steps came.
  *     ids: batch ids that were compared, of these ``same_ids`` are at the step at which they were.
  *     declared: what was ordered or declared to change.
- *     metrics: of both branches, most equal last.
+ *     metrics: of both branches, those that differ first, the first 24.
  *     world_before, world_after: ranks.
  */
 export interface Resume {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 from msgspec.structs import replace
 
 from stabilitybackend.batches.fold import BatchFold
@@ -14,6 +17,7 @@ from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import FoldedSegment
 from stabilitybackend.points.store import RunStore
+from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.resumes.branches import Branches, BranchReader, left_head
 from stabilitybackend.resumes.overlap import MAX_POINTS, Overlap, measure
 from stabilitybackend.resumes.parts import parts_of
@@ -23,9 +27,11 @@ from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["MAX_RESUMES", "ResumeBook"]
 
+_quiet = QuietLog(logging.getLogger(__name__))
 
-#: Resumes that are kept, newest ones: 3 KB each.
-MAX_RESUMES = 256
+
+#: Resumes that are kept, newest ones, and metrics of each, those that differ first: 3 KB a resume.
+MAX_RESUMES, MAX_COMPARED = 128, 24
 #: Losses since the fork after which nothing more is expected where the steps of the old branch are over.
 SETTLED_POINTS = 128
 #: Losses since the fork from which other places are searched for them.
@@ -89,6 +95,8 @@ class ResumeBook(Stateful):
 
     _resumes: list[Resume] = fresh(list)
     _left_out: int = 0
+    #: Comparisons that failed by a mistake of ours.
+    failures: int = 0
     _watch: _Watch | None = None
     #: Of the rank that is looked at: the process and segment of its newest row, its step, and the ranks of its launch.
     _source: str = ""
@@ -168,10 +176,23 @@ class ResumeBook(Stateful):
             self._left_out += 1
 
     def _compare(self, run: BranchReader, time: float, *, last: bool = False) -> list[Found]:
-        """Compare the branches as they are; return what is reported."""
+        """Compare the branches as they are; return what is reported.
+
+        A mistake of ours costs this comparison: it is counted and logged, and detectors and points go on.
+        """
         watch = self._watch
         if watch is None:
             return []
+        try:
+            with np.errstate(all="ignore"):  # what is not finite is a fact here, and no trouble
+                return self._compare_now(watch, run, time, last=last)
+        except Exception as error:
+            self.failures += 1
+            self._watch = None
+            _quiet.log(logging.ERROR, f"resume after step {watch.fork_step} can't be compared: {error}", error)
+            return []
+
+    def _compare_now(self, watch: _Watch, run: BranchReader, time: float, *, last: bool) -> list[Found]:
         seen = None
         if run.rank is not None and watch.points:
             branches = Branches(run, watch.fork_step, watch.old, watch.segment, watch.newest)
@@ -277,7 +298,8 @@ class ResumeBook(Stateful):
                 text = f"deterministic: after step {one.fork_step} it gave {one.points} losses again, bit for bit"
                 return Determinism("equal", text)
         for one in reversed(self._resumes):
-            if one.verdict == "same_data" and not one.declared and one.grade == "good" and one.world_same:
+            again = one.verdict == "same_data" and one.grade == "good" and one.difference is not None
+            if again and not one.declared and one.world_same:
                 text = (
                     f"not deterministic: after step {one.fork_step} the same batches gave other losses from step "
                     f"{one.first_difference} on, by {one.difference:.3g}"
@@ -315,7 +337,7 @@ def _next(points: int) -> int:
 
 def _numbers(seen: Overlap) -> Mapping[str, Any]:
     """Return the fields of a resume that are measures."""
-    gaps = sorted(abs(gap) for gap in seen.gap.tolist() if gap == gap)
+    gaps = sorted(abs(gap) for gap in seen.gap.tolist() if math.isfinite(gap))
     shift = None
     if seen.ids is not None and seen.ids.shift is not None:
         shift = Shift(seen.ids.shift[0], None, None, seen.ids.shift[1])
@@ -335,5 +357,5 @@ def _numbers(seen: Overlap) -> Mapping[str, Any]:
         "shift": shift,
         "ids": 0 if seen.ids is None else seen.ids.points,
         "same_ids": 0 if seen.ids is None else seen.ids.same,
-        "metrics": sorted(seen.compared, key=lambda one: one.equal == one.points),
+        "metrics": sorted(seen.compared, key=lambda one: one.equal == one.points)[:MAX_COMPARED],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from stabilitybackend.resumes.branches import lr_scale
@@ -207,7 +208,7 @@ def _r(agreed: Agreement | None) -> str:
 
 
 def _typical(seen: Overlap) -> float:
-    gaps = sorted(abs(float(gap)) for gap in seen.gap if gap == gap)
+    gaps = sorted(abs(gap) for gap in seen.gap.tolist() if math.isfinite(gap))
     return gaps[len(gaps) // 2] if gaps else 0.0
 
 

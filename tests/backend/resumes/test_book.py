@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import msgspec
+import pytest
+from hypothesis import given, settings
 
 from stabilitybackend.resumes.book import MAX_RESUMES
 from stabilitybackend.runs.archiving.snapshot import freeze, thaw
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
+from support.job_stories import Story, stories, tell
 from support.resumes.resumed_job import Resumed, folded
 
 
@@ -46,6 +52,35 @@ def test_a_restart_in_the_middle_changes_nothing() -> None:
         after.store = before.store
         after.incidents.load(before.incidents.all())
         assert _view(folded(frames[at:], after)) == _view(expected)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda step: 2.0,
+        lambda step: math.nan,
+        lambda step: math.inf if step % 5 == 0 else 2 + step % 3,
+        lambda step: 1e300 * (1 + step % 7),
+        lambda step: -5 + math.sin(step),
+    ],
+    ids=["constant", "NaN", "infinite", "huge", "negative"],
+)
+def test_odd_losses_are_compared_or_not_and_break_nothing(loss: Callable[[int], float]) -> None:
+    made = Resumed()
+    made.loss = lambda step, batch: loss(step)  # type: ignore[method-assign]
+    made.train(1, 200)
+    made.back(100)
+    made.train(101, 260)
+    state = folded(made.frames)
+    assert state.resumes.view().resumes[0].verdict in ("identical", "not_comparable")
+    assert (state.resumes.failures, state.unreadable.passed_over) == (0, 0)
+
+
+@given(stories())
+@settings(max_examples=25, deadline=None)
+def test_no_story_of_a_job_breaks_a_comparison(told: tuple[Story, int]) -> None:
+    state = folded(tell(*told))
+    assert (state.resumes.failures, state.unreadable.passed_over) == (0, 0)
 
 
 def test_a_run_that_goes_back_without_end_keeps_the_newest_resumes() -> None:
