@@ -189,7 +189,7 @@ def _advice_line(suggestion: dict[str, Any]) -> str | None:
         if isinstance(suggestion.get("skip_batches"), int):
             parts.append(f"skip {suggestion['skip_batches']} batches")
         if isinstance(suggestion.get("lr_scale"), int | float):
-            parts.append(f"learning rate x {suggestion['lr_scale']:g}")
+            parts.append(f"its schedule's learning rate x {suggestion['lr_scale']:g}")
     text = suggestion.get("text")
     if not parts and isinstance(text, str):
         parts.append(text.split(". ")[0].removesuffix("."))

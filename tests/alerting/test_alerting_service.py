@@ -117,7 +117,7 @@ async def test_what_is_only_known_is_never_told_but_what_the_job_says_is(redis: 
         ),
         (
             {"action": "roll_back", "to_step": 60, "skip_batches": 90, "lr_scale": 0.5, "text": "Roll back."},
-            "roll back to step 60, skip 90 batches, learning rate x 0.5",
+            "roll back to step 60, skip 90 batches, its schedule's learning rate x 0.5",
         ),
         ({"action": "inspect", "to_step": 60, "text": "Look at the list. Then go back."}, "Look at the list"),
         ({"action": "wait", "wait_steps": 50, "to_step": None, "text": "Wait."}, "wait 50 steps"),

@@ -14,7 +14,7 @@ for (const [name, order, facts, sentence] of [
     { seed: 7, skip_batches: 40, lr_scale: 0.5 },
     { size: 2, lastStep: 213, stepSeconds: 0.2 },
     "Both ranks stop at the next common step boundary, load checkpoint 150, discard steps 151–213 and those trained " +
-      "until then (63 steps so far, about 13 s of work), reseed with 7, skip 40 batches and go on with the LR × 0.5",
+      "until then (63 steps so far, about 13 s of work), reseed with 7, skip 40 batches and go on with the LR of its schedule × 0.5",
   ],
   [
     "nothing to discard",

@@ -118,7 +118,7 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page:
     page.fill("#rollback-skip", "40")
     sentence = page.inner_text("#rollback-sentence")
     assert sentence.startswith(f"Both ranks stop at the next common step boundary, load checkpoint {chosen}, discard")
-    assert "reseed with 7, skip 40 batches and go on with the LR × 0.5." in sentence
+    assert "reseed with 7, skip 40 batches and go on with the LR of its schedule × 0.5." in sentence
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/series" in request.url else None)
     page.click("#rollback-confirm")

@@ -132,7 +132,7 @@ export class RollbackDialog extends CommandDialog {
           h(
             "div",
             { class: "form-row" },
-            this.field("rollback-lr", "LR scale", "blank: unchanged", {
+            this.field("rollback-lr", "LR scale", "× this checkpoint's schedule", {
               type: "number",
               min: "0",
               max: "10",

@@ -36,7 +36,8 @@ export function rollbackSentence(order, facts) {
   if (order.seed !== null) parts.push(`${reseed} with ${order.seed}`);
   if (order.skip_batches)
     parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${formatCount(order.skip_batches)} batches`}`);
-  if (order.lr_scale !== null && order.lr_scale !== 1) parts.push(`${go} on with the LR × ${order.lr_scale}`);
+  if (order.lr_scale !== null && order.lr_scale !== 1)
+    parts.push(`${go} on with the LR of its schedule × ${order.lr_scale}`);
   const joined = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0];
   return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible, dashed.`;
 }

@@ -257,12 +257,53 @@ export function drawIncidentTop(page) {
 
 // -- what it rests on -----------------------------------------------------------------------------------------------
 
+/** What has to be corrected before a rollback can help, in words. */
+const FIXES = {
+  schedule: "the learning-rate schedule",
+  mixture: "the mixture of the sampler",
+  "data position": "the position in the data",
+  resume: "what was not restored",
+  change: "find out what changed",
+};
+
+/** Steps as people read them, one or a range. */
+const stepsOf = (range) => {
+  const [first, last] = asList(range);
+  return first === last ? `step ${formatCount(first)}` : `steps ${formatCount(first)}–${formatCount(last)}`;
+};
+
+/** The advice of the run as facts, each with what it is relative to; null for one that no checkpoint is named with. */
+function plan(incident, suggestion) {
+  const { to_step: to, skip_range: skip, skip_batches: behind, lr_scale: scale, until_step: until } = suggestion;
+  const band = asList(asRecord(incident.evidence).onset_band);
+  const waits = asFinite(until) !== null;
+  const back = asFinite(to) !== null;
+  if (!suggestion.leads) return null;
+  return factList([
+    ["First", FIXES[suggestion.fix_first] || null],
+    ["Wait", waits ? `until step ${formatCount(until)}; the advice then changes by itself` : null],
+    [waits ? "Else go back" : "Go back", back ? `to the checkpoint of step ${formatCount(to)}` : "no clean checkpoint"],
+    [
+      "Leave out",
+      !back
+        ? null
+        : Array.isArray(skip)
+          ? `the batches of ${stepsOf(skip)}, or ${formatCount(behind)} right behind the checkpoint where a job can skip no others`
+          : "nothing: the data are not the cause",
+    ],
+    ["Learning rate", scale ? `× ${scale} of what the schedule of that checkpoint gives` : null],
+    ["Seed", suggestion.reseed ? "a new one" : null],
+    ["May have begun", band.length === 2 ? `in ${stepsOf(band)}; the checkpoint is older` : null],
+  ]);
+}
+
 export function advice(page) {
   const suggestion = asRecord(page.incident.suggestion);
   const checks = asTexts(suggestion.checklist);
   if (!asText(suggestion.text) && !checks.length) return null;
   return [
     asText(suggestion.text) ? h("p", { class: "advice" }, asText(suggestion.text)) : null,
+    plan(page.incident, suggestion),
     checks.length
       ? h(
           "ul",
