@@ -1,7 +1,8 @@
-"""What a job says once about itself, beside its steps: which of its metrics is what."""
+"""What a job says once about itself, beside its steps: which of its metrics is what, which data it means to take."""
 
 from __future__ import annotations
 
+from stabilityclient.arguments import step_of
 from stabilityclient.errors import RefusedError
 
 TYPE_CHECKING = False
@@ -17,6 +18,8 @@ __all__ = ["Declarations"]
 MAX_NAME_CHARS = 200
 #: Data sets of one declaration.
 MAX_DATASETS = 64
+#: Shares add up to 1 within this: they are written with two or three digits.
+SUM_ERROR = 0.01
 
 
 class Declarations:
@@ -67,6 +70,38 @@ class Declarations:
             self._event("names", None, data)
         except Exception as error:
             self._guard.caught("names()", error)
+
+    def mixture(self, shares: Mapping[str, float], *, unit: str = "tokens", step: int | None = None) -> None:
+        """Declare which share of the data each data set is to be; what is logged of each is compared with that.
+
+        What was taken comes from metrics: ``tokens/<data set>`` or ``samples/<data set>`` (in each row, or growing), or
+        shares such as ``ratio/<data set>``; :meth:`names` tells others. A later call is a new target; call it once for
+        tokens and once for samples where both are meant.
+
+        Args:
+            shares: data set -> share; all of them, together 1.
+            unit: ``tokens`` or ``samples``.
+            step: the step from which they hold, for a schedule that is known before; None: from the next one on.
+        """
+        try:
+            if unit not in ("tokens", "samples"):
+                raise RefusedError([f"unit is {unit!r:.80}, expected 'tokens' or 'samples'"])
+            given = {_name("a data set", one): _share(one, share) for one, share in shares.items()}
+            whole = sum(given.values())
+            if not 1 <= len(given) <= MAX_DATASETS or abs(whole - 1) > SUM_ERROR:
+                raise RefusedError(
+                    [f"{len(given)} shares add up to {whole:.6g}, expected 1 to {MAX_DATASETS} that add up to 1"]
+                )
+            data = {"shares": {one: share / whole for one, share in given.items()}, "unit": unit}
+            self._event("mixture", None if step is None else step_of(step), data)
+        except Exception as error:
+            self._guard.caught("mixture()", error)
+
+
+def _share(dataset: str, share: object) -> float:
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise RefusedError([f"the share of {dataset!r:.80} is {share!r:.80}, expected a number from 0 to 1"])
+    return float(share)
 
 
 def _by_dataset(role: str, metrics: Mapping[str, str]) -> dict[str, str]:

@@ -220,6 +220,24 @@ export interface DatasetSamples {
   error: number;
 }
 
+/**
+ * The mixture of one unit.
+ *
+ * Attributes:
+ *     unit: ``tokens`` or ``samples``.
+ *     measure: what it is compared by: ``tokens``, ``samples`` or ``ratio`` (shares, whose unit the job knows); ""
+ *         while nothing that was logged can be compared.
+ *     sets: in the order of the declaration. stages: all declarations, those of the future too.
+ *     note: why nothing is compared, "" where something is.
+ */
+export interface DeclaredMixture {
+  unit: string;
+  measure: string;
+  sets: MixtureShare[];
+  stages: MixtureStage[];
+  note: string;
+}
+
 /** The run that is gone. */
 export interface Deleted {
   deleted: string;
@@ -595,6 +613,40 @@ export interface Me {
   scopes: string[];
   project: string | null;
   by: "key" | "local" | "session";
+}
+
+/** What was declared, by unit; empty where the job declared nothing. */
+export interface Mixture {
+  mixtures: DeclaredMixture[];
+}
+
+/**
+ * A data set. Shares are 0 to 1.
+ *
+ * Attributes:
+ *     metric: the logged metric that it is measured by, null where none came yet.
+ *     drawn_as: whether ``metric`` is this share itself, so that a chart may draw ``declared`` beside it.
+ *     declared: its target now; 0 of one that is taken but was not declared.
+ *     realised: of the newest 128 rows. realised_since: of all rows since the declaration or the last resume.
+ *     low, high: the band in which ``realised`` lies by chance; 0 and 1 while too little is known.
+ *     off: an incident about it is open.
+ */
+export interface MixtureShare {
+  dataset: string;
+  metric: string | null;
+  drawn_as: boolean;
+  declared: number;
+  realised: number | "-Infinity" | "Infinity" | "NaN" | null;
+  realised_since: number | "-Infinity" | "Infinity" | "NaN" | null;
+  low: number;
+  high: number;
+  off: boolean;
+}
+
+/** One declaration: what holds from ``step`` on. */
+export interface MixtureStage {
+  step: number;
+  shares: Record<string, number>;
 }
 
 /** Of the samples of the steps ``first..last`` the share that no earlier step had seen. */
@@ -1808,6 +1860,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/incidents/{incident_id}": ShownIncident;
   "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": ShownIncident;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
+  "GET /api/v1/runs/{run_id}/mixture": Mixture;
   "GET /api/v1/runs/{run_id}/plan": Plan;
   "GET /api/v1/runs/{run_id}/resumes": Resumes;
   "GET /api/v1/runs/{run_id}/rollback": Offer;

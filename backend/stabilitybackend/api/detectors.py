@@ -12,11 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from stabilitybackend.api.access import Commander, Reader, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.backtest.settings import detector_list
+from stabilitybackend.detection.naming.mixture_report import mixture_of_run
 from stabilitybackend.detection.naming.watched_report import watched_of
 from stabilitybackend.detectors.engine.base import Detector
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.schema.detectors import Detectors, ListedRunDetectors, RunDetectors
 from stabilitybackend.schema.kinds import IncidentKinds, served
+from stabilitybackend.schema.mixture import Mixture
 from stabilitybackend.schema.watched import Watched
 
 __all__ = ["SettingsBody", "router"]
@@ -66,6 +68,12 @@ async def watched(reader: Reader, worker: Worker) -> Response:
     """Which metrics of the run are watched, as what and why, and which are not."""
     state = worker.state
     return answer(watched_of(state.judge.names, state.store.metrics()))
+
+
+@router.get("/runs/{run_id}/mixture", responses=answers(Mixture))
+async def mixture(reader: Reader, worker: Worker) -> Response:
+    """Which mixture of the data the job declared, and what it takes, with the band of chance."""
+    return answer(mixture_of_run(worker.state.judge))
 
 
 @cache

@@ -7,9 +7,10 @@ from dataclasses import replace
 from itertools import groupby, takewhile
 from typing import Any
 
+from stabilitybackend.detection.naming.mixture_schedule import MixtureSchedule
 from stabilitybackend.detection.naming.watched_names import WatchedNames
 from stabilitybackend.detectors.engine.bank import BEFORE_FIRST_STEP, DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Row
 from stabilitybackend.detectors.engine.long_past import LongPast
 from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
 from stabilitybackend.detectors.engine.row_blocks import RowBlock
@@ -60,6 +61,8 @@ class Judge(Stateful):
     _resumes: list[Mark] = fresh(list)
     #: Which metric is what.
     names: WatchedNames = fresh(WatchedNames)
+    #: Which mixture is declared for which steps.
+    mixtures: MixtureSchedule = fresh(MixtureSchedule)
     #: The lowest rank that declared names: what others of the job declare is the same.
     _names_rank: int | None = None
 
@@ -73,6 +76,10 @@ class Judge(Stateful):
         self._ranks = DetectorBank(of_every_rank, in_order=False)
         #: Detectors of the primary rank that have to judge the past again -> why (``judge_again``).
         self.unfit: dict[str, str] = {}
+
+    def detector(self, name: str) -> Detector | None:
+        """Return a detector of the primary rank as it is now, None where there is none of that name."""
+        return self._bank.detectors.get(name)
 
     @property
     def past(self) -> LongPast:
@@ -111,7 +118,11 @@ class Judge(Stateful):
         if first.rank == self.primary:
             found += self._observe(placed)
             found += self._marks(int(first.steps[0]), first)
-            found += _feed(self._bank, placed, self.names)
+            if self.mixtures.row(int(first.steps[0])):
+                self.names.declare_mixture()
+            for stage in self._stages(placed):
+                found += self._mixture_marks(stage[0])
+                found += _feed(self._bank, stage, self.names)
             self._fed_segment, self._source = first.segment, first.source
         return self._own_names(found + _feed(self._ranks, placed))
 
@@ -125,6 +136,7 @@ class Judge(Stateful):
     def forked(self, segment: FoldedSegment) -> list[Found]:
         """Go back to where the new head's segment starts, and return what changed."""
         self._resumes = [mark for mark in self._resumes if mark.step <= segment.fork_step]
+        self.mixtures.forked(segment.fork_step)
         part = self.fold.tree.path(since=segment.fork_step + 1)[-1]
         found = [] if part.segment != segment.id else [(segment.created, f) for f in self._ranks.mark(self._fork(part))]
         if self.primary is None:
@@ -185,6 +197,25 @@ class Judge(Stateful):
         self._resumes = [*self._resumes[-(MAX_RESUMES - 1) :], mark]
         return [(time, finding) for finding in self._bank.mark(mark)]
 
+    def _mixture_marks(self, placed: Placed) -> list[Found]:
+        """Give the declarations of a mixture that hold from the first row of ``placed`` on."""
+        time = float(placed.times[0])
+        marks = self.mixtures.due(int(placed.steps[0]), time)
+        return [(time, finding) for mark in marks for finding in self._bank.mark(mark)]
+
+    def _stages(self, placed: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
+        """Yield rows in parts between which another mixture is declared."""
+        rest = list(placed)
+        while rest:
+            first, last = (f(int(each.steps[at]) for each in rest) for f, at in ((min, 0), (max, -1)))
+            step = self.mixtures.next_step(first)
+            if step is None or step > last:
+                yield rest
+                return
+            split = [(each, int(each.steps.searchsorted(step))) for each in rest]
+            yield [each.at(each.segment, slice(None, at)) for each, at in split if at]
+            rest = [each.at(each.segment, slice(at, None)) for each, at in split if at < len(each.steps)]
+
     def _forks(self, step: int) -> Iterator[Mark]:
         """Give the marks of the segments of the effective path that begin at or before ``step`` and have none yet."""
         unmarked = list(takewhile(lambda part: part.segment not in self._marked, reversed(self.fold.tree.path())))
@@ -242,6 +273,7 @@ class Judge(Stateful):
         self._marked = {0, *(part.segment for part in path if part.first <= after)}
         resumes = [mark for mark in self._resumes if mark.step > after]
         self.names.rewound()
+        self.mixtures.rewound(after)
         wanted = [name for name in self.store.metrics() if self.names.is_judged(name, self._bank.wants)]
         rows = query.effective_rows(self.store, self.fold, wanted, self.primary, after + 1)
         found: list[Found] = []
@@ -251,6 +283,7 @@ class Judge(Stateful):
             marks = [*self._forks(row.step)] if path[-1].segment not in self._marked else []
             while resumes and resumes[0].step <= row.step:
                 marks.append(resumes.pop(0))
+            marks += self.mixtures.due(row.step, row.time)
             found += [(row.time, finding) for mark in marks for finding in self._bank.mark(mark)]
             judged = row._replace(values=self.names.judged_row(row.values))
             found += [(row.time, finding) for finding in self._bank.feed_row(judged)]

@@ -12,6 +12,7 @@ from .engine.base import Detector, DetectorSettingError
 from .grad_norm import GradNormDetector
 from .learning_rate import LearningRateDetector
 from .level_shift import LevelShiftDetector
+from .mixture import MixtureDetector
 from .nonfinite import NonfiniteDetector
 from .plateau import PlateauDetector
 from .repeat_data import RepeatDataDetector
@@ -40,6 +41,7 @@ DETECTORS: dict[str, DetectorFactory] = {
     LevelShiftDetector.name: LevelShiftDetector,
     PlateauDetector.name: PlateauDetector,
     GradNormDetector.name: GradNormDetector,
+    MixtureDetector.name: MixtureDetector,
     DataMixDriftDetector.name: DataMixDriftDetector,
     ThroughputDetector.name: ThroughputDetector,
     StragglerDetector.name: StragglerDetector,

@@ -242,6 +242,8 @@ class RunState:
             self.found(alert_finding(event), event.time, changes)
         elif event.type == "names":
             found += self.judge.declared(rank, event.data)
+        elif event.type == "mixture":
+            self.judge.mixtures.declared(rank, event.step, event.data)
         elif event.type == "handler":
             self.handlers.take(rank, event.data)
         elif event.type == "batch":

@@ -79,6 +79,13 @@ class NamesDeclared(msgspec.Struct):
     datasets: dict[str, dict[str, str]] | None = None
 
 
+class MixtureDeclared(msgspec.Struct):
+    """``mixture``: the shares of the data sets that the job means to take, of tokens or of samples."""
+
+    shares: dict[str, Annotated[float, Meta(ge=0, le=1)]]
+    unit: Literal["tokens", "samples"] = "tokens"
+
+
 class JobAlert(msgspec.Struct):
     """``alert``: what the job itself says."""
 
@@ -262,6 +269,7 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "checkpoint_gone": CheckpointNamed,
     "batch": BatchTaken,
     "names": NamesDeclared,
+    "mixture": MixtureDeclared,
     "alert": JobAlert,
     "command": CommandReport,
     "handler": HandlerReport,

@@ -101,6 +101,8 @@ class Context:
     _claims: dict[str, Claim] = field(default_factory=dict)
     _intervals: deque[int] = field(default_factory=lambda: deque(maxlen=INTERVALS))
     _warming: bool = True
+    #: Whether what the job takes of each data set is compared with what it declared: then nobody else judges shares.
+    mixture: bool = False
 
     # --- filled by the bank --------------------------------------------------------------------------------------
 
@@ -142,7 +144,9 @@ class Context:
         companion.values.append((self.step, value))
 
     def mark(self, mark: Mark) -> None:
-        """Note that something happened to the run."""
+        """Note that something happened to the run; a declared mixture is no reason for a curve to move."""
+        if mark.kind == "mixture":
+            return
         self.marks.append(mark)
         if mark.kind == "fork":
             self._warming = True

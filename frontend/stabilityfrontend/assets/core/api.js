@@ -126,6 +126,8 @@ export const api = {
   rollbackCosts: (id) => call("GET", `${runPath(id)}/rollback_costs`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */
   detectorsOf: (id) => call("GET", `${runPath(id)}/detectors`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/watched"]>} */
+  watchedOf: (id) => call("GET", `${runPath(id)}/watched`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */
   setDetectors: (id, settings) => call("PUT", `${runPath(id)}/detectors`, { settings }),
   /** Takes as long as it takes, until `signal` ends it. */

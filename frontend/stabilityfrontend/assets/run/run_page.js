@@ -32,6 +32,7 @@ import { StorageLine } from "./storage_line.js";
 import { View } from "./view_state.js";
 import { drawBlind } from "./visibility_gaps.js";
 import { drawWaiting } from "./waiting.js";
+import { Watched } from "./watched.js";
 
 /** Regions other than charts are brought up to date this often at most. */
 const TICK_MS = 250;
@@ -76,6 +77,7 @@ export class RunPage {
     this.rollbackCosts = new RollbackCosts(this);
     this.storage = new StorageLine(this);
     this.detectors = new Detectors(this);
+    this.watched = new Watched(this);
     this.belowCharts = new WhenNear(byId("walls"), () => {
       this.feed.fetchHealth();
       this.gpus.fetch();
@@ -147,6 +149,7 @@ export class RunPage {
     if (this.forkList.length && !this.belowCharts.near) this.rollbackCosts.fetch();
     this.foot.ask();
     this.detectors.fetch();
+    this.watched.fetch();
   }
 
   /** What the server could not read: parts of the history that are missing from what is shown. */
@@ -236,10 +239,16 @@ export class RunPage {
     if (sorted.length === this.names.length && sorted.every((name, index) => name === this.names[index])) return;
     const fresh = sorted.filter((name) => !this.names.includes(name));
     this.names = sorted;
+    this.watched.soon();
+    this.namesShown(fresh);
+  }
+
+  /** Show `fresh` among the names of the run, in the panels that want them. */
+  namesShown(fresh) {
     showPanels(this);
     this.cards.list();
     if (this.charted) {
-      const pinned = [...firstRequests.fine, ...firstMetrics(sorted)].filter((name) => fresh.includes(name));
+      const pinned = [...firstRequests.fine, ...firstMetrics(this.names)].filter((name) => fresh.includes(name));
       this.store.pin(pinned);
       this.feed.fetchWanted(pinned);
       this.board.markAll();
@@ -377,6 +386,7 @@ export class RunPage {
     this.rollbackCosts.close();
     this.storage.close();
     this.detectors.close();
+    this.watched.close();
     this.board.close();
     this.dialog.destroy();
     this.task.destroy();

@@ -1,0 +1,313 @@
+"""Finds that the data taken are not those declared: shares of data sets outside the binomial band of their target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
+from .stats.levels import LARGEST
+from .stats.mixture_band import band, excess, limit, sample_size
+from .stats.mixture_blocks import BLOCK_ROWS, Block, Taken
+
+#: Prefix of what the judge gives: ``mixture.tokens/<data set>``, what a row took of it.
+TAKEN = "mixture."
+#: The measure whose unit the job alone knows.
+RATIO = "ratio"
+#: Nats that an excess has to have, beside the logarithm of the number of data sets: chance goes there once in half a
+#: million looks; each block is a look at some ten windows, so that is once in 400,000 rows.
+NATS = math.log(5e5)
+#: Windows are of so many blocks and twice, four times ... as many; two blocks outside are no chance and no hiccup.
+LEAST_BLOCKS = 2
+#: Over when so many of the newest blocks together keep less than half of the deviation.
+BACK_BLOCKS = 4
+BACK_PART = 0.5
+#: An onset so many blocks after a resume is of the resume.
+NEAR_BLOCKS = 4
+#: Data sets of one declaration.
+MAX_DATASETS = 64
+#: Blocks of the window that is shown with its band: 128 rows.
+SHOWN_BLOCKS = 16
+
+__all__ = ["RATIO", "TAKEN", "MixtureDetector", "ShownShare"]
+
+
+@dataclass(slots=True)
+class _Off(Event):
+    """A data set that is taken more or less than declared; ``metric`` is the set's."""
+
+    dataset: str
+    declared: float
+    realised: float
+    above: bool
+    said_rows: int = 0
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One declaration: of tokens or of samples."""
+
+    unit: str
+    shares: dict[str, float]
+    step: int
+    taken: Taken = field(default_factory=Taken)
+    measure: str = ""
+    #: The row that is being put together.
+    row: dict[str, float] = field(default_factory=dict)
+    row_step: int = -1
+    off: _Off | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownShare:
+    """A data set as the page shows it; shares 0 to 1, ``low`` and ``high`` the band of the newest window."""
+
+    dataset: str
+    declared: float
+    realised: float
+    realised_since: float
+    low: float
+    high: float
+    off: bool
+
+
+class MixtureDetector(Detector):
+    """Opens one incident when data sets are taken in other shares than the job declared (``run.mixture()``).
+
+    Idea: rows are summed in blocks of 8. At each block the newest 2, 4, 8 ... blocks and all since the declaration or
+    the last resume are compared with the declared shares. Outside is what independent draws, as many as make the run's
+    own blocks vary as they do, would give once in half a million looks. The incident names the set that is furthest
+    off, declared and realised, since which step, how many tokens or samples too many or too few, and the resume that it
+    began at. A later declaration is a new target from its step on.
+
+    Args:
+        min_off: smallest deviation, as a fraction of the declared share or of the rest, whichever is smaller.
+
+    Source: Chernoff's bound on the tail of the binomial; effective sample size by the design effect, Kish 1965.
+
+    Example:
+        >>> detector = MixtureDetector()
+        >>> shares = {"web": 0.7, "code": 0.3}
+        >>> found = detector.note(Mark("mixture", 0, 0.0, "declared", {"shares": shares, "unit": "tokens"}))
+        >>> for step in range(200):
+        ...     for name, tokens in (("code", 300 + step % 7), ("web", 700 - step % 7 - 300 * (step >= 160))):
+        ...         found += detector.update(Point(step, f"mixture.tokens/{name}", tokens, 0.0))
+        >>> [(f.onset_step, f.dataset, f.evidence["declared"]) for f in found][:1]
+        [(160, 'code', 0.3)]
+    """
+
+    name: ClassVar[str] = "mixture"
+    kinds: ClassVar[tuple[str, ...]] = ("data_mix_drift",)
+    title: ClassVar[str] = "Data are not taken as declared"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "min_off": Parameter(
+            0.05, 0.0, 1.0, "fraction", "Smallest deviation from the declared share that counts; higher is quieter."
+        ),
+    }
+
+    _watches: dict[str, _Watch] = fresh(dict)
+    _newest: str = ""
+    _fork: tuple[int, str] | None = None
+
+    @classmethod
+    def story(cls) -> Sequence[Row | Mark]:
+        shares = {"web": 0.7, "code": 0.3}
+        rows = []
+        for step in range(600):
+            code = 300 + 7 * step % 31 - 15 + (200 if 300 <= step < 400 else 0)
+            rows.append(Row(step, 1e9 + step, {f"{TAKEN}tokens/code": code, f"{TAKEN}tokens/web": 1_000.0 - code}))
+        return [Mark("mixture", 0, 1e9, "a mixture was declared", {"shares": shares, "unit": "tokens"}), *rows]
+
+    def wants(self, metric: str) -> bool:
+        return metric.startswith(TAKEN)
+
+    def note(self, mark: Mark) -> list[Finding]:
+        if mark.kind == "fork":
+            self._fork = (mark.step, mark.text)
+            for watch in self._watches.values():
+                watch.row = {}
+                if watch.off is None:
+                    watch.taken.restart()
+        elif mark.kind == "mixture":
+            return self._declared(mark)
+        return []
+
+    def _declared(self, mark: Mark) -> list[Finding]:
+        unit, shares = str(mark.data["unit"]), dict(list(mark.data["shares"].items())[:MAX_DATASETS])
+        before, self._newest = self._watches.get(unit), unit
+        watch = self._watches[unit] = _Watch(unit, shares, mark.step)
+        if before is None:
+            return []
+        watch.taken.shares, watch.measure = before.taken.shares, before.measure
+        return self._end(before, "resolved", mark.step, None) if before.off is not None else []
+
+    def update(self, point: Point) -> list[Finding]:
+        step, metric, value, _, _ = point
+        measure, _, dataset = metric.removeprefix(TAKEN).partition("/")
+        found: list[Finding] = []
+        for watch in self._watches.values():
+            exact = watch.measure == watch.unit  # what is counted in the declared unit comes before a bare share
+            if measure != watch.unit and (measure != RATIO or watch.unit != self._newest or exact):
+                continue
+            if measure != watch.measure:
+                watch.measure, watch.row = measure, {}
+                watch.taken = Taken()
+            if step != watch.row_step:
+                found += self._row(watch)
+                watch.row, watch.row_step = {}, step
+            if len(watch.row) < MAX_DATASETS:
+                watch.row[dataset] = value if 0 <= value < LARGEST else math.nan
+        return found
+
+    def _row(self, watch: _Watch) -> list[Finding]:
+        """Take the row that is complete now."""
+        row = watch.row
+        total = sum(row.values())
+        if watch.row_step < watch.step or not 0 < total < LARGEST or watch.shares.keys().isdisjoint(row):
+            return []
+        self.context.mixture = True
+        if not watch.taken.row(watch.row_step, row) or not self.settings["sensitivity"]:
+            return []
+        return self._follow(watch, watch.off) if watch.off is not None else self._judge(watch)
+
+    # --- one block ----------------------------------------------------------------------------------------------
+
+    def _datasets(self, watch: _Watch) -> dict[str, float]:
+        """Return the declared share of each set that was declared or taken."""
+        return {**dict.fromkeys(watch.taken.shares, 0.0), **watch.shares}
+
+    def _most(self, watch: _Watch, differences: int) -> float:
+        return limit(NATS + math.log(max(2, len(watch.shares))), differences) / self.settings["sensitivity"] ** 2
+
+    def _judge(self, watch: _Watch) -> list[Finding]:
+        blocks, step = watch.taken.blocks, watch.row_step
+        worst: tuple[float, str, float] | None = None
+        for name, declared in self._datasets(watch).items():
+            draws, differences = sample_size(watch.taken.shares.get(name, ()), declared)
+            if not differences:
+                continue
+            most = self._most(watch, differences)
+            size = LEAST_BLOCKS
+            newest = blocks[-1].share(name)
+            while size <= len(blocks) or size == LEAST_BLOCKS:
+                window = watch.taken.newest(size)
+                beyond = self._beyond(window, name, declared, draws) / most
+                # What is over is no news: the newest block alone is on the same side.
+                if beyond > 1 and (newest - declared) * (window.share(name) - declared) > 0:
+                    worst = max(worst or (0.0, "", 0.0), (beyond, name, window.share(name)))
+                size *= 2
+        return [] if worst is None else self._open(watch, worst[1], worst[2], step)
+
+    def _beyond(self, window: Block, name: str, declared: float, draws: float) -> float:
+        """Return the excess of a window, 0 where it is too short or the deviation too small to matter."""
+        share, rows = window.share(name), window.rows
+        least = self.settings["min_off"] * min(declared, 1 - declared)
+        if rows < LEAST_BLOCKS * BLOCK_ROWS or abs(share - declared) <= least:
+            return 0.0
+        return excess(draws * rows / BLOCK_ROWS, share, declared)
+
+    def _open(self, watch: _Watch, name: str, share: float, step: int) -> list[Finding]:
+        declared = self._datasets(watch)[name]
+        above = share > declared
+        onset = watch.taken.onset(name, declared, above)
+        since = watch.taken.since(onset)
+        metric = f"{TAKEN}{watch.measure}/{name}"
+        watch.off = _Off(metric, onset, step, "warning", name, declared, since.share(name), above, since.rows)
+        self.claim(metric, onset)
+        return [self._finding(watch, watch.off, "open", step, None)]
+
+    def _follow(self, watch: _Watch, off: _Off) -> list[Finding]:
+        """Advance the open event by a block."""
+        newest = watch.taken.newest(BACK_BLOCKS)
+        since = watch.taken.since(off.onset)
+        if since.rows:
+            off.realised = since.share(off.dataset)
+        left = (newest.share(off.dataset) - off.declared) * (1 if off.above else -1)
+        if newest.first >= off.onset and left < BACK_PART * abs(off.realised - off.declared):
+            return self._end(watch, "recovered", watch.row_step, newest.first)
+        if since.rows < 2 * off.said_rows:
+            return []
+        off.said_rows = since.rows
+        return [self._finding(watch, off, "open", watch.row_step, None)]
+
+    def _end(self, watch: _Watch, state: State, step: int, back: int | None) -> list[Finding]:
+        off = watch.off
+        if off is None:
+            return []
+        found = self._finding(watch, off, state, step, back)
+        self.claim(off.metric, off.onset, step)
+        watch.off = None
+        watch.taken.restart()
+        return [found]
+
+    # --- what it says -------------------------------------------------------------------------------------------
+
+    def _finding(self, watch: _Watch, off: _Off, state: State, step: int, back: int | None) -> Finding:
+        since = watch.taken.since(off.onset)
+        sets = []
+        for name, declared in self._datasets(watch).items():
+            missing = since.of.get(name, 0.0) - declared * since.total
+            sets.append((abs(since.share(name) - declared), name, declared, since.share(name), missing))
+        sets.sort(reverse=True)
+        amount = next((missing for _, name, _, _, missing in sets if name == off.dataset), 0.0)
+        counted = watch.measure != RATIO
+        much = f"{abs(amount):,.0f} {watch.unit}" if counted else f"{abs(amount):,.1f} rows' worth of data"
+        fork = self._fork
+        near = fork is not None and 0 <= off.onset - fork[0] <= NEAR_BLOCKS * BLOCK_ROWS * self.context.interval
+        because = f", since {fork[1]}" if near and fork is not None else ""
+        text = (
+            f"{off.dataset} is declared to be {off.declared:.1%} of the {watch.unit} and is {off.realised:.1%} since "
+            f"step {off.onset}{because}: {much} too {'many' if off.above else 'few'}. "
+        )
+        if state == "recovered":
+            text += f"Since step {back} it is as declared again. "
+        elif state == "resolved":
+            text += f"From step {step} on another mixture is declared. "
+        evidence: dict[str, Any] = {
+            "unit": watch.unit,
+            "measure": watch.measure,
+            "declared": off.declared,
+            "realised": round(off.realised, 6),
+            "off": round(amount, 3),
+            "since": off.onset,
+            "after_fork": fork[0] if near and fork is not None else None,
+            "sets": [
+                {"dataset": name, "declared": declared, "realised": round(share, 6), "off": round(missing, 3)}
+                for _, name, declared, share, missing in sets[:16]
+            ],
+        }
+        return self.finding(
+            off,
+            step,
+            state,
+            dataset=off.dataset,
+            recovered_step=back,
+            title=f"{off.dataset} is {off.realised:.1%} of the data instead of {off.declared:.1%}, step {off.onset}",
+            text=text.strip(),
+            score=min(1e9, abs(off.realised - off.declared) / max(min(off.declared, 1 - off.declared), 1e-6)),
+            evidence=evidence,
+        )
+
+    def shown(self) -> dict[str, tuple[str, int, list[ShownShare]]]:
+        """Return unit -> (what was measured, since which step, each data set) for the page."""
+        return {unit: (watch.measure, watch.step, self._shares(watch)) for unit, watch in self._watches.items()}
+
+    def _shares(self, watch: _Watch) -> list[ShownShare]:
+        taken = watch.taken
+        if not taken.blocks:
+            return [ShownShare(name, p, math.nan, math.nan, 0.0, 1.0, off=False) for name, p in watch.shares.items()]
+        newest, whole = taken.newest(SHOWN_BLOCKS), taken.newest(len(taken.blocks))
+        shown = []
+        for name, declared in self._datasets(watch).items():
+            draws, differences = sample_size(taken.shares.get(name, ()), declared)
+            low, high = 0.0, 1.0
+            if differences and self.settings["sensitivity"]:
+                low, high = band(draws * newest.rows / BLOCK_ROWS, declared, self._most(watch, differences))
+                least = self.settings["min_off"] * min(declared, 1 - declared)
+                low, high = min(low, declared - least), max(high, declared + least)
+            off = watch.off is not None and watch.off.dataset == name
+            shown.append(ShownShare(name, declared, newest.share(name), whole.share(name), low, high, off))
+        return shown

@@ -1,0 +1,63 @@
+"""Which mixture of the data a job declared, and what it takes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stabilitybackend.schema.numbers import Number
+
+__all__ = ["DeclaredMixture", "Mixture", "MixtureShare", "MixtureStage"]
+
+
+class MixtureShare(msgspec.Struct, frozen=True):
+    """A data set. Shares are 0 to 1.
+
+    Attributes:
+        metric: the logged metric that it is measured by, null where none came yet.
+        drawn_as: whether ``metric`` is this share itself, so that a chart may draw ``declared`` beside it.
+        declared: its target now; 0 of one that is taken but was not declared.
+        realised: of the newest 128 rows. realised_since: of all rows since the declaration or the last resume.
+        low, high: the band in which ``realised`` lies by chance; 0 and 1 while too little is known.
+        off: an incident about it is open.
+    """
+
+    dataset: str
+    metric: str | None
+    drawn_as: bool
+    declared: float
+    realised: Number | None
+    realised_since: Number | None
+    low: float
+    high: float
+    off: bool
+
+
+class MixtureStage(msgspec.Struct, frozen=True):
+    """One declaration: what holds from ``step`` on."""
+
+    step: int
+    shares: dict[str, float]
+
+
+class DeclaredMixture(msgspec.Struct):
+    """The mixture of one unit.
+
+    Attributes:
+        unit: ``tokens`` or ``samples``.
+        measure: what it is compared by: ``tokens``, ``samples`` or ``ratio`` (shares, whose unit the job knows); ""
+            while nothing that was logged can be compared.
+        sets: in the order of the declaration. stages: all declarations, those of the future too.
+        note: why nothing is compared, "" where something is.
+    """
+
+    unit: str
+    measure: str
+    sets: list[MixtureShare]
+    stages: list[MixtureStage]
+    note: str = ""
+
+
+class Mixture(msgspec.Struct):
+    """What was declared, by unit; empty where the job declared nothing."""
+
+    mixtures: list[DeclaredMixture]

@@ -1,0 +1,146 @@
+// Which metrics of a run are watched as what and why, and which are not. The panels and the strip find the run's own
+// names of a role here, too.
+
+import { api } from "../core/api.js";
+import { byId, h, setShown, setText } from "../core/dom.js";
+import { firstRequests } from "../core/first_requests.js";
+import { plural } from "../core/format.js";
+import { patch } from "../core/patch.js";
+
+/** A new metric is told apart after some rows: the list is asked for again this long after one came. */
+const AGAIN_MS = 5000;
+/** Names of metrics that nobody watches in the list. */
+const UNWATCHED = 60;
+
+const ROLES = {
+  loss: "loss",
+  grad_norm: "gradient norm",
+  lr: "learning rate",
+  batch_size: "batch size",
+  val_loss: "loss of an evaluation",
+  tokens_per_s: "speed",
+  step_time_s: "step time",
+  ratio: "share",
+  tokens: "tokens",
+  samples: "samples",
+};
+const WHY = { name: "known name", declared: "declared by run.names()", values: "by its values" };
+
+/**
+ * The patterns of a panel or cell, with the names that this run has for the roles in them.
+ * @param {string[]} patterns
+ * @param {any[]} watched
+ */
+export function spelled(patterns, watched) {
+  const more = watched
+    .filter((one) => one.text === "" && patterns.includes(one.dataset === null ? one.role : `${one.role}/*`))
+    .map((one) => one.metric);
+  return [...new Set([...patterns, ...more])];
+}
+
+export class Watched {
+  /** `page` as in run_page.js. */
+  constructor(page) {
+    this.page = page;
+    /** @type {any} */
+    this.answer = null;
+    byId("watched-fold").addEventListener("click", () => this.setOpen(!this.open));
+  }
+
+  async fetch() {
+    try {
+      const answer = await api.watchedOf(this.page.id);
+      if (this.page.gone) return;
+      const known = JSON.stringify(this.answer?.watched);
+      this.answer = answer;
+      setShown(byId("watched-panel"), true);
+      if (JSON.stringify(answer.watched) !== known) this.use();
+      this.draw();
+    } catch {
+      // It is asked again when the page is in touch again.
+    }
+  }
+
+  /** There is a new metric, or what the run says of them changed. */
+  soon() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.fetch(), AGAIN_MS);
+  }
+
+  /** Let panels and strip show the run's own names. */
+  use() {
+    const { page } = this;
+    const watched = this.answer ? this.answer.watched : [];
+    for (const one of page.panels) one.panel.metrics = spelled(one.panel.metrics, watched);
+    const { patterns, fine } = firstRequests;
+    const more = spelled([...patterns, ...fine], watched).filter((one) => !fine.includes(one));
+    Object.assign(firstRequests, { patterns: more });
+    for (const cell of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("#kpis > [data-metric]"))) {
+      const { metric } = cell.dataset;
+      const own = metric && !page.names.includes(metric) && watched.find((one) => one.role === metric && !one.dataset);
+      if (own) cell.dataset.metric = own.metric;
+    }
+    page.namesShown(page.names);
+    page.dirty("kpis");
+  }
+
+  setOpen(open) {
+    this.open = open;
+    byId("watched-fold").setAttribute("aria-expanded", String(open));
+    setShown(byId("watched-body"), open);
+    this.draw();
+  }
+
+  draw() {
+    const { answer } = this;
+    if (!answer || this.page.gone) return;
+    const rest = answer.unwatched_count ? `${answer.unwatched_count} not` : "";
+    const notes = answer.notes.length ? `${plural(answer.notes.length, "thing")} to put right` : "";
+    setText(byId("watched-note"), [plural(answer.watched.length, "metric"), rest, notes].filter(Boolean).join(" · "));
+    if (!this.open) return;
+    patch(
+      byId("watched-body"),
+      answer.notes.map((note) => h("p", { class: "watched-warning" }, note)),
+      answer.watched.length
+        ? h(
+            "table",
+            { class: "watched-table" },
+            h(
+              "thead",
+              {},
+              h(
+                "tr",
+                {},
+                ["Metric", "Watched as", "Why", "By"].map((head) => h("th", {}, head)),
+              ),
+            ),
+            h("tbody", {}, answer.watched.map(row)),
+          )
+        : h("p", { class: "sub" }, "Nothing that this run logs is watched."),
+      answer.unwatched_count
+        ? h(
+            "p",
+            { class: "sub watched-rest" },
+            `Not watched: ${answer.unwatched.slice(0, UNWATCHED).join(", ")}`,
+            answer.unwatched_count > UNWATCHED ? ` and ${answer.unwatched_count - UNWATCHED} more` : "",
+          )
+        : null,
+    );
+  }
+
+  close() {
+    clearTimeout(this.timer);
+  }
+}
+
+function row(one) {
+  const role = (ROLES[one.role] || one.role || "a plug-in's") + (one.dataset === null ? "" : ` of ${one.dataset}`);
+  return h(
+    "tr",
+    { data: { metric: one.metric } },
+    h("td", { class: "watched-name" }, one.metric),
+    h("td", {}, role, one.text ? h("span", { class: "sub" }, ` (${one.text})`) : null),
+    h("td", { class: "sub" }, WHY[one.why] || one.why),
+    h("td", { class: "sub" }, one.detectors.join(", ") || "looked up only"),
+  );
+}

@@ -1,0 +1,60 @@
+"""The panel of watched metrics: what is watched as what and why, and what is not; charts show a role under any name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.gateway_stack import log_frames
+from support.job_frames import Job
+from support.ports import free_port
+from support.processes import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with one run whose names are its own."""
+    with Server(tmp_path_factory.mktemp("watched") / "data", free_port()) as server:
+        steps, job = range(1, 301), Job()
+        metrics = {
+            "objective": [2.0 + 0.01 * math.sin(s) for s in steps],
+            "opt/gradient_norm": [1.0 + 0.2 * math.sin(s) for s in steps],
+            "mix/web": [0.7 + 0.02 * math.sin(s) for s in steps],
+            "mix/code": [0.3 - 0.02 * math.sin(s) for s in steps],
+            "reward": [math.cos(s) for s in steps],
+        }
+        declared = job.event("names", roles={"loss": "objective", "lr": "rate"})
+        log_frames(server.url, declared, job.rows(steps, metrics), run_id="r")
+        yield server
+
+
+def test_the_panel_shows_what_is_watched_as_what_and_why(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/r")
+    page.click("#watched-fold")
+    page.wait_for_selector("#watched-body tr[data-metric='mix/web']")
+    rows = {
+        one.split("\t")[0]: one.split("\t")[1:3] for one in page.locator(".watched-table tbody tr").all_inner_texts()
+    }
+    assert rows == {
+        "objective": ["loss", "declared by run.names()"],
+        "opt/gradient_norm": ["gradient norm", "by its values"],
+        "mix/web": ["share of web", "known name"],
+        "mix/code": ["share of code", "known name"],
+    }
+    assert page.inner_text(".watched-rest") == "Not watched: reward"
+    assert "'rate' as lr, which none of the 300 rows since then has" in page.inner_text(".watched-warning")
+
+
+def test_panels_and_strip_show_a_role_under_the_name_that_the_run_has(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/r")
+    page.wait_for_selector("#panel-grad:visible")
+    page.wait_for_selector("#legend-ratio:has-text('mix/web')")
+    page.wait_for_function("document.querySelector('#kpi-grad .kpi-value').textContent !== '–'")
