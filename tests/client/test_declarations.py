@@ -42,3 +42,25 @@ def test_what_is_no_name_is_refused(start: Start, given: dict[str, Any]) -> None
         run.names(**given)
     run.finish()
     assert declared(run, "names") == []
+
+
+def test_a_mixture_is_stored_with_its_unit_and_step_and_adds_up_to_one(start: Start) -> None:
+    run = start()
+    run.mixture({"web": 0.667, "code": 0.333}, unit="samples")
+    run.mixture({"web": 0.25, "code": 0.75}, step=1_000)
+    run.finish()
+    assert declared(run, "mixture") == [
+        (None, {"shares": {"web": 0.667, "code": 0.333}, "unit": "samples"}),
+        (1_000, {"shares": {"web": 0.25, "code": 0.75}, "unit": "tokens"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "shares", [{"web": 0.7}, {"web": 1.2, "code": -0.2}, {"web": True}, {}, {"web": 70, "code": 30}]
+)
+def test_shares_that_are_none_are_refused(start: Start, shares: dict[str, Any]) -> None:
+    run = start()
+    with pytest.raises(stabilityclient.RefusedError, match="expected"):
+        run.mixture(shares)
+    run.finish()
+    assert declared(run, "mixture") == []

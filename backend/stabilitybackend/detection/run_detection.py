@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, takewhile
-from typing import Any
 
 from stabilitybackend.detection.naming.mixture_schedule import MixtureSchedule
 from stabilitybackend.detection.naming.watched_names import WatchedNames
@@ -16,7 +15,7 @@ from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, rol
 from stabilitybackend.detectors.engine.row_blocks import RowBlock
 from stabilitybackend.detectors.registry import DETECTORS, Settings
 from stabilitybackend.detectors.repeat_data import RepeatDataDetector
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.changes import LineageEvent, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import FoldedSegment, PathRange
 from stabilitybackend.points.store import RunStore
@@ -126,8 +125,12 @@ class Judge(Stateful):
             self._fed_segment, self._source = first.segment, first.source
         return self._own_names(found + _feed(self._ranks, placed))
 
-    def declared(self, rank: int | None, data: Mapping[str, Any]) -> list[Found]:
-        """Take the names that the job declares (a ``names`` event) and return what changed."""
+    def declared(self, event: LineageEvent) -> list[Found]:
+        """Take the names or the mixture that the job declares and return what changed."""
+        rank, data = event.source.rank, event.data
+        if event.type == "mixture":
+            self.mixtures.declared(rank, event.step, data)
+            return []
         if rank is None or (self._names_rank is not None and rank > self._names_rank):
             return []
         self._names_rank = rank

@@ -212,7 +212,7 @@ class MixtureDetector(Detector):
     def _open(self, watch: _Watch, name: str, share: float, step: int) -> list[Finding]:
         declared = self._datasets(watch)[name]
         above = share > declared
-        onset = watch.taken.onset(name, declared, above)
+        onset = watch.taken.onset(name, declared, share)
         since = watch.taken.since(onset)
         metric = f"{TAKEN}{watch.measure}/{name}"
         watch.off = _Off(metric, onset, step, "warning", name, declared, since.share(name), above, since.rows)

@@ -240,10 +240,8 @@ class RunState:
             self.stretches.finished(event.data["source"])
         elif event.type == "alert" and reports:
             self.found(alert_finding(event), event.time, changes)
-        elif event.type == "names":
-            found += self.judge.declared(rank, event.data)
-        elif event.type == "mixture":
-            self.judge.mixtures.declared(rank, event.step, event.data)
+        elif event.type in ("names", "mixture"):
+            found += self.judge.declared(event)
         elif event.type == "handler":
             self.handlers.take(rank, event.data)
         elif event.type == "batch":

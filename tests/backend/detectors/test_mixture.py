@@ -67,7 +67,7 @@ def test_a_mixture_that_leaves_its_declared_shares_is_one_incident_with_what_is_
     assert {name: entry["declared"] for name, entry in sets.items()} == TARGET
     assert sets["code"]["realised"] == pytest.approx(0.4, abs=0.04)
     rows = 1 if prefix == "ratio" else 256
-    assert sets["code"]["off"] == pytest.approx(0.2 * rows * (one.evidence["now_step"] - 300), rel=0.35)
+    assert sets["code"]["off"] == pytest.approx(0.2 * rows * (one.now_step - 300), rel=0.35)
 
 
 def test_a_mixture_that_was_never_as_declared_is_found_from_the_first_row_on() -> None:

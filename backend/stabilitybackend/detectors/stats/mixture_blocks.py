@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 __all__ = ["BLOCK_ROWS", "Block", "Taken"]
 
@@ -81,15 +80,14 @@ class Taken:
                 found.add(block)
         return found
 
-    def onset(self, name: str, declared: float, above: bool) -> int:
-        """Return the first step since which a share lies on one side: where the sum of what is missing turns."""
-        sign = 1.0 if above else -1.0
+    def onset(self, name: str, declared: float, realised: float) -> int:
+        """Return the step since which a share is ``realised``: where the sum of what is above half of the way turns."""
+        sign, middle = 1.0 if realised > declared else -1.0, 0.5 * (declared + realised)
         best, total, onset = 0.0, 0.0, self.blocks[0].first
-        for before, block in pairwise([self.blocks[0], *self.blocks]):
-            del before
+        for block in self.blocks:
             if total < best:
                 best, onset = total, block.first
-            total += sign * (block.of.get(name, 0.0) - declared * block.total)
+            total += sign * (block.of.get(name, 0.0) - middle * block.total)
         return onset
 
     def _join(self) -> None:
