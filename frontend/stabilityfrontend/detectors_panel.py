@@ -1,4 +1,4 @@
-"""The skeleton of the run page's panel of detectors: how they are set, trying other settings, saving them."""
+"""The skeletons of the run page's panels of detectors (how they are set, trying, saving) and of watched metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from dash import html
 
-__all__ = ["badge", "opener", "panel"]
+__all__ = ["badge", "opener", "panel", "watched"]
 
 
 def badge() -> html.Button:
@@ -74,3 +74,24 @@ def _body() -> list[Any]:
 
 def _button(id_: str, text: str, title: str, tone: str = "", *, hidden: bool = False) -> html.Button:
     return html.Button(text, id=id_, className=f"button {tone}".strip(), type="button", title=title, hidden=hidden)
+
+
+def watched() -> html.Section:
+    """Return the panel of metrics, folded; ``assets/run/watched.js`` fills it."""
+    fold = html.Button(
+        [html.Span(className="icon icon-fold"), "Watched"],
+        id="watched-fold",
+        className="fold",
+        type="button",
+        **{"aria-expanded": "false", "aria-controls": "watched-body"},
+    )
+    return html.Section(
+        [
+            html.Div([fold, html.Span(id="watched-note", className="sub")], className="panel-head"),
+            html.Div(id="watched-body", hidden=True),
+        ],
+        className="panel",
+        id="watched-panel",
+        # A server that knows nothing of it shows none.
+        hidden=True,
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from dash import html
 
-from stabilityfrontend import detectors_panel, walls_panel, watched_panel
+from stabilityfrontend import detectors_panel, walls_panel
 from stabilityfrontend.controls import frame, more_panels, panel_head, segmented
 from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
@@ -148,7 +148,7 @@ def _body() -> list[Any]:
                     [
                         _focus(),
                         detectors_panel.panel(),
-                        watched_panel.panel(),
+                        detectors_panel.watched(),
                         html.Section([_panel(panel) for panel in PANELS], id="panels", className="panels"),
                         walls_panel.panel(),
                         more_panels(),
