@@ -44,6 +44,8 @@ class Alert:
         label: the kind as people read it.
         about: what is ill: ``model``, ``data``, ``process`` or ``gpu``; ``user`` where the job itself raised it.
         alarm: False for what is only worth knowing.
+        train: id of the first of a train of alike incidents, its own where it is that, "" for none.
+        nth: its place in that train.
     """
 
     incident_id: str
@@ -68,6 +70,13 @@ class Alert:
     label: str = ""
     about: str = "model"
     alarm: bool = True
+    train: str = ""
+    nth: int = 1
+
+    @property
+    def follows(self) -> bool:
+        """True for one that is in the train of another one."""
+        return self.train not in ("", self.incident_id)
 
     @property
     def of_machine(self) -> bool:
@@ -118,6 +127,8 @@ class Alert:
                 label=str(raw.get("label") or raw["kind"]),
                 about=str(raw.get("about") or "model"),
                 # Older servers did not say it: there what the job raised itself was one whatever its severity.
+                train=str(raw.get("train") or ""),
+                nth=int(raw.get("nth") or 1),
                 alarm=bool(raw.get("alarm", raw["severity"] != "info" or raw["kind"] == "alert")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -99,9 +99,14 @@ class Notifier:
         if record.sending is not None and not self.sink.idempotent:
             record = await self._take_as_sent(stream, alert.incident_id, record)
         job = Job(alert, self.sink, record)
+        if alert.follows:
+            first = await self._patiently(lambda: self._notifications.read(stream, alert.train))
+            job.train_known = first.told != ""
         outcome = run_stages(job)
         if outcome is None:
             outcome = await self._send(stream, job)
+            if alert.follows and not job.train_known:  # the first one came and went before it could be sent
+                await self._patiently(lambda: self._notifications.write(stream, alert.train, Record(told="over")))
         self.counts[outcome] += 1
         return outcome
 

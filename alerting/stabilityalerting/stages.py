@@ -22,12 +22,14 @@ class Job:
     Args:
         record: what the receiver knows of the incident.
         change: what there is to report, set by the stage ``news``.
+        train_known: whether the receiver was sent another one of its train.
     """
 
     alert: Alert
     sink: Sink
     record: Record
     change: Change | None = None
+    train_known: bool = False
 
 
 Stage = Callable[[Job], str | None]
@@ -59,6 +61,11 @@ def quiet(job: Job) -> str | None:
     return None if job.change == "resolved" or job.alert.alarm else "info_only"
 
 
+def train(job: Job) -> str | None:
+    """Stop what only follows others like it, once one of the train was sent; one that is graver is none of it."""
+    return "in_train" if job.change == "opened" and job.train_known else None
+
+
 def route(job: Job) -> str | None:
     """Stop what is below the severity that the receiver wants. Who got the opening always gets the resolution."""
     if job.change == "resolved":
@@ -68,7 +75,7 @@ def route(job: Job) -> str | None:
 
 
 #: In the order in which they run. Rate bound, delivery with retry and the entry in the log follow in ``notifier.py``.
-STAGES: tuple[Stage, ...] = (dedupe, news, quiet, route)
+STAGES: tuple[Stage, ...] = (dedupe, news, quiet, train, route)
 
 
 def run_stages(job: Job) -> str | None:

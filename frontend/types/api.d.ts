@@ -1375,6 +1375,7 @@ export interface ServedKind {
   damaging: boolean;
   leads: boolean;
   by_dataset: boolean;
+  trains: boolean;
   compared: boolean;
   since: string;
   nearby: string;
@@ -1444,6 +1445,8 @@ export interface ShownIncident {
   acknowledged: number | null;
   dead: boolean;
   version: number;
+  train: string;
+  nth: number;
   evidence: Record<string, unknown>;
   kind: string;
   severity: "critical" | "info" | "warning";

@@ -91,6 +91,23 @@ async def test_a_receiver_hears_only_of_what_is_grave_enough_and_then_also_of_it
     assert changes(sink) == [("i-2", "opened", "critical"), ("i-2", "resolved", "info")]
 
 
+async def test_of_a_train_the_first_that_can_be_sent_is_and_no_other(redis: Redis) -> None:
+    sink = RecordingSink()
+    async with alerting(redis, [sink]):
+        await publish(
+            redis,
+            incident(1, 1, state="recovered", train="i-1"),  # over before anybody read of it
+            incident(2, 1, train="i-1", nth=2),
+            incident(3, 1, train="i-1", nth=3),
+            incident(2, 2, state="recovered", train="i-1", nth=2),
+            incident(4, 1, severity="critical", train="i-4"),
+        )
+        await settled(redis, "alerting:recording", 5)
+    assert changes(sink) == [
+        ("i-2", "opened", "warning"), ("i-2", "resolved", "warning"), ("i-4", "opened", "critical")
+    ]  # fmt: skip
+
+
 async def test_what_is_only_known_is_never_told_but_what_the_job_says_is(redis: Redis) -> None:
     sink = RecordingSink()
     known = incident(1, 1, kind="level_shift", severity="info")  # as an older server sends it

@@ -13,6 +13,7 @@ import {
 } from "../../frontend/stabilityfrontend/assets/core/first_requests.js";
 import { statusTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
 import { route } from "../../frontend/stabilityfrontend/assets/core/route.js";
+import { trainLength, withoutFollowers } from "../../frontend/stabilityfrontend/assets/incident/trains.js";
 import { ageWords } from "../../frontend/stabilityfrontend/assets/incident/verdict.js";
 import { noteOf } from "../../frontend/stabilityfrontend/assets/run/header.js";
 import { gravestFirst } from "../../frontend/stabilityfrontend/assets/run/sidebar.js";
@@ -51,6 +52,17 @@ test("the gravest open incident is on top and what is resolved below", () => {
     incidents.sort(gravestFirst).map((one) => one.words),
     ["critical open 3", "warning open 9", "warning open 5", "info open 7", "critical resolved 8"],
   );
+});
+
+test("of a train a list shows the first and what is open; its line counts all of them", () => {
+  const one = (id, nth, state, train = "a") => ({ incident_id: id, nth, state, train, onset_step: 100 * nth });
+  const train = [one("a", 1, "recovered"), one("b", 2, "resolved"), one("c", 3, "open")];
+  const others = [one("x", 1, "resolved", "x"), one("y", 5, "resolved", "dropped"), one("z", 1, "open", "")];
+  assert.deepEqual(
+    withoutFollowers([...train, ...others]).map((found) => found.incident_id),
+    ["a", "c", "x", "y", "z"],
+  );
+  assert.equal(trainLength(train), 3);
 });
 
 test("the slider and the address name the same weight", () => {

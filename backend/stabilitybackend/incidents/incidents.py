@@ -31,6 +31,10 @@ MAX_EVIDENCE_ENTRIES = 64
 MAX_EVIDENCE_CHARS = 2_000
 MAX_EVIDENCE_DEPTH = 4
 
+#: An incident belongs to the train of one like it when it opens so soon after the newest of that, seconds. As long as
+#: Alertmanager waits before it repeats a notification (``repeat_interval``, 4 h).
+TRAIN_GAP_S = 4 * 3_600.0
+
 #: What NVIDIA asks for before such a GPU is used again (docs/gpu.md). With other faults the job goes on.
 _GPU_CLASSES = frozenset({"reset", "reboot", "drain"})
 
@@ -186,7 +190,7 @@ class IncidentBook:
         old = self._incidents.get(self._by_key.get(finding.key, ""))
         if old is not None and finding.now_step < old.now_step:
             return []
-        new = self._opened(finding, segment, time) if old is None else replace(old, **_own(finding))
+        new = self._in_train(self._opened(finding, segment, time) if old is None else replace(old, **_own(finding)))
         if finding.state == "open":
             new = replace(new, resolved=None, closed_step=None)
         else:
@@ -280,6 +284,23 @@ class IncidentBook:
             version=0 if dead is None else dead.version,
             **_own(finding),
         )
+
+    def _in_train(self, new: Incident) -> Incident:
+        """Return an incident with its train; one that is critical where the first was not begins one."""
+        if not kind_of(new.kind).trains or not new.alarm:
+            return new
+        own = replace(new, train=new.incident_id, nth=1)
+        if not new.train:
+            what = (new.kind, new.metric, new.dataset, new.rank)
+            alike = (one for one in self._incidents.values() if (one.kind, one.metric, one.dataset, one.rank) == what)
+            trains = [one for one in alike if one.train and not one.dead and one.opened <= new.opened]
+            last = max(trains, key=lambda one: (one.opened, one.nth), default=None)
+            if last is None or new.opened - last.opened > TRAIN_GAP_S:
+                return own
+            new = replace(new, train=last.train, nth=last.nth + 1)
+        first = self._incidents.get(new.train)
+        worse = new.severity == "critical" and first is not None and first.severity != "critical"
+        return own if worse and new.train != new.incident_id else new
 
     def _commit(self, old: Incident | None, new: Incident, time: float) -> Incident | None:
         if old == new:

@@ -81,6 +81,9 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
         acknowledged: when somebody did so. An ``alert`` is resolved by that.
         dead: the run went back to before its onset.
         version: rises with each change.
+        train: id of the incident that began the train of alike ones to which this one belongs, its own where it is the
+            first, "" where it was never an alarm. What only follows is shown with the first and alerts nobody.
+        nth: its place in the train, 1 for the first.
     """
 
     incident_id: str
@@ -93,6 +96,8 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged: float | None = None
     dead: bool = False
     version: int
+    train: str = ""
+    nth: int = 1
     evidence: Mapping[str, Any]
     kind: str
     severity: Severity

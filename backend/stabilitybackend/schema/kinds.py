@@ -38,6 +38,7 @@ class IncidentKind(msgspec.Struct, frozen=True):
         damaging: ... or whatever is advised: what the model learned since the onset is not to be trusted.
         leads: what begins while it lasts is put down to it, and its advice comes first there; it harms no weights.
         by_dataset: one data set may carry it.
+        trains: it comes again and again: what follows one like it soon, and is no graver, belongs to that one's train.
         compared: the newest values are compared with those before its onset.
         since: what the moment is that it counts from.
         nearby: what it is called where it is named beside another incident, "" where it is not.
@@ -57,6 +58,7 @@ class IncidentKind(msgspec.Struct, frozen=True):
     damaging: bool = False
     leads: bool = False
     by_dataset: bool = False
+    trains: bool = False
     compared: bool = False
     since: str = "Beginning"
     nearby: str = ""
@@ -93,13 +95,16 @@ KINDS: dict[str, IncidentKind] = {
         IncidentKind("gpu_fault", "GPU fault", "GPU fault", "gpu", sign="▴", band=False, stops_job=True,
                      blames="known", since="First sign", nearby="gpu"),
         IncidentKind("sdc_suspect", "Suspected SDC", "suspected SDC", "gpu", sign="≠", nearby="gpu"),
-        IncidentKind("straggler", "Straggler", "straggler", "process", sign="▾", blames="suspect", nearby="straggler"),
-        IncidentKind("throughput", "Throughput drop", "throughput drop", "process", sign="▾", nearby="throughput"),
+        IncidentKind("straggler", "Straggler", "straggler", "process", sign="▾", blames="suspect", trains=True,
+                     nearby="straggler"),
+        IncidentKind("throughput", "Throughput drop", "throughput drop", "process", sign="▾", trains=True,
+                     nearby="throughput"),
         IncidentKind("nonfinite", "NaN or Inf", "NaN or Inf", curable=True, damaging=True, by_dataset=True,
                      compared=True),
         IncidentKind("divergence", "Divergence", "divergence", curable=True, damaging=True, by_dataset=True,
                      compared=True),
-        IncidentKind("spike", "Spike", "spike", curable=True, damaging=True, by_dataset=True, compared=True),
+        IncidentKind("spike", "Spike", "spike", curable=True, damaging=True, by_dataset=True, compared=True,
+                     trains=True),
         IncidentKind("resume_artifact", "Resume artifact", "resume artifact", curable=True, by_dataset=True),
         IncidentKind("repeat_data", "Repeated data", "repeated data", "data", curable=True, by_dataset=True),
         IncidentKind("data_mix_drift", "Data mix drift", "data mix drift", "data", curable=True),

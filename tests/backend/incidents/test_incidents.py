@@ -96,6 +96,43 @@ def test_a_finding_that_says_nothing_new_changes_nothing() -> None:
     assert book.all()[0].version == 1
 
 
+def test_a_hundred_spikes_are_a_hundred_incidents_in_one_train() -> None:
+    book = IncidentBook("run")
+    for nth in range(100):
+        apply(book, spike(200 + 50 * nth), time=600.0 * nth)
+        apply(book, recovered(200 + 50 * nth, 206 + 50 * nth), time=600.0 * nth + 60)
+    inside = sorted(book.all(), key=lambda one: one.onset_step)
+    assert {one.train for one in inside} == {inside[0].incident_id}
+    assert [one.nth for one in inside] == list(range(1, 101))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"metric": "loss/code"}, {"severity": "critical"}, {"kind": "divergence"}],
+    ids=["another metric", "graver", "another kind"],
+)
+def test_what_is_not_like_the_first_is_in_no_train_of_it(changes: dict[str, Any]) -> None:
+    book = IncidentBook("run")
+    first = apply(book, spike(), time=10.0)
+    other = apply(book, spike(900, **changes), time=20.0)
+    assert (first.train, other.nth) == (first.incident_id, 1)
+    assert other.train in ("", other.incident_id)
+
+
+def test_a_spike_long_after_the_last_one_begins_a_train_of_its_own() -> None:
+    book = IncidentBook("run")
+    trains = [apply(book, spike(200 + at), time=3_600.0 * at).train for at in (0, 3, 6, 11)]
+    assert [trains.index(train) for train in trains] == [0, 0, 0, 3]
+
+
+def test_one_of_a_train_that_gets_critical_leaves_it_and_alerts() -> None:
+    book = IncidentBook("run")
+    apply(book, spike(), time=1.0)
+    second = apply(book, spike(900), time=2.0)
+    graver = apply(book, spike(900, severity="critical", recovery="none", now_step=1_000), time=3.0)
+    assert (second.nth, graver.nth, graver.train) == (2, 1, graver.incident_id)
+
+
 def test_points_fed_again_do_not_take_an_incident_back() -> None:
     book = IncidentBook("run")
     apply(book, spike())

@@ -5,6 +5,7 @@ import { formatAge, formatCount, formatValue, plural, toNumber } from "../core/f
 import { incidentKind } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
 import { severityOf } from "./severity.js";
+import { trainLine } from "./trains.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 /** The chart's own units; it is stretched to the width that there is. */
@@ -308,6 +309,7 @@ export function knownList(page, known) {
         h("time", {}, formatAge(page.now() - incident.opened)),
       ),
       incident.text ? h("p", {}, incident.text) : null,
+      trainLine(incident, page.incidents(), page.id),
       evidence(page, incident, false),
       page.id
         ? h(

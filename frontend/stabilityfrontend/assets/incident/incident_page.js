@@ -39,6 +39,8 @@ export class IncidentPage {
     this.incidentId = root.dataset.incident;
     this.run = null;
     this.incident = null;
+    /** The run's incidents, of which some may be in its train. @type {import("../../../types/api").ShownIncident[]} */
+    this.alike = [];
     this.incidentMap = new Map();
     this.commands = new Map();
     this.checkpoints = [];
@@ -117,6 +119,11 @@ export class IncidentPage {
       this.agents = Array.isArray(health.agents) ? health.agents : [];
       this.setLost(null);
       this.setIncident(incident);
+      if (incident.train) {
+        const { incidents } = await api.incidents(this.id);
+        if (this.gone) return;
+        this.alike = incidents;
+      }
     } catch (error) {
       if (this.gone) return;
       if (refused(error)) {
@@ -221,7 +228,11 @@ export class IncidentPage {
     } else if (message.type === "reset") this.fetch();
     else if (message.type === "incident" && message.incident.incident_id === this.incidentId)
       this.setIncident(message.incident);
-    else if (message.type === "command") this.setCommand(message.command);
+    else if (message.type === "incident") {
+      const { incident } = message;
+      this.alike = [incident, ...this.alike.filter((one) => one.incident_id !== incident.incident_id)];
+      this.stale = true;
+    } else if (message.type === "command") this.setCommand(message.command);
     else if (message.type === "run" && this.run) {
       this.run = { ...this.run, ...message.run };
       this.stale = true;

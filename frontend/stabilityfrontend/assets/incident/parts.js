@@ -8,6 +8,7 @@ import { patch } from "../core/patch.js";
 import { blindSpot, rankWords } from "../ranks/rank_words.js";
 import { factList } from "./facts.js";
 import { severityOf } from "./severity.js";
+import { trainLength, trainLine } from "./trains.js";
 import { ageWords, lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
 
 /** A table that may be wider than its place: a shade at the edge shows that there is more. */
@@ -168,6 +169,7 @@ function verdictParts(page) {
     ],
     ["Metric", detector ? asText(incident.metric) : ""],
     ["Data set", asText(incident.dataset)],
+    ["Train", trainLine(incident, page.alike, page.id)],
   ]);
   const words = verdict && verdict.text ? verdict.text : asText(incident.text);
   const more =
@@ -245,7 +247,11 @@ export function drawIncidentTop(page) {
   keyed(byId("incident-head"), [incident, name], () => head(page));
   keyed(
     byId("incident-verdict"),
-    [incident, page.agents.map((agent) => asRecord(asRecord(agent).agent_state).blind)],
+    [
+      incident,
+      trainLength(page.alike.filter((one) => one.train === incident.train)),
+      page.agents.map((agent) => asRecord(asRecord(agent).agent_state).blind),
+    ],
     () => verdictParts(page),
   );
   setClass(byId("incident-verdict"), `verdict panel ${incident.state === "open" ? severityOf(incident) : "closed"}`);

@@ -8,6 +8,7 @@ import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
 import { dataSets, evidence, knownList } from "../incident/evidence.js";
 import { offers, onlyKnown, SEVERITIES, severityOf } from "../incident/severity.js";
+import { trainLine, withoutFollowers } from "../incident/trains.js";
 import { lastingWords, tickLasting, verdictOf } from "../incident/verdict.js";
 import { lessButton } from "./sensitivity_menu.js";
 
@@ -89,6 +90,7 @@ function incidentCard(page, incident, first) {
         ? h("p", {}, incident.text)
         : null,
     facts(...where),
+    trainLine(incident, page.incidents(), page.id),
     evidence(page, incident, first),
     h(
       "div",
@@ -144,7 +146,7 @@ let keyOf = new WeakMap();
 export function drawIncidents(page, all) {
   const place = byId("incidents");
   if (!place) return;
-  const every = page.incidents().sort(gravestFirst);
+  const every = withoutFollowers(page.incidents()).sort(gravestFirst);
   const list = every.filter((incident) => !onlyKnown(incident));
   const known = every.filter(onlyKnown).slice(0, MOST);
   const open = list.filter((incident) => incident.state === "open").length;
@@ -159,6 +161,7 @@ export function drawIncidents(page, all) {
   const key = JSON.stringify([
     page.ready,
     page.detectors.list.length,
+    page.incidents().length,
     page.knownShown,
     known.length,
     page.evidenceFolds && [...page.evidenceFolds],
