@@ -97,8 +97,9 @@ class RepeatDataDetector(CurveDetector):
     _after: list[tuple[int, float]] = fresh(list)
     _low: _Low | None = None
     _low_onset: int = -(2**62)  # of the newest low loss
-    #: The repetition that is reported in an event of its own.
+    #: The repetition that is reported in an event of its own, and what was known at the newest fork.
     _again: Event | None = None
+    _before: BeforeFork | None = None
     _drop: tuple[Drop, Finding | None, int] | None = None
     #: Whether epochs in the same order, and epochs that make the loss drop, were reported: once a run is enough.
     _noted_order: bool = False
@@ -125,7 +126,7 @@ class RepeatDataDetector(CurveDetector):
         self._watch, self._after = None, []
         if self._by:
             losses = [*self._losses, *(value for _, value in self._block)][-BEFORE_POINTS:]
-            self._watch = before_fork(
+            self._before = self._watch = before_fork(
                 mark.step, mark.text, mark.data, losses, self._metric, self.context, left=WATCH_POINTS
             )
         self._drops.forget()
@@ -214,7 +215,10 @@ class RepeatDataDetector(CurveDetector):
             self._losses = [*self._losses, *losses][-BEFORE_POINTS:]
         self._block = []
         change, order = self._order.add(self.past, first, losses, step), self._order.current
-        if change is None or order is None:
+        if order is None:
+            return []
+        if change is None:
+            self._await_new_data(order, losses, step)
             return []
         return self._begin(order, step) if change == "begins" else self._end(order, step)
 
@@ -222,7 +226,7 @@ class RepeatDataDetector(CurveDetector):
         """Report an order that repeats: with a low loss where there is one, epochs once a run."""
         if not self._by or order.known:
             return []
-        resumed = self._resumed(order.onset)
+        resumed = self._resumed(order)
         reach = RESUME_POINTS * self.context.interval
         if self._low is not None or (resumed is not None and abs(order.onset - self._low_onset) <= reach):
             if self._low is None:
@@ -232,19 +236,39 @@ class RepeatDataDetector(CurveDetector):
         if resumed is None and self._noted_order:
             return []
         self._noted_order = self._noted_order or resumed is None
-        onset = order.onset if resumed is None else resumed
-        self._again = Event(self._metric, onset, step, "info" if resumed is None else "warning")
-        return [self._again_finding(self._again, order, "open", step, None)]
+        if resumed is not None:
+            order.onset, order.earlier = resumed, resumed - order.distance
+        self._again = Event(self._metric, order.onset, step, "info" if resumed is None else "warning")
+        return [self._again_finding(self._again, order, "open", step)]
+
+    def _await_new_data(self, order: Repetition, losses: Sequence[float], step: int) -> None:
+        """Claim the loss around the step at which new data follows: its jump to the true level is of this event."""
+        event, before, after = self._again, self._before, (step - order.fresh_step) / self.context.interval
+        if event is None or before is None or event.severity == "info" or self._others(RECENT):
+            return
+        if -2 * PAST_BLOCK <= after <= REST_POINTS + PAST_BLOCK:
+            over = after > REST_POINTS or median(losses) > before.level + ABOVE_SIGMAS * before.sigma
+            self.claim(event.metric, event.onset, step if over else None)
 
     def _end(self, order: Repetition, step: int) -> list[Finding]:
         event, self._again = self._again, None
-        return [] if event is None else [self._again_finding(event, order, "recovered", step, step)]
+        if event is None:
+            return []
+        if self.context.claimed(event.metric, "") is not None and not self._others(0):
+            self.claim(event.metric, event.onset, step)
+        return [self._again_finding(event, order, "recovered", step)]
 
-    def _resumed(self, onset: int) -> int | None:
-        """Return the first step after the newest resume before ``onset``, None where it is long ago."""
-        reach = RESUME_POINTS * self.context.interval
-        resumes = self.context.excuses_between(round(onset - reach), round(onset + reach / 4))
-        return next((excuse.step for excuse in reversed(resumes) if excuse.kind in ("fork", "gap")), None)
+    def _resumed(self, order: Repetition) -> int | None:
+        """Return the first step after the resume that an order began to repeat at, None where there is none.
+
+        That is one shortly before it, or any after which a loader that starts over would feed just this.
+        """
+        near, first = RESUME_POINTS * self.context.interval, self.past.steps[0]
+        for excuse in reversed(self.context.excuses_between(0, round(order.onset + near / 4))):
+            over = not self.past.dropped and abs(excuse.step - order.distance - first) <= 2 * self.context.interval
+            if excuse.kind in ("fork", "gap") and (over or order.onset - excuse.step <= near):
+                return excuse.step
+        return None
 
     def _epoch(self, drop: Drop | None, step: int) -> list[Finding]:
         """Take what the search for drops found: the third of a pattern is reported, those after it are claimed."""
@@ -309,7 +333,7 @@ class RepeatDataDetector(CurveDetector):
             evidence=evidence,
         )  # fmt: skip
 
-    def _again_finding(self, event: Event, order: Repetition, state: State, now_step: int, back: int | None) -> Finding:
+    def _again_finding(self, event: Event, order: Repetition, state: State, now_step: int) -> Finding:
         text = (
             f"The batches since about step {order.onset} are those that came {order.lag} logged points earlier, since"
         )
@@ -322,7 +346,11 @@ class RepeatDataDetector(CurveDetector):
         else:
             text += " It began at a resume: does the loader start over? The loss is lower than the model deserves until"
             text += f" new data comes, at about step {order.fresh_step}: a rise there is no spike."
-        text += f" It ended before step {back}." if back is not None else ""
+        back = now_step if state == "recovered" else None
+        if back is not None and back < order.fresh_step:
+            text += f" It is no longer recognised since about step {back}."
+        elif back is not None:
+            text += f" It ended before step {back}."
         evidence = {**_facts(order), "score_unit": "correlation", "points": order.points, "recovered_at": back}
         title = f"Known data is fed again since step {event.onset}"
         return self.finding(

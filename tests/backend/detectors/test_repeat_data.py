@@ -11,6 +11,7 @@ from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.engine.base import Finding, Mark, Row
 from stabilitybackend.detectors.engine.context import Claim
 from stabilitybackend.detectors.repeat_data import RepeatDataDetector
+from stabilitybackend.detectors.spike.detector import SpikeDetector
 
 FORK = 300
 
@@ -136,6 +137,16 @@ def test_a_repetition_ends_when_new_data_comes() -> None:
     first, last = _found([*_repeated(900, 300), *_noise(200, seed=3)], _resumed(900))
     assert (first.state, last.state) == ("open", "recovered")
     assert last.recovered_step == pytest.approx(1_200 + 48, abs=32)
+
+
+def test_the_rise_when_new_data_follows_a_repetition_is_no_spike() -> None:
+    known = [0.9 * loss for loss in _repeated(400, 400)[400:]]
+    new = [loss + (0.9 if at < 6 else 0.0) for at, loss in enumerate(_noise(300, seed=3))]
+    losses, spike = [*_repeated(400, 0), *known, *new], {"spike": SpikeDetector}
+    alone = _found(losses, _resumed(400), DetectorBank(spike))
+    both = _found(losses, _resumed(400), DetectorBank({**spike, "repeat_data": RepeatDataDetector}))
+    assert [(f.kind, f.onset_step) for f in alone if f.severity == "warning"] == [("spike", 800)]
+    assert {(f.kind, f.onset_step) for f in both if f.severity != "info"} == {("repeat_data", 400)}
 
 
 def test_what_a_rollback_discarded_is_no_data_that_was_seen() -> None:

@@ -40,9 +40,14 @@ class Repetition:
     lost: int = 0
 
     @property
+    def distance(self) -> int:
+        """How many steps ago the data was met before."""
+        return self.onset - self.earlier
+
+    @property
     def fresh_step(self) -> int:
         """The step at which the repetition has come to its own beginning: new data follows, or it starts over again."""
-        return self.onset + self.onset - self.earlier
+        return self.onset + self.distance
 
 
 class RepeatedOrder(Stateful):
