@@ -22,8 +22,6 @@ LONG_BLOCKS = 8
 #: The onset is the lowest block among so many newest ones, the nearest first: a loss that rose by little long ago
 #: and climbs now has its onset now.
 LOOK_BACK_BLOCKS = (12, 24, WINDOW_BLOCKS)
-#: Nothing before the onset may be lower than it over so many blocks, or over the length of the climb.
-LOWEST_BLOCKS = 12
 #: Blocks that must be known before a climb is believed: 64 points, as a baseline needs.
 MIN_BLOCKS = 8
 #: Short blocks between two searches: the work of one is spread over 16 points.
@@ -32,18 +30,12 @@ LOOK_EVERY_BLOCKS = 2
 #: one counts in part.
 SIGMA_EVERY_BLOCKS = 32
 STALE_PART = 0.7
-#: Of fewer medians than HISTORY_BLOCKS the noise is uncertain, and taken for so much larger.
-FEW_BLOCKS_FACTOR = 1.5
 #: Blocks around the lowest one whose median is the level before the climb.
 LEVEL_BLOCKS_BEFORE = 6
 LEVEL_BLOCKS_AFTER = 2
 #: A climb that this many blocks have kept, by their median, needs only this part of the sigmas.
 SUSTAINED_BLOCKS = 4
 SUSTAINED_PART = 0.75
-#: A climb that went back by more than this part of itself on its way is a wave.
-TAKEN_BACK_PART = 0.5
-#: The climb has begun where this part of it, or a sigma, is behind it for good.
-ONSET_PART = 0.1
 #: A climb must be so many times the largest one that the same curve took back before.
 OVER_EARLIER_CLIMBS = 1.6
 #: A climb must be this part of the fall just before it, or it is the way back from a drop (memorisation within an
@@ -54,15 +46,16 @@ OF_THE_FALL_CRITICAL = 0.6
 #: no more than LONGEST_FALL_BLOCKS count: a loss that fell over thousands of points was learning, that is no wave.
 FALL_LENGTHS = 1.5
 FALL_BLOCKS = 6
-LONGEST_FALL_BLOCKS = 12
-#: Highest less lowest is that much by noise alone, sigmas.
-FALL_NOISE_SIGMAS = 1.0
+LONGEST_FALL_BLOCKS = 20
+#: A fall so many times as large as the climb was learning, and no side of a wave.
+LEARNT_FACTOR = 6.0
 #: A climb must also be this part of the first level of the run: at a loss of 0.01 of 5 a percentage means nothing.
 OF_THE_FIRST_LEVEL = 0.0025
 #: While fewer blocks than HISTORY_BLOCKS lie before the climb it must be larger by this factor: nobody knows yet how
-#: far the curve wanders. On the long scale always by LONG_FACTOR: data and schedules bend a curve over many points.
+#: far the curve wanders.
 UNKNOWN_PAST_FACTOR = 2.0
 HISTORY_BLOCKS = 16
+#: A climb that shows on the long scale only must be larger by this factor: data and schedules bend a curve.
 LONG_FACTOR = 1.5
 #: Points that a rise must take, from 20 to 80 % of its way; a quicker one is a level shift or a spike.
 CLIMB_POINTS = 5
@@ -169,14 +162,12 @@ class Climbs:
         """
         if self._blocks % LOOK_EVERY_BLOCKS:
             return None
-        climb = self._search(self._short, values, min_rise, sigmas, 1.0)
+        climb = self._search(self._short, values, min_rise, sigmas)
         if climb is None and self._blocks % LONG_BLOCKS == 0:
-            climb = self._search(self._long, values, min_rise, sigmas, LONG_FACTOR)
+            climb = self._search(self._long, values, min_rise, sigmas)
         return climb
 
-    def _search(
-        self, scale: _Scale, values: Sequence[float], min_rise: float, sigmas: float, factor: float
-    ) -> Climb | None:
+    def _search(self, scale: _Scale, values: Sequence[float], min_rise: float, sigmas: float) -> Climb | None:
         """Return the climb that the newest blocks of one scale are in, None when there is none."""
         medians = scale.medians
         count = len(medians)
@@ -185,7 +176,7 @@ class Climbs:
         now = min(medians[-1], medians[-2])
         lowest = min(medians[:-2])
         # The cheap question first: most blocks of a falling or noisy curve are not above all the others by that much.
-        if now - lowest < max(factor * min_rise * abs(lowest), STALE_PART * sigmas * scale.sigma):
+        if now - lowest < max(min_rise * abs(lowest), STALE_PART * sigmas * scale.sigma):
             if self._blocks % SIGMA_EVERY_BLOCKS == 0:
                 scale.sigma = _block_sigma(medians)
             return None
@@ -195,7 +186,7 @@ class Climbs:
             return None
         smooth = smoothed(medians)
         for back in LOOK_BACK_BLOCKS:
-            climb = self._climb_since(scale, smooth, max(0, count - back), min_rise, sigmas, factor)
+            climb = self._climb_since(scale, smooth, max(0, count - back), min_rise, sigmas)
             if climb is not None:
                 blocks = smooth[max(0, bisect_left(scale.steps, climb.onset) - 1) :]
                 return None if self._jumped(blocks, values, climb) else climb
@@ -204,7 +195,7 @@ class Climbs:
         return None
 
     def _climb_since(
-        self, scale: _Scale, smooth: list[float], first: int, min_rise: float, sigmas: float, factor: float
+        self, scale: _Scale, smooth: list[float], first: int, min_rise: float, sigmas: float
     ) -> Climb | None:
         """Return the climb since the lowest block from ``first`` on, None when it is not large enough."""
         medians = scale.medians
@@ -216,13 +207,13 @@ class Climbs:
         if rise <= min_rise * abs(level) or self._within_signed_range(level + rise, scale.steps[at + 1]):
             return None
         sigma = scale.sigma
-        if min(smooth[max(0, at - max(LOWEST_BLOCKS, count - at)) : at + 1]) < smooth[at] - sigma:
+        if min(smooth[max(0, at - (count - at)) : at + 1]) < smooth[at] - sigma:
             return None
         # The climb began where the loss left its level for the last time, which may be long after its lowest block.
-        near = level + max(sigma, ONSET_PART * rise)
-        began = next((i for i in range(count - 3, at, -1) if smooth[i] <= near), at)
-        if began < HISTORY_BLOCKS:
-            factor *= UNKNOWN_PAST_FACTOR
+        began = next((i for i in range(count - 3, at, -1) if smooth[i] <= level + sigma), at)
+        factor = UNKNOWN_PAST_FACTOR if began < HISTORY_BLOCKS else 1.0
+        if scale is self._long:
+            factor *= LONG_FACTOR
         threshold = factor * max(min_rise * abs(level), OF_THE_FIRST_LEVEL * self.first_level)
         if rise <= threshold:
             return None
@@ -235,16 +226,19 @@ class Climbs:
             _largest_climb(smoothed(self._short.before(onset))),
         )
         fall_blocks = max(FALL_BLOCKS, int(FALL_LENGTHS * (count - at)))
-        fall_blocks = min(fall_blocks, LONGEST_FALL_BLOCKS)
+        if scale is self._long:
+            fall_blocks = min(fall_blocks, LONGEST_FALL_BLOCKS)
         fall = max(whole[max(0, at - fall_blocks) : at + 1]) - smooth[at]
-        fall -= FALL_NOISE_SIGMAS * sigma
+        if scale is self._short and fall_blocks > at:
+            # The short scale does not reach back far enough: the long one knows what was before it.
+            older = self._long.before(onset)[-(fall_blocks // LONG_BLOCKS + 1) :]
+            fall = max([fall, *(value - smooth[at] for value in older)])
+        if fall > LEARNT_FACTOR * rise:
+            fall = 0.0
         of_the_fall = OF_THE_FALL_CRITICAL if rise > LARGE_FACTOR * threshold else OF_THE_FALL
         if rise < max(OVER_EARLIER_CLIMBS * earlier, of_the_fall * fall):
             return None
         if newest < sigmas * sigma and newer < SUSTAINED_PART * sigmas * sigma:
-            return None
-        taken_back = _largest_climb([-value for value in smooth[began:]])
-        if taken_back > TAKEN_BACK_PART * rise + FALL_NOISE_SIGMAS * sigma:
             return None
         return Climb(onset, level, sigma, rise, threshold, scale.block_points)
 
@@ -284,5 +278,4 @@ def _largest_climb(smooth: Sequence[float]) -> float:
 def _block_sigma(medians: Sequence[float]) -> float:
     """Return the standard deviation of one median by the differences of neighbours: a slope adds little to it."""
     differences = [b - a for a, b in pairwise(medians)]
-    few = FEW_BLOCKS_FACTOR if len(medians) < HISTORY_BLOCKS else 1.0
-    return max(few * robust_sigma(differences) / math.sqrt(2.0), 1e-4 * abs(medians[-1]), 1e-9)
+    return max(robust_sigma(differences) / math.sqrt(2.0), 1e-4 * abs(medians[-1]), 1e-9)
