@@ -21,14 +21,14 @@ def forgetful(forget: str) -> type:
         begun = 0
 
         def restore(self, path: Path) -> None:
-            seeded, place = torch.get_rng_state(), self.mixture.state_dict()
+            place = self.mixture.state_dict()
             super().restore(path)
             if forget == "optimizer":
                 self.optimizer.state.clear()
             elif forget == "schedule":
                 self.begun = self.step
             elif forget == "rng":
-                torch.set_rng_state(seeded)
+                self.reseed_rng(self.args.seed + 1)  # nothing in this job draws from them after its start
             elif forget == "data":
                 self.mixture.load_state_dict(place)
             elif forget == "step":

@@ -45,10 +45,8 @@ def main() -> None:
     if world > 1:
         dist.init_process_group("gloo")
     torch.manual_seed(1)
-    model: Any = torch.nn.Sequential(
-        torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(32, 1)
-    )
-    model = torch.nn.parallel.DistributedDataParallel(model) if world > 1 else model
+    bare = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(32, 1))
+    model: Any = torch.nn.parallel.DistributedDataParallel(bare) if world > 1 else bare
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50))
     inputs = torch.randn(50_000, 8, generator=torch.Generator().manual_seed(2))
@@ -58,7 +56,7 @@ def main() -> None:
     if saved:
         state = torch.load(saved[-1], weights_only=False)
         older = torch.load(saved[0], weights_only=False) if args.forget == "weights" else state
-        model.load_state_dict(older["model"])
+        bare.load_state_dict(older["model"])  # so it fits any number of ranks
         if args.forget != "optimizer":
             optimizer.load_state_dict(state["optimizer"])
         if args.forget != "schedule":
@@ -83,7 +81,7 @@ def main() -> None:
         schedule.step()
         if step % args.save_every == 0 and rank == 0:
             path = args.folder / f"step-{step:06d}.pt"
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
+            state = {"model": bare.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
             torch.save({**state, "schedule": schedule.state_dict(), "step": step, "position": position}, path)
             run.checkpoint(step, path)
     run.finish()

@@ -23,7 +23,7 @@ def drill(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The training command.")],
     resume_args: Annotated[str, typer.Option(help="Added to the command to resume, e.g. --resume-args=--resume.")] = "",
     resume_command: Annotated[str, typer.Option(help="Whole command that resumes. (default: the same command)")] = "",
-    ranks: Annotated[int | None, typer.Option(min=1, help="Resume on so many ranks (torchrun, or {ranks}).")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Resume on so many ranks of torchrun.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Stop at the first checkpoint after so many steps.")] = 20,
     copy: Annotated[bool, typer.Option("--copy", help="Run in copies of the working folder.")] = False,
     here: Annotated[bool, typer.Option("--here", help="The job keeps its checkpoints apart by itself.")] = False,

@@ -183,6 +183,8 @@ def _rate(legs: Legs) -> Check:
 
 
 def _random(legs: Legs) -> Check:
+    if not legs.same_world:
+        return Check("random numbers", None, "another number of ranks draws other amounts")
     unsteady: set[str] = set()
     changed: dict[str, int] = {}
     same: set[str] = set()

@@ -12,7 +12,7 @@ from stabilitybackend.errors import WRONG_USE, BadRequest
 
 __all__ = ["Commands", "fill"]
 
-_DIR, _RANKS = "{dir}", "{ranks}"
+_DIR = "{dir}"
 _VARIABLE = "STABILITY_DRILL_DIR"
 #: How torchrun is given its ranks, in one argument or in two.
 _NPROC = re.compile(r"--nproc[-_]per[-_]node(=\d+)?")
@@ -79,18 +79,18 @@ def fill(command: Sequence[str], job_dir: Path) -> list[str]:
 
 
 def _with_ranks(command: list[str], ranks: int) -> list[str]:
-    """Return the command for so many ranks: ``{ranks}`` or torchrun's ``--nproc-per-node`` is set."""
-    found = [part.replace(_RANKS, str(ranks)) for part in command]
-    for at, part in enumerate(found):
+    """Return the command with torchrun's ``--nproc-per-node`` set to so many ranks."""
+    found, given = list(command), False
+    for at, part in enumerate(command):
         match = _NPROC.fullmatch(part)
         if match and match[1]:
-            found[at] = f"{part.partition('=')[0]}={ranks}"
+            found[at], given = f"{part.partition('=')[0]}={ranks}", True
         elif match and at + 1 < len(found):
-            found[at + 1] = str(ranks)
-    if found == command:
+            found[at + 1], given = str(ranks), True
+    if not given:
         raise BadRequest(
             "--ranks: the command says nowhere on how many ranks it runs",
-            hint="write {ranks} in the command or give torchrun's --nproc-per-node; or give --resume-command",
+            hint="give torchrun's --nproc-per-node in the command, or the whole --resume-command",
             code=WRONG_USE,
         )
     return found

@@ -90,7 +90,7 @@ class _Hooks:
         _after(torch.amp.GradScaler, "__init__", kept(recorder.scalers))
         # The package hides the module of this name behind the class.
         steps = sys.modules["torch.optim.optimizer"]
-        steps.register_optimizer_step_pre_hook(guarded(lambda one, *_, **__: recorder.before_step(one)))
+        steps.register_optimizer_step_pre_hook(_before_steps(guarded(recorder.before_step)))
         steps.register_optimizer_step_post_hook(guarded(lambda one, *_, **__: recorder.after_step(one)))
         _before(torch.Tensor, "backward", guarded(lambda loss, *_, **__: recorder.took_loss(loss)))
         _around_calls(torch, guarded(recorder.took_batch))
@@ -159,6 +159,33 @@ def _before(owner: Any, name: str, first: Callable[..., None]) -> None:
         return after(*args, **named)
 
     setattr(owner, name, call)
+
+
+def _before_steps(before: Callable[..., None]) -> Callable[..., Any]:
+    """Return the hook that calls ``before`` when the gradients are there: with a closure that is after its first call.
+
+    Lightning gives every optimizer a closure that runs forward and backward.
+    """
+
+    def hook(optimizer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        closure = args[1] if len(args) > 1 else named.get("closure")
+        if not callable(closure):
+            before(optimizer)
+            return None
+        calls: list[None] = []
+
+        def watched(*given: Any, **by_name: Any) -> Any:
+            result = closure(*given, **by_name)
+            if not calls:
+                calls.append(None)
+                before(optimizer)
+            return result
+
+        if len(args) > 1:
+            return (args[0], watched, *args[2:]), named
+        return args, {**named, "closure": watched}
+
+    return hook
 
 
 def _around_calls(torch: Any, took: Callable[..., None]) -> None:

@@ -113,6 +113,7 @@ class Recorder:
         self._rounds += 1
         self._write({**self._round, **self._state()})
         self._round = None
+        self._rows, self._losses = [], []  # of further calls of a closure
         if not self._named:
             self._named = True
             self._write({"kind": "names", "params": self._names()})
