@@ -117,7 +117,8 @@ def server(batches: int) -> dict[str, float]:
         "us a step, rows": took["rows"],
         "us a step, rows and batches": took["rows and batches"],
         "MiB of ids in memory, a million batches": fold.ids.nbytes() / batches * 1e6 / 2**20,
-        "MiB of the snapshot, a million batches": len(pack(fold)) / batches * 1e6 / 2**20,
+        "MiB of ids in a snapshot, a million batches": len(pack(fold.ids)) / batches * 1e6 / 2**20,
+        "MiB of samples in a snapshot, any run": len(pack(fold.samples)) / 2**20,
         "bytes of an event": len(json.dumps(event_data(taken(list(range(ROWS)))))),
     }
 
