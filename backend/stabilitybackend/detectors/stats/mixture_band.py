@@ -15,7 +15,7 @@ from itertools import pairwise
 __all__ = ["band", "excess", "limit", "sample_size"]
 
 #: Blocks that are joined to see how much longer stretches vary: where documents or shards span blocks it is more.
-JOINED = (1, 2, 4, 8)
+JOINED = (1, 2, 4, 8, 16)
 #: Differences of neighbouring blocks from which a spread is measured at all.
 MIN_DIFFERENCES = 8
 #: Most independent draws that a block counts as: a strict sampler's rounding alone varies by this little.

@@ -11,8 +11,8 @@ __all__ = ["BLOCK_ROWS", "Block", "Taken"]
 BLOCK_ROWS = 8
 #: Blocks that are kept one by one; beyond it the older half is joined in pairs, so an old onset is less exact.
 MAX_BLOCKS = 256
-#: Newest blocks that the spread is measured over, 512 rows.
-SPREAD_BLOCKS = 64
+#: Newest blocks that the spread is measured over, 2,048 rows: 15 differences of stretches of 128 rows.
+SPREAD_BLOCKS = 256
 
 
 @dataclass(slots=True)
