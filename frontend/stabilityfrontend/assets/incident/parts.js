@@ -169,7 +169,7 @@ function verdictParts(page) {
     ],
     ["Metric", detector ? asText(incident.metric) : ""],
     ["Data set", asText(incident.dataset)],
-    ["Train", trainLine(incident, page.alike, page.id)],
+    ["Train", trainLine(incident, page.alike || [], page.id)],
   ]);
   const words = verdict && verdict.text ? verdict.text : asText(incident.text);
   const more =
@@ -249,7 +249,7 @@ export function drawIncidentTop(page) {
     byId("incident-verdict"),
     [
       incident,
-      trainLength(page.alike.filter((one) => one.train === incident.train)),
+      trainLength((page.alike || []).filter((one) => one.train === incident.train)),
       page.agents.map((agent) => asRecord(asRecord(agent).agent_state).blind),
     ],
     () => verdictParts(page),
