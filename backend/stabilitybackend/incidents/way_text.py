@@ -37,6 +37,11 @@ def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "") -
         sentences.append(
             f"One advice for this run, led by the {kind_of(way.lead.kind).short} at step {way.lead.onset_step}."
         )
+    if way.again is not None:
+        sentences.append(
+            f"The rollback to step {way.again} did not cure it: look for a cause in the program (optimizer, schedule, "
+            "data order) first, for going further back helps only where the checkpoint was ill."
+        )
     sentences += [_schedule(way), _FIX.get(way.fix_first, ""), own]
     if way.fix_first == "change":
         sentences.append(f"Find out what changed at step {way.lead.onset_step}. If nothing was meant to:")
@@ -101,8 +106,6 @@ def _way_back(way: Way, back: Target) -> str:
         text += ". No batches are left out: the data are not the cause."
     if way.lr_scale is not None:
         text += f" Go on with the learning rate times {way.lr_scale:g}: {LR_RELATIVE}."
-    if way.again is not None:
-        text += f" The rollback to step {way.again} did not cure it: this one goes further back if it can."
     return f"{text} {back.lost} steps are trained again."
 
 
