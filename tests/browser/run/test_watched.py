@@ -12,6 +12,7 @@ from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.ports import free_port
 from support.processes import Server
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -57,4 +58,4 @@ def test_panels_and_strip_show_a_role_under_the_name_that_the_run_has(server: Se
     page = open_page(f"{server.url}/runs/r")
     page.wait_for_selector("#panel-grad:visible")
     page.wait_for_selector("#legend-ratio:has-text('mix/web')")
-    page.wait_for_function("document.querySelector('#kpi-grad .kpi-value').textContent !== '–'")
+    wait_until(lambda: page.inner_text("#kpi-grad .kpi-value") != "–", 20, "the strip has the gradient norm")
