@@ -133,8 +133,10 @@ class Evidence(Stateful):
             back = finding.onset_step - (main[0][0] if main else 0)
             series = _series(store, fold, finding, rank, interval, back, names)
             band = _band(store, fold, finding, own, interval)
+            # What began within an earlier illness did not begin before it: the loss was no longer as low as ever.
+            earlier = [one.onset_step for one in incidents.spoiling() if one.onset_step < finding.onset_step]
             if band is not None:
-                more["onset_band"] = band
+                more["onset_band"] = [max(band[0], *earlier), band[1]] if earlier else band
             if not kind_of(finding.kind).of_machine:
                 by_rate = incidents.rate_was_off(finding.onset_step, interval)
                 dataset = _attributed(finding, names.known_as(finding.metric), series, more, all_alike=by_rate)
