@@ -217,7 +217,8 @@ def _band(store: RunStore, fold: LineageFold, finding: Finding, rank: int, inter
         return None
     before = _read(store, fold, finding.metric, rank, max(0, onset - int(BAND_POINTS * interval)), onset - 1)
     since = _read(store, fold, finding.metric, rank, onset, min(seen, onset + MAX_SPAN_STEPS))
-    return onset_band(before, since, onset, seen)
+    level, sigma = finding.evidence.get("level_before"), finding.evidence.get("sigma")
+    return onset_band(before, since, onset, seen, (level, sigma) if level is not None and sigma else None)
 
 
 # --- the window ----------------------------------------------------------------------------------------------------

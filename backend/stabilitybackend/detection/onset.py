@@ -24,7 +24,9 @@ LOW_ERRORS = 2.0
 Points = Sequence[tuple[int, float]]
 
 
-def onset_band(before: Points, since: Points, onset_step: int, seen_step: int) -> list[int] | None:
+def onset_band(
+    before: Points, since: Points, onset_step: int, seen_step: int, found: tuple[float, float] | None = None
+) -> list[int] | None:
     """Return the first and the last step at which an incident may have begun, both inclusive; None where it is exact.
 
     It is exact where the first point is already far outside the noise. Otherwise it began after the loss was last as
@@ -35,10 +37,13 @@ def onset_band(before: Points, since: Points, onset_step: int, seen_step: int) -
         before: (step, value) with rising steps, before the onset; BAND_POINTS are enough.
         since: from the onset on, up to where it was seen.
         onset_step, seen_step: of the incident.
+        found: level and robust sigma that the detector measured. It follows a loss that falls steeply, where the spread
+            of the points before is mostly the fall.
     """
     calm = usual((value for _, value in before[-4 * BLOCK_POINTS :]), LOSS_FLOOR)
     first = next((value for _, value in since), math.nan)
-    if calm is None or not math.isfinite(first) or first - calm[0] >= CONFIRMED_SIGMAS * calm[1]:
+    known = [one for one in (calm, found) if one is not None]
+    if calm is None or not math.isfinite(first) or any(first - at >= CONFIRMED_SIGMAS * wide for at, wide in known):
         return None
     late = min(onset_step, _last_low([*before, *since], calm[1], onset_step))
     early = max(0, late - HIDDEN_TIMES * (seen_step - late))

@@ -58,6 +58,7 @@ NEEDED = {
     "GET /api/v1/runs/{run_id}/ledger": "read",
     "GET /api/v1/runs/{run_id}/resumes": "read",
     "GET /api/v1/runs/{run_id}/batches": "read",
+    "GET /api/v1/runs/{run_id}/mixture": "read",
     "GET /api/v1/runs/{run_id}/watched": "read",
     "GET /api/v1/runs/{run_id}/rollback_costs": "read",
     "GET /api/v1/runs/{run_id}/gpus": "read",

@@ -47,3 +47,9 @@ def test_a_band_never_begins_before_the_run() -> None:
     points = curve(20, 1e-4, 120, 3)
     band = onset_band(points[:60], points[60:], 60, 119)
     assert band is None or band[0] >= 0
+
+
+def test_a_jump_out_of_a_loss_that_falls_steeply_has_an_exact_onset_by_what_the_detector_measured() -> None:
+    before = [(i, 3.0 + 7.0 * 0.93**i) for i in range(60)]
+    assert onset_band(before, [(60, 4.0)], 60, 63) is not None
+    assert onset_band(before, [(60, 4.0)], 60, 63, found=(3.1, 0.1)) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with one run of three spikes."""
     with Server(tmp_path_factory.mktemp("detectors") / "data", free_port()) as server:
         steps = range(1, 501)
-        losses = [9.0 if any(at <= s < at + 6 for at in SPIKES) else 2.0 + 0.01 * math.sin(s) for s in steps]
+        noise = random.Random(1)
+        losses = [9.0 if any(at <= s < at + 6 for at in SPIKES) else 2.0 + noise.gauss(0, 0.01) for s in steps]
         log_frames(server.url, Job().rows(steps, {"loss": losses}), run_id="r")
         server.wait_for("/runs/r/incidents", lambda found: len(found["incidents"]) == len(SPIKES), "all are found")
         yield server
