@@ -18,7 +18,7 @@ OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parents[1] / "jobs" / "stuttering_job.py")
 RUN = "r-stutter"
 
-FLAGS = "(stability.page.focus.plot.spec?.labels || []).map((one) => one.words)"
+FLAGS = "(stability.page.focus.plot.spec?.labels || []).map((one) => one.words.split(' ')[0])"
 STEPS = "stability.page.store.effective('loss').flatMap((l) => l.pieces.flatMap((p) => p.steps.slice(p.from, p.to)))"
 
 

@@ -24,7 +24,8 @@ STEPS = [*range(100), *range(50, 151)]
 #: Where the large chart has the fork: its flag and its line, as the server's clock tells it.
 FORK = """() => {
   const spec = window.stability?.page?.focus?.plot.spec;
-  const flag = spec?.axis === window.stability?.CLOCK_AXIS && spec?.labels.find((one) => one.words === "S1");
+  const onClock = spec?.axis === window.stability?.CLOCK_AXIS;
+  const flag = onClock && spec?.labels.find((one) => one.words.split(" ")[0] === "S1");
   return flag ? [flag.x, spec.rules[0].x] : null;
 }"""
 
