@@ -17,6 +17,7 @@ import gc
 import os
 import re
 import shutil
+import signal
 import sys
 import zlib
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -27,6 +28,11 @@ import pytest
 
 # The folder itself, so that tests find `support`; not its parent, where `import backend` would succeed by accident.
 sys.path.insert(0, str(Path(__file__).parent))
+
+# A shell without job control starts what it sends into the background with Ctrl-C ignored, and every process that a
+# test starts would inherit that: a rank that sends itself SIGINT would go on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

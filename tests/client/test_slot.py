@@ -80,6 +80,18 @@ def test_a_slot_reads_whole_while_it_is_written(slot: Slot, tmp_path: Path) -> N
         sys.setswitchinterval(before)
 
 
+def test_a_heartbeat_between_the_two_stores_of_a_step_leaves_the_slot_whole(slot: Slot, tmp_path: Path) -> None:
+    pack = slot._pack_step
+
+    def interrupted(*fields: Any) -> None:
+        pack(*fields)
+        slot.write()
+
+    slot._pack_step = interrupted
+    slot.set_step(5, 2.0)
+    assert (_seen(tmp_path).torn, _seen(tmp_path).step) == (False, 5)
+
+
 def _version(number: int) -> bytes:
     golden = bytearray((GOLDEN / "slot.bin").read_bytes().ljust(SLOT_BYTES, b"\0"))
     golden[8:12] = number.to_bytes(4, "little")

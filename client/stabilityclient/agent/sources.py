@@ -93,9 +93,11 @@ class Source:
     def over(self) -> bool:
         """Whether nothing is to come of a rank: no record, and when its process is dead no report of how it ended.
 
-        One whose files make trouble is not waited for.
+        One whose files make trouble is not waited for, but for one that died in the middle of a write: how it ended is
+        known all the same.
         """
-        return self.final and (self.alive or self.ended is not None or self.trouble is not None)
+        unreadable = self.trouble is not None and not (self.slot is not None and self.slot.torn)
+        return self.final and (self.alive or self.ended is not None or unreadable)
 
     @property
     def unreadable(self) -> str:
@@ -132,10 +134,13 @@ class Source:
         self.alive = self.elsewhere or is_alive(self.info.pid, self.ticks)
         found = read_slot(str(self.folder / "slot"))
         if isinstance(found, SlotView):
-            if self.slot is None or found.beat != self.slot.beat:
+            before, self.slot = self.slot, found
+            if before is None or found.beat != before.beat:
                 self.beat_at = time.monotonic()
-            self.slot = found
-            self.trouble = "the slot's fields are mixed: the process was stopped in a write" if found.torn else None
+            # One that lives may have lost its core in the middle of a write, and ends it when it has one again.
+            stopped = not self.alive or (before is not None and before.torn and found.step == before.step)
+            torn = found.torn and stopped
+            self.trouble = "the slot's fields are mixed: the process was stopped in a write" if torn else None
         else:
             self.trouble = found
         if self.elsewhere:

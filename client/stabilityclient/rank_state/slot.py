@@ -156,10 +156,10 @@ class Slot:
         self.step = step
         self.step_start = now
         self._lock = lock = (self._lock + 1) & 0xFFFFFFFF
-        # The hottest write: only the fields that moved. Both pack calls belong together; another thread that comes in
-        # between (a beat) leaves equal counters of its own, and the fields are whole either way.
+        # The hottest write: only the fields that moved. Another thread may come in between (a beat) and leave a counter
+        # of its own before and after: the newest one is the one to close with.
         self._pack_step(self._map, _BODY_AT, lock, self.beat, step, now)
-        self._pack_lock(self._map, _LOCK_AFTER_AT, lock)
+        self._pack_lock(self._map, _LOCK_AFTER_AT, self._lock)
 
     def show(self, label: bytes, now: float, expect_s: float) -> None:
         """Say that the phase with this label (UTF-8, 64 bytes at most) began at ``now``.

@@ -201,3 +201,22 @@ def test_pending_calls_are_told_only_where_the_main_thread_runs_the_loop(tmp_pat
     thread.join()
     source.observe()
     assert source.main_thread_pending is None
+
+
+def test_a_write_that_is_under_way_is_no_trouble_until_the_process_does_not_end_it(tmp_path: Path) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    home = _rank(tmp_path, process.pid)
+    slot = Slot(str(home / "slot"), pid=process.pid, rank=0, world_size=1, started=1.0)
+    slot._pack_lock = lambda *_: None  # killed, or without a core, between the two stores of a step
+    slot.set_step(7, 2.0)
+    source = _only(tmp_path)
+    troubles = []
+    for _ in range(2):
+        source.observe()
+        troubles.append(source.trouble)
+    process.kill()
+    process.wait()
+    source.observe()
+    assert [trouble is None for trouble in troubles] == [True, False]
+    assert (source.alive, source.trouble is not None) == (False, True)
+    assert not source.over  # how it ended is still to be reported
