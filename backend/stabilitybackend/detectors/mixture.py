@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
 from .stats.levels import LARGEST
-from .stats.mixture_band import band, excess, limit, sample_size
+from .stats.mixture_band import Spread, band, excess, limit
 from .stats.mixture_blocks import BLOCK_ROWS, Block, Taken
 
 #: Prefix of what the judge gives: ``mixture.tokens/<data set>``, what a row took of it.
@@ -19,8 +20,8 @@ RATIO = "ratio"
 #: Nats that an excess has to have, beside the logarithm of the number of data sets: chance goes there once in half a
 #: million looks; each block is a look at some ten windows, so that is once in 400,000 rows.
 NATS = math.log(5e5)
-#: Windows are of so many blocks and twice, four times ... as many; two blocks outside are no chance and no hiccup.
-LEAST_BLOCKS = 2
+#: Two blocks outside are no chance and no hiccup: windows are of so many rows at least.
+LEAST_ROWS = 2 * BLOCK_ROWS
 #: Over when so many of the newest blocks together keep less than half of the deviation.
 BACK_BLOCKS = 4
 BACK_PART = 0.5
@@ -42,7 +43,9 @@ class _Off(Event):
     declared: float
     realised: float
     above: bool
-    said_rows: int = 0
+    #: What was taken since the onset, and how many rows that was when it was reported.
+    since: Block
+    reported_rows: int
 
 
 @dataclass(slots=True)
@@ -76,11 +79,11 @@ class ShownShare:
 class MixtureDetector(Detector):
     """Opens one incident when data sets are taken in other shares than the job declared (``run.mixture()``).
 
-    Idea: rows are summed in blocks of 8. At each block the newest 2, 4, 8 ... blocks and all since the declaration or
-    the last resume are compared with the declared shares. Outside is what independent draws, as many as make the run's
-    own blocks vary as they do, would give once in half a million looks. The incident names the set that is furthest
-    off, declared and realised, since which step, how many tokens or samples too many or too few, and the resume that it
-    began at. A later declaration is a new target from its step on.
+    Idea: rows are summed in blocks of 8. The newest 2, 4, 8 ... blocks since the declaration or the last resume,
+    each window once in half of its length, are compared with the declared shares. Outside is what independent
+    draws, as many as make the run's own blocks vary as they do, would give once in half a million looks. The
+    incident names the set that is furthest off, declared and realised, since which step, how many tokens or samples
+    too many or too few, and the resume that it began at. A later declaration is a new target from its step on.
 
     Args:
         min_off: smallest deviation, as a fraction of the declared share or of the rest, whichever is smaller.
@@ -141,26 +144,31 @@ class MixtureDetector(Detector):
         watch = self._watches[unit] = _Watch(unit, shares, mark.step)
         if before is None:
             return []
-        watch.taken.shares, watch.measure = before.taken.shares, before.measure
+        watch.taken.spreads, watch.measure = before.taken.spreads, before.measure
         return self._end(before, "resolved", mark.step, None) if before.off is not None else []
 
     def update(self, point: Point) -> list[Finding]:
         step, metric, value, _, _ = point
-        measure, _, dataset = metric.removeprefix(TAKEN).partition("/")
+        measure, dataset = _parts(metric)
         found: list[Finding] = []
         for watch in self._watches.values():
-            exact = watch.measure == watch.unit  # what is counted in the declared unit comes before a bare share
-            if measure != watch.unit and (measure != RATIO or watch.unit != self._newest or exact):
+            if not measure == watch.measure == watch.unit and not self._compares(watch, measure):
                 continue
-            if measure != watch.measure:
-                watch.measure, watch.row = measure, {}
-                watch.taken = Taken()
             if step != watch.row_step:
                 found += self._row(watch)
                 watch.row, watch.row_step = {}, step
             if len(watch.row) < MAX_DATASETS:
                 watch.row[dataset] = value if 0 <= value < LARGEST else math.nan
         return found
+
+    def _compares(self, watch: _Watch, measure: str) -> bool:
+        """Return whether a measure is what a declaration is compared with, and begin anew where it is another one."""
+        exact = watch.measure == watch.unit  # what is counted in the declared unit comes before a bare share
+        if measure != watch.unit and (measure != RATIO or watch.unit != self._newest or exact):
+            return False
+        if measure != watch.measure:
+            watch.measure, watch.row, watch.taken = measure, {}, Taken()
+        return True
 
     def _row(self, watch: _Watch) -> list[Finding]:
         """Take the row that is complete now."""
@@ -169,7 +177,7 @@ class MixtureDetector(Detector):
         if watch.row_step < watch.step or not 0 < total < LARGEST or watch.shares.keys().isdisjoint(row):
             return []
         self.context.mixture = True
-        if not watch.taken.row(watch.row_step, row) or not self.settings["sensitivity"]:
+        if not watch.taken.row(watch.row_step, row, total) or not self.settings["sensitivity"]:
             return []
         return self._follow(watch, watch.off) if watch.off is not None else self._judge(watch)
 
@@ -177,37 +185,34 @@ class MixtureDetector(Detector):
 
     def _datasets(self, watch: _Watch) -> dict[str, float]:
         """Return the declared share of each set that was declared or taken."""
-        return {**dict.fromkeys(watch.taken.shares, 0.0), **watch.shares}
+        return {**dict.fromkeys(watch.taken.spreads, 0.0), **watch.shares}
 
     def _most(self, watch: _Watch, differences: int) -> float:
         return limit(NATS + math.log(max(2, len(watch.shares))), differences) / self.settings["sensitivity"] ** 2
 
     def _judge(self, watch: _Watch) -> list[Finding]:
-        blocks, step = watch.taken.blocks, watch.row_step
+        windows = watch.taken.due()
         worst: tuple[float, str, float] | None = None
         for name, declared in self._datasets(watch).items():
-            draws, differences = sample_size(watch.taken.shares.get(name, ()), declared)
-            if not differences:
-                continue
-            most = self._most(watch, differences)
-            size = LEAST_BLOCKS
-            newest = blocks[-1].share(name)
-            while size <= len(blocks) or size == LEAST_BLOCKS:
-                window = watch.taken.newest(size)
-                beyond = self._beyond(window, name, declared, draws) / most
-                # What is over is no news: the newest block alone is on the same side.
-                if beyond > 1 and (newest - declared) * (window.share(name) - declared) > 0:
-                    worst = max(worst or (0.0, "", 0.0), (beyond, name, window.share(name)))
-                size *= 2
-        return [] if worst is None else self._open(watch, worst[1], worst[2], step)
-
-    def _beyond(self, window: Block, name: str, declared: float, draws: float) -> float:
-        """Return the excess of a window, 0 where it is too short or the deviation too small to matter."""
-        share, rows = window.share(name), window.rows
-        least = self.settings["min_off"] * min(declared, 1 - declared)
-        if rows < LEAST_BLOCKS * BLOCK_ROWS or abs(share - declared) <= least:
-            return 0.0
-        return excess(draws * rows / BLOCK_ROWS, share, declared)
+            least = self.settings["min_off"] * min(declared, 1 - declared)
+            draws = most = -1.0
+            for at in range(1, len(windows)):
+                window = windows[at]
+                share = window.of.get(name, 0.0) / window.total
+                if abs(share - declared) <= least or window.rows < LEAST_ROWS:
+                    continue
+                # What is over is no news: the newest quarter is on the same side.
+                if (windows[max(0, at - 2)].share(name) - declared) * (share - declared) <= 0:
+                    continue
+                if draws < 0:
+                    draws, differences = watch.taken.spreads.get(name, Spread()).sample_size(declared)
+                    if not differences:
+                        break
+                    most = self._most(watch, differences)
+                beyond = excess(draws * window.rows / BLOCK_ROWS, share, declared) / most
+                if beyond > 1:
+                    worst = max(worst or (0.0, "", 0.0), (beyond, name, share))
+        return [] if worst is None else self._open(watch, worst[1], worst[2], watch.row_step)
 
     def _open(self, watch: _Watch, name: str, share: float, step: int) -> list[Finding]:
         declared = self._datasets(watch)[name]
@@ -215,22 +220,21 @@ class MixtureDetector(Detector):
         onset = watch.taken.onset(name, declared, share)
         since = watch.taken.since(onset)
         metric = f"{TAKEN}{watch.measure}/{name}"
-        watch.off = _Off(metric, onset, step, "warning", name, declared, since.share(name), above, since.rows)
+        watch.off = _Off(metric, onset, step, "warning", name, declared, since.share(name), above, since, since.rows)
         self.claim(metric, onset)
         return [self._finding(watch, watch.off, "open", step, None)]
 
     def _follow(self, watch: _Watch, off: _Off) -> list[Finding]:
         """Advance the open event by a block."""
-        newest = watch.taken.newest(BACK_BLOCKS)
-        since = watch.taken.since(off.onset)
-        if since.rows:
-            off.realised = since.share(off.dataset)
+        since, newest = off.since, watch.taken.newest(BACK_BLOCKS)
+        since.join(watch.taken.blocks[-1])
+        off.realised = since.share(off.dataset)
         left = (newest.share(off.dataset) - off.declared) * (1 if off.above else -1)
         if newest.first >= off.onset and left < BACK_PART * abs(off.realised - off.declared):
             return self._end(watch, "recovered", watch.row_step, newest.first)
-        if since.rows < 2 * off.said_rows:
+        if since.rows < 2 * off.reported_rows:
             return []
-        off.said_rows = since.rows
+        off.reported_rows = since.rows
         return [self._finding(watch, off, "open", watch.row_step, None)]
 
     def _end(self, watch: _Watch, state: State, step: int, back: int | None) -> list[Finding]:
@@ -246,8 +250,7 @@ class MixtureDetector(Detector):
     # --- what it says -------------------------------------------------------------------------------------------
 
     def _finding(self, watch: _Watch, off: _Off, state: State, step: int, back: int | None) -> Finding:
-        since = watch.taken.since(off.onset)
-        sets = []
+        since, sets = off.since, []
         for name, declared in self._datasets(watch).items():
             missing = since.of.get(name, 0.0) - declared * since.total
             sets.append((abs(since.share(name) - declared), name, declared, since.share(name), missing))
@@ -302,7 +305,7 @@ class MixtureDetector(Detector):
         newest, whole = taken.newest(SHOWN_BLOCKS), taken.newest(len(taken.blocks))
         shown = []
         for name, declared in self._datasets(watch).items():
-            draws, differences = sample_size(taken.shares.get(name, ()), declared)
+            draws, differences = taken.spreads.get(name, Spread()).sample_size(declared)
             low, high = 0.0, 1.0
             if differences and self.settings["sensitivity"]:
                 low, high = band(draws * newest.rows / BLOCK_ROWS, declared, self._most(watch, differences))
@@ -311,3 +314,10 @@ class MixtureDetector(Detector):
             off = watch.off is not None and watch.off.dataset == name
             shown.append(ShownShare(name, declared, newest.share(name), whole.share(name), low, high, off))
         return shown
+
+
+@lru_cache(maxsize=4_096)
+def _parts(metric: str) -> tuple[str, str]:
+    """Return measure and data set of a metric."""
+    measure, _, dataset = metric.removeprefix(TAKEN).partition("/")
+    return measure, dataset

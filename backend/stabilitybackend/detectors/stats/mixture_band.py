@@ -9,14 +9,16 @@ above a limit (Chernoff's bound on the binomial's tail, which also holds for rar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass, field
 
-__all__ = ["band", "excess", "limit", "sample_size"]
+__all__ = ["Spread", "band", "excess", "limit"]
 
-#: Blocks that are joined to see how much longer stretches vary: where documents or shards span blocks it is more.
-JOINED = (1, 2, 4, 8, 16)
-#: Differences of neighbouring blocks from which a spread is measured at all.
+#: Stretches of 1, 2, 4, 8 and 16 blocks are compared with their neighbours: where documents or shards span blocks,
+#: longer ones vary more.
+STRETCHES = 5
+#: Blocks that the spread is measured over, the newest ones: 15 differences of stretches of 128 rows.
+SPREAD_BLOCKS = 256
+#: Differences of neighbouring stretches from which a spread is measured at all.
 MIN_DIFFERENCES = 8
 #: Most independent draws that a block counts as: a strict sampler's rounding alone varies by this little.
 MOST_DRAWS = 1e9
@@ -24,27 +26,53 @@ MOST_DRAWS = 1e9
 HALVINGS = 40
 
 
-def sample_size(shares: Sequence[float], declared: float) -> tuple[float, int]:
-    """Return the effective sample size of one block, and how many differences it rests on (0: unknown).
+@dataclass(slots=True)
+class Spread:
+    """How the share of one data set varies from block to block, and over longer stretches; a block costs 1 us.
 
-    Args:
-        shares: of a data set in the newest blocks of equal length, oldest first.
-        declared: its declared share, 0 to 1.
+    Differences of neighbours: a level that moved long ago, or is not the declared one, is no noise.
     """
-    shares, spread, known = list(shares), 0.0, 0
-    for joined in JOINED:
-        means = [sum(shares[i : i + joined]) / joined for i in range(0, len(shares) - joined + 1, joined)]
-        steps = [after - before for before, after in pairwise(means)]
-        if len(steps) < MIN_DIFFERENCES:
-            break
-        # Differences of neighbours: a level that moved long ago, or is not the declared one, is no noise.
-        varies = joined * sum(step * step for step in steps) / (2 * len(steps))
-        if varies >= spread:
-            spread, known = varies, len(steps)
-    if not known:
-        return 0.0, 0
-    level = min(max(declared, 1e-6), 1 - 1e-6)
-    return min(MOST_DRAWS, level * (1 - level) / max(spread, 1e-18)), known
+
+    #: For each length of stretches: squared differences of neighbours, the newest ones, and their sum.
+    squares: list[list[float]] = field(default_factory=lambda: [[] for _ in range(STRETCHES)])
+    sums: list[float] = field(default_factory=lambda: [0.0] * STRETCHES)
+    #: The share of the newest whole stretch, and of the half of the next one that is known; None where there is none.
+    newest: list[float | None] = field(default_factory=lambda: [None] * STRETCHES)
+    half: list[float | None] = field(default_factory=lambda: [None] * STRETCHES)
+
+    def add(self, share: float) -> None:
+        """Take the share of a block, 0 to 1."""
+        for length in range(STRETCHES):
+            before, self.newest[length] = self.newest[length], share
+            if before is not None:
+                kept, square = self.squares[length], (share - before) ** 2
+                kept.append(square)
+                self.sums[length] += square
+                if len(kept) >= SPREAD_BLOCKS >> length:
+                    self.sums[length] -= kept.pop(0)
+            half = self.half[length]
+            if half is None:
+                self.half[length] = share
+                return
+            self.half[length], share = None, 0.5 * (half + share)
+
+    def sample_size(self, declared: float) -> tuple[float, int]:
+        """Return the effective sample size of one block, and how many differences it rests on (0: unknown).
+
+        Args:
+            declared: the declared share, 0 to 1.
+        """
+        spread, known = 0.0, 0
+        for length, squares in enumerate(self.squares):
+            if len(squares) < MIN_DIFFERENCES:
+                break
+            varies = (1 << length) * self.sums[length] / (2 * len(squares))
+            if varies >= spread:
+                spread, known = varies, len(squares)
+        if not known:
+            return 0.0, 0
+        level = min(max(declared, 1e-6), 1 - 1e-6)
+        return min(MOST_DRAWS, level * (1 - level) / max(spread, 1e-18)), known
 
 
 def excess(draws: float, share: float, declared: float) -> float:

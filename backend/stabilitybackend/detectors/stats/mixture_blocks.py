@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from .mixture_band import Spread
 
 __all__ = ["BLOCK_ROWS", "Block", "Taken"]
 
@@ -11,8 +13,6 @@ __all__ = ["BLOCK_ROWS", "Block", "Taken"]
 BLOCK_ROWS = 8
 #: Blocks that are kept one by one; beyond it the older half is joined in pairs, so an old onset is less exact.
 MAX_BLOCKS = 256
-#: Newest blocks that the spread is measured over, 2,048 rows: 15 differences of stretches of 128 rows.
-SPREAD_BLOCKS = 256
 
 
 @dataclass(slots=True)
@@ -25,11 +25,24 @@ class Block:
     total: float = 0.0
     of: dict[str, float] = field(default_factory=dict)
 
-    def add(self, other: Block) -> None:
-        """Join the rows of ``other``, which follow."""
-        self.last, self.rows, self.total = other.last, self.rows + other.rows, self.total + other.total
+    def row(self, step: int, of: Mapping[str, float], total: float) -> None:
+        """Take a row."""
+        self.last, self.rows, self.total = step, self.rows + 1, self.total + total
+        mine = self.of
+        for name, taken in of.items():
+            mine[name] = mine.get(name, 0.0) + taken
+
+    def join(self, other: Block) -> None:
+        """Take the rows of ``other``, which are next to these."""
+        self.first, self.last = min(self.first, other.first), max(self.last, other.last)
+        self.rows, self.total = self.rows + other.rows, self.total + other.total
+        mine = self.of
         for name, taken in other.of.items():
-            self.of[name] = self.of.get(name, 0.0) + taken
+            mine[name] = mine.get(name, 0.0) + taken
+
+    def copy(self) -> Block:
+        """Return the same rows, to join others with."""
+        return Block(self.first, self.last, self.rows, self.total, dict(self.of))
 
     def share(self, name: str) -> float:
         """Return the share of a data set, 0 to 1."""
@@ -42,20 +55,24 @@ class Taken:
 
     blocks: list[Block] = field(default_factory=list)
     open: Block | None = None
-    #: Data set -> its shares in the newest blocks, oldest first.
-    shares: dict[str, deque[float]] = field(default_factory=dict)
+    #: Data set -> how its share varies.
+    spreads: dict[str, Spread] = field(default_factory=dict)
 
-    def row(self, step: int, of: dict[str, float]) -> bool:
-        """Take a row; return whether it ended a block."""
-        if self.open is None:
-            self.open = Block(step, step)
-        self.open.add(Block(step, step, 1, sum(of.values()), of))
-        if self.open.rows < BLOCK_ROWS:
+    def row(self, step: int, of: Mapping[str, float], total: float) -> bool:
+        """Take a row and what it took in all; return whether it ended a block."""
+        block = self.open
+        if block is None:
+            block = self.open = Block(step, step)
+        block.row(step, of, total)
+        if block.rows < BLOCK_ROWS:
             return False
-        block, self.open = self.open, None
+        self.open = None
         self.blocks.append(block)
-        for name in {*self.shares, *block.of}:
-            self.shares.setdefault(name, deque(maxlen=SPREAD_BLOCKS)).append(block.share(name))
+        for name in block.of:
+            if name not in self.spreads:
+                self.spreads[name] = Spread()
+        for name, spread in self.spreads.items():
+            spread.add(block.share(name))
         if len(self.blocks) > MAX_BLOCKS:
             self._join()
         return True
@@ -66,18 +83,31 @@ class Taken:
 
     def newest(self, blocks: int) -> Block:
         """Return the newest blocks, or all that there are, as one."""
-        found = Block(self.blocks[-1].first, self.blocks[-1].last)
-        for block in reversed(self.blocks[-blocks:]):
-            found.add(block)
-            found.first, found.last = block.first, self.blocks[-1].last
+        found = self.blocks[-1].copy()
+        for block in self.blocks[-blocks:-1]:
+            found.join(block)
         return found
+
+    def due(self) -> list[Block]:
+        """Return the newest 1, 2, 4 ... blocks as one each, as many as have to be looked at after the newest one.
+
+        A stretch is due once in half of its length: a look at it costs as much as it is long.
+        """
+        sums, known, joined = [self.blocks[-1].copy()], len(self.blocks), 1
+        while 2 * joined <= known and known % joined == 0:
+            found = sums[-1].copy()
+            for block in self.blocks[-2 * joined : -joined]:
+                found.join(block)
+            sums.append(found)
+            joined *= 2
+        return sums
 
     def since(self, step: int) -> Block:
         """Return the blocks that begin at or after ``step`` as one; empty where there is none."""
         found = Block(step, step)
         for block in self.blocks:
             if block.first >= step:
-                found.add(block)
+                found.join(block)
         return found
 
     def onset(self, name: str, declared: float, realised: float) -> int:
@@ -94,6 +124,6 @@ class Taken:
         half = MAX_BLOCKS // 2
         old, joined = self.blocks[:half], []
         for first, second in zip(old[::2], old[1::2], strict=True):
-            first.add(second)
+            first.join(second)
             joined.append(first)
         self.blocks = joined + self.blocks[half:]
