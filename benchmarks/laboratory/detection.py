@@ -198,11 +198,11 @@ def _print(judged: Sequence[Judged], arguments: argparse.Namespace) -> None:
     print(by_kind(judged))
     print()
     print(
-        f"Ours names rightly, of the events that it found: kind {mine.share('kind')}, recovery "
-        f"{mine.share('recovery')}, data set {mine.share('dataset')}, that no one data set is to blame "
-        f"{mine.share('none to blame')}, rank {mine.share('rank')}. {mine.points:,} points, "
-        f"{sum(mine.events.values())} events, {mine.alarms_in_events} alarms on {sum(mine.found.values())} found ones; "
-        f"{mine.told_quietly} of the missed ones are told as info."
+        f"Ours names rightly, of the events that it found: kind {mine.share('kind')} (of the effect, where the cause "
+        f"has a kind of its own: {mine.share('effect')}), recovery {mine.share('recovery')}, data set "
+        f"{mine.share('dataset')}, that no one data set is to blame {mine.share('none to blame')}, rank "
+        f"{mine.share('rank')}. {mine.points:,} points, {sum(mine.events.values())} events, {mine.alarms_in_events} "
+        f"alarms on {sum(mine.found.values())} found ones; {mine.told_quietly} of the missed ones are told as info."
     )
     if arguments.verbose and not arguments.markdown:
         for title, lines in (("missed", mine.missed), ("false", mine.false_alarms), ("wrong", mine.wrong)):

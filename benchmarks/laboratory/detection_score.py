@@ -5,6 +5,10 @@ plateau as long as it lasts. Other alarms until ten points after its end are nei
 are false; those no more than 20 points apart are one. An event of one point is found by anything that is recorded
 there: nobody is to be paged for one odd batch, and nobody is to lose it. Point-adjusted scores, which count a whole
 event as found by any point in it, are not used: they flatter.
+
+A kind is right when it is the effect's, or that of the planted cause: a learning rate that leaves its schedule makes a
+spike, a divergence or a bad resume, and to hear of the rate is more use than to hear of its effect. ``learning_rate``
+is wrong for every other fault. ``effect`` counts the kinds of effects only.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class Alarm:
 @dataclass
 class Score:
     """Counts over logs, by kind where they are dicts. ``delays``: points after the onset. ``right`` and ``asked``
-    hold kind, recovery, dataset, ``none to blame``, rank.
+    hold kind, effect, recovery, dataset, ``none to blame``, rank.
     """
 
     points: int = 0
@@ -141,7 +145,7 @@ def judge(log: Labelled, said: Sequence[Alarm]) -> Score:
             score.told_quietly += quiet
             score.missed.append(f"{log.name}: {event.kind} at {event.onset}{' (told as info only)' * quiet}")
             continue
-        _, best = min(in_time, key=lambda heard: (heard[1].kind != event.kind, heard[0]))
+        _, best = min(in_time, key=lambda heard: (heard[1].kind != event.kind, heard[1].kind != event.cause, heard[0]))
         score.found[event.kind] = score.found.get(event.kind, 0) + 1
         first = min(place for place, _ in in_time)
         score.delays.setdefault(event.kind, []).append(max(0.0, first - log.place(event.onset)))
@@ -199,7 +203,8 @@ def _may_find(alarm: Alarm, event: Event) -> bool:
 
 
 def _grade(score: Score, log: Labelled, event: Event, alarm: Alarm) -> None:
-    answers = [("kind", event.kind, alarm.kind)]
+    named = event.kind if alarm.kind == event.cause else alarm.kind
+    answers = [("kind", event.kind, named), ("effect", event.kind, alarm.kind)]
     if event.recovery is not None and alarm.kind == event.kind:
         answers.append(("recovery", event.recovery, alarm.recovery))
     if event.asks_dataset:
@@ -210,7 +215,7 @@ def _grade(score: Score, log: Labelled, event: Event, alarm: Alarm) -> None:
     for what, expected, said in answers:
         score.asked[what] = score.asked.get(what, 0) + 1
         score.right[what] = score.right.get(what, 0) + (expected == said)
-        if expected != said:
+        if expected != said and what != "effect":
             score.wrong.append(
                 f"{log.name}: {what} of the {event.kind} at {event.onset} is {expected}, was called {said}"
             )

@@ -56,6 +56,7 @@ class Event:
         ignore_until: alarms up to this step belong to its aftermath.
         one_point: what is recorded quietly finds it as well.
         excused: nothing has to find it, and an alarm on it is not false either.
+        cause: kind that names what was done rather than what came of it: as right as ``kind``.
     """
 
     kind: str
@@ -71,6 +72,7 @@ class Event:
     ignore_until: int | None = None
     one_point: bool = False
     excused: bool = False
+    cause: str | None = None
 
     @property
     def first(self) -> int:
@@ -194,6 +196,7 @@ def labels_of(label: dict[str, Any]) -> list[Event]:
                 event["visible_step"],
                 event["ignore_until"],
                 event["kind"] == "spike" and event["points"] == 1,
+                cause=event.get("cause"),
             )
             for event in label["events"]
         ]

@@ -92,6 +92,7 @@ class Injected:
         sought_until: an effect that begins later is that of another fault; None for the end of the run.
         above_before: the loss is above the twin already: the effect is what comes on top.
         one_point: it shows in one logged point.
+        cause: incident kind that names the cause rather than the effect, None where no kind does.
     """
 
     kind: str
@@ -105,6 +106,7 @@ class Injected:
     sought_until: int | None = None
     above_before: bool = False
     one_point: bool = False
+    cause: str | None = None
 
 
 class Fault:

@@ -31,7 +31,7 @@ class LrWindow(DataFault):
         return self.factor if self.now(step) else 1.0
 
     def injected(self) -> list[Injected]:
-        return [Injected("spike", self.first, last_step=self.last)]
+        return [Injected("spike", self.first, last_step=self.last, cause="learning_rate")]
 
 
 class LrBump(LrWindow):
@@ -66,7 +66,7 @@ class LrCreep(DataFault):
         return self.growth ** max(0, step - self.first + 1)
 
     def injected(self) -> list[Injected]:
-        return [Injected("divergence", self.first)]
+        return [Injected("divergence", self.first, cause="learning_rate")]
 
 
 class NegativeDecay(DataFault):
@@ -190,4 +190,4 @@ class NeverLearns(DataFault):
         return batch
 
     def injected(self) -> list[Injected]:
-        return [Injected("plateau", self.first)]
+        return [Injected("plateau", self.first, cause="learning_rate" if self.way == "rate" else None)]

@@ -65,7 +65,7 @@ class LrReset(RestartFault):
         return self.factor if self.restarted else 1.0
 
     def injected(self) -> list[Injected]:
-        return [Injected("resume_artifact", self.first)]
+        return [Injected("resume_artifact", self.first, cause="learning_rate")]
 
 
 class RepeatData(RestartFault):

@@ -36,7 +36,7 @@ class SpikeTrain(LrBump):
     def injected(self) -> list[Injected]:
         ends = [first - 1 for first, _ in self.stretches[1:]] + [None]
         return [
-            Injected("spike", first, last_step=last, sought_until=end)
+            Injected("spike", first, last_step=last, sought_until=end, cause="learning_rate")
             for (first, last), end in zip(self.stretches, ends, strict=True)
         ]
 
@@ -58,7 +58,7 @@ class SpikeAfterKill(LrBump):
 
     def injected(self) -> list[Injected]:
         return [
-            Injected("spike", self.first, last_step=self.last, sought_until=self.noise - 1),
+            Injected("spike", self.first, last_step=self.last, sought_until=self.noise - 1, cause="learning_rate"),
             Injected("spike", self.noise, last_step=self.noise + 5, above_before=True),
         ]
 

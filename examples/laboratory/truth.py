@@ -67,6 +67,7 @@ class Event:
         sigmas: largest effect in sigmas of the healthy noise.
         why: why there is no alarm, or None.
         ignore_until: alarms up to this step belong to its aftermath, None for the usual ten points.
+        cause: incident kind that names the cause, e.g. ``learning_rate``; None where no kind does.
     """
 
     kind: str
@@ -84,6 +85,7 @@ class Event:
     sigmas: float = 0.0
     why: str | None = None
     ignore_until: int | None = None
+    cause: str | None = None
 
 
 def tell_truth(fault: Fault, seed: int, rows: list[LogRow], twin: list[LogRow]) -> dict[str, Any]:
@@ -126,6 +128,7 @@ def _event(injected: Injected, rows: list[LogRow], twin: list[LogRow], interval:
         dataset=injected.dataset,
         rank=injected.rank,
         alarm=injected.alarm,
+        cause=injected.cause,
     )
     if not injected.measured:
         event.why = None if injected.alarm else "known and harmless"

@@ -128,3 +128,12 @@ def test_zclip_learns_from_the_clipped_norm(rules: ModuleType) -> None:
         row["grad_norm"] = 9.0
 
     assert len([step for step in rules.zclip(rows) if step >= 300]) > 20
+
+
+@pytest.mark.parametrize(("cause", "right"), [("learning_rate", 1), (None, 0)])
+def test_a_fault_of_the_rate_may_be_named_by_its_cause(score: ModuleType, cause: str | None, right: int) -> None:
+    log = a_log(score, score.Event("spike", 500, 1000, "slow", cause=cause))
+
+    judged = score.judge(log, [score.Alarm(510, "learning_rate")])
+
+    assert (judged.found, judged.right["kind"], judged.right["effect"]) == ({"spike": 1}, right, 0)
