@@ -217,7 +217,7 @@ class Run(DataCalls, Declarations):
         """
         try:
             self._went_back = step_of(to_step)
-            self._drain_device_values()
+            self._drain_device_values(self._went_back)
             self._lineage.declare(self._went_back, cut(reason, MAX_TEXT_CHARS), changes)
         except Exception as error:
             self._guard.caught("rolled_back()", error)
@@ -275,6 +275,7 @@ class Run(DataCalls, Declarations):
         self._components = self._append = None
         hooks.unwatch(self)
         try:
+            self._forget_batches()
             parts.heartbeat.stop()
             parts.spool.close()
             parts.slot.close()
@@ -311,8 +312,8 @@ class Run(DataCalls, Declarations):
         parts.heartbeat.publish()
         return parts.slot.step if parts.slot.step >= 0 else None
 
-    def _drain_device_values(self) -> None:
-        self._drain_data()
+    def _drain_device_values(self, to_step: int | None = None) -> None:
+        self._drain_data(to_step)
         if self._coercion is not None:
             self._coercion.drain()
 
@@ -342,7 +343,7 @@ class Run(DataCalls, Declarations):
         with self.phase("rollback"):
             rollback, answer = self._restoring.call(command, step)
         try:
-            self._drain_device_values()
+            self._drain_device_values(rollback.to_step)
             self._lineage.follow(rollback)
         except Exception as error:
             self._guard.caught("steps()", error)
@@ -386,7 +387,7 @@ class Run(DataCalls, Declarations):
         if self._components is not None:
             self._components.slot.close()  # in this process only
         self._components = self._append = None
-        self._coercion = self._recorder = None  # their threads stayed in the parent: nothing to wait for
+        self._coercion = self._recorder = self._ring = None  # their threads stayed in the parent: nothing to wait for
         self._outcome = "disabled"
 
 

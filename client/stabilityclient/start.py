@@ -8,7 +8,7 @@ import os
 from stabilityclient.arguments import plain
 from stabilityclient.rank_state.slot import FLAG_FATAL, STATE_RUNNING, Slot, SlotView, read_slot
 from stabilityclient.rank_state.stack_file import StackFile
-from stabilityclient.rollback.boundary import make_mailbox
+from stabilityclient.rollback.command_files import make_mailbox
 from stabilityclient.sidecar import read_json
 from stabilityclient.spool import SpoolWriter
 

@@ -62,6 +62,85 @@ export interface AuditEntry {
 }
 
 /**
+ * What the ranks answered to one order, without the samples.
+ *
+ * Attributes:
+ *     request: id of the command. time: of the first answer, unix seconds.
+ *     first, last: steps that the rings held; null while none is known.
+ *     held: batches that a ring may hold.
+ *     ranks: that answered. failed: rank -> what the job's callable raised.
+ *     seconds: the longest time that a rank was held up.
+ *     batches: by step.
+ */
+export interface BatchAnswer {
+  request: string;
+  time: number;
+  first: number | null;
+  last: number | null;
+  held: number;
+  ranks: number[];
+  failed: Record<string, string>;
+  seconds: number;
+  batches: KeptBatch[];
+}
+
+/**
+ * The newest answers of a run, newest first.
+ *
+ * Attributes:
+ *     ranks: that keep batches now. held: how many each; on_spike: they are asked without anybody's order, too.
+ */
+export interface BatchAnswers {
+  ranks: number[];
+  held: number;
+  on_spike: boolean;
+  answers: BatchAnswer[];
+}
+
+/**
+ * One sample, as the job's own callable explained it; null where it says nothing.
+ *
+ * Attributes:
+ *     loss: of this sample, with the weights that the job took it with.
+ *     text: decoded; a long one is its beginning and its end, with a mark between.
+ *     shape: of what is no text.
+ *     tokens: how many the sample has; repeated: share of them that lies in five in a row that came before in it.
+ *     discarded: the job went back to before its step since.
+ */
+export interface BatchSample {
+  rank: number;
+  step: number;
+  id: string | null;
+  dataset: string | null;
+  loss: number | "-Infinity" | "Infinity" | "NaN" | null;
+  text: string | null;
+  shape: number[] | null;
+  tokens: number | null;
+  repeated: number | null;
+  discarded: boolean;
+}
+
+/**
+ * What the ranks answered to one order.
+ *
+ * Attributes:
+ *     samples: the worst first. left_out: samples that were sent and are not among them.
+ */
+export interface BatchSamples {
+  request: string;
+  time: number;
+  first: number | null;
+  last: number | null;
+  held: number;
+  ranks: number[];
+  failed: Record<string, string>;
+  seconds: number;
+  batches: KeptBatch[];
+  samples: BatchSample[];
+  left_out: number;
+}
+
+/**
  * What the job handed over about its data, and what comes again.
  *
  * Attributes:
@@ -124,7 +203,7 @@ export interface ColdPoints {
 
 /** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.commands.request``. */
 export interface CommandRequest {
-  kind: "rollback" | "restart" | "dump_stacks" | "task";
+  kind: "rollback" | "restart" | "dump_stacks" | "task" | "show_batches";
   /** step of a checkpoint: training goes on from the step after it */
   to_step?: number | null;
   /** factor on what the schedule of the restored checkpoint gives, (0, 10] */
@@ -141,11 +220,15 @@ export interface CommandRequest {
   grace_s?: number | null;
   /** task: its name, as a plug-in of the agents registered it */
   task?: string | null;
+  /** show_batches: the step whose batch is looked at first, then its neighbours */
+  step?: number | null;
+  /** show_batches: the incident that it is about */
+  incident_id?: string | null;
   /** rollback, restart: also go to a checkpoint that was saved inside an open incident */
   accept_inside_incident?: boolean;
   /** why, for the record */
   reason?: string;
-  /** seconds after which nobody may begin with it; rollback 600, restart 60, dump_stacks 15, task 60 if left out */
+  /** seconds after which nobody may begin with it; rollback 600, restart 60, dump_stacks 15, task 60, show_batches 120 if left out */
   expires_s?: number | null;
   /** the same key gives the same command again */
   idempotency_key?: string | null;
@@ -153,7 +236,7 @@ export interface CommandRequest {
 
 /** Newest first. */
 export interface Commands {
-  commands: (Rollback | Restart | StackDump | Task)[];
+  commands: (Rollback | Restart | StackDump | Task | ShowBatches)[];
 }
 
 /**
@@ -589,6 +672,28 @@ export interface Interruptions {
   interruptions: Interruption[];
   table: InterruptionRow[];
   published: Published;
+}
+
+/**
+ * What the ranks together say of one step.
+ *
+ * Attributes:
+ *     ranks: that held its batch. samples: that were looked at; 0 where time ended before.
+ *     loss: mean of the finite losses of samples. worst: the largest. nonfinite: losses that are NaN or infinite.
+ *     repeated: the largest share of repeated tokens.
+ *     whole: every sample was looked at.
+ *     discarded: the job went back to before it since, so the step may be there twice.
+ */
+export interface KeptBatch {
+  step: number;
+  ranks: number;
+  samples: number;
+  loss: number | null;
+  worst: number | null;
+  nonfinite: number;
+  repeated: number | null;
+  whole: boolean;
+  discarded: boolean;
 }
 
 /** What is set for a run, beside all that can be set. */
@@ -1426,6 +1531,43 @@ export interface Shift {
 }
 
 /**
+ * Look at the batches that the job keeps; each rank that keeps some answers for itself (docs/wire.md).
+ *
+ * Attributes:
+ *     incident_id: what it is about. step: the batch that is looked at first.
+ *     samples, text_chars: of the answer of one rank, at most.
+ */
+export interface ShowBatches {
+  kind: "show_batches";
+  command_id: string;
+  run_id: string;
+  to_step: number | null;
+  lr_scale: number | null;
+  seed: number | null;
+  skip_batches: number | null;
+  reason: string;
+  issuer: string;
+  issued: number;
+  expires: number;
+  fence: Fence;
+  state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
+  attempt: number;
+  apply_at_step: number | null;
+  world_size: number;
+  ranks: Record<string, RankState>;
+  history: HistoryEntry[];
+  checkpoint: string | null;
+  segment: number | null;
+  first_step: number | null;
+  idempotency_key: string | null;
+  progress?: Progress;
+  incident_id: string | null;
+  step: number | null;
+  samples: number;
+  text_chars: number;
+}
+
+/**
  * One real event in the life of a run, as it is shown.
  *
  * Attributes:
@@ -1468,7 +1610,7 @@ export interface ShownIncident {
   about: "data" | "gpu" | "model" | "process" | "user";
   alarm: boolean;
   until_step: number | null;
-  actions: ("acknowledge" | "dump_stacks" | "restart" | "roll_back")[];
+  actions: ("acknowledge" | "dump_stacks" | "restart" | "roll_back" | "show_batches")[];
 }
 
 /**
@@ -1847,11 +1989,13 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}": RunWithStoring;
   "DELETE /api/v1/runs/{run_id}": Deleted;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
+  "GET /api/v1/runs/{run_id}/batch_samples": BatchAnswers;
+  "GET /api/v1/runs/{run_id}/batch_samples/{request}": BatchSamples;
   "GET /api/v1/runs/{run_id}/batches": Batches;
   "GET /api/v1/runs/{run_id}/checkpoints": Checkpoints;
-  "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | StackDump | Task;
+  "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | StackDump | Task | ShowBatches;
   "GET /api/v1/runs/{run_id}/commands": Commands;
-  "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | StackDump | Task;
+  "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | StackDump | Task | ShowBatches;
   "POST /api/v1/runs/{run_id}/compact": Storage;
   "GET /api/v1/runs/{run_id}/detectors": ListedRunDetectors;
   "PUT /api/v1/runs/{run_id}/detectors": RunDetectors;

@@ -159,7 +159,7 @@ _GLOO = (
 _TORCH = """
 import json, threading, types
 from stabilityclient.rank_state import heartbeat
-from stabilityclient.rollback.boundary import add_to_mailbox
+from stabilityclient.rollback.command_files import add_to_mailbox
 heartbeat.BEAT_S = 0.02
 def torch(dump):
     inner = types.SimpleNamespace(_dump_fr_trace_json=lambda includeCollectives, onlyActive: dump())

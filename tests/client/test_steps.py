@@ -243,7 +243,7 @@ open(os.path.join(plan["dir"], f"up.{rank}"), "w").close()
 while not os.path.exists(os.path.join(plan["dir"], "go")):
     time.sleep(0.002)
 if rank == plan.get("never_reads"):
-    run._components.boundary._seen = run._components.boundary._mail[:8]
+    run._components.boundary._files.new = lambda: []
 for step in run.steps(0, plan["stop"]):
     seen.append(step)
     run.log(step, {"loss": 1.0})

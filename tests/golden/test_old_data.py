@@ -73,7 +73,8 @@ def _api_paths(server: RunningServer) -> Iterator[str]:
     """Yield each address that the OpenAPI names a GET for, for each run, incident, command and dump that is there."""
     given = {"compare": "?run=job&run=frames&metric=loss", "series": "?metric=loss", "export": "?format=jsonl"}
     for path, methods in server.app.openapi()["paths"].items():
-        if "get" not in methods or "export_id" in path or path.endswith("/audit"):  # for keys of a scope since then
+        since_then = path.endswith("/audit") or "/batch_samples/" in path  # a scope, and orders, that were not there
+        if "get" not in methods or "export_id" in path or since_then:
             continue
         last = path.rsplit("/", 1)[-1]
         for run in ("job", "frames") if "{run_id}" in path else ("",):

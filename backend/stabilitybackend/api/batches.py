@@ -1,4 +1,7 @@
-"""What the job handed over about its data: ``GET /api/v1/runs/{run_id}/batches``. Shapes: docs/api.md."""
+"""What the job handed over about its data, and the batches that it keeps: ``GET .../batches``, ``.../batch_samples``.
+
+Shapes: docs/api.md.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from stabilitybackend.api.access import Reader, Worker
+from stabilitybackend.api.access import Commander, Reader, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.batches.view import Stretch, view_of
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.schema.batches import Batches
+from stabilitybackend.errors import BadRequest, NotFound
+from stabilitybackend.schema.batches import BatchAnswers, Batches, BatchSamples
 
 __all__ = ["router"]
 
@@ -33,6 +36,24 @@ async def batches(
     state = await worker.ready()
     make = view_of(state.batches, state.fold.tree.path(), dict(map(_size, size or ())), pair)
     return await asyncio.to_thread(lambda: answer(make()))
+
+
+@router.get("/batch_samples", responses=answers(BatchAnswers))
+async def batch_answers(reader: Reader, worker: Worker) -> Response:
+    """Which ranks keep their newest batches, and what they answered to the newest orders, newest first."""
+    return answer((await worker.ready()).kept.view())
+
+
+@router.get("/batch_samples/{request}", responses=answers(BatchSamples))
+async def batch_samples(request: str, commander: Commander, worker: Worker) -> Response:
+    """The worst samples of the batches that the ranks kept, as one order was answered: for who may order it."""
+    found = (await worker.ready()).kept.get(request)
+    if found is None:
+        raise NotFound(
+            f"run {worker.run_id} has no samples of {request!r}",
+            hint="list them with GET .../batch_samples; the newest 8 are kept",
+        )
+    return answer(found)
 
 
 def _stretch(text: str) -> Stretch:

@@ -32,7 +32,7 @@ class Commands(msgspec.Struct):
 
 @router.post("/commands", status_code=201, responses=answers(AnyCommand, 201))
 async def issue(body: CommandRequest, commander: Commander, worker: Worker) -> Response:
-    """Issue a rollback, a restart, a dump of every rank's stacks, or a task of your own."""
+    """Issue a rollback, a restart, a dump of every rank's stacks, a look at the kept batches, or a task of your own."""
     issued = await worker.issue(body, command_id=f"c-{secrets.token_hex(8)}", issuer=commander.name)
     return answer(shown(issued), 201)
 

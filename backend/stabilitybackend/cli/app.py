@@ -20,6 +20,7 @@ from rich.markup import escape
 from stabilitybackend import plugins
 from stabilitybackend.cli import archive, keys
 from stabilitybackend.cli.backtest import backtest_command
+from stabilitybackend.cli.batches import show_batches
 from stabilitybackend.cli.detectors import detectors
 from stabilitybackend.cli.doctor import doctor
 from stabilitybackend.cli.drill import drill
@@ -125,6 +126,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan,
     "restart": restart,
     "dump": dump,
+    "batches": show_batches,
     "task": task,
     "detectors": detectors,
     "backtest": backtest_command,

@@ -58,19 +58,20 @@ def list_runs(
         typer.echo(f"the newest {len(runs)} of {total} runs; all: stabilityboard runs --limit 0")
 
 
-def issue(client: ApiClient, run_id: str, request: CommandRequest) -> Command:
-    """Send a command once, also where the call is repeated; say under which id it goes, and return it."""
+def issue(client: ApiClient, run_id: str, request: CommandRequest, *, quiet: bool = False) -> Command:
+    """Send a command once, also where the call is repeated; say under which id it goes unless quiet, and return it."""
     request = replace(request, idempotency_key=uuid.uuid4().hex)
     command = read_command(client.call("POST", f"{run_path(run_id)}/commands", request.given()))
-    typer.echo(f"command {command.command_id}: {command.state}")
+    if not quiet:
+        typer.echo(f"command {command.command_id}: {command.state}")
     return command
 
 
-def follow(client: ApiClient, command: Command, timeout_s: float) -> Command:
-    """Print each new state of the command until it stays in one, and return it."""
+def follow(client: ApiClient, command: Command, timeout_s: float, *, quiet: bool = False) -> Command:
+    """Print each new state of the command unless quiet, until it stays in one; return it."""
     shown, deadline = 0, time.monotonic() + timeout_s
     while True:
-        for entry in command.history[shown:]:
+        for entry in () if quiet else command.history[shown:]:
             who = "" if entry.rank is None else f" rank {entry.rank}"
             at = "" if entry.step is None else f" at step {entry.step}"
             detail = f": {entry.detail}" if entry.detail else ""

@@ -21,6 +21,8 @@ from stabilitybackend.commands.agent_commands import (
     new_task,
     verdict,
 )
+from stabilitybackend.commands.batch_orders import check_batches, conclude, may_ask, new_show_batches, take
+from stabilitybackend.commands.rank_answers import draw_conclusion, why_ignored
 from stabilitybackend.commands.request import JobView, NewCommand, check_fields
 from stabilitybackend.commands.rollback import new_rollback
 from stabilitybackend.errors import Conflict
@@ -34,6 +36,7 @@ from stabilitybackend.schema.commands import (
     CommandRequest,
     RankState,
     Restart,
+    ShowBatches,
     State,
 )
 from stabilitybackend.schema.events import CommandReport
@@ -43,10 +46,6 @@ __all__ = ["MAX_ATTEMPTS", "CommandBook"]
 
 #: Tries to agree on one step boundary before the command fails.
 MAX_ATTEMPTS = 3
-#: A command is ignored when no rank has answered so many steps after its boundary ...
-IGNORED_AFTER_STEPS = 5
-#: ... and so many seconds after it was ordered: an agent that was away for a moment still brings it in time.
-IGNORED_AFTER_S = 20.0
 #: Agents may still answer so long after a command's expiry (and the grace of a restart), seconds.
 ANSWER_S = 5.0
 #: Commands kept per run; the oldest ended ones go first.
@@ -138,6 +137,8 @@ class CommandBook:
             )
         if KINDS[request.kind].by == "agents":
             check_free(request.kind, job, self._commands.values(), now)
+        elif request.kind == "show_batches":
+            check_batches(job, self._commands.values(), now)
         else:
             if job.duplicates:
                 raise Conflict(
@@ -149,6 +150,8 @@ class CommandBook:
             return self._begin(new_dump(new))
         if request.kind == "task":
             return self._begin(new_task(new))
+        if request.kind == "show_batches":
+            return self._begin(new_show_batches(new))
         if request.kind == "rollback":
             rollback = new_rollback(new)
             return self._begin(rollback, ", ".join(rollback.unpromised or ()))
@@ -163,6 +166,12 @@ class CommandBook:
             return []
         request = CommandRequest("dump_stacks", reason=reason)
         return [self._begin(new_dump(NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
+
+    def ask_for_batches(self, request: CommandRequest, command_id: str, job: JobView, now: float) -> list[Command]:
+        """Return the server's own command to look at the batches, nothing when it was issued already or may not be."""
+        if command_id in self._commands or not may_ask(job, self._commands.values(), now):
+            return []
+        return [self._begin(new_show_batches(NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
 
     def _begin(self, command: Command, unpromised: str = "") -> Command:
         by = f"ordered by {command.issuer}"
@@ -227,6 +236,8 @@ class CommandBook:
             return self._on_agent(command, node, reported, detail, time, step)
         if rank is None:
             return []
+        if isinstance(command, ShowBatches):
+            return take(command, rank, step, report, time)
         if (report.attempt or command.attempt) != command.attempt and reported != "acted":
             return []  # about a boundary that was given up
         known = command.ranks.get(str(rank))
@@ -236,7 +247,7 @@ class CommandBook:
             reported, step, time, detail, report.applied if reported == "acted" else None
         )
         command.add_line(reported, time, detail, rank=rank, step=step)
-        self._draw_conclusion(command, reported, time, detail, rank)
+        draw_conclusion(command, reported, time, detail, rank)
         return [command]
 
     def _on_agent(
@@ -279,24 +290,10 @@ class CommandBook:
                 changed.append(command)
         return changed
 
-    def _draw_conclusion(self, command: Command, reported: str, time: float, detail: str, rank: int) -> None:
-        size = command.world_size
-        if reported == "acted":
-            if _count(command, "acted") >= size:
-                command.note("acted", time, f"all {size} ranks rolled back")
-        elif reported == "failed":
-            command.note("failed", time, f"rank {rank}: {detail}")
-        elif command.state not in OPEN_STATES:
-            pass
-        elif reported == "rejected":
-            command.note("rejected", time, f"rank {rank}: {detail}")
-        elif reported == "ready" and _count(command, "ready") >= size:
-            command.note("ready", time, f"all {size} ranks stop at step {command.apply_at_step}")
-
     def retries(self, job: JobView, now: float) -> list[Command]:
         """Return the commands that get a later boundary, or give up after MAX_ATTEMPTS."""
         changed: list[Command] = []
-        for command in self.waiting():
+        for command in self._waiting_for_ranks():
             if not any(rank.state in _RETRY for rank in command.ranks.values()):
                 continue
             if command.attempt >= MAX_ATTEMPTS:
@@ -313,13 +310,8 @@ class CommandBook:
         """Close commands that the job went past without an answer: it does not look for any."""
         changed: list[Command] = []
         for command in self._waiting_for_ranks():
-            past = (job.running_step or 0) - (command.apply_at_step or 0)
-            if not command.ranks and past > IGNORED_AFTER_STEPS and now - command.issued > IGNORED_AFTER_S:
-                text = (
-                    f"the job went past step {command.apply_at_step} without answering: it takes commands "
-                    "only where it steps with run.steps() and has a handler (@run.on_rollback); nothing was rolled back"
-                )
-                changed += _noted(command, "failed", now, text)
+            if why := why_ignored(command, job, now):
+                changed += _noted(command, "failed", now, why)
         return changed
 
     def job_over(self, why: str, now: float) -> list[Command]:
@@ -335,6 +327,8 @@ class CommandBook:
             acted = [rank for rank, reported in command.ranks.items() if reported.state == "acted"]
             what = f"only ranks {', '.join(acted)} had gone back" if acted else "nothing was rolled back"
             changed += _noted(command, "failed", now, f"the job ended before all ranks could act; {what}. {why}")
+        for command in self.waiting():
+            changed += conclude(command, now, f"the job ended. {why}") if isinstance(command, ShowBatches) else []
         return changed
 
     def on_points(self, segment: int, segment_key: str, step: int, time: float) -> list[Command]:
@@ -373,6 +367,8 @@ class CommandBook:
                     changed.append(command)
                 if late and command.state == "failed" and command is self._restart:
                     self._restart = None  # a process that starts now is no doing of an agent that is long gone
+            elif isinstance(command, ShowBatches):
+                changed += conclude(command, now) if now > command.expires + ANSWER_S else []
             elif command.state in OPEN_STATES and now > command.expires:
                 text = f"{len(command.ranks)} of {command.world_size} ranks answered; nothing was rolled back"
                 if command.segment is not None:
@@ -392,8 +388,3 @@ class CommandBook:
 def _noted(command: Command, state: State, time: float, detail: str) -> list[Command]:
     command.note(state, time, detail)
     return [command]
-
-
-def _count(command: Command, state: str) -> int:
-    """Return how many ranks report ``state``."""
-    return sum(rank.state == state for rank in command.ranks.values())

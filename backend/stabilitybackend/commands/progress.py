@@ -18,6 +18,7 @@ from stabilitybackend.schema.commands import (
     NodeState,
     Progress,
     Restart,
+    ShowBatches,
     Stage,
     StageState,
     Task,
@@ -46,7 +47,9 @@ def shown(command: Command) -> Command:
 def progress_of(command: Command) -> Progress:
     """Return how far a command is."""
     trouble = _trouble(command) if command.state in NOT_CARRIED_OUT else ""
-    if isinstance(command, AgentCommand):
+    if isinstance(command, ShowBatches):
+        acted, stages, line = _ranks_at(command, "acted"), list(_answer_stages(command)), _batches_line(command)
+    elif isinstance(command, AgentCommand):
         acted, stages, line = _nodes_at(command, "acted"), list(_node_stages(command)), _agent_line(command)
     else:
         stages = _rank_stages(command)
@@ -136,6 +139,26 @@ def _rank_line(command: Command, stages: list[Stage], trouble: str) -> str:
     here = next((stage.label for stage in stages if stage.state == "active"), "The end")
     again = f" (attempt {command.attempt} of 3)" if command.attempt > 1 else ""
     return f"{what} under way{again}. Waiting for: {here[0].lower()}{here[1:]}."
+
+
+# --- answered by each rank for itself ------------------------------------------------------------------------------
+
+
+def _answer_stages(command: ShowBatches) -> Iterator[Stage]:
+    yield Stage("pending", "Requested", "done", None)
+    for rank, report in list(command.ranks.items())[:_NODES]:
+        label = f"Rank {rank}: {report.detail or report.state}"
+        yield Stage(rank, label, _NODE_STAGES.get(report.state, "active"), max(0.0, report.time - command.issued))
+
+
+def _batches_line(command: ShowBatches) -> str:
+    answered = f"{_ranks_at(command, 'acted')} of {_plural(command.world_size, 'rank')}"
+    if command.state == "done":
+        return f"Batches shown by {answered}."
+    if command.state not in END_STATES:
+        return f"The batches are asked for: {answered} answered. A rank answers with its next step."
+    last = next((entry.detail for entry in reversed(command.history) if entry.detail), "nobody answered in time")
+    return f"No batches: {_sentence(last)}"
 
 
 # --- carried out by agents -----------------------------------------------------------------------------------------

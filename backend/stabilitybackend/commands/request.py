@@ -40,6 +40,7 @@ class JobView:
         starts: node -> when the newest of its ranks' processes started, ns since 1970 by the node's own clock.
         spoiling: the open incidents from whose onset on no checkpoint is good.
         handler: what the job's ranks reported that they can change in a rollback.
+        keepers: ranks that keep their newest batches.
         duplicates: which processes say that they are one rank, in words; empty where each is a rank of its own.
     """
 
@@ -53,6 +54,7 @@ class JobView:
     starts: Mapping[str, int] = field(default_factory=dict)
     spoiling: Sequence[Incident] = ()
     handler: Handlers = field(default_factory=Handlers)
+    keepers: int = 0
     duplicates: str = ""
 
     def boundary(self, attempt: int) -> int | None:
@@ -111,6 +113,7 @@ def check_fields(request: CommandRequest) -> None:
             f"lr_scale is {request.lr_scale}, expected a factor in (0, 10]", hint="0.5 halves the learning rate"
         )
     _check("to_step", request.to_step, 0, 2**53 - 1)
+    _check("step", request.step, 0, 2**53 - 1)
     _check("seed", request.seed, 0, 2**63 - 1)
     _check("skip_batches", request.skip_batches, 0, 10**9)
     _check("expires_s", request.expires_s, 1, kind.max_expires_s)

@@ -8,6 +8,8 @@ from dataclasses import replace
 import msgspec
 
 from stabilitybackend.batches.fold import BatchFold
+from stabilitybackend.batches.kept import EVENTS as KEPT_EVENTS
+from stabilitybackend.batches.kept import KeptBatches
 from stabilitybackend.commands.abilities import Handlers
 from stabilitybackend.commands.commands import CommandBook
 from stabilitybackend.commands.request import JobView
@@ -35,16 +37,18 @@ from stabilitybackend.process.slices import at_once
 from stabilitybackend.resumes.book import ResumeBook
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.advice_turns import turned
+from stabilitybackend.runs.derived.batch_orders import own_orders, with_step
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
 from stabilitybackend.runs.gpu_notes import GpuNotes
+from stabilitybackend.runs.health_reports import take_health
 from stabilitybackend.runs.step_clock import StepClock
 from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
 from stabilitybackend.saving import SavedPart, Unfit, part_of, restore
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
-from stabilitybackend.schema.health import AgentHealth, read_health
+from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.resumes import BY_RESUMES
@@ -53,9 +57,6 @@ from stabilitybackend.stateful import Stateful
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, started_ns
 
 __all__ = ["RunState"]
-
-#: Agents whose last health is kept; the longest silent ones go first.
-MAX_AGENTS = 4_096
 
 
 class RunState:
@@ -86,6 +87,7 @@ class RunState:
         self.judge = Judge(RunStore(), self.fold)
         self._evidence = Evidence()
         self.batches = BatchFold()
+        self.kept = KeptBatches()
         self.resumes = ResumeBook(self.judge, self.batches)
         self._summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
@@ -201,7 +203,9 @@ class RunState:
             names=self.judge.names,
         )  # fmt: skip
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
-        changes.add_incidents(self.incidents.apply(finding, segment=segment, time=time, checkpoints=self._usable()))
+        changed = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self._usable())
+        changes.add_incidents(changed)
+        changes.add_commands(() if self.reconciling else own_orders(self, changed, self._clock()))
 
     def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
         changes.segments = True
@@ -247,6 +251,8 @@ class RunState:
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
             found += self.batches.event(event, self.fold)
+        elif event.type in KEPT_EVENTS:
+            self.kept.take(event)
         elif event.type == "gpu_inventory":
             self.launch_sizes.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
@@ -272,26 +278,7 @@ class RunState:
 
     def on_health(self, health: Health) -> AgentHealth:
         """Take an agent's newest report; return it as people see it."""
-        now = self._clock()
-        agent, left_out = read_health(health)
-        for why in left_out:
-            self.unreadable.field("health", why, health.agent)
-        head = self.fold.tree[self.fold.tree.head]
-        for rank in agent.ranks:
-            # A rank names the segment it is in; one that was inferred here it does not know, there the fold tells.
-            there = (rank.segment_key or "") == head.key or (
-                head.cause == "restart" and self.fold.segment_of(rank.source) == head.id
-            )
-            if there and rank.step is not None and rank.step >= 0:
-                self._step_clock.in_step(rank.step)
-        self.agents[health.agent] = agent
-        while len(self.agents) > MAX_AGENTS:
-            del self.agents[next(iter(self.agents))]
-        self.liveness.observe(agent, now)
-        for rank in agent.ranks:
-            if rank.rank is not None:
-                rank.budget_s = self.liveness.budget_s(rank.rank, rank.source)
-        return self.agent_view(agent)
+        return take_health(self, health, self._clock(), self._step_clock)
 
     def statuses(self) -> RankStatuses:
         """Return what each rank does, as of the last tick."""
@@ -341,6 +328,7 @@ class RunState:
             "lineage": self.fold,
             "evidence": self._evidence,
             "batches": self.batches,
+            "kept": self.kept,
             "resumes": self.resumes,
             "liveness": self.liveness,
             "gpus": self.gpus,
@@ -361,7 +349,7 @@ class RunState:
 
     def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
         """Return the new command."""
-        now = self._clock()
+        now, request = self._clock(), with_step(self, request)
         plan = plan_of(self, now, request) if request.kind == "restart" else None
         return self.commands.issue(request, self.job(), command_id=command_id, issuer=issuer, now=now, plan=plan)
 

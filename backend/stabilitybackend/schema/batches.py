@@ -1,4 +1,7 @@
-"""What a run's job handed over about its data, and what comes again: ``GET /api/v1/runs/{run_id}/batches``."""
+"""What a run's job handed over about its data, and what comes again: ``GET /api/v1/runs/{run_id}/batches``.
+
+And the samples of the batches that it kept, as its ranks answered: ``GET .../batch_samples``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,12 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Batches", "DatasetSamples", "NewSamples", "Overlap", "RepeatWhat", "Repeated"]
+from stabilitybackend.schema.numbers import Number
+
+__all__ = [
+    "BatchAnswer", "BatchAnswers", "BatchSample", "BatchSamples", "Batches", "DatasetSamples", "KeptBatch",
+    "NewSamples", "Overlap", "RepeatWhat", "Repeated",
+]  # fmt: skip
 
 #: ``again``: known batches; ``samples``: known samples in other batches; ``same``: one batch at every step;
 #: ``declared``, ``pass``: another epoch, as the job says, or as the order shows.
@@ -103,3 +111,95 @@ class Batches(msgspec.Struct, frozen=True):
     datasets: list[DatasetSamples]
     new_samples: list[NewSamples]
     overlap: Overlap | None
+
+
+class BatchSample(msgspec.Struct, frozen=True):
+    """One sample, as the job's own callable explained it; null where it says nothing.
+
+    Attributes:
+        loss: of this sample, with the weights that the job took it with.
+        text: decoded; a long one is its beginning and its end, with a mark between.
+        shape: of what is no text.
+        tokens: how many the sample has; repeated: share of them that lies in five in a row that came before in it.
+        discarded: the job went back to before its step since.
+    """
+
+    rank: int
+    step: int
+    id: str | None
+    dataset: str | None
+    loss: Number | None
+    text: str | None
+    shape: list[int] | None
+    tokens: int | None
+    repeated: float | None
+    discarded: bool
+
+
+class KeptBatch(msgspec.Struct, frozen=True):
+    """What the ranks together say of one step.
+
+    Attributes:
+        ranks: that held its batch. samples: that were looked at; 0 where time ended before.
+        loss: mean of the finite losses of samples. worst: the largest. nonfinite: losses that are NaN or infinite.
+        repeated: the largest share of repeated tokens.
+        whole: every sample was looked at.
+        discarded: the job went back to before it since, so the step may be there twice.
+    """
+
+    step: int
+    ranks: int
+    samples: int
+    loss: float | None
+    worst: float | None
+    nonfinite: int
+    repeated: float | None
+    whole: bool
+    discarded: bool
+
+
+class BatchAnswer(msgspec.Struct, frozen=True):
+    """What the ranks answered to one order, without the samples.
+
+    Attributes:
+        request: id of the command. time: of the first answer, unix seconds.
+        first, last: steps that the rings held; null while none is known.
+        held: batches that a ring may hold.
+        ranks: that answered. failed: rank -> what the job's callable raised.
+        seconds: the longest time that a rank was held up.
+        batches: by step.
+    """
+
+    request: str
+    time: float
+    first: int | None
+    last: int | None
+    held: int
+    ranks: list[int]
+    failed: dict[str, str]
+    seconds: float
+    batches: list[KeptBatch]
+
+
+class BatchSamples(BatchAnswer, frozen=True):
+    """What the ranks answered to one order.
+
+    Attributes:
+        samples: the worst first. left_out: samples that were sent and are not among them.
+    """
+
+    samples: list[BatchSample]
+    left_out: int
+
+
+class BatchAnswers(msgspec.Struct, frozen=True):
+    """The newest answers of a run, newest first.
+
+    Attributes:
+        ranks: that keep batches now. held: how many each; on_spike: they are asked without anybody's order, too.
+    """
+
+    ranks: list[int]
+    held: int
+    on_spike: bool
+    answers: list[BatchAnswer]

@@ -16,32 +16,12 @@ from msgspec import UNSET, Struct, UnsetType
 from stabilitybackend.schema.plan import Plan
 
 __all__ = [
-    "END_STATES",
-    "KINDS",
-    "NOT_CARRIED_OUT",
-    "OPEN_STATES",
-    "AgentCommand",
-    "AnyCommand",
-    "Command",
-    "CommandKind",
-    "CommandRequest",
-    "Fence",
-    "HistoryEntry",
-    "Kind",
-    "NodeState",
-    "Progress",
-    "RankState",
-    "Restart",
-    "Rollback",
-    "StackDump",
-    "Stage",
-    "StageState",
-    "State",
-    "Task",
-    "read_command",
-]
+    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "Command", "CommandKind",
+    "CommandRequest", "Fence", "HistoryEntry", "Kind", "NodeState", "Progress", "RankState", "Restart", "Rollback",
+    "ShowBatches", "StackDump", "Stage", "StageState", "State", "Task", "read_command",
+]  # fmt: skip
 
-Kind = Literal["rollback", "restart", "dump_stacks", "task"]
+Kind = Literal["rollback", "restart", "dump_stacks", "task", "show_batches"]
 State = Literal["pending", "delivered", "ready", "acted", "done", "rejected", "failed", "expired"]
 
 #: States in which a command may still be acted on.
@@ -64,7 +44,8 @@ class CommandKind:
     """What a kind of command is.
 
     Args:
-        by: who carries it out. Ranks agree on a step boundary; agents need none, so they reach a job that hangs.
+        by: who carries it out. Ranks agree on a step boundary; agents need none, so they reach a job that hangs; each
+            rank by itself answers at a boundary of its own.
         takes: the fields of a request beside ``reason``, ``expires_s`` and ``idempotency_key``.
         expires_s: nobody may begin with it after so long, seconds, where the request names nothing else.
         max_expires_s: the most that a request may name, seconds.
@@ -73,7 +54,7 @@ class CommandKind:
         beside: it leaves the ranks as they are, so that a rollback or restart need not wait for it.
     """
 
-    by: Literal["ranks", "agents"]
+    by: Literal["ranks", "agents", "each rank"]
     takes: frozenset[str]
     expires_s: float
     max_expires_s: float = MAX_EXPIRES_S
@@ -111,6 +92,10 @@ KINDS: Mapping[Kind, CommandKind] = {
         answered="done",
         unanswered="whether it was done is not known",
         beside=True,
+    ),
+    # A rank reads it with its next batch: a step of a large model takes half a minute.
+    "show_batches": CommandKind(
+        "each rank", frozenset({"incident_id", "step"}), expires_s=120.0, answered="done", beside=True
     ),
 }
 
@@ -150,6 +135,12 @@ class CommandRequest:
     )
     task: str | None = field(
         default=None, metadata=_described("task: its name, as a plug-in of the agents registered it", max_length=100)
+    )
+    step: int | None = field(
+        default=None, metadata=_described("show_batches: the step whose batch is looked at first, then its neighbours")
+    )
+    incident_id: str | None = field(
+        default=None, metadata=_described("show_batches: the incident that it is about", max_length=100)
     )
     accept_inside_incident: bool = field(
         default=False,
@@ -347,6 +338,21 @@ class Task(AgentCommand, kw_only=True, tag="task"):
     task: str
 
 
+class ShowBatches(Command, kw_only=True, tag="show_batches"):
+    """Look at the batches that the job keeps; each rank that keeps some answers for itself (docs/wire.md).
+
+    Attributes:
+        incident_id: what it is about. step: the batch that is looked at first.
+        samples, text_chars: of the answer of one rank, at most.
+    """
+
+    kind: ClassVar[Kind] = "show_batches"
+    incident_id: str | None = None
+    step: int | None = None
+    samples: int
+    text_chars: int
+
+
 class Restart(AgentCommand, kw_only=True, tag="restart"):
     """Write the plan (docs/restart.md), then end the ranks of the node.
 
@@ -365,7 +371,7 @@ class Restart(AgentCommand, kw_only=True, tag="restart"):
 
 
 #: What ``kind`` tells apart in JSON.
-AnyCommand = Rollback | Restart | StackDump | Task
+AnyCommand = Rollback | Restart | StackDump | Task | ShowBatches
 
 
 def read_command(data: object) -> Command:

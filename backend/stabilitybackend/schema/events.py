@@ -14,7 +14,10 @@ from msgspec import Meta
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, EventBlock
 
-__all__ = ["EVENTS", "CommandReport", "Finite", "Rank", "Whole", "read_event"]
+__all__ = [
+    "EVENTS", "CommandReport", "Finite", "KeepsBatches", "Rank", "SampleSeen", "SamplesShown", "StepSeen", "Whole",
+    "read_event",
+]  # fmt: skip
 
 #: A number that is one: NaN, the infinities and what no time and no counter can be are no facts.
 Finite = Annotated[float, Meta(ge=-1e18, le=1e18)]
@@ -25,6 +28,7 @@ Rank = Annotated[int, Meta(ge=0, lt=2**31)]
 #: A step to go back to; -1 is before the first one.
 _Step = Annotated[int, Meta(ge=-1, le=MAX_STEP)]
 _Count = Annotated[int, Meta(ge=0, le=MAX_STEP)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
 _Index = Annotated[int, Meta(ge=0, lt=1_024)]
 
 
@@ -72,6 +76,52 @@ class BatchTaken(msgspec.Struct):
     sets: Annotated[list[SamplesKept], Meta(max_length=64)] | None = None
 
 
+class KeepsBatches(msgspec.Struct):
+    """``keeps_batches``: the rank holds its newest ``last`` batches; ``on_spike``: it wants to be asked then."""
+
+    last: Annotated[int, Meta(ge=1, le=MAX_STEP)]
+    on_spike: bool = False
+
+
+class StepSeen(msgspec.Struct):
+    """One batch of ``batch_samples``; nothing but its step is known where time ended before it was looked at."""
+
+    step: Annotated[int, Meta(ge=0, le=MAX_STEP)]
+    time: Finite | None = None
+    samples: _Count = 0
+    loss: Finite | None = None
+    worst: Finite | None = None
+    nonfinite: _Count = 0
+    repeated: _Share | None = None
+    whole: bool = True
+    failed: bool = False
+    discarded: bool = False
+
+
+class SampleSeen(msgspec.Struct):
+    """One sample of ``batch_samples``."""
+
+    step: Annotated[int, Meta(ge=0, le=MAX_STEP)]
+    id: Annotated[str, Meta(max_length=200)] | None = None
+    dataset: Annotated[str, Meta(max_length=200)] | None = None
+    loss: Finite | Literal["NaN", "Infinity", "-Infinity"] | None = None
+    text: Annotated[str, Meta(max_length=4_000)] | None = None
+    shape: Annotated[list[Whole], Meta(max_length=8)] | None = None
+    tokens: _Count | None = None
+    repeated: _Share | None = None
+
+
+class SamplesShown(msgspec.Struct):
+    """``batch_samples``: what a rank's ring holds, and the worst samples in it, on order."""
+
+    command_id: Annotated[str, Meta(max_length=128)]
+    last: Annotated[int, Meta(ge=1, le=MAX_STEP)] = 1
+    steps: Annotated[list[StepSeen], Meta(max_length=256)] = []
+    samples: Annotated[list[SampleSeen], Meta(max_length=256)] = []
+    seconds: Finite = 0.0
+    error: Annotated[str, Meta(max_length=2_000)] = ""
+
+
 class NamesDeclared(msgspec.Struct):
     """``names``: which metric is what: role -> metric, and role -> data set -> metric."""
 
@@ -82,7 +132,7 @@ class NamesDeclared(msgspec.Struct):
 class MixtureDeclared(msgspec.Struct):
     """``mixture``: the shares of the data sets that the job means to take, of tokens or of samples."""
 
-    shares: dict[str, Annotated[float, Meta(ge=0, le=1)]]
+    shares: dict[str, _Share]
     unit: Literal["tokens", "samples"] = "tokens"
 
 
@@ -268,6 +318,8 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "checkpoint": CheckpointNamed,
     "checkpoint_gone": CheckpointNamed,
     "batch": BatchTaken,
+    "keeps_batches": KeepsBatches,
+    "batch_samples": SamplesShown,
     "names": NamesDeclared,
     "mixture": MixtureDeclared,
     "alert": JobAlert,

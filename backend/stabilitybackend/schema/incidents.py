@@ -26,7 +26,7 @@ Severity = Literal["info", "warning", "critical"]
 State = Literal["open", "recovered", "resolved"]
 Action = Literal["roll_back", "wait", "none", "restart", "inspect"]
 Fix = Literal["", "schedule", "mixture", "data position", "resume", "change"]
-IncidentAction = Literal["acknowledge", "roll_back", "restart", "dump_stacks"]
+IncidentAction = Literal["acknowledge", "roll_back", "restart", "dump_stacks", "show_batches"]
 #: Characters shown of what is no incident.
 SHOWN_BYTES = 60
 #: Name in the evidence -> field of ``RolledBack``.
@@ -207,6 +207,7 @@ def _actions(incident: Incident, kind: IncidentKind) -> list[IncidentAction]:
         "roll_back": live and (advised or not kind.of_machine),
         "restart": live and kind.of_machine,
         "dump_stacks": kind.of_machine,
+        "show_batches": not kind.of_machine,
     }
     return [action for action, there in offered.items() if there]
 

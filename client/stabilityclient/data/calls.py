@@ -1,4 +1,4 @@
-"""``run.data`` and ``run.batch``: what a step saw."""
+"""``run.data``, ``run.batch`` and ``run.keep_batch``: what a step saw."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stabilityclient.data.recorder import Recorder
+    from stabilityclient.data.ring import BatchRing, Explain
     from stabilityclient.guard import Guard
+    from stabilityclient.rank_state.phase import Phase
+    from stabilityclient.rollback.handler import Restoring
     from stabilityclient.run_components import RunComponents
 
 __all__ = ["DataCalls"]
@@ -28,6 +31,15 @@ class DataCalls:
     _guard: Guard
     _components: RunComponents | None
     _recorder: Recorder | None = None
+    _ring: BatchRing | None = None
+    _restoring: Restoring
+
+    def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def phase(self, name: str, expect_s: float | None = None) -> Phase:
+        """Return a context manager: inside it this rank is in phase ``name``."""
+        raise NotImplementedError
 
     def batch(self, step: int, fingerprint: object) -> None:
         """Say which data ``step`` saw, e.g. a hash of its sample ids: finds data that is seen twice.
@@ -82,6 +94,63 @@ class DataCalls:
         except Exception as error:
             self._guard.caught("data()", error)
 
+    def keep_batches(self, explain: Explain, *, last: int = 8, on_spike: bool = False) -> None:
+        """Offer that people look at the newest batches; then hand each one to :meth:`keep_batch`.
+
+        What ``explain`` returns is sent to the server and stays there as long as the run: leave out what may not leave
+        the job. It is called only when somebody asks, in the training thread between two steps, for 5 s at most if it
+        is a generator: without random numbers, gradients and collectives, since other ranks may be elsewhere.
+
+        Args:
+            explain: is given a batch as ``keep_batch`` got it and yields for each sample a dict of what is known of
+                it: ``id``, ``dataset``, ``loss``, ``text`` (shown as its first and last 1,000 characters), ``shape``,
+                and ``tokens``, of which only the number and the share that is repeated are sent.
+            last: so many batches are kept alive, 1 to 256.
+            on_spike: also when a spike, a divergence or a loss of NaN is found, without anybody asking.
+        """
+        parts = self._components
+        if parts is None:
+            return
+        try:
+            from stabilityclient.data.ring import EXPLAIN_S, MAX_LAST, BatchRing
+            from stabilityclient.rollback.command_files import CommandFiles
+
+            if not callable(explain):
+                raise RefusedError([f"explain is {explain!r:.80}, expected a function of a batch"])
+            if type(last) is not int or not 1 <= last <= MAX_LAST:
+                raise RefusedError([f"last is {last!r:.80}, expected a number of batches from 1 to {MAX_LAST}"])
+            self._forget_batches()
+            files = CommandFiles(parts.folder)
+            self._ring = BatchRing(
+                explain, last, files, self._event, self._restoring.report,
+                lambda: self.phase("explain_batches", 2 * EXPLAIN_S),
+            )  # fmt: skip
+            parts.boundary.keeps_batches = True
+            self._event("keeps_batches", None, {"last": last, "on_spike": bool(on_spike)})
+        except Exception as error:
+            self._guard.caught("keep_batches()", error)
+
+    def keep_batch(self, step: int, batch: object) -> None:
+        """Keep a batch for :meth:`keep_batches`, a reference and no copy, and answer who asked meanwhile.
+
+        Args:
+            step: that it is for; call it once a step, from the thread that trains.
+            batch: anything: ``explain`` gets it. Best on the CPU, and nothing that is written over by the next step.
+                The losses of its samples may be in it: asked later, they would be those of later weights.
+        """
+        ring = self._ring
+        if ring is None:
+            return
+        try:
+            ring.put(step, batch)
+        except Exception as error:
+            self._guard.caught("keep_batch()", error)
+
+    def _forget_batches(self) -> None:
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
+
     def _recorder_of(self) -> Recorder:
         if self._recorder is None:
             from stabilityclient.data.recorder import Recorder
@@ -96,6 +165,9 @@ class DataCalls:
         if parts is not None:
             parts.spool.append_event("batch", step, when, data)
 
-    def _drain_data(self) -> None:
+    def _drain_data(self, to_step: int | None = None) -> None:
+        """Wait for what is not hashed yet; the job goes back to ``to_step``, or ends (None)."""
         if self._recorder is not None:
             self._recorder.drain(DATA_WAIT_S)
+        if self._ring is not None and to_step is not None:
+            self._ring.went_back(to_step)

@@ -14,7 +14,7 @@ import time
 
 from stabilityclient.rank_state.flight_recorder import has_group, read_recorder
 from stabilityclient.rank_state.slot import FLAG_RECORDER
-from stabilityclient.rollback.boundary import MAILBOX_BYTES, map_counter
+from stabilityclient.rollback.command_files import MAILBOX_BYTES, map_counter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

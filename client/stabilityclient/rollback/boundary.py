@@ -6,15 +6,13 @@ decides is in ``decision.py``, how ranks agree in ``arbiter.py``.
 
 from __future__ import annotations
 
-import mmap
 import os
-import struct
 import time
 
 from stabilityclient.errors import NotReadyError
 from stabilityclient.rollback.arbiter import ABORT, COMMIT, settle
-from stabilityclient.rollback.decision import ENDED_STATES, Situation, judge
-from stabilityclient.sidecar import read_json
+from stabilityclient.rollback.command_files import CommandFiles
+from stabilityclient.rollback.decision import SHOW_BATCHES, Situation, judge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,41 +22,7 @@ if TYPE_CHECKING:
     from stabilityclient.identity import RankIdentity
     from stabilityclient.rollback.arbiter import Arbiter
 
-__all__ = ["MAILBOX_BYTES", "Boundary", "add_to_mailbox", "make_mailbox", "map_counter"]
-
-MAILBOX_BYTES = 8
-#: Commands whose newest answered attempt is remembered; the server keeps 2,000 a run and one rollback at a time.
-MAX_REMEMBERED = 4000
-
-_U64 = struct.Struct("<Q")
-
-
-def make_mailbox(path: str) -> None:
-    """Make the counter file if it is not there; all ranks and the agent may try at once."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        if os.fstat(fd).st_size < MAILBOX_BYTES:
-            os.posix_fallocate(fd, 0, MAILBOX_BYTES)
-    finally:
-        os.close(fd)
-
-
-def add_to_mailbox(path: str) -> None:
-    """Add 1 to the counter: a command file changed. One writer: the agent of the node."""
-    make_mailbox(path)
-    with open(path, "r+b") as file, mmap.mmap(file.fileno(), MAILBOX_BYTES) as mail:
-        _U64.pack_into(mail, 0, _U64.unpack_from(mail)[0] + 1)
-
-
-def map_counter(path: str) -> mmap.mmap:
-    """Return the counter file mapped for reading; it is made if it is not there.
-
-    Raises:
-        OSError: it can't be made or mapped.
-    """
-    make_mailbox(path)
-    with open(path, "rb") as file:
-        return mmap.mmap(file.fileno(), MAILBOX_BYTES, prot=mmap.PROT_READ)
+__all__ = ["Boundary"]
 
 
 class Boundary:
@@ -85,21 +49,19 @@ class Boundary:
         *,
         identity: RankIdentity | None = None,
     ) -> None:
-        self._folder = os.path.join(folder, "commands")
         self._rank = rank
         self._world_size = world_size
         self._arbiter = arbiter
         self._report = report
         self._identity = identity
-        self._mail = map_counter(os.path.join(folder, "mailbox"))
-        self._seen = b""  # unlike any counter: the first boundary reads what lies there already
-        self._files: dict[str, int] = {}
-        self._answered: dict[str, int] = {}
+        self._files = CommandFiles(folder)
         self._ready: dict[tuple[str, int], tuple[dict[str, Any], Arbiter]] = {}
         #: Segment of this rank and the unix seconds when it was entered; set by the run.
         self.segment_key = ""
         self.segment_entered = time.time()
         self.has_handler = False
+        #: Whether somebody else of this rank answers orders for batches (``data/ring.py``).
+        self.keeps_batches = False
 
     def check(self, step: int, stop: int | None) -> dict[str, Any] | None:
         """Return the command on which all ranks act before ``step`` begins, None (nearly always) when there is none.
@@ -108,11 +70,11 @@ class Boundary:
             step: the step that would begin now.
             stop: first step that the loop does not run, None for no end.
         """
-        counter = self._mail[:MAILBOX_BYTES]
-        if counter != self._seen:
-            self._seen = counter
-            for command in self._changed():
+        for command in self._files.new():
+            if command.get("kind") != SHOW_BATCHES:
                 self._answer(command, step, stop)
+            elif not self.keeps_batches:
+                self._report(command, "rejected", "this rank keeps no batches (run.keep_batches)", step)
         return self._act(step) if self._ready else None
 
     def doubt(self) -> str:
@@ -143,7 +105,7 @@ class Boundary:
 
     def close(self) -> None:
         """Unmap the mailbox."""
-        self._mail.close()
+        self._files.close()
 
     def _act(self, step: int) -> dict[str, Any] | None:
         for key, (command, arbiter) in list(self._ready.items()):
@@ -172,35 +134,8 @@ class Boundary:
         else:
             self._report(command, "aborted", why, step)
 
-    def _changed(self) -> list[dict[str, Any]]:
-        """Return the open commands whose newest attempt this rank has not answered yet, oldest first."""
-        found = []
-        try:
-            entries = [entry for entry in os.scandir(self._folder) if entry.name.endswith(".json")]
-        except FileNotFoundError:
-            return []
-        for entry in entries:
-            changed = entry.stat().st_mtime_ns
-            if self._files.get(entry.name) == changed:
-                continue
-            self._files[entry.name] = changed
-            command = read_json(entry.path)
-            # The agent writes whole files. What is no command is none of ours, and must not hide the next one.
-            if not isinstance(command.get("command_id"), str) or not isinstance(command.get("attempt", 1), int):
-                continue
-            attempt = command.get("attempt", 1)
-            if command.get("state") in ENDED_STATES or self._answered.get(command["command_id"], 0) >= attempt:
-                continue
-            found.append(command)
-        names = {entry.name for entry in entries}
-        self._files = {name: changed for name, changed in self._files.items() if name in names}
-        return sorted(found, key=lambda command: float(command.get("issued") or 0.0))
-
     def _answer(self, command: dict[str, Any], step: int, stop: int | None) -> None:
         command_id, attempt = str(command["command_id"]), int(command.get("attempt") or 1)
-        if len(self._answered) >= MAX_REMEMBERED:
-            del self._answered[next(iter(self._answered))]
-        self._answered[command_id] = attempt
         doubt = self.doubt()
         situation = Situation(
             boundary=step,

@@ -7,10 +7,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["ENDED_STATES", "INFERRED", "KINDS", "Rollback", "Situation", "checkpoint_path", "judge"]
+__all__ = ["ENDED_STATES", "INFERRED", "KINDS", "SHOW_BATCHES", "Rollback", "Situation", "checkpoint_path", "judge"]
 
 #: Kinds of command that a job can obey. The others are answered with "not supported by this job yet".
 KINDS = frozenset({"rollback", "stop"})
+#: Kind of command that each rank answers for itself, with what its ring of batches holds.
+SHOW_BATCHES = "show_batches"
 #: States of a command that need nobody any more.
 ENDED_STATES = frozenset({"acted", "done", "rejected", "failed", "expired"})
 #: Prefix of the keys that the server gives to segments which it inferred by itself: the ranks do not know them.

@@ -91,6 +91,7 @@ async def test_all_that_can_be_read_of_a_real_run_is_as_declared(server: Running
             job.rows([51, 52]),
             job.event("alert", 52, title="odd", text="look", severity="critical"),
             job.event("stacks", 52, **stacks, stack='Thread 0x1 (most recent call first):\n  File "a", line 1 in b\n'),
+            job.event("batch_samples", 52, command_id="d-1", steps=[{"step": 9}], samples=[{"step": 9}]),
             node.frame(node.xid(0, 48, job.info.started + 10)),
         )
         rank = {"rank": 0, "source": job.info.source, "pid": 7, "step": 52, "phase": "backward", "proc": {"state": "S"}}

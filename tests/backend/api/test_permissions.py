@@ -58,6 +58,8 @@ NEEDED = {
     "GET /api/v1/runs/{run_id}/ledger": "read",
     "GET /api/v1/runs/{run_id}/resumes": "read",
     "GET /api/v1/runs/{run_id}/batches": "read",
+    "GET /api/v1/runs/{run_id}/batch_samples": "read",
+    "GET /api/v1/runs/{run_id}/batch_samples/{request}": "command",
     "GET /api/v1/runs/{run_id}/mixture": "read",
     "GET /api/v1/runs/{run_id}/watched": "read",
     "GET /api/v1/runs/{run_id}/rollback_costs": "read",

@@ -41,10 +41,10 @@ def test_where_an_incident_ended_is_known_as_soon_as_it_can_not_grow(one: Incide
 @pytest.mark.parametrize(
     ("one", "actions"),
     [
-        (incident(), ["acknowledge", "roll_back"]),
-        (incident(acknowledged_by="ada"), ["roll_back"]),
-        (incident(dead=True), ["acknowledge"]),
-        (incident(state="resolved"), []),
+        (incident(), ["acknowledge", "roll_back", "show_batches"]),
+        (incident(acknowledged_by="ada"), ["roll_back", "show_batches"]),
+        (incident(dead=True), ["acknowledge", "show_batches"]),
+        (incident(state="resolved"), ["show_batches"]),
         (incident("hang", suggestion=WAIT), ["acknowledge", "restart", "dump_stacks"]),
         (incident("hang", suggestion=BACK), ["acknowledge", "roll_back", "restart", "dump_stacks"]),
         (incident("hang", state="resolved"), ["dump_stacks"]),

@@ -54,6 +54,7 @@ def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *
         starts=newest_starts(state.agents.values()) if for_command else {},
         spoiling=state.incidents.spoiling(),
         handler=state.handlers,
+        keepers=state.kept.ranks,
         duplicates=state.liveness.duplicates(now),
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stabilityclient.rollback.boundary import add_to_mailbox
+from stabilityclient.rollback.command_files import add_to_mailbox
 from stabilityclient.rollback.decision import ENDED_STATES
 from stabilityclient.sidecar import read_json
 from stabilityclient.start import write_whole

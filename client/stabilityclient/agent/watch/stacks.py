@@ -25,7 +25,7 @@ from stabilityclient.agent.watch.safe_files import read_object, read_part
 from stabilityclient.agent.watch.stack_event import stack_events
 from stabilityclient.agent.watch.visibility_gaps import Gap, grouped
 from stabilityclient.rank_state.probe import MAX_STACK_CHARS
-from stabilityclient.rollback.boundary import add_to_mailbox
+from stabilityclient.rollback.command_files import add_to_mailbox
 
 __all__ = ["StackTaker"]
 

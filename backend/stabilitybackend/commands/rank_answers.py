@@ -1,0 +1,45 @@
+"""What follows from the answers of ranks that agree on one step boundary, and from there being none. Pure."""
+
+from __future__ import annotations
+
+from stabilitybackend.commands.request import JobView
+from stabilitybackend.schema.commands import OPEN_STATES, Command
+
+__all__ = ["draw_conclusion", "why_ignored"]
+
+#: A command is ignored when no rank has answered so many steps after its boundary ...
+IGNORED_AFTER_STEPS = 5
+#: ... and so many seconds after it was ordered: an agent that was away for a moment still brings it in time.
+IGNORED_AFTER_S = 20.0
+
+
+def draw_conclusion(command: Command, reported: str, time: float, detail: str, rank: int) -> None:
+    """Enter what follows for the command from what ``rank`` reported, which its ``ranks`` hold already."""
+    size = command.world_size
+    if reported == "acted":
+        if _count(command, "acted") >= size:
+            command.note("acted", time, f"all {size} ranks rolled back")
+    elif reported == "failed":
+        command.note("failed", time, f"rank {rank}: {detail}")
+    elif command.state not in OPEN_STATES:
+        pass
+    elif reported == "rejected":
+        command.note("rejected", time, f"rank {rank}: {detail}")
+    elif reported == "ready" and _count(command, "ready") >= size:
+        command.note("ready", time, f"all {size} ranks stop at step {command.apply_at_step}")
+
+
+def why_ignored(command: Command, job: JobView, now: float) -> str:
+    """Return why a job does not look for commands that went past this one without an answer, "" where it may answer."""
+    past = (job.running_step or 0) - (command.apply_at_step or 0)
+    if command.ranks or past <= IGNORED_AFTER_STEPS or now - command.issued <= IGNORED_AFTER_S:
+        return ""
+    return (
+        f"the job went past step {command.apply_at_step} without answering: it takes commands "
+        "only where it steps with run.steps() and has a handler (@run.on_rollback); nothing was rolled back"
+    )
+
+
+def _count(command: Command, state: str) -> int:
+    """Return how many ranks report ``state``."""
+    return sum(rank.state == state for rank in command.ranks.values())

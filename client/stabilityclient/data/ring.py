@@ -1,0 +1,176 @@
+"""Keeps the last batches of a rank, and on order has the job's own callable explain them. Nothing is computed before.
+
+What is kept are references: the batches stay in memory as long as the ring holds them. An order is read where the next
+batch is handed in, so the callable runs in the training thread between two steps, bounded in time as far as a generator
+that is asked for one sample after the other can be.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+
+from stabilityclient.arguments import cut_inside, step_of
+from stabilityclient.data.explained import explained, worst_first
+from stabilityclient.rollback.decision import SHOW_BATCHES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+    from stabilityclient.data.explained import ExplainedBatch
+    from stabilityclient.rollback.command_files import CommandFiles
+
+    Explain = Callable[[Any], Iterable[Mapping[str, Any]]]
+
+__all__ = ["EXPLAIN_S", "MAX_LAST", "BatchRing"]
+
+#: Batches that a ring may hold.
+MAX_LAST = 256
+#: Seconds after which no further sample is asked for; the other ranks wait in their collectives meanwhile.
+EXPLAIN_S = 5.0
+#: Samples of one answer and characters of each text, where the order names fewer or none.
+MAX_SAMPLES = 64
+MAX_CHARS = 2_000
+#: Bytes of JSON of one answer: a spool takes 256 KiB.
+ANSWER_BYTES = 128 * 1024
+#: Texts are not cut shorter than this for that, characters; then samples are left out.
+LEAST_CHARS = 100
+
+
+class _Kept:
+    """One batch that is held; ``discarded``: the job went back to before its step since."""
+
+    __slots__ = ("batch", "discarded", "step", "time")
+
+    def __init__(self, step: int, when: float, batch: object) -> None:
+        self.step, self.time, self.batch, self.discarded = step, when, batch, False
+
+
+class BatchRing:
+    """The last batches of one rank.
+
+    Args:
+        explain: the job's callable: batch -> a mapping for each sample (``explained.FIELDS``).
+        last: batches that are held.
+        commands: of this rank. event: logs an event: ``event(kind, step, data)``.
+        report: logs how far a command is: ``report(command, state, detail, step)``.
+        phase: makes what is declared while the callable runs.
+    """
+
+    def __init__(
+        self,
+        explain: Explain,
+        last: int,
+        commands: CommandFiles,
+        event: Callable[[str, int | None, dict[str, Any]], None],
+        report: Callable[[Mapping[str, Any], str, str, int], None],
+        phase: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self._explain = explain
+        self._kept: deque[_Kept] = deque(maxlen=last)
+        self._commands = commands
+        self._event = event
+        self._report = report
+        self._phase = phase
+
+    def put(self, step: int, batch: object) -> None:
+        """Hold a batch, and let go of the oldest one; then answer who asked."""
+        if type(step) is not int or step < 0:
+            step = step_of(step)
+        self._kept.append(_Kept(step, time.time(), batch))
+        for command in self._commands.new():
+            if command.get("kind") == SHOW_BATCHES:
+                self._answer(command, step)
+
+    def went_back(self, to_step: int) -> None:
+        """The job went back: what came after ``to_step`` is on no path any more, but is what went wrong."""
+        for kept in self._kept:
+            kept.discarded |= kept.step > to_step
+
+    def close(self) -> None:
+        """Let go of the batches and of the mailbox."""
+        self._kept.clear()
+        self._commands.close()
+
+    def _answer(self, command: Mapping[str, Any], step: int) -> None:
+        expires = command.get("expires")
+        if expires is not None and time.time() + float(command.get("clock_offset_s") or 0.0) > float(expires):
+            self._report(command, "rejected", "read after it had expired", step)
+            return
+        try:
+            data = self._looked_at(command)
+            self._event("batch_samples", step, data)
+        except Exception as error:  # whatever the order holds: the answer says it, and training goes on
+            self._report(command, "failed", f"{type(error).__name__}: {error}"[:1_000], step)
+            return
+        looked_at = [one["samples"] for one in data["steps"] if "samples" in one]
+        detail = f"{sum(looked_at)} samples of {len(looked_at)} batches in {data['seconds']:.1f} s"
+        if data["error"]:
+            detail += f"; the job's callable raised {data['error']}"
+        self._report(command, "acted" if any(looked_at) or not data["error"] else "failed", detail, step)
+
+    def _looked_at(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data of a ``batch_samples`` event (docs/wire.md)."""
+        keep = _within(command.get("samples"), MAX_SAMPLES)
+        chars = _within(command.get("text_chars"), MAX_CHARS)
+        around = command.get("step")
+        target = around if isinstance(around, int) else self._kept[-1].step
+        # The nearest first: time may end before all were looked at.
+        order = sorted(self._kept, key=lambda kept: (abs(kept.step - target), -kept.time))
+        began = time.monotonic()
+        found: list[tuple[_Kept, ExplainedBatch]] = []
+        with self._phase():
+            for kept in order:
+                if found and time.monotonic() - began >= EXPLAIN_S:
+                    break
+                batch = explained(kept.batch, self._explain, keep=keep, chars=chars, deadline=began + EXPLAIN_S)
+                found.append((kept, batch))
+        facts = {id(kept): batch.facts() for kept, batch in found}
+        data = {
+            "command_id": command["command_id"],
+            "last": self._kept.maxlen,
+            "steps": [_shown(kept, facts.get(id(kept), {})) for kept in self._kept],
+            "samples": _chosen(found, keep),
+            "seconds": round(time.monotonic() - began, 3),
+            "error": next((f"{batch.error} (step {kept.step})" for kept, batch in found if batch.error), ""),
+        }
+        return _fitted(data)
+
+
+def _shown(kept: _Kept, facts: Mapping[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {"step": kept.step, "time": kept.time, **facts}
+    if kept.discarded:
+        shown["discarded"] = True
+    return shown
+
+
+def _within(given: object, most: int) -> int:
+    return min(given, most) if isinstance(given, int) and given > 0 else most
+
+
+def _chosen(found: list[tuple[_Kept, ExplainedBatch]], most: int) -> list[dict[str, Any]]:
+    """Return at most ``most`` samples, the worst of each batch before the second of any, then the worst first."""
+    chosen: list[dict[str, Any]] = []
+    for place in range(most):
+        for kept, batch in found:
+            if place < len(batch.samples) and len(chosen) < most:
+                chosen.append({"step": kept.step, **batch.samples[place]})
+    return worst_first(chosen)
+
+
+def _fitted(data: dict[str, Any]) -> dict[str, Any]:
+    """Cut texts, then leave out the least bad samples, until an answer has at most ANSWER_BYTES."""
+    samples = data["samples"]
+    while samples and len(json.dumps(data)) > ANSWER_BYTES:
+        longest = max(len(sample.get("text", "")) for sample in samples)
+        if longest <= LEAST_CHARS:
+            del samples[-1 - len(samples) // 4 :]
+            continue
+        for sample in samples:
+            if "text" in sample:
+                sample["text"] = cut_inside(sample["text"], max(LEAST_CHARS, longest // 2))
+    return data
