@@ -102,11 +102,13 @@ class RulePass:
     def _executed(self) -> list[Lines]:
         """Return for each log the lines of the backend that judging it executes."""
         file = None if self._cache is None else self._cache / f"{self._digest[:32]}-lines.json"
-        if file is not None and file.exists():
-            return [{name: set(lines) for name, lines in log.items()} for log in json.loads(file.read_text())]
-        lines = list(self._in_forks(_trace, range(len(self._paths))))
-        if file is not None:
-            file.write_text(json.dumps([{name: sorted(several) for name, several in log.items()} for log in lines]))
+        kept = json.loads(file.read_text()) if file is not None and file.exists() else []
+        lines = [{name: set(several) for name, several in log.items()} for log in kept]
+        if len(lines) < len(self._paths):
+            for log in self._in_forks(_trace, range(len(lines), len(self._paths))):
+                lines.append(log)
+                if file is not None:  # after each log, so that the program can be stopped and started again
+                    file.write_text(json.dumps([{name: sorted(own) for name, own in one.items()} for one in lines]))
         return lines
 
     def _readers(self, variant: Variant) -> list[int]:
