@@ -192,7 +192,8 @@ class DivergenceDetector(CurveDetector):
             return []
         again = event is not None and event.ended_points < AGAIN_POINTS
         min_rise = self._min_rise * (AGAIN_FACTOR if again else 1.0)
-        climb = self._climbs.search(self._values, min_rise, self._sigmas)
+        # Where neighbours resemble each other medians err more, and the sigma, from their differences, is too small.
+        climb = self._climbs.search(self._values, min_rise, self._sigmas * self.context.drag**2)
         if climb is None or (not _goes_on(event) and self._wander.is_usual(climb.level, climb.rise)):
             return []
         return self._open(climb, step)

@@ -181,7 +181,7 @@ class LevelShiftDetector(CurveDetector):
         if (
             len(self._differences) >= MIN_DIFFERENCES + NEWEST_DIFFERENCES
             and abs(difference) > self._min_shift * abs(before)
-            and size > self._sigmas * self._sigma
+            and size > self._sigmas * self.context.drag * self._sigma
             and (candidate := self._candidate_of(step, before, after)) is not None
         ):
             self._candidate = candidate
@@ -204,8 +204,8 @@ class LevelShiftDetector(CurveDetector):
         """Return the jump as a candidate, None when the curve does that now and then."""
         way = after - before
         threshold = max(
-            self._min_shift * abs(before), self._sigmas * self._sigma, OF_THE_FIRST_LEVEL * self._first_level,
-            OVER_QUANTUM * quantum(self._values),
+            self._min_shift * abs(before), self._sigmas * self.context.drag * self._sigma,
+            OF_THE_FIRST_LEVEL * self._first_level, OVER_QUANTUM * quantum(self._values),
         )  # fmt: skip
         if abs(way) <= threshold:
             return None

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 from stabilitybackend.detectors.engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, fresh
 from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
 from stabilitybackend.detectors.nonfinite import OVERFLOW
+from stabilitybackend.detectors.stats.alike import drag_of
 from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA, median
 
 from .event import RECOVERY_RING, SpikeEvent
 from .report import finding_of, lone_finding
-from .tracker import Proof, Suspect, Tracker
+from .tracker import LONE_STEPS, Proof, Suspect, Tracker
 
 #: Data sets that are watched, first ones seen. Each takes about 3 KB.
 MAX_TRACKERS = 64
@@ -26,8 +27,7 @@ EXCUSED_RISE = 0.5
 #: Other claims: an event of another detector that ended within so many points is still the same event.
 CLAIM_POINTS = 10
 
-#: One point is an event where only one in so many steps is logged, it is so high, and the gradient norm jumped with it.
-LONE_STEPS = 10
+#: One point is an event where only one in LONE_STEPS is logged, it is so high, and the gradient norm jumped with it.
 LONE_SIGMAS = 7.0
 LONE_RISE = 0.1
 LONE_GRADIENT_RATIO = 4.0
@@ -119,6 +119,8 @@ class SpikeDetector(Detector):
             tracker.block.append(value)
             if len(tracker.block) >= tracker.limit:
                 tracker.flush(point.step)
+                if tracker.metric == self._total:
+                    self.context.drag = drag_of(tracker.neighbours)
             return []
         return self._check(tracker, point.step, value)
 

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stabilitybackend.detectors.stats.alike import NEW_POINTS, STRETCH_POINTS, Alike
 from stabilitybackend.detectors.stats.baseline import YOUNG_POINTS, RobustBaseline
 from stabilitybackend.detectors.stats.tail import OutlierTail
 
@@ -42,8 +43,12 @@ RISE_OF_START = 0.003
 BLOCK_POINTS = 32
 YOUNG_BLOCK_POINTS = 4
 OLD_POINTS = 2_048
+#: In an old run the resemblance of neighbours is measured once in so many points: it hardly changes.
+OLD_ALIKE_POINTS = 512
 #: The quiet band: a little inside of what makes a suspect, because its middle is some points old.
 QUIET_SIGMAS = 3.25
+#: Where only one in so many steps is logged, neighbouring points are no neighbours in the data.
+LONE_STEPS = 10
 #: Below the usual level by this many sigmas the middle is taken again at once: a loss that dropped is no event.
 DROP_SIGMAS = 5.0
 #: Events that did not come back and may do so late.
@@ -51,7 +56,7 @@ LEFT_BEHIND = 8
 #: Largest height of a suspect, so that it is a number whatever the values.
 LARGEST_SIGMAS = 1e9
 
-__all__ = ["Proof", "Suspect", "Tracker"]
+__all__ = ["LONE_STEPS", "Proof", "Suspect", "Tracker"]
 
 
 class Suspect(NamedTuple):
@@ -85,6 +90,9 @@ class Tracker:
     demand: float = 1.0
     baseline: RobustBaseline = field(default_factory=RobustBaseline)
     tail: OutlierTail = field(default_factory=OutlierTail)
+    #: How much neighbours resemble each other, and points since that was measured.
+    alike: Alike = field(default_factory=Alike)
+    since_alike: int = 0
     #: Quiet values that the baseline has not learnt yet.
     block: list[float] = field(default_factory=list)
     limit: int = 1
@@ -107,6 +115,11 @@ class Tracker:
     #: The newest events that did not come back, whose level is the usual one now.
     left_behind: deque[SpikeEvent] = field(default_factory=lambda: deque(maxlen=LEFT_BEHIND))
 
+    @property
+    def neighbours(self) -> float:
+        """How much neighbours resemble each other, 0 to 1; 0 where they are many steps apart."""
+        return self.alike.neighbours if self.interval < LONE_STEPS else 0.0
+
     def flush(self, step: int) -> None:
         """Learn the block, which ends at ``step``, and set the quiet band again."""
         self._learn_block(step)
@@ -122,9 +135,14 @@ class Tracker:
         self.tail.passed(count)
         self.seen += count
         self.since_closed += count
+        self.since_alike += count
         self.step = step
         self.block.clear()
         points = self.baseline.points
+        every = OLD_ALIKE_POINTS if points > OLD_POINTS else NEW_POINTS
+        if self.since_alike >= every and len(stretch := self.baseline.newest(STRETCH_POINTS)) == STRETCH_POINTS:
+            self.alike.add(stretch)
+            self.since_alike = 0
         if points > YOUNG_POINTS:
             self.limit = BLOCK_POINTS if points > OLD_POINTS else YOUNG_BLOCK_POINTS
 
@@ -157,8 +175,8 @@ class Tracker:
         self.seen += 1
         self.since_closed += 1
         self.step = step
+        self.evidence += self._evidence(suspect.sigmas - self._foretold()) - ALLOWANCE
         self.suspects.append(suspect)
-        self.evidence += self._evidence(suspect.sigmas) - ALLOWANCE
         lone = self._give_up() if self.evidence <= 0 or len(self.suspects) > EXCURSION_POINTS else None
         self.set_band()
         return lone
@@ -166,6 +184,10 @@ class Tracker:
     def full(self) -> float:
         """Return the height that is full evidence, robust sigmas."""
         return self.demand * self.tail.needed(FULL_SIGMAS, FULL_SHARE)
+
+    def _foretold(self) -> float:
+        """Return how high the next point is to be expected: in data that is read in its order neighbours share it."""
+        return self.suspects[-1].sigmas * self.neighbours if self.suspects else 0.0
 
     def _evidence(self, sigmas: float) -> float:
         """Return how much a point proves: by its height, and by how rare such points are in this run."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from stabilitybackend.detectors.engine.context import Context
 
+from .alike import drag_of
 from .fingerprint import correlation
 from .levels import Level, level_of, quantum
 from .robust import MEDIAN_ERROR, median
@@ -26,8 +27,6 @@ FAR = 2.0
 LR_DIFFERS, SHARE_SIGMAS, SHARE_FRACTION = 0.1, 4.0, 0.03
 #: Points lie above the level together, or above another branch, from so many standard errors on.
 TOGETHER_ERRORS = 5.0
-#: A loss whose points resemble their neighbours tells less with the same number of points: at most so much less.
-MAX_DRAG = 3.0
 #: Two branches on the same data differ by less than this part of the noise of one.
 SAME_DATA = 0.4
 #: Declared changes with one of these words let the loss differ.
@@ -118,10 +117,9 @@ def before_fork(
     flat = [value - slope * i for i, value in enumerate(losses)]
     level = median(losses[-LEVEL_POINTS:])
     sigma = max(level_of(flat)[1], SIGMA_FLOOR * abs(level), 0.5 * quantum(losses))
-    alike = min(max(0.0, correlation(flat[:-1], flat[1:])), (MAX_DRAG**2 - 1) / (MAX_DRAG**2 + 1))
     branch: Iterable[tuple[int, float]] = data.get("left_behind", {}).get(metric, [])
     return BeforeFork(
-        step, text, level, sigma, slope, ((1 + alike) / (1 - alike)) ** 0.5,
+        step, text, level, sigma, slope, drag_of(correlation(flat[:-1], flat[1:])),
         left={at: value for at, value in list(branch)[:left] if math.isfinite(value)},
         changes={str(name): value for name, value in list((data.get("changes") or {}).items())[:MAX_CHANGES]},
         lr=context.lr.before(step),
