@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["SOURCES", "VOCAB_SIZE", "Batch", "Mixture", "is_pixel", "load_sources"]
+__all__ = ["SOURCES", "VOCAB_SIZE", "Batch", "Mixture", "decoded", "is_pixel", "load_sources"]
 
 #: The three data sets; ``loss/<name>`` is logged for each.
 SOURCES = ("digits_captions", "code", "prose")
@@ -28,6 +28,8 @@ SHARES = (0.375, 0.3125, 0.3125)
 _PIXEL_0 = 256  # 17 levels of grey: 256..272
 _DOC, _IMAGE, _END = 273, 274, 275
 VOCAB_SIZE = 276
+#: From black to white, for people.
+_SHADES = " ░▒▓█"
 
 #: Library code to read, bytes. 3 MB last for some 4,600 steps before a text repeats; reading takes 2 s.
 _CODE_BYTES = 3_000_000
@@ -63,6 +65,19 @@ def load_sources(cache_dir: Path | None = None) -> list[np.ndarray]:
 def is_pixel(tokens: np.ndarray) -> np.ndarray:
     """Return where ``tokens`` are pixels of an image rather than text."""
     return (tokens >= _PIXEL_0) & (tokens < _DOC)
+
+
+def decoded(tokens: np.ndarray) -> str:
+    """Return tokens as text: bytes as UTF-8, a pixel as a shade of grey, a separator as its name."""
+    parts: list[bytes] = []
+    for token in tokens.tolist():
+        if token < _PIXEL_0:
+            parts.append(bytes([token]))
+        elif token < _DOC:
+            parts.append(_SHADES[4 * (token - _PIXEL_0) // (_DOC - 1 - _PIXEL_0)].encode())
+        else:
+            parts.append({_DOC: b"<doc>", _IMAGE: b"<image>", _END: b"<end>"}[token])
+    return b"".join(parts).decode("utf-8", "replace")
 
 
 def _digits_with_captions() -> np.ndarray:

@@ -14,6 +14,7 @@ import math
 import random
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import stabilityclient
 from checkpoints import CheckpointStore
-from data import SOURCES, VOCAB_SIZE, Batch, Mixture, is_pixel, load_sources
+from data import SOURCES, VOCAB_SIZE, Batch, Mixture, decoded, is_pixel, load_sources
 from faults import FAULTS, make_fault
 from log_timer import LogTimer
 from model import GPT, GPTConfig
@@ -60,6 +61,8 @@ def main() -> None:
             done["seed"] = rollback.seed
         return done  # what was done, not what was ordered: the rollback costs show both
 
+    run.keep_batches(explain, last=48, on_spike=True)  # <- stabilityboard
+
     def save_checkpoint(step: int) -> None:
         with run.phase("checkpoint"):  # <- stabilityboard
             path = trainer.save(step)
@@ -72,7 +75,8 @@ def main() -> None:
         started = time.perf_counter()
         with run.phase("data"):
             batch = trainer.next_batch()
-        metrics = trainer.train_step(step, batch, run.phase)
+        metrics, row_losses = trainer.train_step(step, batch, run.phase)
+        run.keep_batch(step, (batch, row_losses))  # <- stabilityboard
         seconds = time.perf_counter() - started
         speed = {"step_time_s": seconds, "tokens_per_s": batch.tokens[:, 1:].size / seconds}
         log(step, metrics | speed)  # <- stabilityboard
@@ -88,6 +92,19 @@ def main() -> None:
     if isinstance(log, LogTimer):
         log.write(args.measure_log_calls)
     trainer.close()
+
+
+def explain(kept: tuple[Batch, torch.Tensor]) -> Iterator[dict[str, Any]]:
+    """Yield what people want to see of each row of a batch; called only when somebody asks for it."""
+    batch, row_losses = kept
+    for place, (row, source, loss) in enumerate(zip(batch.tokens, batch.source, row_losses.tolist(), strict=True)):
+        yield {
+            "id": f"batch {batch.number}, row {place}",
+            "dataset": SOURCES[source],
+            "loss": loss,
+            "text": decoded(row),
+            "tokens": row,
+        }
 
 
 class Trainer:
@@ -114,8 +131,8 @@ class Trainer:
         """Return this rank's part of the next global batch."""
         return self.fault.batch(self.mixture.next_batch(self.rank, self.world_size))
 
-    def train_step(self, step: int, batch: Batch, phase: Any) -> dict[str, float]:
-        """Learn from one batch and return what this rank has to tell about it."""
+    def train_step(self, step: int, batch: Batch, phase: Any) -> tuple[dict[str, float], torch.Tensor]:
+        """Learn from one batch; return what this rank has to tell about it, and the loss of each row."""
         lr = self.learning_rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -133,9 +150,10 @@ class Trainer:
             self.optimizer.step()
         self.step = step
         metrics = self._global_metrics(batch, losses.detach())
+        row_losses = losses.detach().mean(1)
         if self.rank != 0:
-            return {"rank_loss": loss.item()}
-        return metrics | {"grad_norm": grad_norm.item(), "lr": lr}
+            return {"rank_loss": loss.item()}, row_losses
+        return metrics | {"grad_norm": grad_norm.item(), "lr": lr}, row_losses
 
     def learning_rate(self, step: int) -> float:
         """Return the rate at ``step``: linear warm-up, then a cosine down to a tenth."""

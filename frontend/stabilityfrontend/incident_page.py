@@ -57,6 +57,13 @@ def _body() -> list[Any]:
                                 ),
                                 _panel("incident-collectives", "Collectives"),
                                 _panel("incident-ranks", "Ranks", html.Span(id="incident-ranks-note", className="sub")),
+                                _panel(
+                                    "incident-batches",
+                                    "Batches",
+                                    html.Span(id="batches-note", className="sub"),
+                                    html.Span(className="grow"),
+                                    html.Div(id="batches-choose", className="tool"),
+                                ),
                                 _panel("incident-evidence", "Evidence"),
                                 more_panels(),
                             ],

@@ -36,7 +36,7 @@ def main() -> None:
         if order == "train":
             while trainer.step < values[0]:
                 batch = trainer.next_batch()
-                metrics = trainer.train_step(trainer.step + 1, batch, lambda name: contextlib.nullcontext())
+                metrics, _ = trainer.train_step(trainer.step + 1, batch, lambda name: contextlib.nullcontext())
                 seen.append([trainer.step, metrics.get("loss", metrics.get("rank_loss")), metrics.get("grad_norm")])
         elif order == "save":
             saved[trainer.step] = trainer.save(trainer.step)

@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { sameDataWords } from "../../frontend/stabilityfrontend/assets/compare/same_data.js";
 import { formatValue } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
+import { inOrder, leftWords, placeOf, visible } from "../../frontend/stabilityfrontend/assets/incident/batch_table.js";
 
 const ORDER = { to_step: 150, lr_scale: null, seed: null, skip_batches: null };
 
@@ -66,4 +67,38 @@ test("of runs that saw the same data the longest stretches are named, and how ma
       "and 1 more",
     ],
   );
+});
+
+const INCIDENT = { onset_step: 60, until_step: 63 };
+
+test("the steps of an incident begin at its onset and end before the metric was back; the one before is of interest", () => {
+  const places = [58, 59, 60, 62, 63].map((step) => placeOf(step, INCIDENT));
+  assert.deepEqual(places, ["", "before", "within", "within", ""]);
+  assert.equal(placeOf(99, { onset_step: 60, until_step: null }), "within");
+  assert.equal(placeOf(60, { onset_step: 60, until_step: 60 }), "within");
+});
+
+for (const [first, last, words] of [
+  [41, 60, ""],
+  [
+    95,
+    102,
+    "The ranks held steps 95 to 102 when they were asked; this began at 60, so its batch had left. " +
+      "To have it next time: run.keep_batches(last=43) or more, with on_spike=True.",
+  ],
+  [10, 17, "The ranks held steps 10 to 17; this began at 60, after they were asked."],
+  [null, null, ""],
+]) {
+  test(`that the batch of the onset is not there is said: ${first} to ${last}`, () => {
+    assert.equal(leftWords({ first, last }, INCIDENT), words);
+  });
+}
+
+test("samples of the incident's steps are read first, else in the server's order, and nothing in a text is unseen", () => {
+  const steps = [99, 60, 59, 98, 61].map((step) => ({ step }));
+  assert.deepEqual(
+    inOrder(steps, INCIDENT).map((one) => one.step),
+    [60, 61, 59, 99, 98],
+  );
+  assert.equal(visible("a\0b\x1b[31m\tc\nd\x9b"), "a␀b␛[31m\tc\nd\ufffd");
 });

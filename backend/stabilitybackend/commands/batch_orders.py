@@ -24,6 +24,8 @@ ORDERS_WITHIN_S = 60.0
 #: The server looks by itself at most so often within OWN_WITHIN_S, in a job that spikes without end: a minute of it.
 MAX_OWN = 12
 OWN_WITHIN_S = 3_600.0
+#: Characters kept of what a rank says of its answer: there may be thousands of ranks.
+MAX_DETAIL_CHARS = 300
 
 _ENDS = frozenset({"acted", "rejected", "failed"})
 
@@ -73,15 +75,20 @@ def may_ask(job: JobView, commands: Iterable[Command], now: float) -> bool:
 
 
 def take(command: ShowBatches, rank: int, step: int | None, report: CommandReport, time: float) -> list[Command]:
-    """Take what a rank reports; return the command where that is news."""
+    """Take what a rank reports; return the command where that is to be stored and shown.
+
+    That is the 1st, 2nd, 4th, 8th ... answer, and the last one: each change of a command goes to all agents and pages.
+    """
     known = command.ranks.get(str(rank))
     if report.state not in _ENDS or (known is not None and known.state == report.state):
         return []
-    command.ranks[str(rank)] = RankState(report.state, step, time, report.detail or "")
-    command.add_line(report.state, time, report.detail or "", rank=rank, step=step)
-    if len(command.ranks) >= command.world_size:
+    detail = (report.detail or "")[:MAX_DETAIL_CHARS]
+    command.ranks[str(rank)] = RankState(report.state, step, time, detail)
+    command.add_line(report.state, time, detail, rank=rank, step=step)
+    answers = len(command.ranks)
+    if answers >= command.world_size:
         conclude(command, time)
-    return [command]
+    return [command] if answers >= command.world_size or answers & (answers - 1) == 0 else []
 
 
 def conclude(command: ShowBatches, now: float, why: str = "") -> list[Command]:

@@ -71,7 +71,8 @@ class Watch:
                 text += f"\n  {escape(suggestion['text'])}"
             self._print_once(incident["incident_id"], text)
         for command in reversed(self._run.commands()):
-            text = f"[cyan]{command.kind}[/cyan] to step {command.to_step}: {command.state}"
+            to_step = "" if command.to_step is None else f" to step {command.to_step}"
+            text = f"[cyan]{command.kind.replace('_', ' ')}[/cyan]{to_step}: {command.state}"
             if command.command_id not in self._seen or command.state in END_STATES:
                 self._print_once(command.command_id, text)
 

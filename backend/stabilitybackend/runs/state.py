@@ -205,7 +205,7 @@ class RunState:
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
         changed = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self._usable())
         changes.add_incidents(changed)
-        changes.add_commands(() if self.reconciling else own_orders(self, changed, self._clock()))
+        changes.add_commands(() if self.reconciling else own_orders(self, changed, time, self._clock()))
 
     def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
         changes.segments = True

@@ -105,3 +105,11 @@ def test_the_server_asks_by_itself_once_an_incident_and_so_often_an_hour() -> No
     assert [command.command_id for command in asked] == [f"b-{at}" for at in range(MAX_OWN)]
     assert len(book.ask_for_batches(SHOW, "b-next", JOB, NOW + OWN_WITHIN_S + 30)) == 1
     assert book.ask_for_batches(SHOW, "b-no", JobView(200, 0.1, 4, 3, "", [], agents=2), NOW + 9_999) == []
+
+
+def test_of_many_ranks_the_answers_are_stored_in_ever_larger_steps() -> None:
+    book = CommandBook("run")
+    command = _issued(book, job=JobView(200, 0.1, 100, 3, "", [], agents=2, keepers=100))
+    news = [rank + 1 for rank in range(100) if _say(book, rank, "acted", "8 samples" * 99)]
+    assert (news, command.state) == ([1, 2, 4, 8, 16, 32, 64, 100], "done")
+    assert len(command.ranks["5"].detail) == 300

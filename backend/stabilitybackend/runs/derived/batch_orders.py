@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stabilitybackend.errors import NotFound
-from stabilitybackend.schema.commands import Command, CommandRequest
+from stabilitybackend.schema.commands import KINDS, Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 
@@ -34,13 +34,18 @@ def with_step(state: RunState, request: CommandRequest) -> CommandRequest:
     return request if request.step is not None else replace(request, step=_first_step(incident))
 
 
-def own_orders(state: RunState, incidents: Iterable[Incident], now: float) -> list[Command]:
+def own_orders(state: RunState, incidents: Iterable[Incident], time: float, now: float) -> list[Command]:
     """Return what the server orders by itself for incidents that have just changed, where the job wants that.
 
-    A note of one odd batch counts, too: there the batch is the whole story. Of a train its first one does.
+    A note of one odd batch counts, too: there the batch is the whole story. Of a train its first one does. What comes
+    in a backlog or an import is over: no ring holds it any more.
+
+    Args:
+        time: of the point that showed it. now: unix seconds.
     """
     found: list[Command] = []
-    for incident in incidents if state.kept.on_spike else ():
+    late = now - time > KINDS["show_batches"].expires_s
+    for incident in incidents if state.kept.on_spike and not late else ():
         if incident.version == 1 and incident.nth == 1 and not incident.dead and kind_of(incident.kind).damaging:
             key = hashlib.sha256(f"{state.run_id}\0{incident.incident_id}".encode()).hexdigest()[:16]
             request = CommandRequest(

@@ -96,6 +96,14 @@ export const api = {
       if (error.status === 404) return null; // it is gone, or nobody has answered yet
       throw error;
     }),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/batch_samples"]>} */
+  batchAnswers: (id) => call("GET", `${runPath(id)}/batch_samples`),
+  /** The samples of an answer; `known`, the answer without them, for who may not see them. */
+  batchSamples: (id, request, known) =>
+    call("GET", `${runPath(id)}/batch_samples/${encodeURIComponent(request)}`).catch((error) => {
+      if (error.status === 403 || error.status === 404) return known;
+      throw error;
+    }),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/plan"]>} */
   plan: (id) => call("GET", `${runPath(id)}/plan?ordered=true`),
   /** The rollback that the server suggests, and the checkpoints that it offers. */

@@ -20,12 +20,13 @@ export class IncidentActions {
     // Made once: whoever stands on one with the keyboard stays there.
     this.ack = button("incident-ack", "primary", "Acknowledge", () => this.acknowledge());
     this.dump = button("incident-dump", "", "Dump stacks now", () => this.dumpStacks());
+    this.batches = button("incident-show-batches", "", "Show the batches", () => page.kept.give());
     this.restart = button("incident-restart", "danger", "Restart the job …", () => page.restart.show());
     this.back = button("incident-rollback", "", [h("span", { class: "icon icon-back" }), "Roll back …"], () =>
       page.dialog.show(page.incident),
     );
     this.words = h("span", { class: "sub action-words", role: "status" });
-    fill(byId("incident-actions"), this.ack, this.dump, this.restart, this.back, this.words);
+    fill(byId("incident-actions"), this.ack, this.batches, this.dump, this.restart, this.back, this.words);
   }
 
   draw() {
@@ -44,6 +45,10 @@ export class IncidentActions {
     setShown(this.dump, offers(incident, "dump_stacks") && !over);
     this.dump.disabled = Boolean(why) || Boolean(this.asking);
     this.dump.title = why || "Every agent samples its ranks and asks them for their stacks; takes about 3 s";
+    const refusal = this.page.kept.refusal();
+    setShown(this.batches, refusal !== null && !over);
+    this.batches.disabled = Boolean(why || refusal) || Boolean(this.page.kept.giving);
+    this.batches.title = why || refusal || "The ranks explain the newest batches that they keep, between two steps";
     setShown(this.restart, offers(incident, "restart") && !over);
     this.restart.disabled = Boolean(why);
     this.restart.title = why || "Shows what would be ended and from where it goes on, then asks";
@@ -54,7 +59,8 @@ export class IncidentActions {
     setText(this.words, this.told(why));
     setShown(
       byId("incident-actions"),
-      [this.ack, this.dump, this.restart, this.back].some((one) => !one.hidden) || this.words.textContent !== "",
+      [this.ack, this.batches, this.dump, this.restart, this.back].some((one) => !one.hidden) ||
+        this.words.textContent !== "",
     );
   }
 

@@ -25,7 +25,13 @@ export const HOWS = {
   none: "nothing but its absence",
 };
 
-const COMMANDS = { dump_stacks: "Stacks", restart: "Restart", rollback: "Rollback", task: "Task" };
+const COMMANDS = {
+  dump_stacks: "Stacks",
+  restart: "Restart",
+  rollback: "Rollback",
+  show_batches: "Batches",
+  task: "Task",
+};
 
 /** A list of facts; entries without a value are left out. */
 export function factList(entries) {

@@ -14,6 +14,7 @@ import { RollbackDialog } from "../dialogs/rollback_dialog.js";
 import { drawBanner, drawPill } from "../run/header.js";
 import { IncidentActions } from "./actions.js";
 import { gpusOf } from "./gpus.js";
+import { KeptBatches } from "./kept_batches.js";
 import { drawIncidentParts } from "./panels.js";
 import { drawIncidentTop } from "./parts.js";
 import { sinceOf, verdictOf } from "./verdict.js";
@@ -53,6 +54,7 @@ export class IncidentPage {
     this.state = "connecting";
     this.dialog = new RollbackDialog(this);
     this.restart = new RestartDialog(this);
+    this.kept = new KeptBatches(this);
     this.actions = new IncidentActions(this);
     this.unwatch = colorTheme.watch(() => this.draw());
     this.live = new Live(
@@ -119,6 +121,7 @@ export class IncidentPage {
       this.agents = Array.isArray(health.agents) ? health.agents : [];
       this.setLost(null);
       this.setIncident(incident);
+      this.kept.refresh();
       if (incident.train) {
         const { incidents } = await api.incidents(this.id);
         if (this.gone) return;
@@ -263,6 +266,7 @@ export class IncidentPage {
     this.dialog.refresh();
     this.restart.refresh();
     if (command.kind === "dump_stacks") this.fetchDump();
+    if (command.kind === "show_batches" && this.incident && command.progress.ended) this.kept.refresh();
   }
 
   /** Somebody ordered stacks here: show them as they come. */
@@ -332,6 +336,7 @@ export class IncidentPage {
     clearInterval(this.tick);
     clearTimeout(this.again);
     clearTimeout(this.dumpAgain);
+    this.kept.close();
     this.unwatch();
     this.live.close();
     this.dialog.destroy();

@@ -4,6 +4,7 @@ import { asList, asRecord, asText } from "../core/as_type.js";
 import { byId, h, setShown, setText } from "../core/dom.js";
 import { clock, formatCount, plural, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
+import { answerNote, batchParts } from "./batch_table.js";
 import { deathParts } from "./deaths.js";
 import { evidence } from "./evidence.js";
 import { rankFacts, rankTable, timelineList, timelineOf } from "./facts.js";
@@ -11,6 +12,10 @@ import { gpuParts } from "./gpus.js";
 import { advice, keyed, wide } from "./parts.js";
 import { collectivesTable, stackedRanks, stackGroups, stackParts } from "./stacks.js";
 import { verdictOf } from "./verdict.js";
+
+/** Issuer of the server's own orders. */
+const OURSELVES = "stabilityboard";
+const GONE = "What was answered is no longer kept: a run keeps the newest 8 answers.";
 
 /** Draw into a panel's body and show the panel, or hide it where there is nothing. Garbage in one region leaves the others. */
 function panel(id, key, build) {
@@ -70,28 +75,70 @@ function stacks(page) {
   ];
 }
 
+function batches(page) {
+  const { kept, incident } = page;
+  const order = kept.order();
+  if (!order) return null;
+  const answer = kept.answered(order.command_id);
+  if (!order.progress.ended)
+    return h("div", { class: "collecting", role: "status" }, h("i", { class: "spinner" }), order.progress.line);
+  if (!answer) return h("div", { class: "nothing" }, order.progress.failed ? order.progress.line : GONE);
+  return batchParts(answer, incident, kept.all, () => ((kept.all = !kept.all), page.draw()));
+}
+
+function drawBatches(page) {
+  const { kept } = page;
+  const order = kept.order();
+  const answer = order && kept.answered(order.command_id);
+  keyed(byId("batches-choose"), [kept.orders().map((one) => one.command_id), order && order.command_id], () =>
+    chooseOne(
+      kept
+        .orders()
+        .map((one) => [one.command_id, `${clock(one.issued)}${one.issuer === OURSELVES ? " · when found" : ""}`]),
+      order && order.command_id,
+      "Which answer",
+      (request) => kept.choose(request),
+    ),
+  );
+  panel(
+    "incident-batches",
+    [
+      order && [order.command_id, order.progress],
+      answer && [answer.ranks.length, answer.samples?.length],
+      kept.all,
+      page.incident.until_step,
+    ],
+    () => batches(page),
+  );
+  setText(byId("batches-note"), answer ? answerNote(answer, order) : "");
+}
+
+/** A list of `[value, words]` to choose from, where there are several. */
+function chooseOne(list, chosen, label, pick) {
+  if (list.length < 2) return [];
+  return [
+    h(
+      "select",
+      { class: "choice-list", "aria-label": label, on: { change: (event) => pick(event.target.value) } },
+      list.map(([value, words]) => h("option", { value, selected: value === chosen }, words)),
+    ),
+  ];
+}
+
 function chooseDump(page) {
   const list = page.requests();
   const asked = page.request();
   const verdict = verdictOf(page.incident);
   keyed(byId("stacks-choose"), [list, asked && asked.request], () => {
-    if (list.length < 2) return [];
-    const select = h(
-      "select",
-      {
-        class: "choice-list",
-        "aria-label": "Which stacks",
-        on: { change: (event) => ((page.chosen = event.target.value), page.fetchDump(), page.draw()) },
-      },
-      list.map((one) =>
-        h(
-          "option",
-          { value: one.request, selected: asked && one.request === asked.request },
-          `${clock(one.issued)}${verdict && one.request === verdict.dump ? " · of the verdict" : ""}`,
-        ),
-      ),
+    return chooseOne(
+      list.map((one) => [
+        one.request,
+        `${clock(one.issued)}${verdict && one.request === verdict.dump ? " · of the verdict" : ""}`,
+      ]),
+      asked && asked.request,
+      "Which stacks",
+      (request) => ((page.chosen = request), page.fetchDump(), page.draw()),
     );
-    return [select];
   });
 }
 
@@ -104,6 +151,7 @@ export function drawIncidentParts(page) {
   const verdict = verdictOf(incident);
   const process = incidentKind(incident.kind).of_machine;
   panel("incident-advice", [incident.suggestion], () => advice(page));
+  drawBatches(page);
   panel("incident-death", [incident.version, incident.kind], () => deathParts(incident));
   panel("incident-gpu", [incident.version, page.gpu], () => gpuParts(incident, page.gpu));
   chooseDump(page);

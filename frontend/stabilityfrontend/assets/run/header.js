@@ -192,7 +192,9 @@ function legend(page, forks) {
 export function drawCommandStrip(page) {
   const strip = byId("command-strip");
   if (!strip) return;
-  const command = [...page.commands.values()].sort((a, b) => b.issued - a.issued)[0];
+  const [command] = [...page.commands.values()].sort(
+    (a, b) => Number(a.progress.ended) - Number(b.progress.ended) || b.issued - a.issued,
+  );
   const entry = command && (command.history || [])[command.history.length - 1];
   const ended = command && command.progress.ended;
   const fresh = command && (!ended || (entry && page.now() - entry.time < STRIP_S));
