@@ -12,6 +12,8 @@ from support.cli_program import program_in
 from support.processes import Ranks, Server
 
 
+# Soak: the browser's test shows the same ranks' answers on the page; here the program and the API are read, too.
+@pytest.mark.soak
 def test_the_bad_batch_of_one_rank_is_shown_without_and_with_an_order(
     tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,7 +64,8 @@ def _print(found: BatchSamples, limit: int) -> None:
     Console().print(table)
     left = len(found.samples) - limit
     more = f", {left} more with --limit {len(found.samples)}" if left > 0 else ""
-    typer.echo(f"the rings held steps {found.first} to {found.last}, {len(found.ranks)} ranks answered{more}")
+    answered = f"{len(found.ranks)} {'rank' if len(found.ranks) == 1 else 'ranks'}"
+    typer.echo(f"the rings held steps {found.first} to {found.last}, {answered} answered{more}")
     for rank, why in found.failed.items():
         typer.echo(f"rank {rank}: {why}", err=True)
 

@@ -22,6 +22,7 @@ STAGE = """
     id: "r 1", root: document.body, incident, run: { name: "job" }, commands: new Map(), agents: [],
     evidenceFolds: new Map(), ticked: new Set(), name: () => "job", now: () => 2000,
     worldSize: () => 4, dirty() {}, awaited: () => false,
+    kept: { orders: () => [], order: () => null },
     requests: () => [], request: () => (dump ? { request: "d", issued: 1990 } : null), dump: () => dump,
   });
   const draw = (incident, dump) => {
