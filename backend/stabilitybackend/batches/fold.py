@@ -220,8 +220,9 @@ class BatchFold(Stateful):
         yield from self.repeats.take(step, seen, lambda: self.ids.first_on(path))
         if step <= judged_to:
             self.samples.late(one for hashes in kept.values() for one in hashes)
-        for one in sorted(at for at in self.repeats.recent if judged_to < at <= self.repeats.judged_to):
-            yield from self._judged(one, path)
+        if judged_to < self.repeats.judged_to:
+            for one in sorted(at for at in self.repeats.recent if judged_to < at <= self.repeats.judged_to):
+                yield from self._judged(one, path)
 
     def _judged(self, step: int, path: Sequence[PathRange]) -> Iterator[Found]:
         """Take a step of which all is known that will be."""

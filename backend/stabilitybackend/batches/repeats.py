@@ -12,6 +12,7 @@ shared id (an empty or padded batch) or two equal ones by chance are none. What 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -131,6 +132,14 @@ class Repeats(Stateful):
     partial: int = 0
     repeated: int = 0
 
+    def __init__(self) -> None:
+        super().__init__()
+        #: Steps that are not judged yet, ascending: what follows from ``recent`` and ``judged_to``.
+        self._waiting: list[int] = []
+
+    def restored(self) -> None:
+        self._waiting = sorted(step for step in self.recent if step > self.judged_to)
+
     @property
     def now(self) -> Repeat | None:
         """The event that lasts."""
@@ -147,6 +156,7 @@ class Repeats(Stateful):
         """Forget what came after the step to which the run went back."""
         self.recent = {step: seen for step, seen in self.recent.items() if step <= fork_step}
         self.judged_to = min(self.judged_to, fork_step)
+        self.restored()
         self._new, self._same = [], 0
         self.boundaries = [one for one in self.boundaries if one.step <= fork_step]
         self.events = [one for one in self.events if one.onset <= fork_step]
@@ -172,15 +182,18 @@ class Repeats(Stateful):
         self._expected = max(self._expected, seen.parts)
         if late:  # it was the first step of a job whose ranks were not known yet
             return
-        newest = max(self.recent)
-        for one in sorted(at for at in self.recent if at > self.judged_to):
+        waiting = self._waiting
+        if step not in waiting:
+            insort(waiting, step)
+        while waiting:
+            one = waiting[0]
             whole = self.recent[one].parts >= self._expected
-            if not whole and sum(later > one for later in self.recent) < WAIT_STEPS:
+            if not whole and len(waiting) <= WAIT_STEPS:
                 return
-            self.judged_to = one
+            self.judged_to = waiting.pop(0)
             self.partial += not whole
             yield from self._judge(one, self.recent[one], first)
-        while len(self.recent) > WAIT_STEPS and (oldest := min(self.recent)) <= self.judged_to and oldest < newest:
+        while len(self.recent) > WAIT_STEPS and (oldest := min(self.recent)) <= self.judged_to:
             del self.recent[oldest]
             if seen.parts < self._expected:
                 self._expected = max(one.parts for one in self.recent.values())

@@ -63,3 +63,25 @@ def test_two_sets_in_turn_take_hardly_more_bytes_than_one() -> None:
     one = _rows(*[((*TRAIN, *TIMES), step) for step in range(256)])
     assert len(encoded_frame(INFO, both)[1]) < 1.5 * len(encoded_frame(INFO, one)[1])
     assert not any(isinstance(block, EventBlock) for block in frame_of(INFO, both).blocks)
+
+
+def _with_batches(*steps: tuple[int, int]) -> list[Record]:
+    """Return a batch and a row for each pair of their steps."""
+    found: list[Record] = []
+    for seq, (batch, step) in enumerate(steps):
+        found.append(SpooledEvent(2 * seq + 1, "batch", seq / 4, batch, {}))
+        found += [row._replace(seq=2 * seq + 2) for row in _rows((TRAIN, step)) if isinstance(row, SpooledRow)]
+    return found
+
+
+def test_what_steps_saw_goes_before_their_rows_so_that_these_are_one_block() -> None:
+    assert _blocks(_with_batches((1, 1), (2, 2), (3, 3))) == [*["batch"] * 3, ("loss", [1, 2, 3])]
+    assert _blocks(_with_batches((2, 1), (3, 2))) == ["batch", "batch", ("loss", [1, 2])]
+
+
+def test_what_a_step_saw_keeps_its_place_where_steps_go_back() -> None:
+    expected = ["batch", "batch", ("loss", [8, 9]), "batch", "batch", ("loss", [5, 6])]
+    assert _blocks(_with_batches((8, 8), (9, 9), (5, 5), (6, 6))) == expected
+    assert _blocks([*_rows((TRAIN, 8), (TRAIN, 5)), *_with_batches((8, 8))]) == [
+        ("loss", [8, 5]), "batch", ("loss", [8]),
+    ]  # fmt: skip
