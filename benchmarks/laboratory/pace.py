@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 from stabilitybackend.detectors.engine.base import Mark, Row
 
-__all__ = ["HEALTHY_MIX", "HEALTHY_PACE", "HEALTHY_RANKS", "PACES_S", "SLOW_DOWNS", "Plan", "mixture", "pace", "ranks"]
+__all__ = [
+    "HEALTHY_MIX", "HEALTHY_PACE", "HEALTHY_RANKS", "PACES_S", "RANKS", "SLOW_DOWNS",
+    "Plan", "mixture", "pace", "ranks",
+]  # fmt: skip
 
 STEPS = 3_000
 #: Seconds of a step: of a toy on a CPU to a large model.
@@ -188,14 +191,15 @@ HEALTHY_RANKS = ("equal", "noisy", "stages", "lengths", "turns", "neighbours", "
 RANKS = 8
 
 
-def ranks(habit: str, seed: int, slower: float = 0.0, lasts_s: float = math.inf, steps: int = 1_500) -> list[Row]:
-    """Return the rows of eight ranks with ``forward_s``; one of them is ``slower`` from a third of the run on."""
+def ranks(habit: str, seed: int, slower: float = 0.0, steps: int = 1_500) -> tuple[list[Row], int | None]:
+    """Return the rows of eight ranks with ``forward_s``, and the step from which one of them is ``slower``."""
     rng = random.Random(f"ranks-{habit}-{seed}")
     base_s = rng.choice((0.05, 0.4, 2.0))
     victim, at = rng.randrange(RANKS), steps // 3
     stage = [1 + (0.3 * (rank % 2) if habit == "stages" else rng.uniform(0, 0.05)) for rank in range(RANKS)]
     busy = [0.0] * RANKS
-    rows, time, began_s = [], START, math.inf
+    turn, more = rng.choice((24, 64, 160)), rng.choice((0.2, 0.3, 0.6))
+    rows, time = [], START
     for step in range(steps):
         took = []
         for rank in range(RANKS):
@@ -204,21 +208,19 @@ def ranks(habit: str, seed: int, slower: float = 0.0, lasts_s: float = math.inf,
                 factor *= math.exp(rng.gauss(0, 0.4))
             elif habit == "heavy_tailed":
                 factor *= 0.9 + 0.1 * min(rng.paretovariate(1.3), 100.0)
-            elif habit == "turns" and step // 64 % RANKS == rank:  # one rank writes the checkpoint, in turns
-                factor *= 1.3
+            elif habit == "turns" and step // turn % RANKS == rank:  # one rank writes the checkpoint, in turns
+                factor *= 1 + more
             elif habit == "neighbours":
                 busy[rank] = busy[rank] - base_s if busy[rank] > 0 else 0.0
                 if rng.random() < 0.002 * base_s:
                     busy[rank] = rng.expovariate(1 / 6.0)
                 factor *= 1.6 if busy[rank] > 0 else 1.0
-            if slower and rank == victim and step >= at and time - began_s < lasts_s:
+            if slower and rank == victim and step >= at:
                 factor *= 1 + slower
             took.append(base_s * factor)
-        if step == at:
-            began_s = time
         time += max(took)
         rows += [Row(step, time, {"forward_s": seconds}, rank) for rank, seconds in enumerate(took)]
-    return rows
+    return rows, at if slower else None
 
 
 # --- mixture -------------------------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from pace import HEALTHY_MIX, HEALTHY_PACE, HEALTHY_RANKS, SLOW_DOWNS, mixture, pace, ranks
+from pace import HEALTHY_MIX, HEALTHY_PACE, HEALTHY_RANKS, RANKS, SLOW_DOWNS, mixture, pace, ranks
 
 from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.engine.base import Finding, Mark, Row
@@ -20,8 +22,6 @@ from stabilitybackend.detectors.registry import DETECTORS
 
 #: A fault is found when it is reported with an onset from so many steps before to so many after its first one.
 NEAR_STEPS = 64
-#: Habits that slow-downs are planted in: those that are no slow-downs themselves.
-PLANTED_IN = ("steady", "noisy", "checkpoints", "evaluations", "lengths")
 
 
 def found(name: str, items: Iterable[Row | Mark], every_rank: bool = False) -> list[Finding]:
@@ -65,67 +65,77 @@ class Table:
             print(f"  {kind:14} {one['alarm']:4} alarms {one['note']:4} notes in {self.steps[kind]:,} steps")
 
 
-def throughput(seeds: Sequence[int]) -> None:
-    table = Table("throughput")
-    for habit in HEALTHY_PACE:
+@dataclass(frozen=True)
+class Subject:
+    """A detector and the jobs that it is scored on.
+
+    Args:
+        detector: its name.
+        job: returns what a job logs, and the step at which its fault begins; by habit, seed and fault.
+        nothing: what ``job`` takes for no fault.
+        healthy, planted: habits of jobs without a fault, and of those that faults are planted in.
+        faults: by the words that they are printed with.
+        ranks: rows a step.
+        fewer: one in so many of the seeds is used: jobs of many ranks take long.
+    """
+
+    detector: str
+    job: Callable[[str, int, Any], tuple[Sequence[Row | Mark], int | None]]
+    nothing: Any
+    healthy: Iterable[str]
+    planted: Sequence[str]
+    faults: Mapping[str, Any]
+    ranks: int = 1
+    fewer: int = 1
+
+    def found(self, items: Iterable[Row | Mark]) -> list[Finding]:
+        """Return what the detector reports of a job."""
+        return found(self.detector, items, every_rank=self.ranks > 1)
+
+
+def score(subject: Subject, seeds: Sequence[int]) -> None:
+    """Print the alarms in healthy jobs, and which faults were found."""
+    seeds = seeds[: max(1, len(seeds) // subject.fewer)]
+    table = Table(subject.detector)
+    for habit in subject.healthy:
         for seed in seeds:
-            rows, _ = pace(habit, seed)
-            table.add(habit, found("throughput", rows), len(rows))
+            items, _ = subject.job(habit, seed, subject.nothing)
+            table.add(habit, subject.found(items), len(items) // subject.ranks)
     table.show()
-    for plan in SLOW_DOWNS:
+    for words, fault in subject.faults.items():
         recall = Counter[str]()
-        for habit in PLANTED_IN:
-            for seed in seeds[: max(1, len(seeds) // 2)]:
-                rows, at = pace(habit, seed, plan)
-                assert at is not None
-                recall[hit(found("throughput", rows), at)] += 1
-        print(f"  +{plan.slower:.0%} for {plan.lasts_s:g} s: {dict(recall)}")
-
-
-def straggler(seeds: Sequence[int]) -> None:
-    table = Table("straggler")
-    for habit in HEALTHY_RANKS:
-        for seed in seeds[: max(1, len(seeds) // 3)]:
-            rows = ranks(habit, seed)
-            table.add(habit, found("straggler", rows, every_rank=True), len(rows) // 8)
-    table.show()
-    for slower in (0.1, 0.2, 0.5):
-        recall = Counter[str]()
-        for habit in ("equal", "noisy", "heavy_tailed"):
-            for seed in seeds[: max(1, len(seeds) // 5)]:
-                rows = ranks(habit, seed, slower)
-                recall[hit(found("straggler", rows, every_rank=True), 500)] += 1
-        print(f"  a rank +{slower:.0%} for the rest: {dict(recall)}")
-
-
-def data_mix_drift(seeds: Sequence[int]) -> None:
-    table = Table("data_mix_drift")
-    for habit in HEALTHY_MIX:
-        for seed in seeds:
-            rows, _ = mixture(habit, seed)
-            table.add(habit, found("data_mix_drift", rows), len(rows))
-    table.show()
-    for fault in ("slide", "after_resume", "jump"):
-        recall = Counter[str]()
-        for habit in ("constant", "resumes"):
+        for habit in subject.planted:
             for seed in seeds:
-                items, at = mixture(habit, seed, fault)
+                items, at = subject.job(habit, seed, fault)
                 assert at is not None
-                recall[hit(found("data_mix_drift", items), at)] += 1
-        print(f"  {fault}: {dict(recall)}")
+                recall[hit(subject.found(items), at)] += 1
+        print(f"  {words}: {dict(recall)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(1_000, 1_010)))
-    parser.add_argument("--only", choices=[one.__name__ for one in SCORES])
+    parser.add_argument("--only", choices=[one.detector for one in SUBJECTS])
     arguments = parser.parse_args()
-    for score in SCORES:
-        if arguments.only in (None, score.__name__):
-            score(arguments.seeds)
+    for subject in SUBJECTS:
+        if arguments.only in (None, subject.detector):
+            score(subject, arguments.seeds)
 
 
-SCORES = (throughput, straggler, data_mix_drift)
+SUBJECTS = (
+    Subject(
+        "throughput", pace, None, HEALTHY_PACE, ("steady", "noisy", "checkpoints", "evaluations", "lengths"),
+        {f"+{plan.slower:.0%} for {plan.lasts_s:g} s": plan for plan in SLOW_DOWNS},
+    ),
+    Subject(
+        "straggler", ranks, 0.0, HEALTHY_RANKS, ("equal", "noisy", "heavy_tailed", "neighbours", "turns"),
+        {f"a rank +{slower:.0%} for the rest": slower for slower in (0.1, 0.2, 0.5)}, ranks=RANKS, fewer=3,
+    ),
+    Subject(
+        "data_mix_drift", mixture, "", HEALTHY_MIX, ("constant", "resumes"),
+        {fault: fault for fault in ("slide", "after_resume", "jump")},
+    ),
+)  # fmt: skip
 
 if __name__ == "__main__":
     main()

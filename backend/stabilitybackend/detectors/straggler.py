@@ -7,7 +7,9 @@ from functools import lru_cache
 from typing import ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
+from .slow_stretch import LEAST_LOST_S, duration
 from .stats.levels import LARGEST, level_of, percent
+from .stats.own_past import more_than_before
 from .stats.rank_table import RankTable, RankWindow, SlowRankTable
 from .stats.robust import median
 
@@ -33,15 +35,15 @@ LEAST_EXCESS_S = 0.001
 #: Ranks that a robust deviation can be taken of. Fewer are compared with the fastest one, by FEW_FACTOR of the excess.
 ENOUGH_RANKS = 4
 FEW_FACTOR = 3.0
-#: Windows in a row that make an event, and that end it.
+#: Windows in a row that make an event, and that end it. When the others have waited as long as so many take, it is an
+#: alarm; and LEAST_LOST_S at least, as for the whole job.
 CONFIRM_WINDOWS = 2
 #: Slow ranks that an event names.
 MAX_NAMED = 16
 #: A rank that is slow for so many windows is what it is: the event is closed and the rank not reported again until it
-#: has been usual.
-ACCEPT_WINDOWS = 64
-#: A rank that is slow again within so many windows continues its event: it comes and goes.
-AGAIN_WINDOWS = 64
+#: has been usual. One that is slow again within as many continues its event: it comes and goes. What a rank cost is
+#: forgotten over as many.
+REMEMBERED_WINDOWS = 64
 #: So many values in a row behind a rank's newest window mean that its steps began again, not that they are late.
 LATE_ACCEPTED_AFTER = 32
 
@@ -52,12 +54,15 @@ class StragglerDetector(Detector):
     """Names the rank whose own work takes longer than that of the others.
 
     Idea: steps are cut in windows of 16 (more where little is logged). In each of them every rank has a median, and
-    the ranks' medians have a median and a robust deviation. A rank 15 % and 4 deviations above, twice in a row, is a
-    straggler. Times of waiting are left out, as there the fast ranks are the slow ones. In synchronous training
-    ``step_time_s`` is equal on all ranks and can't tell; ``data_time_s``, ``forward_s`` or ``compute_time_s`` can.
-    A window is judged when all known ranks have passed it, so that the order in which ranks arrive changes nothing
-    as long as none is more than four windows behind. Ranks that become slow at once, as those of a node do, are one
-    incident. Fewer than four ranks are compared with the fastest of them, by three times the excess.
+    the ranks' medians have a median and a robust deviation. A rank 15 % and 4 deviations above, twice in a row, is
+    slow. It is news when it cost more time of late than twice what the second worst of the usual ranks did: where
+    ranks are slow in turn, who is slow now tells nothing. That is a note (``info``) first, and an alarm when the
+    others have waited ten seconds in all, and as long as two windows of usual work take. Times of waiting are left
+    out, as there the fast ranks are the slow ones. In synchronous training ``step_time_s`` is equal on all ranks
+    and can't tell; ``data_time_s``, ``forward_s`` or ``compute_time_s`` can. A window is judged when all known
+    ranks have passed it, so that the order in which ranks arrive changes nothing as long as none is more than four
+    windows behind. Ranks that become slow at once, as those of a node do, are one incident. Fewer than four ranks
+    are compared with the fastest of them, by three times the excess.
 
     Args:
         slower: how far above the median of the ranks counts, as a fraction.
@@ -69,10 +74,10 @@ class StragglerDetector(Detector):
         >>> detector, found = StragglerDetector(), []
         >>> for step in range(192):
         ...     for rank in range(8):
-        ...         seconds = (0.5 if rank == 3 else 0.2) + 0.001 * (step % 7)
+        ...         seconds = (0.3 if rank == 3 else 0.2) + 0.001 * (step % 7)
         ...         found += detector.update(Point(step, "data_time_s", seconds, 0.0, rank))
-        >>> [(f.rank, f.onset_step, f.state) for f in found]
-        [(3, 0, 'open')]
+        >>> [(f.rank, f.onset_step, f.severity) for f in found]
+        [(3, 0, 'info'), (3, 0, 'warning')]
     """
 
     name: ClassVar[str] = "straggler"
@@ -230,15 +235,20 @@ class StragglerDetector(Detector):
             rank = table.ranks.get(number)
             if rank is None:
                 continue
+            rank.cost *= 1 - 1 / REMEMBERED_WINDOWS
             if value > limit:
                 rank.onset = window * table.width if not rank.slow else rank.onset
                 rank.slow, rank.usual = rank.slow + 1, 0
+                rank.cost += value / level - 1 if level > 0 else LARGEST
                 if rank.slow >= CONFIRM_WINDOWS and not rank.reported:
                     fresh[number] = value
             elif not rank.reported or value < 0.5 * (level + limit):  # back is clearly below what opens
                 rank.usual += 1
                 if rank.usual >= CONFIRM_WINDOWS or not rank.reported:
                     rank.slow, rank.reported = 0, False
+        if fresh:
+            others = more_than_before(rank.cost for rank in table.ranks.values() if not rank.slow)
+            fresh = {number: value for number, value in fresh.items() if table.ranks[number].cost > others}
         found: list[Finding] = []
         if table.event is not None:
             found += self._follow(metric, table, table.event, medians, window, step)
@@ -273,14 +283,33 @@ class StragglerDetector(Detector):
         if table.event is not None:  # one more slow rank while others are: reported with the next update
             table.event.ranks.update(fresh)
             return [self._finding(table.event, "open", step, None)] if len(table.event.ranks) <= MAX_NAMED else []
-        if table.last and table.judged - table.last[1] <= AGAIN_WINDOWS and set(fresh) <= set(table.last[0].ranks):
-            table.event = table.last[0]
-            table.event.windows = 0
+        if table.last and table.judged - table.last[1] <= REMEMBERED_WINDOWS and set(fresh) <= set(table.last[0].ranks):
+            event = table.event = table.last[0]
+            event.windows = 0
         else:
             onset = min(table.ranks[number].onset for number in fresh)
-            table.event = SlowRankTable(metric, onset, step, "warning", dict(fresh), level, sigma, [metric])
-        self.claim(table.event.metrics[0], table.event.onset)
-        return [self._finding(table.event, "open", step, None)]
+            event = table.event = SlowRankTable(metric, onset, step, "info", dict(fresh), level, sigma, [metric])
+        for _ in range(max(table.ranks[number].slow for number in fresh)):
+            self._lost(table, event, fresh)
+        self._is_worse(event)
+        self.claim(event.metrics[0], event.onset)
+        return [self._finding(event, "open", step, None)]
+
+    def _lost(self, table: RankTable, event: SlowRankTable, medians: dict[int, float]) -> None:
+        """Count a window in which the others waited for the slowest of an event."""
+        slowest = max((medians[n] for n in event.ranks if n in medians and table.ranks[n].slow), default=event.level)
+        event.lost_s += table.width * (slowest - event.level)
+        event.cost += slowest / event.level - 1 if event.level > 0 else LARGEST
+
+    def _is_worse(self, event: SlowRankTable) -> bool:
+        """Return whether there is more to report: an alarm for the first time, or twice as much lost time."""
+        worse = event.severity == "info" and event.cost >= CONFIRM_WINDOWS and event.lost_s >= LEAST_LOST_S
+        if worse:
+            event.severity = "warning"
+        if not worse and (event.severity == "info" or event.lost_s < 2 * event.reported_s):
+            return False
+        event.reported_s = event.lost_s
+        return True
 
     def _follow(
         self, metric: str, table: RankTable, event: SlowRankTable, medians: dict[int, float], window: int, step: int
@@ -288,8 +317,9 @@ class StragglerDetector(Detector):
         """Advance an open event by one window."""
         event.windows += 1
         still = [n for n in event.ranks if n in table.ranks and table.ranks[n].reported]
-        if still and event.windows < ACCEPT_WINDOWS:
-            return []
+        if still and event.windows < REMEMBERED_WINDOWS:
+            self._lost(table, event, medians)
+            return [self._finding(event, "open", step, None)] if self._is_worse(event) else []
         table.event = None
         self.claim(event.metrics[0], event.onset, step)
         if still or not any(n in medians for n in event.ranks):
@@ -305,7 +335,7 @@ class StragglerDetector(Detector):
         shown = f" ({above:+.0f} %)" if above is not None else ""
         others = sorted(set(event.ranks) - {worst})
         text = f"Rank {worst} needs {value:.4g} s of {metric} where the others need {event.level:.4g} s{shown}"
-        text += f", since step {event.onset}."
+        text += f", since step {event.onset}. About {duration(min(event.lost_s, 1e12))} of the job's time lost so far."
         if others:
             text += f" With it {len(others)} more: {', '.join(map(str, others[:8]))}."
         if len(event.metrics) > 1:
@@ -334,6 +364,7 @@ class StragglerDetector(Detector):
                 "score_unit": "robust sigmas of ranks",
                 "ranks": {str(n): event.ranks[n] for n in sorted(event.ranks)[:MAX_NAMED]},
                 "slow_ranks": len(event.ranks),
+                "lost_s": min(event.lost_s, 1e12),
                 "also": event.metrics[1:],
                 "recovered_at": back,
             },

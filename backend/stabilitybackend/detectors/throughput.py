@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point,
 from .engine.metric_roles import SPEED, STEP_TIME, role_of
 from .slow_stretch import USUAL_BLOCKS, PaceTrack, SlowStretch, duration
 from .stats.levels import percent
+from .stats.own_past import more_than_before
 
 #: How our own names are called in a sentence.
 _NAMES = {SPEED: "Tokens per second fell", STEP_TIME: "The time of a step rose"}
@@ -19,9 +19,6 @@ _NAMES = {SPEED: "Tokens per second fell", STEP_TIME: "The time of a step rose"}
 _WALL = "wall"
 #: Stretches that came and went by themselves are remembered by their loss, the newest ones.
 REMEMBERED = 64
-#: A stretch is news when it cost TIMES what the second worst of these did: of stretches that come by chance, with
-#: lengths that fall off exponentially, some one in a thousand does.
-TIMES = 2.0
 #: Usual blocks in a row that end a stretch: one alone may be noise.
 BACK_BLOCKS = 2
 #: A slow stretch that fills the memory of what is usual and lasts so long, seconds, is the new usual speed.
@@ -193,7 +190,7 @@ class ThroughputDetector(Detector):
 
     def _usual_cost(self) -> float:
         """Return what a stretch must cost to be more than the run's own past had."""
-        return TIMES * heapq.nlargest(2, self._went)[-1] if self._went else 0.0
+        return more_than_before(self._went)
 
     def _over(self, state: State, step: int) -> list[Finding]:
         """End the stretch, if there is one."""

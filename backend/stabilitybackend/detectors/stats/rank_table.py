@@ -26,6 +26,8 @@ class RankWindow:
     onset: int = 0
     #: Whether it is part of an event, open or accepted.
     reported: bool = False
+    #: What it cost of late, in windows of usual work: its excess over the others, forgotten over REMEMBERED_WINDOWS.
+    cost: float = 0.0
 
 
 @dataclass(slots=True)
@@ -37,6 +39,10 @@ class SlowRankTable(Event):
     sigma: float
     metrics: list[str]
     windows: int = 0
+    #: What the slowest of them cost since the onset: windows of usual work, and seconds, now and when it was reported.
+    cost: float = 0.0
+    lost_s: float = 0.0
+    reported_s: float = 0.0
 
 
 @dataclass(slots=True)
