@@ -207,7 +207,7 @@ class DivergenceDetector(CurveDetector):
         return abs(middle - level) > max(0.5 * self.settings["min_rise"] * abs(level), 3 * robust_sigma(past))
 
     def _forget(self) -> None:
-        self._climbs = Climbs(self._climbs.first_level)
+        self._climbs = Climbs()
 
     # --- the event ----------------------------------------------------------------------------------------------
 

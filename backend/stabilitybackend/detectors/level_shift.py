@@ -12,7 +12,7 @@ from .engine.base import SENSITIVITY, CurveDetector, Finding, Mark, Parameter, P
 from .engine.synthetic import noisy
 from .level_shift_report import Jump, ShiftEvent, finding_of
 from .stats.blocks import AFTER_CLAIM_POINTS, BLOCK_POINTS, LARGEST_VALUE, rise_points
-from .stats.climb import OF_THE_FIRST_LEVEL, QUIET_PART
+from .stats.climb import QUIET_PART
 from .stats.levels import quantum
 from .stats.robust import Q90_SIGMAS, median, robust_sigma
 from .stats.wander import Wander
@@ -205,7 +205,7 @@ class LevelShiftDetector(CurveDetector):
         way = after - before
         threshold = max(
             self._min_shift * abs(before), self._sigmas * self.context.drag * self._sigma,
-            OF_THE_FIRST_LEVEL * self._first_level, OVER_QUANTUM * quantum(self._values),
+            OVER_QUANTUM * quantum(self._values),
         )  # fmt: skip
         if abs(way) <= threshold:
             return None

@@ -41,6 +41,15 @@ def test_a_jump_upwards_that_lasts_and_nothing_explains_is_one_warning(every: in
     assert found[0].evidence["rise_percent"] == pytest.approx(4.0, abs=0.6)
 
 
+@pytest.mark.parametrize("level", [1e-3, 1e-5])
+def test_a_loss_near_zero_that_doubles_and_stays_is_a_warning(level: float) -> None:
+    beginning = smooth(400, start=5.0, end=level, half_life=6.0)
+    found = feed([*beginning, *(level * value / 2.5 for value in jumping(2.0, sigma=0.05))])
+    up = [finding for finding in found if finding.evidence["direction"] == "up"]
+    assert {finding.severity for finding in up} == {"warning"}
+    assert abs(up[0].onset_step - (400 + JUMP)) <= 2
+
+
 def test_a_jump_that_is_back_within_its_time_recovers() -> None:
     found = feed(jumping(1.05, 80))
     assert [finding.state for finding in found] == ["open", "recovered"]

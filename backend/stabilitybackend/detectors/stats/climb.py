@@ -49,8 +49,6 @@ FALL_BLOCKS = 6
 LONGEST_FALL_BLOCKS = 20
 #: A fall so many times as large as the climb was learning, and no side of a wave.
 LEARNT_FACTOR = 6.0
-#: A climb must also be this part of the first level of the run: at a loss of 0.01 of 5 a percentage means nothing.
-OF_THE_FIRST_LEVEL = 0.0025
 #: While fewer blocks than HISTORY_BLOCKS lie before the climb it must be larger by this factor: nobody knows yet how
 #: far the curve wanders.
 UNKNOWN_PAST_FACTOR = 2.0
@@ -68,10 +66,7 @@ OVER_SIGNED_RANGE = 0.5
 #: A climb of so many times the threshold is large whatever was before.
 LARGE_FACTOR = 4.0
 
-__all__ = [
-    "LARGE_FACTOR", "LONG_BLOCKS", "LOOK_EVERY_BLOCKS", "OF_THE_FIRST_LEVEL", "QUIET_PART", "RING_POINTS", "Climb",
-    "Climbs",
-]  # fmt: skip
+__all__ = ["LARGE_FACTOR", "LONG_BLOCKS", "LOOK_EVERY_BLOCKS", "QUIET_PART", "RING_POINTS", "Climb", "Climbs"]
 
 
 class Climb(NamedTuple):
@@ -122,13 +117,8 @@ class _Scale:
 
 @dataclass(slots=True)
 class Climbs:
-    """Holds the medians of 8 points (512 points back) and of 64 points (4,096 back) of one curve, and looks at them.
+    """Holds the medians of 8 points (512 points back) and of 64 points (4,096 back) of one curve, and looks at them."""
 
-    Args:
-        first_level: absolute value of the very first median, known from the first ``learn`` on.
-    """
-
-    first_level: float = 0.0
     _short: _Scale = field(default_factory=lambda: _Scale(BLOCK_POINTS))
     _long: _Scale = field(default_factory=lambda: _Scale(BLOCK_POINTS * LONG_BLOCKS))
     _blocks: int = 0
@@ -138,8 +128,6 @@ class Climbs:
         self._blocks += 1
         short = self._short
         short.add(middle, first_step)
-        if not self.first_level:
-            self.first_level = abs(middle)
         if self._blocks % LONG_BLOCKS == 0:
             self._long.add(median(short.medians[-LONG_BLOCKS:]), short.steps[-min(LONG_BLOCKS, len(short.steps))])
 
@@ -214,7 +202,7 @@ class Climbs:
         factor = UNKNOWN_PAST_FACTOR if began < HISTORY_BLOCKS else 1.0
         if scale is self._long:
             factor *= LONG_FACTOR
-        threshold = factor * max(min_rise * abs(level), OF_THE_FIRST_LEVEL * self.first_level)
+        threshold = factor * min_rise * abs(level)
         if rise <= threshold:
             return None
         # Medians of long blocks have little noise: they count as they are, or a short wave would be smoothed away.
