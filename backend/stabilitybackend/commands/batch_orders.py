@@ -24,6 +24,8 @@ ORDERS_WITHIN_S = 60.0
 #: The server looks by itself at most so often within OWN_WITHIN_S, in a job that spikes without end: a minute of it.
 MAX_OWN = 12
 OWN_WITHIN_S = 3_600.0
+#: Steps of the job that an order waits beside its own time: one that is under way, and one more.
+STEPS = 2
 #: Characters kept of what a rank says of its answer: there may be thousands of ranks.
 MAX_DETAIL_CHARS = 300
 
@@ -35,8 +37,11 @@ def new_show_batches(new: NewCommand) -> ShowBatches:
     request, ranks = new.request, max(1, new.job.keepers)
     samples = max(LEAST_SAMPLES, min(64, SAMPLES // ranks))
     chars = max(LEAST_TEXT_CHARS, min(MAX_TEXT_CHARS, TEXT_CHARS // (ranks * samples)))
+    fields = new.fields()
+    if request.expires_s is None:  # a rank answers with its next batch
+        fields["expires"] += STEPS * (new.job.step_time_s or 0.0)
     return ShowBatches(
-        **new.fields(),
+        **fields,
         world_size=new.job.keepers,
         incident_id=request.incident_id,
         step=request.step,

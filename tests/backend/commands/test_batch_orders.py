@@ -37,6 +37,14 @@ def test_it_asks_each_rank_for_its_part_of_what_is_kept() -> None:
     assert (command.step, command.incident_id, command.apply_at_step) == (190, "i-1", None)
 
 
+def test_it_waits_for_two_steps_of_a_slow_job() -> None:
+    waits = [
+        _issued(CommandBook("run"), job=JobView(200, step_s, 2, 3, "", [], agents=2, keepers=2)).expires - NOW
+        for step_s in (None, 0.1, 300.0)
+    ]
+    assert waits == pytest.approx([120.0, 120.2, 720.0])
+
+
 def test_it_is_done_when_all_ranks_answered_although_one_could_not() -> None:
     book = CommandBook("run")
     command = _issued(book)

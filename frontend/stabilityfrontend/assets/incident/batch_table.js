@@ -194,13 +194,12 @@ export function sampleTable(answer, incident, all) {
 export function batchParts(answer, incident, all, toggle) {
   const left = leftWords(answer, incident);
   const samples = every(answer.samples);
-  const unseen = every(answer.batches).filter((one) => !one.samples).length;
+  const raised = Object.entries(answer.failed);
+  const unseen = raised.length ? 0 : every(answer.batches).filter((one) => !one.samples).length;
   const notes = [
     answer.samples === undefined ? "The samples themselves are shown to keys that may give commands." : "",
     unseen ? `${unseen === 1 ? "1 batch" : `${formatCount(unseen)} batches`} could not be looked at in time.` : "",
-    ...Object.entries(answer.failed).map(
-      ([rank, why]) => `Rank ${rank}: the job's own function raised ${asText(why)}.`,
-    ),
+    ...raised.map(([rank, why]) => `Rank ${rank}: the job's own function raised ${asText(why)}.`),
     answer.left_out ? `${plural(answer.left_out, "sample")} less bad were left out.` : "",
   ].filter(Boolean);
   return [
