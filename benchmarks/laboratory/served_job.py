@@ -78,7 +78,7 @@ def follow_served(fault: str, seed: int, url: str, folder: Path) -> dict[str, An
             if advice is None:
                 continue
             fixed = fixed or advice["fix_first"]
-            if fixed and fixed == FAULTS[fault]:
+            if fixed == FAULTS[fault] not in ("", "cause"):
                 (folder / "fixed").touch()
             if goes_back(advice) and (order := _order(client, advice)) is not None:
                 orders.append(order)

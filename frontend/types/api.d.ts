@@ -1763,7 +1763,8 @@ export interface StuckCollective {
  *     lr_scale: factor on the rate that the schedule of the restored checkpoint gives; 1 and null leave it.
  *     reseed: go on with a new seed.
  *     wait_steps, until_step: how long to wait first, steps from the onset on, and the step at which that is over.
- *     fix_first: what to correct before a rollback can help, "" for nothing.
+ *     fix_first: what to correct before a rollback can help, "" for nothing. ``cause``: rollbacks did not help, and
+ *         it is not known what does; ``to_step`` is where to go on from when it is corrected.
  *     leads: id of the incident of the run that this advice is for; each open one of the run has the same.
  *     checklist: lines to go through. source: whose experience it is.
  */
@@ -1776,7 +1777,7 @@ export interface Suggestion {
   reseed: boolean;
   wait_steps: number | null;
   until_step: number | null;
-  fix_first: "" | "change" | "data position" | "mixture" | "resume" | "schedule";
+  fix_first: "" | "cause" | "change" | "data position" | "mixture" | "resume" | "schedule";
   leads: string;
   checklist: string[];
   text: string;

@@ -33,6 +33,10 @@ def incidents(draw: st.DrawFn) -> list[Incident]:
         evidence: dict[str, Any] = {"now_step": draw(st.integers(onset, NOW))}
         if band:
             evidence["onset_band"] = [max(0, onset - band), onset]
+        dead = draw(st.booleans()) and draw(st.booleans())
+        if dead:
+            evidence["rolled_back_to"] = draw(st.integers(0, onset))
+            evidence["rolled_back_into"] = draw(st.integers(1, 4))
         if draw(st.booleans()):
             evidence["moved_first"] = [{"metric": "grad_norm", "onset_step": max(0, onset - draw(st.integers(0, 9)))}]
         found.append(
@@ -41,7 +45,8 @@ def incidents(draw: st.DrawFn) -> list[Incident]:
                 incident_id=f"i-{number}",
                 severity=draw(st.sampled_from(["info", "warning", "critical"])),
                 state=state,
-                dead=draw(st.booleans()) and draw(st.booleans()),
+                dead=dead,
+                segment=draw(st.integers(0, 4)),
                 metric=draw(st.sampled_from(["loss", "grad_norm"])),
                 onset_step=onset,
                 step=onset,

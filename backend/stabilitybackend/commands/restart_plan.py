@@ -235,7 +235,8 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedSt
 
 
 def _leads_back(incident: Incident) -> bool:
-    return incident.suggestion is not None and incident.suggestion.action == "roll_back"
+    advice = incident.suggestion
+    return advice is not None and (advice.action == "roll_back" or advice.fix_first == "cause")
 
 
 def _suspects(verdict: Verdict | None) -> list[PlannedSuspect]:

@@ -62,6 +62,8 @@ def way_back(
         elif way is not None and not way.good_data and "skip_batches" not in cannot:
             bad = bad_batches(way.lead, now)
         text = _reason(sick[0], chosen, back is not None and back.bad is not None, "skip_batches" in cannot)
+        if way is not None and way.incurable:
+            text = f"{len(way.again)} rollbacks did not cure it: correct the cause first, then go on from here. {text}"
     offered = usable[:MAX_OFFERED]
     offered += [c for c in usable[MAX_OFFERED:] if c.step == chosen][:1]
     return Offer(

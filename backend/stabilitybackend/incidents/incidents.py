@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -228,7 +229,13 @@ class IncidentBook:
         return [incident for incident in changed if incident is not None]
 
     def rolled_back(
-        self, fork_step: int, dead_segments: Collection[int], time: float, new_segment: int, reason: str
+        self,
+        fork_step: int,
+        dead_segments: Collection[int],
+        time: float,
+        new_segment: int,
+        reason: str,
+        changes: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[Incident]:
         """Take note that points after ``fork_step`` of ``dead_segments`` are dead; return the incidents that changed.
 
@@ -242,8 +249,9 @@ class IncidentBook:
             time: unix seconds.
             new_segment: id of the segment that starts.
             reason: why, as given by whoever went back.
+            changes: what else was changed with it (``lr_scale``, ...).
         """
-        changed = []
+        changed, by = [], RolledBack(fork_step, new_segment, reason, _clean(changes))
         for old in list(self._incidents.values()):
             if old.segment not in dead_segments or old.dead:
                 continue
@@ -252,7 +260,7 @@ class IncidentBook:
             if dies and of_machine:
                 new = replace(old, dead=True)
             elif dies:
-                new = _dead(old, RolledBack(fork_step, new_segment, reason), time)
+                new = _dead(old, by, time)
             elif of_machine or old.now_step <= fork_step:
                 continue
             else:

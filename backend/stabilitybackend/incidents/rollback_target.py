@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from stabilitybackend.incidents.illness import behind_good, interval_of
+from stabilitybackend.incidents.illness import beginning, behind_good, interval_of
 from stabilitybackend.incidents.references import PALM
-from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint
 
 __all__ = [
-    "GUARD_STEPS", "SKIP_PAST_ONSET_BATCHES", "Target", "Usable", "UsableOf", "bad_batches", "target", "usual_wait",
-    "went_back_for",
+    "GUARD_STEPS", "SKIP_PAST_ONSET_BATCHES", "Target", "Tried", "Usable", "UsableOf", "bad_batches", "target",
+    "tried", "usual_wait",
 ]  # fmt: skip
 
 #: A checkpoint so close before the first sign may hold the first damage already.
@@ -56,6 +56,19 @@ class Target:
     def skip(self) -> int | None:
         """Batches to leave out right behind the checkpoint, for a job that can leave out no others."""
         return None if self.bad is None else self.bad[1] - self.to_step
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A rollback after which the same trouble came again.
+
+    Args:
+        back: where it went and what it changed.
+        outside: it went back to before anything showed, so that the weights are not what came again.
+    """
+
+    back: RolledBack
+    outside: bool
 
 
 class Usable(Protocol):
@@ -146,26 +159,35 @@ def usual_wait(incident: Incident, history: Iterable[Incident]) -> tuple[int, in
     return math.ceil(max(WAIT_TIMES * median(took), MIN_WAIT_POINTS * interval)), len(took)
 
 
-def went_back_for(incident: Incident, history: Iterable[Incident]) -> int | None:
-    """Return the step that the run went back to for the same trouble before, None where it did not.
+def tried(incident: Incident, history: Iterable[Incident]) -> list[Tried]:
+    """Return the rollbacks after which the same trouble came again, the newest first.
 
-    That is a rollback which opened the segment of this incident and left one behind that is like it, where this one
-    began not long after the steps in which that one was seen. What comes thousands of steps later is another trouble:
-    to go back beyond the first rollback for it would throw all of them away.
+    That is a rollback which opened the segment of this incident and left one behind that is like it, and came again in
+    about as many steps as it had taken before; and so on for that one. What comes thousands of steps later is another
+    trouble: to go back beyond the first rollback for it would throw all of them away.
     """
-    onset = incident.onset_step
-    steps = [
-        other.rolled_back.step
-        for other in history
-        if kind_of(other.kind).curable
-        and other.severity != "info"
-        and other.rolled_back is not None
-        and other.rolled_back.segment == incident.segment
-        and onset <= _last_seen(other) + SKIP_PAST_ONSET_BATCHES
-    ]
-    return min(steps, default=None)
+    left: dict[int, list[tuple[Incident, RolledBack]]] = {}
+    for other in history:
+        if other.rolled_back is not None and kind_of(other.kind).curable and other.severity != "info":
+            left.setdefault(other.rolled_back.segment, []).append((other, other.rolled_back))
+    found, front = list[Tried](), [incident]
+    while front:
+        segment = max(one.segment for one in front)
+        onset = min(one.onset_step for one in front if one.segment == segment)
+        again = [(other, back) for other, back in left.pop(segment, []) if onset <= _due(other, back)]
+        if again:
+            outside = all(back.step < beginning(other) for other, back in again)
+            found.append(Tried(again[0][1], outside))
+        front = [one for one in front if one.segment != segment] + [other for other, _ in again]
+    return found
 
 
-def _last_seen(incident: Incident) -> int:
-    """Return the newest step at which an incident was judged."""
-    return max(incident.onset_step, incident.now_step)
+def _due(incident: Incident, back: RolledBack) -> float:
+    """Return until when trouble that was left behind has come again, a step.
+
+    A lower learning rate takes as much longer to do the same harm.
+    """
+    scale = back.changes.get("lr_scale")
+    slower = 1 / scale if isinstance(scale, int | float) and 0 < scale < 1 else 1.0
+    took = max(incident.onset_step, incident.now_step) - back.step
+    return back.step + took * slower + SKIP_PAST_ONSET_BATCHES

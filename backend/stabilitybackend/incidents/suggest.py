@@ -88,7 +88,7 @@ def _of_run(case: Case, way: Way) -> Suggestion:
     """Return the advice of the run, with the checklist of this incident."""
     action = "wait" if way.back is None and way.action == "roll_back" else way.action
     sources = [lit.MEGATRON] if way.lead.kind == "nonfinite" else []
-    if way.action == "wait" or way.again is not None:
+    if way.action == "wait" or way.again:
         sources.insert(0, lit.IDEFICS)
     elif way.lr_scale is not None:
         sources.insert(0, lit.OPT)

@@ -15,11 +15,12 @@ from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, role_o
 from stabilitybackend.incidents.illness import RATE_POINTS, first_sign, ill, interval_of, marked_by_rate, rates_of
 from stabilitybackend.incidents.rollback_target import (
     Target,
+    Tried,
     Usable,
     bad_batches,
     target,
+    tried,
     usual_wait,
-    went_back_for,
 )
 from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Fix, Incident
@@ -28,6 +29,9 @@ __all__ = ["LR_SCALE", "Way", "asks_of", "jumped_rate", "way_of"]
 
 #: What the learning rate is multiplied with where a rollback alone is not expected to help.
 LR_SCALE = 0.5
+#: So many rollbacks to before the first sign that did not help show that the weights are not the cause: the first goes
+#: by what was seen, the second further back with a new seed and half the rate. There is nothing left for a third.
+VAIN_ROLLBACKS = 2
 #: A learning rate that rose by so much, percent, right before the onset (``RATE_POINTS``), is looked at first.
 RATE_RISE_PERCENT = 50.0
 
@@ -56,14 +60,14 @@ class Asks:
         halves: a rollback alone is not expected to help.
         until: with ``wait``: the step at which that is over.
         known: with ``wait``: earlier spikes of the run that this is based on.
-        again: the step of the rollback that did not help.
+        again: the rollbacks that did not help, the newest first.
     """
 
     action: Asked
     halves: bool = False
     until: int | None = None
     known: int = 0
-    again: int | None = None
+    again: tuple[Tried, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,9 @@ class Way:
         lead: the incident that asks for most; of equals the one that began first.
         action, until, known, again: as it asks.
         fix_first: what has to be corrected before a rollback can help.
-        back: where a rollback goes, None where no checkpoint is from before the first sign.
+        incurable: rollbacks did not help, and another one will not.
+        back: where a rollback goes, None where no checkpoint is from before the first sign; where none helps, where to
+            go on from once the cause is corrected.
         sign: first step at which anything shows that is open or was given up.
         sick: what the checkpoint has to be older than, the first one first.
         rates: incidents of the learning rate that the lead began in, or right after.
@@ -86,8 +92,9 @@ class Way:
     action: Asked
     until: int | None
     known: int
-    again: int | None
+    again: tuple[Tried, ...]
     fix_first: Fix
+    incurable: bool
     back: Target | None
     sign: int
     sick: tuple[Incident, ...]
@@ -119,24 +126,33 @@ def way_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) 
     fix_first: Fix = "schedule" if _broken(lead, rates) else _first_fix([one for one, _ in asked.values()])
     sign = first_sign(sick, incidents)
     assert sign is not None  # whoever asks is ill
-    again = min((one.again for _, one in asked.values() if one.again is not None), default=None)
+    again = max((one.again for _, one in asked.values()), key=len)
+    incurable = sum(one.outside for one in again) >= VAIN_ROLLBACKS
+    tried_step = min((one.back.step for one in again), default=math.inf)
     by_rate = bool(rates) or jumped_rate(lead) != ""
     suspects = [one for one, _ in asked.values() if one.kind in _BY_BATCH or (one.kind in _BY_DATA and one.dataset)]
-    data = bool(suspects) and not by_rate and again is None and fix_first in ("", "change")
+    data = bool(suspects) and not by_rate and not again and fix_first in ("", "change")
     ranges = [bad_batches(one, now_step) for one in suspects]
     bad = (min(first for first, _ in ranges), max(last for _, last in ranges)) if data else None
-    halves = not by_rate and any(one.halves for _, one in asked.values())
-    back = target(
-        sign,
-        checkpoints,
-        now_step,
-        math.inf if again is None else again,
-        bad,
-    )
+    back = target(sign, checkpoints, now_step, tried_step + 1 if incurable else tried_step, bad)
+    changes = back is not None and not incurable
+    halves = changes and not by_rate and any(one.halves for _, one in asked.values())
     return Way(
-        lead, asks.action, asks.until, asks.known, again, fix_first, back, sign, tuple(sick), rates,
-        LR_SCALE if halves and back is not None else None, again is not None and back is not None, not data,
-    )  # fmt: skip
+        lead,
+        "inspect" if incurable else asks.action,
+        None if incurable else asks.until,
+        asks.known,
+        again,
+        (fix_first or "cause") if incurable else fix_first,
+        incurable,
+        back,
+        sign,
+        tuple(sick),
+        rates,
+        LR_SCALE if halves else None,
+        changes and bool(again),
+        not data,
+    )
 
 
 def asks_of(incident: Incident, now_step: int, incidents: Collection[Incident]) -> Asks | None:
@@ -149,13 +165,13 @@ def asks_of(incident: Incident, now_step: int, incidents: Collection[Incident]) 
         return None
     curve = facts(incident.evidence, CurveFacts)
     others = [one for one in incidents if one.incident_id != incident.incident_id]
-    again = went_back_for(incident, others)
+    again = tuple(tried(incident, others))
     if incident.kind == "spike":
         wait, known = usual_wait(incident, others)
         lost = incident.recovery == "none"
         if lost or now_step - incident.onset_step >= wait:
-            return Asks("roll_back", halves=lost or again is not None, again=again)
-        return Asks("wait", again is not None, incident.onset_step + wait, known, again)
+            return Asks("roll_back", halves=lost or bool(again), again=again)
+        return Asks("wait", bool(again), incident.onset_step + wait, known, again)
     if incident.kind == "divergence":
         return Asks("roll_back", halves=True, again=again)
     if incident.kind == "nonfinite":
@@ -165,7 +181,7 @@ def asks_of(incident: Incident, now_step: int, incidents: Collection[Incident]) 
             role_of(move.metric) == GRAD_NORM and move.onset_step is not None and move.onset_step < incident.onset_step
             for move in curve.moved_first
         )
-        return Asks("roll_back", halves=first or again is not None, again=again)
+        return Asks("roll_back", halves=first or bool(again), again=again)
     if incident.kind == "level_shift":
         return None if any(curve.explained_by) else Asks("roll_back", again=again)
     return Asks("inspect", again=again) if incident.kind in _FIXES else None

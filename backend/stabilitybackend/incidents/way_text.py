@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from stabilitybackend.incidents.rollback_target import GUARD_STEPS, Target, Usable
 from stabilitybackend.incidents.way import Way, jumped_rate
-from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import kind_of
 
 __all__ = ["LR_RELATIVE", "way_text"]
 
 #: What every ``lr_scale`` is relative to.
 LR_RELATIVE = "of what the schedule of the restored checkpoint gives at each step"
+
+#: Rollbacks that did not help that are named, the newest.
+MAX_NAMED = 4
 
 #: What to correct -> first sentence, while it is not corrected.
 _FIX = {
@@ -32,15 +35,10 @@ def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "") -
         checkpoints: those that can be gone back to.
         own: what is to be done about ``incident`` before, sentences.
     """
-    sentences = []
+    sentences = [_in_vain(way)]
     if incident.incident_id != way.lead.incident_id:
         sentences.append(
             f"One advice for this run, led by the {kind_of(way.lead.kind).short} at step {way.lead.onset_step}."
-        )
-    if way.again is not None:
-        sentences.append(
-            f"The rollback to step {way.again} did not cure it: look for a cause in the program (optimizer, schedule, "
-            "data order) first, for going further back helps only where the checkpoint was ill."
         )
     sentences += [_schedule(way), _FIX.get(way.fix_first, ""), own]
     if way.fix_first == "change":
@@ -49,7 +47,12 @@ def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "") -
         sentences.append(_no_checkpoint(way, checkpoints))
     if way.action == "wait":
         sentences.append(_wait(way))
-    if way.back is not None:
+    if way.back is not None and way.incurable:
+        sentences.append(
+            f"With that corrected, go on from the checkpoint of step {way.back.to_step}, which is from before all of "
+            f"it. {way.back.lost} steps are trained again."
+        )
+    elif way.back is not None:
         way_back = _way_back(way, way.back)
         if way.action == "wait":
             sentences.append(f"If it does not come back by itself: {way_back}")
@@ -62,6 +65,33 @@ def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "") -
         else:
             sentences.append(way_back[0].upper() + way_back[1:])
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _in_vain(way: Way) -> str:
+    """Return the sentences about the rollbacks that did not help, "" where there was none."""
+    if not way.again:
+        return ""
+    if not way.incurable:
+        return (
+            f"The rollback to step {min(one.back.step for one in way.again)} did not cure it: look for a cause in the "
+            "program (optimizer, schedule, data order) first, for going further back helps only where the checkpoint "
+            "was ill."
+        )
+    first = "" if len(way.again) <= MAX_NAMED else f"{len(way.again) - MAX_NAMED} before, then "
+    steps = "; ".join(_tried(one.back) for one in reversed(way.again[:MAX_NAMED]))
+    return (
+        f"{len(way.again)} rollbacks did not cure it ({first}{steps}), so another one will not: what causes it comes "
+        "again from any checkpoint. Find it in the code, the data or the schedule and correct it first."
+    )
+
+
+def _tried(back: RolledBack) -> str:
+    """Return one rollback with what it changed."""
+    scale, seed, skip = (back.changes.get(name) for name in ("lr_scale", "seed", "skip_batches"))
+    changed = [f"learning rate times {scale:g}"] if isinstance(scale, int | float) else []
+    changed += ["a new seed"] if seed is not None else []
+    changed += [f"{skip} batches left out"] if skip else []
+    return f"to step {back.step}{': ' if changed else ''}{', '.join(changed)}"
 
 
 def _schedule(way: Way) -> str:
@@ -100,7 +130,7 @@ def _way_back(way: Way, back: Target) -> str:
         first, last = back.bad
         text += f", and leave out the batches of the steps {first} to {last}; those before were good"
         text += f" (a job that can only skip right behind the checkpoint: {back.skip})."
-    elif way.again is not None:
+    elif way.again:
         text += ", with a new seed."
     else:
         text += ". No batches are left out: the data are not the cause."

@@ -221,7 +221,8 @@ class RunState:
         if reports:
             dead = {s for s in self.incidents.segments() if self.fold.tree.dead_after(s) is not None}
             fork_step, time = segment.fork_step, segment.created
-            changes.add_incidents(self.incidents.rolled_back(fork_step, dead, time, segment.id, segment.reason))
+            undone = self.incidents.rolled_back(fork_step, dead, time, segment.id, segment.reason, segment.changes)
+            changes.add_incidents(undone)
             changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), time, fork_step))
         if not replayed:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))

@@ -25,12 +25,15 @@ __all__ = [
 Severity = Literal["info", "warning", "critical"]
 State = Literal["open", "recovered", "resolved"]
 Action = Literal["roll_back", "wait", "none", "restart", "inspect"]
-Fix = Literal["", "schedule", "mixture", "data position", "resume", "change"]
+Fix = Literal["", "cause", "schedule", "mixture", "data position", "resume", "change"]
 IncidentAction = Literal["acknowledge", "roll_back", "restart", "dump_stacks", "show_batches"]
 #: Characters shown of what is no incident.
 SHOWN_BYTES = 60
 #: Name in the evidence -> field of ``RolledBack``.
-_ROLLED_BACK = {"rolled_back_to": "step", "rolled_back_into": "segment", "rolled_back_because": "reason"}
+_ROLLED_BACK = {
+    "rolled_back_to": "step", "rolled_back_into": "segment", "rolled_back_because": "reason",
+    "rolled_back_with": "changes",
+}  # fmt: skip
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +46,8 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
         lr_scale: factor on the rate that the schedule of the restored checkpoint gives; 1 and null leave it.
         reseed: go on with a new seed.
         wait_steps, until_step: how long to wait first, steps from the onset on, and the step at which that is over.
-        fix_first: what to correct before a rollback can help, "" for nothing.
+        fix_first: what to correct before a rollback can help, "" for nothing. ``cause``: rollbacks did not help, and
+            it is not known what does; ``to_step`` is where to go on from when it is corrected.
         leads: id of the incident of the run that this advice is for; each open one of the run has the same.
         checklist: lines to go through. source: whose experience it is.
     """
@@ -64,11 +68,19 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolledBack(msgspec.Struct, frozen=True):
-    """The rollback that left an incident's onset behind: to which step, into which segment, and why."""
+    """The rollback that left an incident's onset behind.
+
+    Attributes:
+        step, segment: to which step it went, and into which segment.
+        reason: of who ordered it, may be empty.
+        changes: what else it was meant to change: lr_scale, seed, skip_batches. Free data of the job where it declared
+            the rollback by itself.
+    """
 
     step: int
     segment: int
     reason: str = ""
+    changes: Mapping[str, Any] = {}
 
 
 class _Reported(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +196,8 @@ def _reported(incident: Incident, kind: IncidentKind) -> dict[str, Any]:
         own["closed_step"] = incident.closed_step
     if incident.rolled_back is not None:
         own |= {name: getattr(incident.rolled_back, field) for name, field in _ROLLED_BACK.items()}
+        if not incident.rolled_back.changes:
+            del own["rolled_back_with"]
     shared = {name: getattr(incident, name) for name in _Reported.__struct_fields__}
     shared["evidence"] = {**incident.evidence, **own}
     return shared | {"label": kind.label, "about": kind.about, "alarm": incident.alarm}

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.incidents.suggest import suggest
@@ -135,6 +135,40 @@ def test_trouble_long_after_a_rollback_is_another_one_and_goes_back_for_itself()
     )
     found = advice(incident(segment=1, recovery="none"), [before])
     assert (found["to_step"], found["reseed"]) == (1_100, False)
+
+
+def left_behind(onset: int, segment: int, to_step: int, **changes: Any) -> Incident:
+    """Return an incident that a rollback left: from which segment, to which step, with what changed."""
+    by = {"rolled_back_to": to_step, "rolled_back_into": segment + 1, "rolled_back_with": changes}
+    like = {"incident_id": f"i-{segment}", "dead": True, "state": "resolved", "segment": segment}
+    return incident(onset=onset, evidence=by | {"now_step": onset + 20}, **like)
+
+
+def test_after_two_rollbacks_in_vain_the_cause_is_corrected_first_and_no_further_checkpoint_is_named() -> None:
+    history = [left_behind(1_190, 0, 1_100), left_behind(1_180, 1, 1_000, lr_scale=0.5, seed=7)]
+    found = advice(incident(segment=2, recovery="none"), history)
+    assert (found["action"], found["fix_first"], found["to_step"]) == ("inspect", "cause", 1_000)
+    assert (found["lr_scale"], found["reseed"], found["skip_range"], found["until_step"]) == (None, False, None, None)
+    assert found["text"].startswith(
+        "2 rollbacks did not cure it (to step 1100; to step 1000: learning rate times 0.5, a new seed), so another one "
+        "will not"
+    )
+    assert "go on from the checkpoint of step 1000" in found["text"]
+
+
+def test_rollbacks_into_the_illness_do_not_show_that_none_helps() -> None:
+    early = {"onset_band": [1_050, 1_190]}
+    into = left_behind(1_190, 0, 1_100)
+    history = [replace(into, evidence={**into.evidence, **early}), left_behind(1_180, 1, 1_000)]
+    found = advice(incident(segment=2, recovery="none"), history)
+    assert (found["action"], found["to_step"]) == ("roll_back", 900)
+
+
+@pytest.mark.parametrize(("scale", "to_step"), [(0.5, 900), (None, 1_200)])
+def test_trouble_that_a_lower_rate_puts_off_is_still_the_same(scale: float | None, to_step: int) -> None:
+    before = left_behind(1_150, 0, 1_000, **({} if scale is None else {"lr_scale": scale}))
+    found = advice(incident(onset=1_300, segment=1, recovery="none"), [before])
+    assert found["to_step"] == to_step
 
 
 def test_a_checkpoint_from_after_the_first_sign_is_not_trusted() -> None:

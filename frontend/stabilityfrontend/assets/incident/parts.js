@@ -265,6 +265,7 @@ export function drawIncidentTop(page) {
 
 /** What has to be corrected before a rollback can help, in words. */
 const FIXES = {
+  cause: "the cause, in code, data or schedule: rollbacks did not cure it",
   schedule: "the learning-rate schedule",
   mixture: "the mixture of the sampler",
   "data position": "the position in the data",
@@ -284,14 +285,18 @@ function plan(incident, suggestion) {
   const band = asList(asRecord(incident.evidence).onset_band);
   const waits = asFinite(until) !== null;
   const back = asFinite(to) !== null;
+  const uncured = suggestion.fix_first === "cause";
   if (!suggestion.leads) return null;
   return factList([
     ["First", FIXES[suggestion.fix_first] || null],
     ["Wait", waits ? `until step ${formatCount(until)}; the advice then changes by itself` : null],
-    [waits ? "Else go back" : "Go back", back ? `to the checkpoint of step ${formatCount(to)}` : "no clean checkpoint"],
+    [
+      uncured ? "Then go on" : waits ? "Else go back" : "Go back",
+      back ? `${uncured ? "from" : "to"} the checkpoint of step ${formatCount(to)}` : "no clean checkpoint",
+    ],
     [
       "Leave out",
-      !back
+      !back || uncured
         ? null
         : Array.isArray(skip)
           ? `the batches of ${stepsOf(skip)}, or ${formatCount(behind)} right behind the checkpoint where a job can skip no others`
