@@ -121,14 +121,18 @@ class BatchRing:
         target = around if isinstance(around, int) else self._kept[-1].step
         # The nearest first: time may end before all were looked at.
         order = sorted(self._kept, key=lambda kept: (abs(kept.step - target), -kept.time))
-        began = time.monotonic()
+        began = now = time.monotonic()
+        end = began + EXPLAIN_S
         found: list[tuple[_Kept, ExplainedBatch]] = []
         with self._phase():
             for kept in order:
-                if found and time.monotonic() - began >= EXPLAIN_S:
+                if found and now >= end:
                     break
-                batch = explained(kept.batch, self._explain, keep=keep, chars=chars, deadline=began + EXPLAIN_S)
+                # Each may take half of the time that is left: the neighbours of a large batch are of interest, too.
+                half = now + (end - now) / 2
+                batch = explained(kept.batch, self._explain, keep=keep, chars=chars, deadline=half)
                 found.append((kept, batch))
+                now = time.monotonic()
         facts = {id(kept): batch.facts() for kept, batch in found}
         data = {
             "command_id": command["command_id"],
