@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
+from .data_mix_report import MixEvent, worded
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.metric_roles import LOSS, role_of
 from .stats.levels import LARGEST, Level, level_of, percent
+from .stats.own_past import more_than_before
 from .stats.robust import MEDIAN_ERROR, median
-from .stats.shares import BLOCK_NOISE, BLOCK_POINTS, FORK_CONFIRM, FORK_POINTS, FORK_WINDOW, USUAL_BLOCKS, ShareTrack
+from .stats.shares import (
+    BLOCK_NOISE,
+    BLOCK_POINTS,
+    BLOCK_SIGMAS,
+    FORK_CONFIRM,
+    FORK_POINTS,
+    FORK_WINDOW,
+    USUAL_BLOCKS,
+    ShareTrack,
+)
 
 #: Prefix of the metrics that are watched.
 RATIO = "ratio/"
@@ -25,9 +34,8 @@ LARGE_SHIFT = 0.5
 #: Shares below it are taken as this one where they are compared by a factor.
 SMALLEST_SHARE = 1e-6
 #: Moves of the run's own past far from forks that are remembered, the newest ones. A mixture that moves in steps, in
-#: waves or shard by shard has moved before: a move is news when it is TIMES the second largest of them.
+#: waves or shard by shard has moved before.
 REMEMBERED = 16
-TIMES = 2.0
 #: The loss moved when its median did by so many sigmas of the median, and by this fraction.
 LOSS_SIGMAS, LOSS_FRACTION = 5.0, 0.02
 LOSS_POINTS = 64
@@ -43,26 +51,6 @@ RAMP_BLOCKS = 128
 __all__ = ["DataMixDriftDetector"]
 
 
-@dataclass(slots=True)
-class _MixEvent(Event):
-    """One change of the mixture."""
-
-    now: int
-    before: float
-    sigma: float
-    after: float
-    fork: int | None
-    fork_text: str
-    ramp: bool
-    points: int
-    loss_before: Level | None
-    loss_after: list[float] = field(default_factory=list)
-    loss_moved: float | None = None
-    also: dict[str, list[float]] = field(default_factory=dict)
-    blocks: list[float] = field(default_factory=list)
-    explained_by: list[str] = field(default_factory=list)
-
-
 class DataMixDriftDetector(Detector):
     """Opens one incident when shares of the data leave their level, however many ``ratio/*`` metrics show it.
 
@@ -70,8 +58,9 @@ class DataMixDriftDetector(Detector):
     points against the median of the last 16 blocks; noise and wander of the past are the unit. Two blocks in a row
     away from the level are an event. In the first 50 points after a fork three of five points 4 sigmas away from
     the level at the fork step are enough: a sampler whose state was not restored is the usual cause. A sudden shift
-    without a fork is an alarm when it is large and the mixture did not move before, otherwise a note (``info``), as
-    is a steady ramp: that the loss moves with it is reported, and says nothing about whether somebody wanted it. A
+    without a fork is an alarm when it is large, the mixture did not move before, and the other shares kept their
+    proportions (one source failed; a new stage has new weights for all), otherwise a note (``info``), as is a
+    steady ramp: that the loss moves with it is reported, and says nothing about whether somebody wanted it. A
     mixture that has moved like that before (in steps, in waves, shard by shard) is not reported.
 
     Args:
@@ -109,7 +98,7 @@ class DataMixDriftDetector(Detector):
     }
 
     _tracks: dict[str, ShareTrack] = fresh(dict)
-    _event: _MixEvent | None = None
+    _event: MixEvent | None = None
     _loss: deque[float] = fresh(deque, maxlen=LOSS_POINTS)
     _fork: tuple[int, str, str] | None = None
     #: By how much the newest moves far from forks changed a share, as the logarithm of the factor.
@@ -200,7 +189,7 @@ class DataMixDriftDetector(Detector):
         track.shifted.append((step, centre))
         return self._open(metric, track, (before, track.block_sigma()), step, at_fork=False)
 
-    def _advance(self, event: _MixEvent, track: ShareTrack, centre: float, step: int) -> list[Finding]:
+    def _advance(self, event: MixEvent, track: ShareTrack, centre: float, step: int) -> list[Finding]:
         """Follow the ratio that the open event is about by one block."""
         event.blocks.append(centre)
         event.points += BLOCK_POINTS
@@ -254,11 +243,13 @@ class DataMixDriftDetector(Detector):
         if home is not None and is_back:
             changed.append(f"back at the level of before step {home[0]}")
             self._hold_loss = self._hold_loss or self._free_loss()  # it comes back with the mixture
+        elif fork is None and self._reweighted():
+            changed.append("the other shares changed among themselves, too: all weights are new, as with a new stage")
         # A mixture that did not move as far back as is remembered; one that was at this level for a while is a stage.
         large = abs(after - before) > LARGE_SHIFT * abs(before) and len(track.usual) == USUAL_BLOCKS
         alarm = (fork is not None or large) and not ramp and not changed
         losses = list(self._loss)
-        event = self._event = _MixEvent(
+        event = self._event = MixEvent(
             metric, onset, step, "warning" if alarm else "info", step, before, sigma, after,
             fork=fork[0] if fork is not None else None,
             fork_text=fork[1] if fork is not None else "",
@@ -277,10 +268,33 @@ class DataMixDriftDetector(Detector):
     def _moved_before(self, before: float, after: float, *, at_fork: bool) -> bool:
         """Return whether this move is of the run's own habit; remember it, unless a fork explains it."""
         move = abs(math.log(max(after, SMALLEST_SHARE) / max(before, SMALLEST_SHARE)))
-        known = TIMES * heapq.nlargest(2, self._moves)[-1] if self._moves else 0.0
+        known = more_than_before(self._moves)
         if not at_fork:
             self._moves.append(move)
         return move <= known
+
+    def _reweighted(self) -> bool:
+        """Return whether more than one source has another weight: whichever is left out, the others' proportions moved.
+
+        A source that runs dry, is stuck, or has a wrong weight leaves the proportions of the others as they were.
+        """
+        known = []
+        for track in self._tracks.values():
+            if (level := track.level()) is not None:
+                away = max(BLOCK_SIGMAS / self._by * track.block_sigma(), self._shift * level[0])
+                known.append((level[0], track.newest(), away))
+        if len(known) < 3:  # of two shares each is what the other leaves
+            return False
+        before, after = (sum(one[at] for one in known) for at in (0, 1))
+        for left_out in known:
+            rest = before - left_out[0]
+            scale = (after - left_out[1]) / rest if rest > 0 else 1.0
+            moved = (
+                abs(share - scale * level) > away for level, share, away in known if (level, share) != left_out[:2]
+            )
+            if not any(moved):
+                return False
+        return True
 
     def _near(self, onset: int, fork: int) -> bool:
         # Of small batches the first point beyond half of the shift may lie before it.
@@ -314,7 +328,7 @@ class DataMixDriftDetector(Detector):
             self._loss.append(value)
         return []
 
-    def _loss_moved(self, event: _MixEvent, step: int) -> list[Finding]:
+    def _loss_moved(self, event: MixEvent, step: int) -> list[Finding]:
         """Report the event again when the loss has moved with it."""
         if event.loss_before is None or event.loss_moved is not None or len(event.loss_after) < LOSS_AFTER_POINTS:
             return []
@@ -326,7 +340,7 @@ class DataMixDriftDetector(Detector):
         event.loss_moved = percent(after, before)
         return [self._finding(event, "open", step, None)]
 
-    def _claim(self, event: _MixEvent, ended: int | None) -> None:
+    def _claim(self, event: MixEvent, ended: int | None) -> None:
         self.claim(event.metric, event.onset, ended)
         if self._hold_loss is not None:
             self.claim(self._hold_loss, event.onset, ended, of=event.metric)
@@ -349,45 +363,9 @@ class DataMixDriftDetector(Detector):
                 self._tracks[metric].rebase()
         return [self._finding(event, state, step, back)]
 
-    def _finding(self, event: _MixEvent, state: State, now_step: int, back: int | None) -> Finding:
+    def _finding(self, event: MixEvent, state: State, now_step: int, back: int | None) -> Finding:
         """Say what is known of the event now."""
-        change = percent(event.after, event.before)
-        shown = f" ({change:+.0f} %)" if change is not None else ""
-        verb = "has moved steadily" if event.ramp else "moved"
-        text = (
-            f"{event.metric} {verb} from {event.before:.4g} to {event.after:.4g}{shown}, onset at step {event.onset}."
-        )
-        if event.fork is not None:
-            text += f" It began right after step {event.fork - 1}, where {event.fork_text}:"
-            text += " was the sampler's state restored?"
-        if event.loss_moved is not None:
-            text += f" The loss moved with it by {event.loss_moved:+.1f} %."
-        if event.also:
-            text += f" So did {', '.join(list(event.also)[:4])}."
-        if event.explained_by:
-            text += f" {'; '.join(event.explained_by)}."
-        text += {
-            "open": "",
-            "recovered": f" It is back at its level since step {back}.",
-            "resolved": " It is stable: this is the usual level from here on.",
-        }[state]
-        evidence: dict[str, Any] = {
-            "level_before": event.before,
-            "level_after": event.after,
-            "sigma": event.sigma,
-            "rise_percent": change,
-            "direction": "up" if event.after > event.before else "down",
-            "score_unit": "robust sigmas",
-            "points": event.points,
-            "after_fork": None if event.fork is None else event.fork - 1,
-            "ramp": event.ramp,
-            "loss_percent": event.loss_moved,
-            "also": dict(list(event.also.items())[:16]),
-            "explained_by": list(event.explained_by),
-            "recovered_at": back,
-        }
-        if event.ramp:
-            evidence["explained_by"].append("a steady ramp, as a planned change of the mixture is")
+        text, evidence = worded(event, state, back)
         return self.finding(
             event,
             now_step,

@@ -137,3 +137,23 @@ def test_ratios_beyond_the_bound_are_ignored_and_counted() -> None:
     bank = DetectorBank({"data_mix_drift": lambda: detector})
     bank.feed_row(Row(0, 0.0, {f"ratio/{i}": 0.1 for i in range(70)}))
     assert detector.dropped == 6
+
+
+@pytest.mark.parametrize(
+    ("later", "severity"),
+    [
+        ((0.2, 0.48, 0.32), "warning"),
+        ((0.0, 0.6, 0.4), "warning"),
+        ((0.19, 0.11, 0.7), "warning"),
+        ((0.2, 0.3, 0.5), "info"),
+        ((0.1, 0.8, 0.1), "info"),
+    ],
+)
+def test_new_weights_for_all_sets_are_a_note_and_one_set_that_fails_is_an_alarm(
+    later: tuple[float, ...], severity: str
+) -> None:
+    rng, rows = random.Random(1), list[Row | Mark]()
+    for step in range(450):
+        drawn = rng.choices("abc", (0.5, 0.3, 0.2) if step < 350 else later, k=256)
+        rows.append(Row(step, float(step), {f"ratio/{name}": drawn.count(name) / 256 for name in "abc"}))
+    assert {finding.severity for finding in _found(rows)} == {severity}

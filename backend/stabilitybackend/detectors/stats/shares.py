@@ -29,7 +29,10 @@ FORK_POINTS = 50
 FORK_SIGMAS = 4.0
 FORK_CONFIRM, FORK_WINDOW = 3, 5
 
-__all__ = ["BLOCK_NOISE", "BLOCK_POINTS", "FORK_CONFIRM", "FORK_POINTS", "FORK_WINDOW", "USUAL_BLOCKS", "ShareTrack"]
+__all__ = [
+    "BLOCK_NOISE", "BLOCK_POINTS", "BLOCK_SIGMAS", "FORK_CONFIRM", "FORK_POINTS", "FORK_WINDOW", "USUAL_BLOCKS",
+    "ShareTrack",
+]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -65,6 +68,11 @@ class ShareTrack:
         """Return the noise of a block's mean; the level must be known."""
         _, wander = level_of(self.usual)
         return max(BLOCK_NOISE * median(self._noise), wander, 0.25 * SIGMA_FLOOR * abs(self.usual[-1]))
+
+    def newest(self) -> float:
+        """Return the mean of the newest block of points, whole or not."""
+        shares = [share for _, share in (*self._previous, *self.block)][-BLOCK_POINTS:]
+        return sum(shares) / max(1, len(shares))
 
     def fork(self) -> None:
         """Watch the next points one by one: a new segment begins."""
