@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from support.resumes.torch_resumes import trained
 
 
-@pytest.mark.parametrize("seed", range(11, 16))
+@pytest.mark.parametrize("seed", [11, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(12, 16))])
 @pytest.mark.parametrize(
     ("but", "changes", "verdict"),
     [
