@@ -149,6 +149,14 @@ def test_the_rise_when_new_data_follows_a_repetition_is_no_spike() -> None:
     assert {(f.kind, f.onset_step) for f in both if f.severity != "info"} == {("repeat_data", 400)}
 
 
+def test_the_level_that_follows_a_repetition_is_no_noise_that_hides_the_next_spike() -> None:
+    known = [0.6 * loss for loss in _repeated(400, 400)[400:]]
+    new = [loss * (1.5 if 100 <= at < 103 else 1.0) for at, loss in enumerate(_noise(300, seed=3))]
+    bank = DetectorBank({"spike": SpikeDetector, "repeat_data": RepeatDataDetector})
+    found = _found([*_repeated(400, 0), *known, *new], _resumed(400), bank)
+    assert [(f.kind, f.onset_step) for f in found if f.severity != "info" and f.state == "open"][-1] == ("spike", 900)
+
+
 def test_what_a_rollback_discarded_is_no_data_that_was_seen() -> None:
     bank, losses = DetectorBank({"repeat_data": RepeatDataDetector}), _noise(1_600, seed=5, sigma=0.05)
     found = [f for step in range(1_300) for f in bank.feed_row(Row(step, 1e9 + step, {"loss": losses[step]}))]

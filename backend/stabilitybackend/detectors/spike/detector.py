@@ -150,7 +150,10 @@ class SpikeDetector(Detector):
             or max(one.rise for one in proof.suspects) < self._min_rise * tracker.demand * self._sensitivity
         ):
             return []
-        if self.context.claimed(tracker.metric, self.name, CLAIM_POINTS * tracker.interval) is not None:
+        claim = self.context.claimed(tracker.metric, self.name, CLAIM_POINTS * tracker.interval)
+        if claim is not None:
+            if claim.kind == "repeat_data":  # its jump back to the true level
+                tracker.accept()
             return []
         return self._open(tracker, proof, step)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from stabilitybackend.detectors.stats.alike import NEW_POINTS, STRETCH_POINTS, Alike
 from stabilitybackend.detectors.stats.baseline import YOUNG_POINTS, RobustBaseline
+from stabilitybackend.detectors.stats.robust import median
 from stabilitybackend.detectors.stats.tail import OutlierTail
 
 from .event import SpikeEvent
@@ -205,6 +206,15 @@ class Tracker:
         """Drop the excursion: it became an event."""
         self.suspects.clear()
         self.evidence = 0.0
+
+    def accept(self) -> None:
+        """Go on at the level of the excursion: another event explains it, and it is no noise of this run."""
+        values = [one.value for one in self.suspects]
+        self.baseline.shift(median(values) - self.baseline.location())
+        for value in values:
+            self.baseline.learn(value)
+        self.forget()
+        self.set_band()
 
     def _give_up(self) -> Suspect | None:
         """Learn an excursion that proved nothing, and return its highest point if it is worth a note."""
