@@ -10,6 +10,7 @@ from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Param
 from .engine.long_past import PAST_BLOCK
 from .stats.before_fork import BEFORE_POINTS, LR_DIFFERS, BeforeFork, before_fork
 from .stats.epoch_drops import ADD_POINTS, Drop, EpochDrops
+from .stats.fingerprint import WORD_POINTS
 from .stats.levels import LARGEST, percent
 from .stats.low_loss import LOW_POINTS, falsely_low
 from .stats.repeated_order import RepeatedOrder, Repetition
@@ -56,9 +57,9 @@ class RepeatDataDetector(CurveDetector):
     Idea, three signs. (1) After a fork the loss lies clearly below that of the branch that was left at the same steps,
     and below the level at the fork step: the weights went back, but the loader hands out what these weights have seen.
     It ends with a jump up to the true level, which belongs to the same incident. (2) What its own past does not
-    foretell of a loss is a fingerprint of the batch. The newest 48 to 96 points are searched in the whole run, each 16
-    points; where they agree more than chance and the structure of the job do, the order of the data repeats: a warning
-    where that began at a resume, else a note, once a run. (3) Abrupt lasting drops at equal distances, between
+    foretell of a loss is a fingerprint of the batch. The newest 64 points are searched in the whole run, each 16;
+    where they agree more than chance and the structure of the job do, the order of the data repeats: a warning where
+    that began at a resume, else a note, once a run. (3) Abrupt lasting drops at equal distances, between
     which the loss does not fall, are the boundaries of epochs over the same data; the third one is noted. The same
     data at the same steps after a rollback is a correct resume and not reported.
 
@@ -337,9 +338,7 @@ class RepeatDataDetector(CurveDetector):
         text = (
             f"The batches since about step {order.onset} are those that came {order.lag} logged points earlier, since"
         )
-        text += (
-            f" step {order.earlier}: what is new in each loss agrees (r = {order.r:.2f} over {order.points} points)."
-        )
+        text += f" step {order.earlier}: what is new in each loss agrees (r = {order.r:.2f} over {WORD_POINTS} points)."
         if event.severity == "info":
             text += " Epochs in the same order do this, and it is reported once."
             text += " Is the order meant to be the same in each epoch?"
@@ -351,7 +350,7 @@ class RepeatDataDetector(CurveDetector):
             text += f" It is no longer recognised since about step {back}."
         elif back is not None:
             text += f" It ended before step {back}."
-        evidence = {**_facts(order), "score_unit": "correlation", "points": order.points, "recovered_at": back}
+        evidence = {**_facts(order), "score_unit": "correlation", "points": WORD_POINTS, "recovered_at": back}
         title = f"Known data is fed again since step {event.onset}"
         return self.finding(
             event, now_step, state, title=title, text=text, recovered_step=back, score=order.r, evidence=evidence,

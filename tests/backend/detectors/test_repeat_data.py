@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -184,6 +185,15 @@ def test_a_shuffled_second_epoch_is_no_alarm() -> None:
 def test_sources_that_alternate_are_the_structure_of_the_job_and_no_repetition() -> None:
     rng = random.Random(3)
     losses = [(2.0, 2.6, 2.3, 3.0)[step % 4] * (1 + rng.gauss(0, 0.01)) for step in range(3_000)]
+    assert _found(losses) == []
+
+
+@pytest.mark.parametrize("period", [20.0, 31.4, 62.8])
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_equal_spikes_on_a_smooth_wave_are_no_data_that_was_seen(period: float, width: int) -> None:
+    losses = [2.5 + 0.5 * math.sin(2 * math.pi * step / period) for step in range(800)]
+    for first in (300, 560):
+        losses[first : first + width] = [2 * loss for loss in losses[first : first + width]]
     assert _found(losses) == []
 
 

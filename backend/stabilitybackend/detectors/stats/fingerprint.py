@@ -19,15 +19,17 @@ from .innovations import STEPS_PER_SIGMA, ZERO, Innovations
 #: Points whose signs are compared with those of the whole past: a word of the machine. By chance half of them agree,
 #: at r = 0.8 four fifths. So many must that by chance one place is left, which is looked at closely.
 WORD_POINTS = 64
-#: Windows over which the correlation is taken: short ones see a repetition early, long ones a weak one.
-WINDOWS = (48, 64, 96)
 #: A shorter lag is the structure of the job (alternating sources), not data that comes back; and two windows that
 #: overlap say less than they seem to.
 LEAST_LAG = WORD_POINTS
-#: Chance that a search in a healthy run finds anything: one run of a hundred with 100,000 points would see one hit.
-FALSE_HITS = 1e-6
+#: Chance that a search in a healthy run finds anything: 10,000 runs of 100,000 points would see half a hit together.
+FALSE_HITS = 1e-8
 #: Places looked at closely in one search, those with the most equal signs.
 MAX_PLACES = 32
+#: Points whose own correlations say how many of them are independent.
+OWN_POINTS = 256
+#: The least mean square that a stretch counts with, squared sigmas: half of the usual.
+USUAL_SQUARE = 0.5
 #: Two correlations differ when they lie so many standard errors apart.
 DIFFERS = 3.0
 #: Points back in which the beginning of a repetition is looked for.
@@ -58,15 +60,12 @@ class Match(NamedTuple):
     """Where the newest points were met before.
 
     Args:
-        lag: distance in points. r: correlation. points: over so many of the newest. sigmas: how far from chance.
-        clear: whether one search is enough to believe it; otherwise the next one has to find the same.
+        lag: distance in points. r: correlation over the newest WORD_POINTS. sigmas: how far from chance.
     """
 
     lag: int
     r: float
-    points: int
     sigmas: float
-    clear: bool = False
 
 
 class Fingerprints(Stateful):
@@ -99,21 +98,16 @@ class Fingerprints(Stateful):
         end = len(past.data)
         if end < WORD_POINTS + LEAST_LAG + PAST_BLOCK or past.data.endswith(_NOTHING):
             return None
-        window = Window.of(past.data)
-        lags = [
-            (differ, end - at) for differ, at in places_alike(window, self._signs(past), end) if end - at >= LEAST_LAG
-        ]
+        alike = places_alike(Window.of(past.data), self._signs(past), end)
+        lags = [end - at for _, at in alike if end - at >= LEAST_LAG]
         if not lags:
             return None
-        values = np.frombuffer(bytes(past.data), np.uint8)
-        matches = self.at(past, [lag for _, lag in lags])
-        return _likeliest(matches, values, NORMAL.inv_cdf(1 - FALSE_HITS / end))
+        return _likeliest(past.data, lags, NORMAL.inv_cdf(1 - FALSE_HITS / end))
 
     def goes_on(self, past: LongPast, lag: int) -> bool:
         """Say whether the newest points still agree with those ``lag`` points earlier."""
-        values = np.frombuffer(past.data, np.uint8)
-        [r] = _correlations(values, [lag], WINDOWS[0])
-        return past.data.endswith(_NOTHING) or sureness(r, WINDOWS[0]) > DIFFERS
+        [r] = _correlations(past.data, [lag])
+        return past.data.endswith(_NOTHING) or sureness(r, WORD_POINTS) > DIFFERS
 
     def began(self, past: LongPast, lag: int) -> tuple[int, int]:
         """Return (first step since which the points agree with those ``lag`` earlier, step of those).
@@ -124,25 +118,9 @@ class Fingerprints(Stateful):
             np.frombuffer(bytes(past.data), np.uint8)[-BACK_POINTS - lag :].astype(float) - ZERO
         ) / STEPS_PER_SIGMA
         products = values[lag:] * values[:-lag]
-        since = np.cumsum((products - 0.5 * products[-WINDOWS[0] :].mean())[::-1])
+        since = np.cumsum((products - 0.5 * products[-WORD_POINTS:].mean())[::-1])
         place = len(past.data) - 1 - int(np.argmax(since))
         return step_of(past, place), step_of(past, place - lag)
-
-    def at(self, past: LongPast, lags: Sequence[int]) -> list[Match]:
-        """Return how well the newest points agree with those so many points earlier, over the window that says most.
-
-        Args:
-            lags: each less than the points of the past.
-        """
-        best: list[Match] = []
-        for lag in lags:
-            widths = [points for points in WINDOWS if lag + points <= len(past.data)]
-            first = len(past.data) - max(widths, default=0)
-            now, then = past.data[first:], past.data[first - lag : len(past.data) - lag]
-            rs = [(points, correlation(now[-points:], then[-points:])) for points in widths]
-            matches = [Match(lag, r, points, sureness(r, points)) for points, r in rs]
-            best += [max(matches, key=lambda match: match.sigmas)] if matches else []
-        return best
 
     def _signs(self, past: LongPast) -> NDArray[np.uint64]:
         """Return the signs of each four blocks in a row as one word; those of the past are packed once."""
@@ -211,40 +189,61 @@ def sign_words(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.lib.stride_tricks.sliding_window_view(halves, WORD_POINTS // PAST_BLOCK).copy().view(np.uint64)[:, 0]
 
 
-def _likeliest(matches: Sequence[Match], values: NDArray[np.uint8], least: float) -> Match | None:
-    """Return the match at the shortest lag that is as good as the best; None where a short one is, or all are poor."""
-    best = max(matches, key=lambda match: match.sigmas, default=None)
-    if best is None or best.sigmas < least:
+def _likeliest(data: bytes | bytearray, lags: Sequence[int], least: float) -> Match | None:
+    """Return the match at the shortest lag that is as good as the best, None where all are poor."""
+    rs = _correlations(data, lags)
+    if sureness(max(rs), WORD_POINTS) < least:
         return None
+    free = WORD_POINTS * _independent(data)
+    matches = [Match(lag, r, sureness(r, free)) for lag, r in zip(lags, rs, strict=True)]
+    best = max(match.sigmas for match in matches)
     # Alternating sources agree at short lags as well: this is how the job is made.
-    short = max(_correlations(values, range(2, LEAST_LAG), best.points))
-    if best.sigmas - sureness(short, best.points) < DIFFERS:
+    if best - sureness(max(_correlations(data, range(2, LEAST_LAG))), free) < DIFFERS:
         return None
-    as_good = [match for match in matches if match.sigmas > max(least, best.sigmas - DIFFERS)]
-    nearest = min(as_good, key=lambda match: match.lag)
-    return nearest._replace(clear=nearest.sigmas > least + DIFFERS)
+    good = [match for match in matches if match.sigmas > max(least, best - DIFFERS)]
+    return min(good, default=None)
 
 
-def _correlations(values: NDArray[np.uint8], lags: Sequence[int], points: int) -> list[float]:
-    """Return Pearson's r of the newest points with those at each of the lags, 0.0 where one of them does not move."""
-    places = np.arange(len(values) - points, len(values)) - np.array([0, *lags])[:, None]
-    rows = values[places].astype(float)
+def _correlations(data: bytes | bytearray, lags: Sequence[int]) -> list[float]:
+    """Return Pearson's r of the newest WORD_POINTS points with those at each of the lags.
+
+    A stretch that moves less than usual is taken as if it moved as usual: where a few points stand out of nothing they
+    are no sample that a correlation could be known from.
+    """
+    ends = [len(data) - lag for lag in (0, *lags)]
+    parts = b"".join([data[end - WORD_POINTS : end] for end in ends])
+    rows = np.frombuffer(parts, np.uint8).reshape(-1, WORD_POINTS) / STEPS_PER_SIGMA
     rows -= rows.mean(axis=1, keepdims=True)
-    squares = np.einsum("ij,ij->i", rows, rows)
-    both = rows[1:] @ rows[0]
-    scale = np.sqrt(squares[1:] * squares[0])
-    found: list[float] = np.divide(both, scale, out=np.zeros_like(both), where=scale > 0).tolist()
+    squares = np.maximum(np.einsum("ij,ij->i", rows, rows), USUAL_SQUARE * WORD_POINTS)
+    found: list[float] = (rows[1:] @ rows[0] / np.sqrt(squares[1:] * squares[0])).tolist()
     return found
 
 
-def sureness(r: float, points: int) -> float:
+def _independent(data: bytes | bytearray) -> float:
+    """Return which part of the newest points is independent of the others, by their own correlations.
+
+    Two series with correlations c(k) of their own correlate by chance as if they had n / (1 + 2 sum c(k)^2) points:
+    Bartlett 1946; Box, Jenkins, Reinsel and Ljung, Time Series Analysis, chapter 12.1. Sources that alternate, and what
+    remains of a smooth curve, count as few points so.
+    """
+    newest = np.frombuffer(bytes(data[-OWN_POINTS:]), np.uint8).astype(float)
+    newest -= newest.mean()
+    power = np.abs(np.fft.rfft(newest, 2 * len(newest))) ** 2
+    own = np.fft.irfft(power)[: len(newest) // 2]
+    if not own[0]:
+        return 0.0
+    own = own[1:] / own[0]
+    return 1 / (1 + 2 * max(0.0, float(own @ own) - len(own) / len(newest)))
+
+
+def sureness(r: float, points: float) -> float:
     """Return how many sigmas a correlation of white noise over ``points`` lies from chance: Fisher's z.
 
     Example:
         >>> round(sureness(0.8, 64), 2)
         8.58
     """
-    return math.atanh(max(-0.9999, min(0.9999, r))) * math.sqrt(points - 3)
+    return math.atanh(max(-0.9999, min(0.9999, r))) * math.sqrt(max(0.0, points - 3))
 
 
 def correlation(one: Sequence[float], other: Sequence[float]) -> float:

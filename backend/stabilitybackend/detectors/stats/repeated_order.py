@@ -10,8 +10,8 @@ from stabilitybackend.stateful import Stateful, fresh
 
 from .fingerprint import Fingerprints, Match
 
-#: Searches in a row that have to find the same, and windows in a row without it that end a repetition.
-CONFIRM_SEARCHES = 2
+#: Searches in a row that do not find it again end a repetition.
+LOST_SEARCHES = 2
 #: Lags of orders that were reported, newest ones.
 MAX_KNOWN = 16
 
@@ -24,7 +24,7 @@ class Repetition:
 
     Args:
         onset: first step of the repetition. earlier: the step at which that data was first met.
-        lag: distance of the two in points. r: correlation. points: over so many when it was found.
+        lag: distance of the two in points. r: correlation when it was found.
         seen: step at which it was found.
         known: whether its lag is a multiple of one that was found before: the next epoch of the same order.
         lost: windows in a row that did not agree.
@@ -34,7 +34,6 @@ class Repetition:
     earlier: int
     lag: int
     r: float
-    points: int
     seen: int
     known: bool = False
     lost: int = 0
@@ -54,7 +53,6 @@ class RepeatedOrder(Stateful):
     """Searches each block of points in all that came before, and follows what it finds until it ends."""
 
     _prints: Fingerprints = fresh(Fingerprints)
-    _candidate: int | None = None
     _lags: list[int] = fresh(list)
     current: Repetition | None = None
 
@@ -63,7 +61,7 @@ class RepeatedOrder(Stateful):
 
         What has ended is still there until the next call.
         """
-        if self.current is not None and self.current.lost >= CONFIRM_SEARCHES:
+        if self.current is not None and self.current.lost >= LOST_SEARCHES:
             self.current = None
         before = self._prints.blocks
         self._prints.add(past, step, block)
@@ -72,19 +70,17 @@ class RepeatedOrder(Stateful):
         if self.current is not None:
             lost = not self._prints.goes_on(past, self.current.lag)
             self.current.lost = self.current.lost + 1 if lost else 0
-            return "ends" if self.current.lost >= CONFIRM_SEARCHES else None
+            return "ends" if self.current.lost >= LOST_SEARCHES else None
         match = self._prints.search(past)
-        if match is None or not (match.clear or match.lag == self._candidate):
-            self._candidate = None if match is None else match.lag
+        if match is None:
             return None
-        self._candidate = None
         self._begin(past, match, now_step)
         return "begins"
 
     def _begin(self, past: LongPast, match: Match, now_step: int) -> None:
         onset, earlier = self._prints.began(past, match.lag)
         known = any(_is_multiple(match.lag, lag) for lag in self._lags)
-        self.current = Repetition(onset, earlier, match.lag, match.r, match.points, now_step, known)
+        self.current = Repetition(onset, earlier, match.lag, match.r, now_step, known)
         if not known:
             self._lags = [*self._lags[-(MAX_KNOWN - 1) :], match.lag]
 
