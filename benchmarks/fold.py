@@ -9,6 +9,7 @@ frames      values/s of the rank that detectors judge, and of any other, against
 snapshot    bytes, and ms to freeze (on the event loop), to seal (in a thread) and to load, against folding again
 summary     ms of the whole view of a run, against counting its points anew
 costs       ms of the costs of rollbacks, the first time and with what was looked up
+mixture     us a row of comparing what is taken with the declared mixture, of 4 and of 16 data sets
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Mark
+from stabilitybackend.detectors.mixture import MixtureDetector
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.state import RunState
@@ -144,6 +148,23 @@ def wide_run(ranks: int) -> dict[str, Any]:
     }
 
 
+def mixture_us(sets: int, rows: int = 8_192, part: int = 64) -> float:
+    """Return the microseconds a row of the detector of declared mixtures; batches of 64 samples."""
+    names = [f"set{i}" for i in range(sets)]
+    shares = np.array([1 / (i + 1) for i in range(sets)]) / sum(1 / (i + 1) for i in range(sets))
+    counts = 1_000.0 * np.random.default_rng(1).multinomial(64, shares, size=rows).T
+    columns = {f"mixture.tokens/{name}": column.tolist() for name, column in zip(names, counts, strict=True)}
+    bank = DetectorBank({"mixture": MixtureDetector})
+    declared = {"shares": dict(zip(names, shares.tolist(), strict=True)), "unit": "tokens"}
+    bank.mark(Mark("mixture", 0, 0.0, "a mixture was declared", declared))
+    begin = time.process_time()
+    for at in range(0, rows, part):
+        steps = list(range(at, at + part))
+        values = {name: column[at : at + part] for name, column in columns.items()}
+        bank.feed_rows(list(columns), steps, [float(step) for step in steps], values)
+    return 1e6 * (time.process_time() - begin) / rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000, help="steps of the long run of one rank")
@@ -154,6 +175,7 @@ def main() -> None:
         f"one rank, {options.steps:,} steps, {len(METRICS)} metrics, {ROLLBACKS} rollbacks": long_run(options.steps),
         f"{options.ranks:,} ranks, {WIDE_FRAMES * WIDE_ROWS} steps, {len(METRICS)} metrics": wide_run(options.ranks),
     }
+    found["declared mixture"] = {f"us a row, {sets} data sets": mixture_us(sets) for sets in (4, 16)}
     if options.json:
         print(json.dumps(found, indent=1))
         return
