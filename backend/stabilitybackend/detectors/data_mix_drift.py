@@ -29,7 +29,7 @@ RATIO = "ratio/"
 #: Ratios of one run that are watched; further ones are ignored.
 MAX_RATIOS = 64
 #: A sudden shift far from a fork, with the loss in its place, is an alarm from this fraction on: a new stage of a
-#: curriculum looks the same, and people know that they changed it.
+#: curriculum looks the same, and people know that they changed it. A mixture that moved so far before has stages.
 LARGE_SHIFT = 0.5
 #: Shares below it are taken as this one where they are compared by a factor.
 SMALLEST_SHARE = 1e-6
@@ -236,6 +236,7 @@ class DataMixDriftDetector(Detector):
         ramp = not at_fork and not track.sudden(before, after)
         home = self._homes.pop(metric, None)
         is_back = home is not None and abs(after - home[1]) < BACK * abs(before - home[1])
+        stages = any(move > math.log(1 + LARGE_SHIFT) for move in self._moves)
         if self._moved_before(before, after, at_fork=fork is not None) and not is_back:
             track.rebase()
             return []
@@ -246,7 +247,7 @@ class DataMixDriftDetector(Detector):
         elif fork is None and self._reweighted():
             changed.append("the other shares changed among themselves, too: all weights are new, as with a new stage")
         # A mixture that did not move as far back as is remembered; one that was at this level for a while is a stage.
-        large = abs(after - before) > LARGE_SHIFT * abs(before) and len(track.usual) == USUAL_BLOCKS
+        large = abs(after - before) > LARGE_SHIFT * abs(before) and len(track.usual) == USUAL_BLOCKS and not stages
         alarm = (fork is not None or large) and not ramp and not changed
         losses = list(self._loss)
         event = self._event = MixEvent(
