@@ -61,7 +61,25 @@ def goes_back(advice: dict[str, Any]) -> bool:
     return advice["action"] == "roll_back" or (advice["action"] == "inspect" and bool(advice["fix_first"]))
 
 
-def outcome(fault: str, seed: int, fixed: str, orders: list[dict[str, Any]], incidents: list[Any]) -> dict[str, Any]:
+def corrected(fault: str, fixed: set[str]) -> bool:
+    """Say whether what the program corrected so far is what causes the fault; a cause in the code is none of it."""
+    return FAULTS[fault] in fixed - {"", "cause"}
+
+
+def seed_of(advice: dict[str, Any]) -> int | None:
+    """Return the seed that the program takes where the advice asks for a new one."""
+    return 7 if advice["reseed"] else None
+
+
+def changes_of(advice: dict[str, Any]) -> dict[str, Any]:
+    """Return what an order for the advice changes beside the step."""
+    changes = {name: advice[name] for name in ("lr_scale", "skip_range")} | {"seed": seed_of(advice)}
+    return {name: value for name, value in changes.items() if value is not None}
+
+
+def outcome(
+    fault: str, seed: int, fixed: set[str], orders: list[dict[str, Any]], incidents: list[Any]
+) -> dict[str, Any]:
     """Return what came of a job."""
     from followed_job import first_step
 
@@ -69,7 +87,7 @@ def outcome(fault: str, seed: int, fixed: str, orders: list[dict[str, Any]], inc
     alive = [one for one in incidents if one["alarm"] and not one["dead"] and one["about"] in ("model", "data")]
     back = [one for one in alive if one["state"] == "open" and one["kind"] != "learning_rate"]
     return {
-        "fault": fault, "seed": seed, "first": first, "fixed": fixed, "orders": orders,
+        "fault": fault, "seed": seed, "first": first, "fixed": sorted(fixed), "orders": orders,
         "clean": [order["to_step"] < first for order in orders],
         "back": [f"{one['kind']} at {one['onset_step']}" for one in back],
         "in_vain": any(one["suggestion"]["fix_first"] == "cause" for one in back if one["suggestion"]),
@@ -86,7 +104,7 @@ def follow(fault: str, seed: int) -> dict[str, Any]:
     from stabilitybackend.schema.incidents import shown
     from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
-    now, count, fixed, orders = [1e9], [0], "", list[dict[str, Any]]()
+    now, count, fixed, orders = [1e9], [0], set[str](), list[dict[str, Any]]()
     source = SourceInfo("r0-1-1", 0, 1, 0, "n0", 1, 1e9, 0)
     state = RunState("closed-loop", lambda: now[0])
 
@@ -97,7 +115,7 @@ def follow(fault: str, seed: int) -> dict[str, Any]:
     def event(kind: str, step: int, **data: Any) -> None:
         send(EventBlock(kind, now[0], step, data))
 
-    job = FollowedJob(fault, seed, lambda: fixed == FAULTS[fault] not in ("", "cause"))
+    job = FollowedJob(fault, seed, lambda: corrected(fault, fixed))
     event("checkpoint", 0, path="c/0")
     step = 0
     while step < job.settings.steps:
@@ -113,17 +131,13 @@ def follow(fault: str, seed: int) -> dict[str, Any]:
         advice = chosen([msgspec.to_builtins(shown(one)) for one in state.incidents.all()])
         if advice is None:
             continue
-        fixed = fixed or advice["fix_first"]
+        fixed.add(advice["fix_first"])
         if goes_back(advice) and len(orders) < MAX_ROLLBACKS:
-            names = ("to_step", "skip_batches", "lr_scale", "action", "fix_first")
-            orders.append(
-                {name: advice[name] for name in names} | {"at": step, "seed": 7 if advice["reseed"] else None}
-            )
-            seed_then = 7 if advice["reseed"] else None
-            job.go_back(advice["to_step"], advice["lr_scale"], seed_then, advice["skip_batches"])
+            names = ("to_step", "skip_range", "lr_scale", "action", "fix_first")
+            orders.append({name: advice[name] for name in names} | {"at": step, "seed": seed_of(advice)})
+            job.go_back(advice["to_step"], advice["lr_scale"], seed_of(advice), advice["skip_range"])
             step = advice["to_step"]
-            key = f"back-{len(orders)}"
-            changes = {name: advice[name] for name in ("lr_scale", "skip_batches") if advice[name] is not None}
+            key, changes = f"back-{len(orders)}", changes_of(advice)
             event("segment", step, key=key, to_step=step, reason="the advice", command_id=key, changes=changes)
     return outcome(fault, seed, fixed, orders, [msgspec.to_builtins(shown(one)) for one in state.incidents.all()])
 

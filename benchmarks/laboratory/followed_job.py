@@ -60,19 +60,35 @@ class FollowedJob:
         self.job = Job(self.settings, seed, _InBatches(broken, corrected))  # type: ignore[arg-type]
         self._plain, self._scale = self.job.learning_rate, 1.0
         self.job.learning_rate = lambda step: self._plain(step) * self._scale  # type: ignore[method-assign]
+        #: Step -> number of the batch that it was trained on, as of now; numbers that are left out from now on.
+        self._fed: dict[int, int] = {}
+        self._left_out: set[int] = set()
+        self._next_batch = self.job.sampler.next_batch
+        self.job.sampler.next_batch = self._next_good  # type: ignore[method-assign]
         self.job.save(0)
 
     def step(self, step: int) -> dict[str, float]:
         """Do a step and return what it logs."""
         row = self.job.step(step)[0]
+        self._fed[step] = self.job.sampler.number - 1
         return {name: value for name, value in row.items() if name not in ("step", "t", "rank")}
 
-    def go_back(self, to_step: int, lr_scale: float | None, seed: int | None, skip_batches: int | None) -> None:
-        """Restore a checkpoint and change what the order says."""
+    def _next_good(self) -> Any:
+        while (batch := self._next_batch()).number in self._left_out:
+            pass
+        return batch
+
+    def go_back(
+        self, to_step: int, lr_scale: float | None, seed: int | None, skip_range: tuple[int, int] | None
+    ) -> None:
+        """Restore a checkpoint and change what the order says; what was left out once is not met again."""
+        if skip_range is not None:
+            newest = max(self._fed)
+            steps = range(skip_range[0], skip_range[1] + 1)
+            self._left_out.update(self._fed.get(step, self._fed[newest] + step - newest) for step in steps)
+        self._fed = {step: number for step, number in self._fed.items() if step <= to_step}
         self.job.restore(to_step)
         self.job.sampler.shares = dict(self.settings.shares)
         self._scale = lr_scale or 1.0
         if seed is not None:
             self.job.sampler.seed = seed
-        for _ in range(skip_batches or 0):
-            self.job.sampler.next_batch()

@@ -29,9 +29,9 @@ def train(fault: str, seed: int, folder: Path) -> None:
     job = FollowedJob(fault, seed, (folder / "fixed").exists)
     run = stabilityclient.init(project="closed loop", name=f"{fault} {seed}")
 
-    @run.on_rollback(can=("lr_scale", "seed", "skip_batches"))
+    @run.on_rollback(can=("lr_scale", "seed", "skip_range"))
     def back(rollback: stabilityclient.Rollback) -> dict[str, Any]:
-        job.go_back(rollback.to_step, rollback.lr_scale, rollback.seed, rollback.skip_batches)
+        job.go_back(rollback.to_step, rollback.lr_scale, rollback.seed, rollback.skip_range)
         return rollback.changes()
 
     def save(step: int) -> None:
@@ -56,7 +56,7 @@ def follow_served(fault: str, seed: int, url: str, folder: Path) -> dict[str, An
     Raises:
         TimeoutError: the job did not end in time.
     """
-    from closed_loop import FAULTS, chosen, goes_back, outcome
+    from closed_loop import chosen, corrected, goes_back, outcome
 
     folder.mkdir(parents=True)
     run_id = f"{fault}-{seed}".replace("_", "-")
@@ -65,7 +65,7 @@ def follow_served(fault: str, seed: int, url: str, folder: Path) -> dict[str, An
         command = [sys.executable, __file__, fault, str(seed), str(folder)]
         job = subprocess.Popen(command, env=env | {"STABILITY_DIR": str(folder)}, stdout=log, stderr=log)
     orders: list[dict[str, Any]] = []
-    fixed, end = "", time.monotonic() + JOB_S
+    fixed, end = set[str](), time.monotonic() + JOB_S
     with httpx.Client(base_url=f"{url}/api/v1/runs/{run_id}", timeout=30.0) as client:
         while job.poll() is None:
             if time.monotonic() > end:
@@ -77,8 +77,8 @@ def follow_served(fault: str, seed: int, url: str, folder: Path) -> dict[str, An
             advice = chosen(answer.json()["incidents"]) if answer.status_code == 200 else None
             if advice is None:
                 continue
-            fixed = fixed or advice["fix_first"]
-            if fixed == FAULTS[fault] not in ("", "cause"):
+            fixed.add(advice["fix_first"])
+            if corrected(fault, fixed):
                 (folder / "fixed").touch()
             if goes_back(advice) and (order := _order(client, advice)) is not None:
                 orders.append(order)
@@ -87,9 +87,9 @@ def follow_served(fault: str, seed: int, url: str, folder: Path) -> dict[str, An
 
 def _order(client: httpx.Client, advice: dict[str, Any]) -> dict[str, Any] | None:
     """Order the rollback and wait until it is over; None where it was refused."""
-    order = {name: advice[name] for name in ("to_step", "skip_batches", "lr_scale") if advice[name] is not None}
-    if advice["reseed"]:
-        order["seed"] = 7
+    from closed_loop import changes_of
+
+    order = {"to_step": advice["to_step"], **changes_of(advice)}
     answer = client.post("/commands", json={"kind": "rollback", "reason": "the advice", **order})
     if answer.status_code >= 300:
         return None

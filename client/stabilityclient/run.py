@@ -153,9 +153,9 @@ class Run(DataCalls, Declarations):
         It may return what it applied, e.g. ``{"lr_scale": 0.5}``: the rollback costs show that beside what was ordered.
 
         Args:
-            can: what it can change beside the step: some of ``lr_scale``, ``seed``, ``skip_batches``; orders for others
-                are refused. Left out (``@run.on_rollback``) only the step is promised: the page offers no change, and
-                what is ordered over HTTP all the same reaches the handler.
+            can: what it can change beside the step: some of ``lr_scale``, ``seed``, ``skip_batches``, ``skip_range``;
+                orders for others are refused. Left out (``@run.on_rollback``) only the step is promised: the page
+                offers no change, and what is ordered over HTTP all the same reaches the handler.
             later: it only notes the order; the state is back when the job calls :meth:`restored`.
         """
         named = self._restoring.named(can)

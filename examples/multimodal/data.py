@@ -147,6 +147,8 @@ class _State:
     drawn: list[int]
     tokens_served: list[int]
     rng: dict[str, Any] = field(default_factory=dict)
+    #: First and last number of batches that are passed over when they come.
+    left_out: list[list[int]] = field(default_factory=list)
 
 
 class Mixture:
@@ -174,6 +176,8 @@ class Mixture:
 
     def next_batch(self, rank: int, world_size: int) -> Batch:
         """Return the rows of ``rank`` in the next global batch, and step on."""
+        while any(first <= self.number <= last for first, last in self._state.left_out):
+            self._draw()
         number = self.number
         plan = self._draw()[rank::world_size]
         rows = [self._sources[source][start : start + self._context + 1] for source, start in plan]
@@ -183,6 +187,10 @@ class Mixture:
         """Pass over ``batches`` global batches as if they had been trained on."""
         for _ in range(batches):
             self._draw()
+
+    def leave_out(self, first: int, last: int) -> None:
+        """Pass over the ``first``-th to ``last``-th batch from here on when they come; the next one is the first."""
+        self._state.left_out.append([self.number + first - 1, self.number + last - 1])
 
     def reseed(self, seed: int) -> None:
         """From here on, take texts and crops in another order."""
@@ -196,7 +204,8 @@ class Mixture:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the place that ``state_dict`` gave."""
-        self._state = _State(**{**state, "drawn": list(state["drawn"]), "tokens_served": list(state["tokens_served"])})
+        lists = {name: list(state.get(name, [])) for name in ("drawn", "tokens_served", "left_out")}
+        self._state = _State(**{**state, **lists})
         self._rng.bit_generator.state = state["rng"]
 
     def _draw(self) -> list[tuple[int, int]]:

@@ -45,7 +45,7 @@ def main() -> None:
         trainer = Trainer(args)
     log = LogTimer(run.log) if args.measure_log_calls and rank == 0 else run.log
 
-    @run.on_rollback(can=("lr_scale", "seed", "skip_batches"))  # <- stabilityboard
+    @run.on_rollback(can=("lr_scale", "seed", "skip_batches", "skip_range"))  # <- stabilityboard
     def go_back(rollback: stabilityclient.Rollback) -> dict[str, Any]:
         trainer.restore(Path(rollback.checkpoint))
         done: dict[str, Any] = {}
@@ -56,6 +56,10 @@ def main() -> None:
             before = trainer.mixture.number
             trainer.mixture.skip(rollback.skip_batches)
             done["skip_batches"] = trainer.mixture.number - before
+        if rollback.skip_range is not None:
+            first, last = rollback.skip_range
+            trainer.mixture.leave_out(first - rollback.to_step, last - rollback.to_step)
+            done["skip_range"] = [first, last]
         if rollback.seed is not None:
             trainer.reseed(rollback.seed)
             done["seed"] = rollback.seed

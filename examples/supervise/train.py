@@ -44,13 +44,14 @@ def main() -> None:
     if plan is not None and plan["lr_scale"] is not None:
         optimizer.param_groups[0]["lr"] *= plan["lr_scale"]
     # The batch of a step is a number here; a real loader is moved on by its own state instead.
-    skipped = (plan or {}).get("skip_batches") or 0
+    first_bad, last_bad = (plan or {}).get("skip_range") or (options.steps + 1, options.steps)
 
     for step in run.steps(first, options.steps + 1):
         with run.phase("data"):
             if step == options.hang_at and rank == 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
                 time.sleep(3600)
-            noise = torch.Generator().manual_seed(1000 * (step + skipped) + rank)
+            number = step if step < first_bad else step + last_bad - first_bad + 1
+            noise = torch.Generator().manual_seed(1000 * number + rank)
             x = torch.randn(32, 8, generator=noise)
         loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
         optimizer.zero_grad()

@@ -212,6 +212,8 @@ export interface CommandRequest {
   seed?: number | null;
   /** global batches to skip after the checkpoint */
   skip_batches?: number | null;
+  /** [first, last]: steps whose batches are left out, instead of those right behind */
+  skip_range?: number[] | null;
   /** restart: nodes that the job shall come up without */
   exclude_nodes?: string[] | null;
   /** restart: nodes that the plan would leave out and shall not */
@@ -788,8 +790,9 @@ export interface Offences {
  * Attributes:
  *     incident_id, onset_step: the incident that it goes back for, null for none.
  *     to_step: null where no checkpoint is from before the onset.
- *     skip_batches: those right behind the checkpoint; it reaches to the newest step at least, so it grows with the
- *         run. null: the data are not the cause. skip_range: steps of the batches under suspicion, inclusive.
+ *     skip_range: steps whose batches are left out, inclusive; it reaches to the newest step at least, so it grows
+ *         with the run. skip_batches: how many that are for a job that can only leave out those right behind the
+ *         checkpoint. null: the data are not the cause, or the job does not promise it.
  *     lr_scale: factor on the rate that the schedule of the restored checkpoint gives.
  *     cannot: what the job does not promise to change, and why; nothing of that is suggested.
  *     checkpoints: the newest 40 that can be used, and the suggested one.
@@ -848,7 +851,8 @@ export interface PartSeen {
  *
  * Attributes:
  *     checkpoint: null: none is known. warning: what is against it, a sentence.
- *     skip_range: the steps whose batches are left out, [first, last].
+ *     skip_range: the steps whose batches are left out, [first, last]. skip_batches: how many that are for a job that
+ *         can only leave out those right behind the checkpoint.
  *     exclude_nodes: nodes to come up without.
  *     verdict: of the incident.
  *     text: sentences for people.
@@ -1041,6 +1045,7 @@ export interface Restart {
   lr_scale: number | null;
   seed: number | null;
   skip_batches: number | null;
+  skip_range?: [number, number];
   reason: string;
   issuer: string;
   issued: number;
@@ -1158,6 +1163,7 @@ export interface Rollback {
   lr_scale: number | null;
   seed: number | null;
   skip_batches: number | null;
+  skip_range?: [number, number];
   reason: string;
   issuer: string;
   issued: number;
@@ -1545,6 +1551,7 @@ export interface ShowBatches {
   lr_scale: number | null;
   seed: number | null;
   skip_batches: number | null;
+  skip_range?: [number, number];
   reason: string;
   issuer: string;
   issued: number;
@@ -1651,6 +1658,7 @@ export interface StackDump {
   lr_scale: number | null;
   seed: number | null;
   skip_batches: number | null;
+  skip_range?: [number, number];
   reason: string;
   issuer: string;
   issued: number;
@@ -1806,6 +1814,7 @@ export interface Task {
   lr_scale: number | null;
   seed: number | null;
   skip_batches: number | null;
+  skip_range?: [number, number];
   reason: string;
   issuer: string;
   issued: number;

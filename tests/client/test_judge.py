@@ -57,6 +57,8 @@ def test_a_good_command_is_answered_with_ready_up_to_its_boundary() -> None:
         ({"checkpoint": "/c/7"}, {}, "checkpoint /c/7 is not on this node's disk"),
         ({"to_step": 12}, {}, "to_step is 12"),
         ({"to_step": -1}, {}, "to_step is -1"),
+        ({"skip_range": [5, 9]}, {}, r"skip_range is [5, 9], expected [first, last] with 5 < first <= last"),
+        ({"skip_range": "6-9"}, {}, "skip_range is '6-9'"),
         ({"received": 899.0}, {}, "went on from another point"),
         ({}, {"segment_key": "d-1"}, "decided on segment '', this rank is in 'd-1'"),
         ({"fence": {"segment_key": "d-2"}}, {"segment_key": "d-1"}, "decided on segment 'd-2'"),
@@ -100,3 +102,16 @@ def test_a_rollback_says_what_was_ordered_and_cannot_be_changed() -> None:
     assert pickle.loads(pickle.dumps(rollback)) == copy.deepcopy(rollback) == want
     assert "to_step=5" in repr(rollback)
     assert len({rollback, want}) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "left_out"),
+    [({"skip_range": [8, 10]}, [3, 4, 5]), ({"skip_batches": 2}, [1, 2]), ({}, [])],
+    ids=["those of some steps", "those right behind the checkpoint", "none"],
+)
+def test_a_loader_asks_of_each_batch_behind_the_checkpoint_whether_it_is_left_out(
+    asked: dict[str, Any], left_out: list[int]
+) -> None:
+    rollback = Rollback.of({**_COMMAND, **asked})
+    assert [number for number in range(1, 9) if rollback.skips(number)] == left_out
+    assert rollback.changes() == asked

@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { sameDataWords } from "../../frontend/stabilityfrontend/assets/compare/same_data.js";
 import { formatValue } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
+import { rangeBehind, readSkip } from "../../frontend/stabilityfrontend/assets/dialogs/skip_field.js";
 import { inOrder, leftWords, placeOf, visible } from "../../frontend/stabilityfrontend/assets/incident/batch_table.js";
 
 const ORDER = { to_step: 150, lr_scale: null, seed: null, skip_batches: null };
@@ -22,6 +23,12 @@ for (const [name, order, facts, sentence] of [
     {},
     { size: 1, lastStep: 150, stepSeconds: null },
     "The rank stops at the next common step boundary, loads checkpoint 150",
+  ],
+  [
+    "the batches of a range",
+    { skip_range: [200, 213] },
+    { size: 1, lastStep: 150, stepSeconds: null },
+    "The rank stops at the next common step boundary, loads checkpoint 150 and skips the batches of steps 200–213",
   ],
   [
     "one of each",
@@ -101,4 +108,33 @@ test("samples of the incident's steps are read first, else in the server's order
     [60, 61, 59, 99, 98],
   );
   assert.equal(visible("a\0b\x1b[31m\tc\nd\x9b"), "a␀b␛[31m\tc\nd\ufffd");
+});
+
+test("what is typed for the batches is a number or two steps behind the checkpoint, and else says what is wrong", () => {
+  const read = (text, cannot) => {
+    const { skip_batches, skip_range, problem } = readSkip(text, 150, cannot);
+    return problem || skip_range || skip_batches;
+  };
+  assert.deepEqual(
+    ["", " 40 ", "151-160", "200 – 213"].map((text) => read(text)),
+    [null, 40, [151, 160], [200, 213]],
+  );
+  assert.deepEqual(
+    ["150-160", "213-200", "some", "-4"].map((text) => read(text)),
+    [
+      "from step 151 on",
+      "the last step is before the first",
+      "a number, or two steps as in 1200-1250",
+      "a number, or two steps as in 1200-1250",
+    ],
+  );
+  assert.equal(read("200-213", { skip_range: "no" }), "give a number: the job does not leave out a range");
+  assert.equal(read("40", { skip_batches: "no" }), "give two steps: the job leaves out a range only");
+});
+
+test("of a suggested range only what lies behind the checkpoint is left out", () => {
+  assert.deepEqual(
+    [100, 220, 270].map((step) => rangeBehind([200, 270], step)),
+    ["200-270", "221-270", ""],
+  );
 });

@@ -102,6 +102,9 @@ def restart(
         list[str] | None, typer.Option(help="Node to use although the plan excludes it; repeat it.")
     ] = None,
     skip_batches: Annotated[int | None, typer.Option(min=0, help="Batches to skip after the checkpoint.")] = None,
+    skip_range: Annotated[
+        tuple[int, int] | None, typer.Option(help="Leave out the batches of these steps instead: FIRST LAST.")
+    ] = None,
     lr_scale: Annotated[
         float | None, typer.Option(help="Factor on what the schedule of that checkpoint gives, above 0 to 10.")
     ] = None,
@@ -127,6 +130,7 @@ def restart(
         exclude_nodes=exclude or None,
         keep_nodes=keep or None,
         skip_batches=skip_batches,
+        skip_range=None if skip_range is None else list(skip_range),
         lr_scale=lr_scale,
         grace_s=grace_s,
         reason=reason,

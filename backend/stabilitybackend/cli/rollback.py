@@ -34,6 +34,9 @@ def roll_back(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="New seed of the data order.")] = None,
     skip_batches: Annotated[int | None, typer.Option(min=0, help="Batches to skip after the checkpoint.")] = None,
+    skip_range: Annotated[
+        tuple[int, int] | None, typer.Option(help="Leave out the batches of these steps instead: FIRST LAST.")
+    ] = None,
     reason: Annotated[str, typer.Option(help="Why; kept in the run's history.")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the suggestion without a question.")] = False,
     accept_inside_incident: Annotated[
@@ -52,6 +55,7 @@ def roll_back(
         lr_scale=lr_scale,
         seed=seed,
         skip_batches=skip_batches,
+        skip_range=None if skip_range is None else list(skip_range),
         reason=reason,
         accept_inside_incident=accept_inside_incident,
     )
@@ -80,12 +84,15 @@ def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: boo
         typer.echo(f"{mark}step {one['step']:>8}  {', '.join(filter(None, notes))}".rstrip())
     if offer["to_step"] is None:
         raise BadRequest(f"no checkpoint is suggested: {offer['text']}", hint="name one with --to-step")
+    named = request.skip_batches is not None or request.skip_range is not None
+    skip = request.skip_range if named else offer["skip_range"]
     reseeded = secrets.randbelow(1 << 16) if offer["reseed"] else None
     request = replace(
         request,
         to_step=offer["to_step"],
         lr_scale=offer["lr_scale"] if request.lr_scale is None else request.lr_scale,
-        skip_batches=offer["skip_batches"] if request.skip_batches is None else request.skip_batches,
+        skip_batches=request.skip_batches if named or skip is not None else offer["skip_batches"],
+        skip_range=skip,
         seed=reseeded if request.seed is None else request.seed,
     )
     typer.echo(offer["text"])
@@ -93,6 +100,7 @@ def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: boo
         f"LR x {request.lr_scale:g}" if request.lr_scale is not None else "",
         f"seed {request.seed}" if request.seed is not None else "",
         f"skip {request.skip_batches} batches" if request.skip_batches else "",
+        f"leave out the batches of steps {skip[0]} to {skip[1]}" if skip is not None else "",
     ]
     what = ", ".join([f"Roll back to step {request.to_step}", *filter(None, changes)])
     if yes:

@@ -15,7 +15,10 @@ CHANGES: Mapping[str, str] = {
     "lr_scale": "changes the learning rate",
     "seed": "takes a new seed",
     "skip_batches": "leaves out batches",
+    "skip_range": "leaves out the batches of a range of steps",
 }
+#: Of these, what no client knew that reports no list.
+_SINCE_LISTS = ("skip_range",)
 #: Ranks whose word is kept.
 MAX_RANKS = 65_536
 
@@ -49,7 +52,7 @@ class Handlers(Stateful):
     def cannot(self) -> dict[str, str]:
         """Return what is not to be offered -> why, in words."""
         if not self.any_declared():
-            return {}
+            return dict.fromkeys(_SINCE_LISTS, "the job's client is older than this change")
         missing = {name: what for name, what in CHANGES.items() if name not in self.can()}
         if self.declares():
             return {

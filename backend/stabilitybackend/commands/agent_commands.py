@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from stabilitybackend.commands.request import JobView, NewCommand
@@ -79,6 +80,7 @@ def new_restart(new: NewCommand, plan: Plan) -> Restart:
         to_step=request.to_step if checkpoint is None else checkpoint.step,
         lr_scale=plan.lr_scale,
         skip_batches=plan.skip_batches,
+        skip_range=UNSET if plan.skip_range is None else plan.skip_range,
         world_size=job.agents,
         checkpoint=None if checkpoint is None else checkpoint.path,
         plan=replace(plan, command_id=new.command_id),

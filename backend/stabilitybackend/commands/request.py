@@ -14,7 +14,7 @@ from stabilitybackend.schema.commands import KINDS, CommandRequest, Fence
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Checkpoint
 
-__all__ = ["JobView", "NewCommand", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
+__all__ = ["JobView", "NewCommand", "check_behind", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
 
 #: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
 MARGIN_S = 0.5
@@ -116,6 +116,7 @@ def check_fields(request: CommandRequest) -> None:
     _check("step", request.step, 0, 2**53 - 1)
     _check("seed", request.seed, 0, 2**63 - 1)
     _check("skip_batches", request.skip_batches, 0, 10**9)
+    _check_range(request)
     _check("expires_s", request.expires_s, 1, kind.max_expires_s)
     _check("grace_s", request.grace_s, 0, MAX_GRACE_S)
     if len(request.reason) > MAX_REASON_CHARS:
@@ -178,6 +179,33 @@ def last_good(checkpoints: Sequence[Checkpoint], spoiling: Sequence[Incident]) -
 def _check(name: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:
         raise BadRequest(f"{name} is {value}, expected {low} to {high:g}", hint=f"give a {name} in that range")
+
+
+def _check_range(request: CommandRequest) -> None:
+    """Raise BadRequest where ``skip_range`` is no range of steps behind the checkpoint, or says it twice."""
+    span, before = request.skip_range, request.to_step
+    if span is None:
+        return
+    if request.skip_batches is not None:
+        raise BadRequest(
+            "skip_batches and skip_range given, expected one of them",
+            hint="skip_batches leaves out those right behind the checkpoint, skip_range those of some steps",
+        )
+    if len(span) != 2 or not 1 <= span[0] <= span[1] <= 2**53 - 1:
+        raise BadRequest(
+            f"skip_range is {span[:4]}, expected [first, last] with 1 <= first <= last", hint="give two steps"
+        )
+    if before is not None:
+        check_behind(span, before)
+
+
+def check_behind(skip_range: Sequence[int], to_step: int) -> None:
+    """Raise BadRequest where a range of steps does not lie behind the checkpoint."""
+    if skip_range[0] <= to_step:
+        raise BadRequest(
+            f"skip_range begins at step {skip_range[0]}, but training goes on behind step {to_step}",
+            hint=f"give a first step of {to_step + 1} or more, or an earlier checkpoint",
+        )
 
 
 def _check_nodes(name: str, nodes: Sequence[str]) -> None:

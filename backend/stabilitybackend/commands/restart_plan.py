@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stabilitybackend.commands.request import check_outside, last_good, usable_checkpoint
+from stabilitybackend.commands.request import check_behind, check_outside, last_good, usable_checkpoint
 from stabilitybackend.incidents.illness import inside, spoiling
 from stabilitybackend.incidents.incidents import stops_job
 from stabilitybackend.schema.commands import CommandRequest
@@ -83,7 +83,7 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
         request: of people who want a restart whatever the plan would say; what they name counts.
 
     Raises:
-        BadRequest: the request names a checkpoint that can't be used.
+        BadRequest: the request names a checkpoint that can't be used, or batches that are not trained again.
         Conflict: it names one from inside an open incident, and does not accept that.
     """
     stopping = sorted(
@@ -208,7 +208,10 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedSt
     What died of its machine goes on where it was, also inside a spike that nobody is advised to go back for: most of
     them pass, and to throw steps away is for people to decide. But it says so.
     """
-    skip, scale = (None, None) if request is None else (request.skip_batches, request.lr_scale)
+    skip, given, scale = (
+        (None, None, None) if request is None else (request.skip_batches, request.skip_range, request.lr_scale)
+    )
+    span = None if given is None else (given[0], given[1])
     spoiled = spoiling(job.incidents)
     if request is not None and request.to_step is not None:
         path = usable_checkpoint(request.to_step, job.checkpoints)
@@ -219,19 +222,24 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedSt
         advised = job.offer if any(_leads_back(incident) for incident in spoiled) else None
         chosen = next((c for c in usable if advised is not None and c.step == advised.to_step), None)
         if chosen is not None and advised is not None:
-            skip = advised.skip_batches if skip is None else skip
+            if skip is None and span is None:
+                skip = advised.skip_batches
+                span = None if advised.skip_range is None else (advised.skip_range[0], advised.skip_range[1])
             scale = advised.lr_scale if scale is None else scale
         else:
             chosen = max(usable, key=lambda c: (c.step, c.time), default=None)
         if chosen is None:
-            return _PlannedStart(None, skip, None, scale)
+            return _PlannedStart(None, skip, span, scale)
         step, path = chosen.step, chosen.path
     found, warning = inside(step, spoiled), None
     if found is not None:
         warning = f"The checkpoint of step {step} was {found.text}; {last_good(job.checkpoints, spoiled)}."
-    return _PlannedStart(
-        PlannedCheckpoint(step, path, found), skip, (step + 1, step + skip) if skip else None, scale, warning
-    )
+    if span is not None:
+        check_behind(span, step)
+        skip = span[1] - step
+    elif skip:
+        span = (step + 1, step + skip)
+    return _PlannedStart(PlannedCheckpoint(step, path, found), skip, span, scale, warning)
 
 
 def _leads_back(incident: Incident) -> bool:
@@ -259,7 +267,10 @@ def _sentences(start: _PlannedStart, exclude: Sequence[str], announces: bool) ->
         where = "from the beginning: no checkpoint can be used" if announces else "from where it finds its state"
     without = f" without {', '.join(exclude)}" if exclude else ""
     yield f"Start the job again{without}, {where}."
-    if start.skip_batches:
+    if start.skip_range is not None and (start.checkpoint is None or start.skip_range[0] > start.checkpoint.step + 1):
+        first, last = start.skip_range
+        yield f"Leave out the batches of the steps {first} to {last}; those before were good."
+    elif start.skip_batches:
         yield f"Leave out {start.skip_batches} batches behind it."
     if start.lr_scale is not None:
         yield f"Multiply the learning rate that the schedule of this checkpoint gives by {start.lr_scale:g}."

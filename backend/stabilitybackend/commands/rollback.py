@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from stabilitybackend.commands.request import JobView, NewCommand, check_outside, usable_checkpoint
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.schema.commands import CommandRequest, Rollback
@@ -33,6 +35,7 @@ def new_rollback(new: NewCommand) -> Rollback:
         lr_scale=request.lr_scale,
         seed=request.seed,
         skip_batches=request.skip_batches,
+        skip_range=UNSET if request.skip_range is None else (request.skip_range[0], request.skip_range[1]),
         unpromised=_unpromised(request, job),
         apply_at_step=job.boundary(1),
         world_size=job.world_size,
@@ -44,7 +47,7 @@ def _unpromised(request: CommandRequest, job: JobView) -> list[str]:
     """Return what is asked for and not promised by the job. Raise BadRequest where the job said that it can't do it."""
     handler = job.handler
     asked = {"lr_scale": request.lr_scale not in (None, 1), "seed": request.seed is not None}
-    asked["skip_batches"] = bool(request.skip_batches)
+    asked |= {"skip_batches": bool(request.skip_batches), "skip_range": request.skip_range is not None}
     cannot = handler.cannot()
     missing = [name for name, wanted in asked.items() if wanted and name in cannot]
     if missing and handler.declares():

@@ -47,6 +47,7 @@ def way_back(
     lead = sick[0] if sick else None
     chosen, bad, lr_scale, reseed = None, None, None, False
     sign = first_sign(sick, incidents)
+    blind = {"skip_batches", "skip_range"} <= cannot.keys()
     if sign is None:
         chosen = max((c.step for c in usable), default=None)
         text = "No incident is open that one would go back for: the newest checkpoint, and nothing else is changed."
@@ -58,27 +59,30 @@ def way_back(
         if way is not None:
             lr_scale, reseed = way.lr_scale, way.reseed
         if back is not None:
-            chosen, bad = back.to_step, None if "skip_batches" in cannot else back.bad
-        elif way is not None and not way.good_data and "skip_batches" not in cannot:
+            chosen, bad = back.to_step, None if blind else back.bad
+        elif way is not None and not way.good_data and not blind:
             bad = bad_batches(way.lead, now)
-        text = _reason(sick[0], chosen, back is not None and back.bad is not None, "skip_batches" in cannot)
+        text = _reason(sick[0], chosen, back is not None and back.bad is not None, blind)
         if way is not None and way.incurable:
             text = f"{len(way.again)} rollbacks did not cure it: correct the cause first, then go on from here. {text}"
+    behind = None if bad is None or "skip_batches" in cannot else bad[1]
     offered = usable[:MAX_OFFERED]
     offered += [c for c in usable[MAX_OFFERED:] if c.step == chosen][:1]
     return Offer(
         incident_id=None if lead is None else lead.incident_id,
         onset_step=None if lead is None else lead.onset_step,
         to_step=chosen,
-        skip_batches=None if chosen is None or bad is None else bad[1] - chosen,
-        skip_range=None if chosen is None or bad is None else list(bad),
+        skip_batches=None if chosen is None or behind is None else behind - chosen,
+        skip_range=None if chosen is None or bad is None or "skip_range" in cannot else list(bad),
         lr_scale=None if "lr_scale" in cannot else lr_scale,
         reseed=reseed and "seed" not in cannot,
         cannot=dict(cannot),
         text=text,
         checkpoints=[
             OfferedCheckpoint(
-                **asdict(c), skip_batches=None if bad is None else max(0, bad[1] - c.step), where=_where(c.step, lead)
+                **asdict(c),
+                skip_batches=None if behind is None else max(0, behind - c.step),
+                where=_where(c.step, lead),
             )
             for c in offered
         ],

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from stabilitybackend.lineage.left_out import left_out
 from stabilitybackend.lineage.tree import ROOT_FORK, FoldedSegment
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.rollback_cost import RollbackCost, RollbackCostTotals
@@ -178,8 +179,8 @@ def _entry(
         if rollback.left is not None:  # the time of late words passed while the job was elsewhere
             wall_s += _stretch_s(segments[loss.segment], int(loss.low), int(loss.high), times, rollback.notes)
     left_at, downtime_s = _downtime(rollback, segments, heads, times, until)
-    ordered = segment.changes.get("skip_batches")
-    skipped = (segment.applied or {}).get("skip_batches")
+    ordered = left_out(segment.changes, segment.fork_step)
+    skipped = left_out(segment.applied or {}, segment.fork_step)
     return RollbackCost(
         segment=segment.id,
         parent=segment.parent or 0,
@@ -196,7 +197,7 @@ def _entry(
         wall_lost_s=wall_s,
         downtime_s=downtime_s,
         gpu_hours_lost=(wall_s + (downtime_s or 0.0)) * gpus / 3600,
-        batches_skipped=skipped if isinstance(skipped, int) and skipped > 0 else None if ordered else 0,
+        batches_skipped=skipped[1] - skipped[0] + 1 if skipped is not None else None if ordered else 0,
         incidents=[] if segment.undone else _led_to(segment, losses, left_at, incidents),
         undone=segment.undone,
         notes=rollback.notes,

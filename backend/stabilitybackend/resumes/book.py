@@ -213,7 +213,7 @@ class ResumeBook(Stateful):
         verdict = verdict_of(seen)
         exact = next((one for one in reversed(self._resumes) if one.exact and one.fork_step != watch.fork_step), None)
         parts = parts_of(seen, verdict)
-        skip = check_skip(seen, verdict, watch.fork_step)
+        skip = check_skip(seen, verdict)
         wrongs = wrongs_of(seen, verdict, skip)
         grade, text = grade_of(verdict, parts, wrongs), sentence_of(seen, verdict, skip, wrongs)
         if seen is not None and verdict == "same_data" and not seen.equal and exact is not None:

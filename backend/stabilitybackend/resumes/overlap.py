@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.lineage.left_out import left_out
 from stabilitybackend.resumes.batches import IdsCompared, compare_ids
 from stabilitybackend.resumes.branches import Branches, Curve
 from stabilitybackend.resumes.residuals import Agreement, Found, agreement, found_elsewhere, noise_of, on_grid
@@ -32,7 +33,9 @@ class Overlap:
         common: steps of the loss on both branches; gap: new minus old there.
         equal: of these, how many from the first on are bit-equal. chance: that two values of this log are so by chance.
         noise: one sigma from batch to batch. stride: steps from one logged loss to the next.
-        same: the loss residuals at the same steps; elsewhere: the best other place; ordered: at the declared one.
+        skip: first and last step of the old branch whose batches were to be left out, None for none.
+        same: the loss residuals at the same steps; elsewhere: the best other place; of the steps from ``skip`` on
+            ``kept`` at the same steps, ``ordered`` behind what was to be left out.
         plain_epochs: the old path had repeated itself at the distance of ``elsewhere`` before the fork as well.
         ids: batch ids, None where the job reports none.
         ids_note: why there are none to compare.
@@ -50,7 +53,9 @@ class Overlap:
     chance: float
     noise: float
     stride: int
+    skip: tuple[int, int] | None
     same: Agreement | None
+    kept: Agreement | None
     elsewhere: Found | None
     ordered: Agreement | None
     plain_epochs: bool
@@ -95,14 +100,16 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
     equal = len(same) if same.all() else int(np.argmin(same))
     sigma = noise_of(before)
     path, mine = on_grid(before, left, sigma), on_grid(before, new, sigma)
-    agreed = ordered = elsewhere = None
+    agreed = kept = ordered = elsewhere = None
+    skip = left_out(declared, branches.fork_step)
     plain = False
     if path is not None and mine is not None:
         first, last = int(new.steps[0]), int(new.steps[-1])
         agreed = agreement(path, mine, first, last)
-        skip = declared.get("skip_batches")
-        if isinstance(skip, int) and not isinstance(skip, bool) and skip > 0:
-            ordered = agreement(path, mine, first, last, skip)
+        if skip is not None:
+            since = max(first, skip[0])
+            kept = agreement(path, mine, since, last)
+            ordered = agreement(path, mine, since, last, skip[1] - skip[0] + 1)
         if search:
             elsewhere = found_elsewhere(path, mine, first, last)
         if elsewhere is not None and elsewhere.steps < 0:
@@ -120,7 +127,9 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
         chance=_chance(before, sigma),
         noise=sigma,
         stride=stride,
+        skip=skip,
         same=agreed,
+        kept=kept,
         elsewhere=elsewhere,
         ordered=ordered,
         plain_epochs=plain,

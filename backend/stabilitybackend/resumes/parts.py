@@ -154,7 +154,6 @@ def _rng(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
 
 
 def _loader(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
-    skip = seen.declared.get("skip_batches")
     known: Known = "not_seen"
     ordered = False
     if verdict in ("identical", "same_data"):
@@ -163,10 +162,10 @@ def _loader(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
             why = f"{seen.ids.same} of {seen.ids.points} batch ids are at the step at which they were"
     elif verdict in ("repeated", "skipped"):
         known, why = "different", f"the batches of {'earlier' if verdict == 'repeated' else 'later'} steps came"
-        ordered = verdict == "skipped" and isinstance(skip, int)
+        ordered = verdict == "skipped" and seen.skip is not None
     elif verdict in ("other_order", "other_data"):
         known, why = "different", "other batches came at the same steps"
-        ordered = bool(skip) or seen.declared.get("seed") is not None
+        ordered = seen.skip is not None or seen.declared.get("seed") is not None
     else:
         why = "too few points to tell batches by their loss, and no batch ids"
     return PartSeen("loader", known, why, ordered)

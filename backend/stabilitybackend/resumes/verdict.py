@@ -61,6 +61,11 @@ def _same(agreed: Agreement | None, sigmas: float) -> bool:
 
 def _by_ids(seen: Overlap) -> ResumeVerdict | None:
     ids = seen.ids
+    if ids is not None and seen.skip is not None:
+        first, last = seen.skip
+        behind = [was - step for step, was in ids.met.items() if step >= first]
+        if len(behind) >= LEAST_IDS and behind.count(last - first + 1) >= MOST * len(behind):
+            return "skipped"
     placed = 0 if ids is None else ids.same + ids.elsewhere + ids.missing
     if ids is None or not placed:
         return None
@@ -73,13 +78,14 @@ def _by_ids(seen: Overlap) -> ResumeVerdict | None:
     return "other_data" if ids.missing > LEAST_IDS else None  # a rank may not have reported its part yet
 
 
-def check_skip(seen: Overlap | None, verdict: ResumeVerdict, fork_step: int) -> SkipCheck | None:
+def check_skip(seen: Overlap | None, verdict: ResumeVerdict) -> SkipCheck | None:
     """Return whether the batches that were to be skipped were; None where none were to be."""
-    skip = None if seen is None else seen.declared.get("skip_batches")
-    if seen is None or not isinstance(skip, int) or isinstance(skip, bool) or skip <= 0:
+    if seen is None or seen.skip is None:
         return None
+    first, last = seen.skip
+    skip = last - first + 1
     if seen.ids is not None:
-        fed = {step: was for step, was in seen.ids.met.items() if fork_step < was <= fork_step + skip}
+        fed = {step: was for step, was in seen.ids.met.items() if first <= was <= last}
         if len(fed) >= min(LEAST_IDS, skip):
             step = min(fed)
             why = f"{len(fed)} of them were fed all the same, at step {step} the batch of step {fed[step]}"
@@ -91,18 +97,23 @@ def check_skip(seen: Overlap | None, verdict: ResumeVerdict, fork_step: int) -> 
         why = f"the loss goes with that of the batches after them, r {seen.ordered.r:.2f} over {seen.ordered.points}"
         return SkipCheck(skip, "equal", why)
     if seen.ids is None and verdict in ("identical", "same_data"):
-        if seen.surely_equal and seen.equal >= LEAST_IDS:
+        equal = int((seen.common[: seen.equal] >= first).sum())
+        if seen.surely_equal and equal >= LEAST_IDS:
             return SkipCheck(
-                skip, "different", f"the losses of the first {seen.equal} steps are bit-equal to the old ones"
+                skip, "different", f"the losses of {equal} steps from {first} on are bit-equal to the old ones"
             )
-        if _same(seen.same, FOUND_SIGMAS):
-            assert seen.same is not None
-            why = f"the loss goes with that of the old branch at the same steps, r {seen.same.r:.2f}"
-            return SkipCheck(skip, "different", f"{why} over {seen.same.points}")
+        if _same(seen.kept, FOUND_SIGMAS):
+            assert seen.kept is not None
+            why = f"the loss goes with that of the old branch at the same steps, r {seen.kept.r:.2f}"
+            return SkipCheck(skip, "different", f"{why} over {seen.kept.points}")
     found = seen.elsewhere
     if seen.ids is None and verdict == "skipped" and found is not None and found.steps != skip:
         return SkipCheck(skip, "different", f"the batches of {found.steps} steps later came, r {found.r:.2f}")
     return SkipCheck(skip, "not_seen", "the branch that was left holds too little of what came after them, and no ids")
+
+
+def _count(seen: Overlap) -> int:
+    return 0 if seen.skip is None else seen.skip[1] - seen.skip[0] + 1
 
 
 def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, skip: SkipCheck | None) -> list[str]:
@@ -176,7 +187,7 @@ def _verdict_text(seen: Overlap | None, verdict: ResumeVerdict) -> str:
     if verdict in ("repeated", "skipped"):
         ids = seen.ids.shift if seen.ids is not None else None
         found = seen.elsewhere
-        far = ids[0] if ids is not None else found.steps if found is not None else int(seen.declared["skip_batches"])
+        far = ids[0] if ids is not None else found.steps if found is not None else _count(seen)
         how = (
             f"{ids[1]} batch ids"
             if ids is not None

@@ -66,11 +66,13 @@ class CommandKind:
 #: The one table of kinds. A further kind is a line here, a Struct below, and what carries it out in the client.
 KINDS: Mapping[Kind, CommandKind] = {
     # Long enough for a few slow steps, short enough that nobody is surprised by a rollback ordered before lunch.
-    "rollback": CommandKind("ranks", frozenset({"to_step", "lr_scale", "seed", "skip_batches"}), expires_s=600.0),
+    "rollback": CommandKind(
+        "ranks", frozenset({"to_step", "lr_scale", "seed", "skip_batches", "skip_range"}), expires_s=600.0
+    ),
     # It waits for ranks that leave by themselves.
     "restart": CommandKind(
         "agents",
-        frozenset({"to_step", "lr_scale", "skip_batches", "exclude_nodes", "keep_nodes", "grace_s"}),
+        frozenset({"to_step", "lr_scale", "skip_batches", "skip_range", "exclude_nodes", "keep_nodes", "grace_s"}),
         expires_s=60.0,
         unanswered="whether its ranks were ended is not known",
     ),
@@ -124,6 +126,10 @@ class CommandRequest:
     )
     seed: int | None = field(default=None, metadata=_described("new seed of the data order"))
     skip_batches: int | None = field(default=None, metadata=_described("global batches to skip after the checkpoint"))
+    skip_range: list[int] | None = field(
+        default=None,
+        metadata=_described("[first, last]: steps whose batches are left out, instead of those right behind"),
+    )
     exclude_nodes: list[str] | None = field(
         default=None, metadata=_described("restart: nodes that the job shall come up without")
     )
@@ -255,6 +261,7 @@ class Command(Struct, kw_only=True, tag_field="kind"):
     Attributes:
         state: done: the first new point is here.
         apply_at_step: null where agents carry it out.
+        skip_range: steps whose batches are left out, first and last; absent for none.
         world_size: ranks, or agents, that have to answer.
         ranks: rank -> how far it is there.
         segment, first_step: of a command that is done, the new segment and its first step.
@@ -269,6 +276,7 @@ class Command(Struct, kw_only=True, tag_field="kind"):
     lr_scale: float | None = None
     seed: int | None = None
     skip_batches: int | None = None
+    skip_range: tuple[int, int] | UnsetType = UNSET
     reason: str
     issuer: str
     issued: float

@@ -118,8 +118,9 @@ class Offer(msgspec.Struct, frozen=True):
     Attributes:
         incident_id, onset_step: the incident that it goes back for, null for none.
         to_step: null where no checkpoint is from before the onset.
-        skip_batches: those right behind the checkpoint; it reaches to the newest step at least, so it grows with the
-            run. null: the data are not the cause. skip_range: steps of the batches under suspicion, inclusive.
+        skip_range: steps whose batches are left out, inclusive; it reaches to the newest step at least, so it grows
+            with the run. skip_batches: how many that are for a job that can only leave out those right behind the
+            checkpoint. null: the data are not the cause, or the job does not promise it.
         lr_scale: factor on the rate that the schedule of the restored checkpoint gives.
         cannot: what the job does not promise to change, and why; nothing of that is suggested.
         checkpoints: the newest 40 that can be used, and the suggested one.

@@ -37,7 +37,8 @@ class Plan(msgspec.Struct):
 
     Attributes:
         checkpoint: null: none is known. warning: what is against it, a sentence.
-        skip_range: the steps whose batches are left out, [first, last].
+        skip_range: the steps whose batches are left out, [first, last]. skip_batches: how many that are for a job that
+            can only leave out those right behind the checkpoint.
         exclude_nodes: nodes to come up without.
         verdict: of the incident.
         text: sentences for people.

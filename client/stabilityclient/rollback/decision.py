@@ -27,6 +27,8 @@ class Rollback:
         lr_scale: factor on what the schedule of the restored checkpoint gives at each step, or None to leave it.
         seed: new seed for the data order, or None to keep it.
         skip_batches: batches to leave out after the restored position, or None.
+        skip_range: ``(first, last)``: leave out the batches that came at these steps before, and train on those between
+            ``to_step`` and ``first`` again; None for none. Never beside ``skip_batches``.
         reason: why, in words of who ordered it.
         command_id: the command; also the key of the new segment.
         checkpoint: path of the checkpoint to load, or None where the job announced none.
@@ -34,12 +36,15 @@ class Rollback:
     """
 
     # A dataclass would do, but importing dataclasses or typing costs half of our import budget.
-    __slots__ = ("checkpoint", "command_id", "issuer", "lr_scale", "reason", "seed", "skip_batches", "to_step")
+    __slots__ = (
+        "checkpoint", "command_id", "issuer", "lr_scale", "reason", "seed", "skip_batches", "skip_range", "to_step",
+    )  # fmt: skip
 
     to_step: int
     lr_scale: float | None
     seed: int | None
     skip_batches: int | None
+    skip_range: tuple[int, int] | None
     reason: str
     command_id: str
     checkpoint: str | None
@@ -55,6 +60,7 @@ class Rollback:
         command_id: str = "",
         checkpoint: str | None = None,
         issuer: str = "",
+        skip_range: tuple[int, int] | None = None,
     ) -> None:
         given = locals()
         for name in self.__slots__:
@@ -80,7 +86,7 @@ class Rollback:
     def __reduce__(self) -> tuple[Any, ...]:
         # A job may send it to other processes.
         facts = (self.to_step, self.lr_scale, self.seed, self.skip_batches, self.reason, self.command_id)
-        return (Rollback, (*facts, self.checkpoint, self.issuer))
+        return (Rollback, (*facts, self.checkpoint, self.issuer, self.skip_range))
 
     @classmethod
     def of(cls, command: Mapping[str, Any]) -> Rollback:
@@ -94,11 +100,26 @@ class Rollback:
             command_id=str(command["command_id"]),
             checkpoint=checkpoint_path(command),
             issuer=str(command.get("issuer") or ""),
+            skip_range=_range(command.get("skip_range")),
         )
+
+    def skips(self, number: int) -> bool:
+        """Say whether the ``number``-th batch behind the restored position is left out; the first one has number 1.
+
+        A range of steps is counted from ``to_step`` on, so where batches had been left out between the two before, the
+        loader adds how many those were.
+        """
+        first, last = self.skip_range or (self.to_step + 1, self.to_step + (self.skip_batches or 0))
+        return first <= self.to_step + number <= last
 
     def changes(self) -> dict[str, Any]:
         """Return what differs from the run as it was, for the segment's record."""
-        given = {"lr_scale": self.lr_scale, "seed": self.seed, "skip_batches": self.skip_batches}
+        given = {
+            "lr_scale": self.lr_scale,
+            "seed": self.seed,
+            "skip_batches": self.skip_batches,
+            "skip_range": None if self.skip_range is None else list(self.skip_range),
+        }
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -170,6 +191,9 @@ def _judge_rollback(command: Mapping[str, Any], at: Situation, apply_at: int) ->
     to_step = command.get("to_step")
     if not isinstance(to_step, int) or not 0 <= to_step < apply_at:
         return ("rejected", f"to_step is {to_step}, expected 0 to {apply_at - 1}")
+    skipped = command.get("skip_range")
+    if skipped is not None and not _fits(skipped, to_step):
+        return ("rejected", f"skip_range is {skipped!r:.80}, expected [first, last] with {to_step} < first <= last")
     if not at.has_handler:
         return ("rejected", "the job has no rollback handler (@run.on_rollback)")
     path = checkpoint_path(command)
@@ -199,6 +223,18 @@ def checkpoint_path(command: Mapping[str, Any]) -> str | None:
     if isinstance(given, dict):
         given = given.get("path")
     return str(given) if given else None
+
+
+def _fits(value: object, to_step: int) -> bool:
+    """Say whether a value is a range of steps behind the checkpoint's."""
+    span = _range(value)
+    return span is not None and to_step < span[0] <= span[1]
+
+
+def _range(value: object) -> tuple[int, int] | None:
+    if not isinstance(value, list | tuple) or [type(one) for one in value] != [int, int]:
+        return None
+    return value[0], value[1]
 
 
 def _optional(kind: type[Any], value: object) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["CHANGES", "Restoring"]
 
 #: What an order may ask for beside the step.
-CHANGES = ("lr_scale", "seed", "skip_batches")
+CHANGES = ("lr_scale", "seed", "skip_batches", "skip_range")
 #: Facts that a handler may report of one rollback.
 MAX_APPLIED = 32
 #: Longest text of what a handler raised, characters.

@@ -33,14 +33,17 @@ def issued(handler: Handlers, **asked: Any) -> Rollback:
     return command
 
 
-def test_a_client_that_says_nothing_is_offered_everything() -> None:
-    assert handlers().cannot() == {}
+def test_a_client_that_says_nothing_is_offered_everything_that_such_clients_know() -> None:
+    assert handlers().cannot() == {"skip_range": "the job's client is older than this change"}
     assert issued(handlers(), lr_scale=0.5).unpromised == []
+    assert issued(handlers(), skip_range=[210, 230]).unpromised == ["skip_range"]
 
 
 def test_what_one_rank_can_not_is_not_offered() -> None:
-    assert sorted(handlers(["lr_scale", "seed"], ["seed", "nonsense"]).cannot()) == ["lr_scale", "skip_batches"]
-    assert sorted(handlers(["seed"], None).cannot()) == ["lr_scale", "seed", "skip_batches"]
+    assert sorted(handlers(["lr_scale", "seed", "skip_range"], ["seed", "nonsense"]).cannot()) == [
+        "lr_scale", "skip_batches", "skip_range",
+    ]  # fmt: skip
+    assert sorted(handlers(["seed"], None).cannot()) == ["lr_scale", "seed", "skip_batches", "skip_range"]
 
 
 def test_what_the_job_said_that_it_can_not_is_refused_and_what_it_can_is_named() -> None:
@@ -68,3 +71,11 @@ def test_nothing_is_suggested_that_the_job_can_not() -> None:
     assert (bound.to_step, bound.skip_batches, bound.lr_scale) == (200, None, None)
     assert bound.checkpoints[0].skip_batches is None
     assert "does not promise to leave out" in bound.text
+
+
+def test_the_range_of_bad_batches_is_offered_to_a_job_that_can_leave_out_one() -> None:
+    spike = stored("spike", metric="loss", onset_step=220, recovery="none")
+    able = [handlers(can).cannot() for can in (["skip_range"], ["skip_batches"], ["skip_batches", "skip_range"])]
+    offers = [way_back([spike], [checkpoint(200)], 269, None, cannot) for cannot in able]
+    assert [(one.skip_range, one.skip_batches) for one in offers] == [([220, 270], None), (None, 70), ([220, 270], 70)]
+    assert issued(handlers(["skip_range"]), skip_range=[220, 270]).skip_range == (220, 270)

@@ -183,7 +183,7 @@ def test_what_the_ranks_say_that_they_can_is_offered_and_kept_in_a_snapshot() ->
     state, second = (RunState("run", lambda: 5_000.0) for _ in range(2))
     for rank, can in enumerate((["lr_scale", "seed"], ["seed"])):
         state.apply(Job(rank, world_size=2).event("handler", can=can), replayed=False)
-    assert sorted(offer_of(state).cannot) == ["lr_scale", "skip_batches"]
+    assert sorted(offer_of(state).cannot) == ["lr_scale", "skip_batches", "skip_range"]
     assert taken_over(state.handlers, second.handlers) == state.handlers
 
 

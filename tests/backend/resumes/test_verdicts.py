@@ -126,6 +126,38 @@ def test_skipped_batches_that_were_fed_all_the_same_are_an_incident(ids: bool) -
     assert incidents(made) == [("resume_artifact", "Wrong resume after step 200")]
 
 
+RANGE = [240, 259]
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["by the loss", "by batch ids"])
+def test_a_range_that_was_left_out_is_seen_although_the_batches_before_it_came_again(ids: bool) -> None:
+    made = job(ids=ids)
+    made.back(200, skip_range=RANGE)
+    made.train(201, 340, lambda step: step if step < RANGE[0] else step + 20, numerics=0.004)
+    resume = newest(made.frames)
+    assert resume.skip is not None
+    assert (resume.grade, resume.skip.batches, resume.skip.known, incidents(made)) == ("good", 20, "equal", [])
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["by the loss", "by batch ids"])
+def test_a_range_that_was_fed_all_the_same_is_an_incident(ids: bool) -> None:
+    made = job(ids=ids)
+    made.back(200, skip_range=RANGE)
+    made.train(201, 340, numerics=0.004)
+    resume = newest(made.frames)
+    assert resume.skip is not None
+    assert (resume.grade, resume.skip.batches, resume.skip.known) == ("wrong", 20, "different")
+
+
+def test_a_range_that_has_not_come_yet_is_not_judged() -> None:
+    made = job()
+    made.back(200, skip_range=RANGE)
+    made.train(201, 238)
+    resume = newest(made.frames)
+    assert resume.skip is not None
+    assert (resume.verdict, resume.skip.known, incidents(made)) == ("identical", "not_seen", [])
+
+
 def test_another_rate_that_was_declared_is_nothing_wrong_with_the_resume() -> None:
     made = job()
     made.back(200, lr=3e-3)

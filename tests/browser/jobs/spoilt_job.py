@@ -10,6 +10,7 @@ import math
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import stabilityclient
 
@@ -20,10 +21,10 @@ def main() -> None:
     run = stabilityclient.init(project="browser", name="spoilt")
     spoilt = [True]
 
-    @run.on_rollback(can=("skip_batches",))
-    def back(rollback: stabilityclient.Rollback) -> dict[str, int]:
+    @run.on_rollback(can=("skip_batches", "skip_range"))
+    def back(rollback: stabilityclient.Rollback) -> dict[str, Any]:
         spoilt[0] = False
-        return {"skip_batches": rollback.skip_batches or 0}
+        return rollback.changes()
 
     for step in run.steps(1):
         while step == stop and not (folder / "go").exists():

@@ -84,7 +84,7 @@ def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
     page.wait_for_selector("#rollback-confirm:not([disabled])")
     assert page.is_disabled("#rollback-lr")  # the job says that it can skip batches, and no more
     assert "does not say that it changes the learning rate" in page.inner_text("#rollback-cannot")
-    assert page.evaluate(FORM) == {"step": "200", "skip": "70", "marked": ["250"], "suggested": ["200"]}
+    assert page.evaluate(FORM) == {"step": "200", "skip": "220-270", "marked": ["250"], "suggested": ["200"]}
 
 
 #: A graver incident is reported, as the live feed does it, and the page brings everything up to date.
@@ -119,12 +119,17 @@ def test_a_checkpoint_from_inside_the_spike_is_ordered_only_after_one_more_click
     assert page.is_disabled("#rollback-confirm")
     assert "30 steps after the onset of an open spike (step 220)" in page.inner_text(".dialog .inside")
     page.check("#rollback-accept")
-    assert page.input_value("#rollback-skip") == "20"
+    assert page.input_value("#rollback-skip") == "251-270"
+    page.fill("#rollback-skip", "240-270")
+    assert page.is_disabled("#rollback-confirm")
+    assert "from step 251 on" in page.inner_text("label[for=rollback-skip]")
+    page.fill("#rollback-skip", "255-270")
+    assert "skips the batches of steps 255–270" in page.inner_text("#rollback-sentence")
     (own.folder / "go").touch()
     page.click("#rollback-confirm")
     page.wait_for_selector("#rollback-progress[data-state=done]")
     [command] = own.server.get(f"/runs/{own.run}/commands")["commands"]
-    assert command["to_step"] == 250
+    assert (command["to_step"], command["skip_range"]) == (250, [255, 270])
 
 
 @pytest.mark.parametrize("own", [()], ids=["none"], indirect=True)

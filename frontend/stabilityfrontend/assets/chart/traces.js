@@ -222,6 +222,8 @@ export function changes(changes, ordered) {
           ? `skip ${value === 1 ? "1 batch" : `${formatCount(value)} batches`}`
           : `${value === 1 ? "1 batch" : `${formatCount(value)} batches`} skipped`,
       );
+    else if (key === "skip_range" && Array.isArray(value) && value.length === 2)
+      words.push(`${ordered ? "skip the" : "skipped the"} batches of steps ${value.map(formatCount).join("–")}`);
     else words.push(`${key} ${typeof value === "object" ? JSON.stringify(value) : value}`);
   }
   return words.join(", ");

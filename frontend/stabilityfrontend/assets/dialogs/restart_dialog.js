@@ -7,6 +7,7 @@ import { ago, errorText, formatCount, plural } from "../core/format.js";
 import { patch } from "../core/patch.js";
 import { verdictOf } from "../incident/verdict.js";
 import { CommandDialog, stageList } from "./command_dialog.js";
+import { rangeText, readSkip } from "./skip_field.js";
 
 /** What has to be typed. Short: it is night, and the keyboard is a phone's. */
 const WORD = "restart";
@@ -81,17 +82,16 @@ export class RestartDialog extends CommandDialog {
       box.checked = box.defaultChecked = excluded.has(node);
       return box;
     });
-    const skip = asFinite(this.plan.skip_batches);
+    const skip = asList(this.plan.skip_range);
+    const behind = planned !== null && skip[0] === planned + 1;
     this.skip = h("input", {
       id: "restart-skip",
       class: "field",
-      type: "number",
-      min: "0",
-      max: "1000000000",
-      step: "1",
+      type: "text",
+      maxlength: "40",
+      autocomplete: "off",
       placeholder: "0",
-      inputmode: "numeric",
-      value: skip ? String(skip) : "",
+      value: skip.length ? (behind ? String(this.plan.skip_batches) : rangeText(skip)) : "",
       on: { input: () => this.update() },
     });
     this.reason = h("input", {
@@ -145,7 +145,7 @@ export class RestartDialog extends CommandDialog {
           h(
             "div",
             { class: "form-row two" },
-            field("restart-skip", "Batches to skip", "blank: none", this.skip),
+            field("restart-skip", "Batches to skip", "or steps: 1200-1250", this.skip),
             field("restart-reason", "Reason", "saved in the run's history", this.reason),
           ),
           this.sentence,
@@ -182,7 +182,11 @@ export class RestartDialog extends CommandDialog {
     };
     if (this.step.value !== "") order.to_step = Number(this.step.value);
     if (this.accept.checked && this.insideOf(order.to_step)) order.accept_inside_incident = true;
-    if (this.skip.value.trim() !== "") order.skip_batches = Number(this.skip.value);
+    const { skip_batches, skip_range, problem } = readSkip(this.skip.value, order.to_step ?? null);
+    this.skip.setCustomValidity(problem);
+    setText(this.skip.parentElement?.querySelector("small"), problem || "or steps: 1200-1250");
+    if (skip_batches !== null) order.skip_batches = skip_batches;
+    if (skip_range !== null) order.skip_range = skip_range;
     return order;
   }
 

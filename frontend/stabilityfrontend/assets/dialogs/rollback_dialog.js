@@ -9,11 +9,12 @@ import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { CommandDialog, stageList } from "./command_dialog.js";
 import { rollbackSentence } from "./rollback_sentence.js";
+import { rangeBehind, readSkip } from "./skip_field.js";
 
 /** The suggestion grows with the run: it is asked for anew so often. */
 const AGAIN_MS = 2000;
 /** Fields of the form, by what they change. */
-const FIELDS = { lr_scale: "lr", seed: "seed", skip_batches: "skip" };
+const FIELDS = { lr_scale: "lr", seed: "seed" };
 
 /** The reason that the form begins with; most titles name their step already. */
 function incidentReason(incident) {
@@ -120,7 +121,7 @@ export class RollbackDialog extends CommandDialog {
     );
     this.confirm = h("button", { type: "submit", class: "button danger", id: "rollback-confirm" }, "Roll back");
     // The number grows with the run until someone sets it.
-    this.followsSkip = offer.skip_batches !== null;
+    this.followsSkip = offer.skip_batches !== null || offer.skip_range !== null;
     fill(
       this.dialog,
       this.formOf(
@@ -147,14 +148,7 @@ export class RollbackDialog extends CommandDialog {
               placeholder: "unchanged",
               inputmode: "numeric",
             }),
-            this.field("rollback-skip", "Batches to skip", this.followsSkip ? "past the incident" : "blank: none", {
-              type: "number",
-              min: "0",
-              max: "1000000000",
-              step: "1",
-              placeholder: "0",
-              inputmode: "numeric",
-            }),
+            this.field("rollback-skip", "Batches to skip", "", { type: "text", maxlength: "40", placeholder: "0" }),
           ),
           cannot.length
             ? h(
@@ -175,12 +169,9 @@ export class RollbackDialog extends CommandDialog {
         this.confirm,
       ),
     );
-    for (const [name, why] of cannot) {
-      const input = this[FIELDS[name]];
-      input.disabled = true;
-      input.title = why;
-      setText(input.parentElement.querySelector("small"), "not offered by the job");
-    }
+    for (const [name, why] of cannot) if (FIELDS[name]) this.disable(this[FIELDS[name]], why);
+    this.noSkip = Boolean(offer.cannot.skip_batches && offer.cannot.skip_range);
+    if (this.noSkip) this.disable(this.skip, offer.cannot.skip_batches);
     if (offer.lr_scale) this.lr.value = String(offer.lr_scale);
     if (offer.reseed) this.seed.value = String(crypto.getRandomValues(new Uint16Array(1))[0]);
     this.update();
@@ -188,6 +179,32 @@ export class RollbackDialog extends CommandDialog {
       this.list.querySelector("input:checked")?.closest("label").scrollIntoView({ block: "nearest" }),
     );
     (this.list.querySelector("input:checked") || this.confirm).focus({ preventScroll: true });
+  }
+
+  disable(input, why) {
+    input.disabled = true;
+    input.title = why;
+    this.hint(input, "not offered by the job");
+  }
+
+  hint(input, text) {
+    setText(input.parentElement.querySelector("small"), text);
+  }
+
+  /** Show what the field of the batches means, or what is wrong with it. */
+  explainSkip({ skip_range, problem }) {
+    this.skip.setCustomValidity(problem);
+    if (this.noSkip) return;
+    const { cannot } = this.offer;
+    const forms = cannot.skip_range
+      ? "right behind it"
+      : cannot.skip_batches
+        ? "steps, as 1200-1250"
+        : "or steps: 1200-1250";
+    this.hint(
+      this.skip,
+      problem || (skip_range ? "those of these steps" : this.followsSkip ? "past the incident" : forms),
+    );
   }
 
   drawChoices() {
@@ -244,12 +261,14 @@ export class RollbackDialog extends CommandDialog {
   order() {
     const number = (input) => (input.value.trim() === "" ? null : Number(input.value));
     const inside = this.checkpoint()?.inside && this.accept.checked;
+    const { skip_batches, skip_range } = readSkip(this.skip.value, this.chosen, this.offer.cannot);
     return {
       kind: "rollback",
       to_step: this.chosen,
       lr_scale: number(this.lr),
       seed: number(this.seed),
-      skip_batches: number(this.skip),
+      skip_batches,
+      skip_range,
       reason: this.reason.value.trim(),
       idempotency_key: this.key,
       ...(inside ? { accept_inside_incident: true } : {}),
@@ -270,7 +289,11 @@ export class RollbackDialog extends CommandDialog {
     // Never under the hands of someone who types there: 62 and a typed 40 would be 6,240 batches.
     const typing = document.activeElement === this.skip;
     const checkpoint = this.checkpoint();
-    if (this.followsSkip && !typing && checkpoint) this.skip.value = String(checkpoint.skip_batches);
+    if (this.followsSkip && !typing && checkpoint)
+      this.skip.value = this.offer.skip_range
+        ? rangeBehind(this.offer.skip_range, checkpoint.step)
+        : String(checkpoint.skip_batches);
+    this.explainSkip(readSkip(this.skip.value, this.chosen, this.offer.cannot));
     const unasked = this.askInside(checkpoint && checkpoint.inside, "Go back to it all the same.");
     const order = this.order();
     setText(this.sentence, rollbackSentence(order, this.facts()));
@@ -302,7 +325,15 @@ export class RollbackDialog extends CommandDialog {
     const title = command.state === "done" ? "Rolled back" : bad ? "Not rolled back" : "Rolling back";
     const words = [
       `to step ${formatCount(command.to_step)}`,
-      changes({ lr_scale: command.lr_scale, seed: command.seed, skip_batches: command.skip_batches }, true),
+      changes(
+        {
+          lr_scale: command.lr_scale,
+          seed: command.seed,
+          skip_batches: command.skip_batches,
+          skip_range: command.skip_range,
+        },
+        true,
+      ),
     ];
     // Beside the chart, which is being stitched meanwhile.
     if (this.dialog.matches(":modal")) this.raise(true);

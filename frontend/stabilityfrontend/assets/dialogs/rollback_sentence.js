@@ -36,6 +36,11 @@ export function rollbackSentence(order, facts) {
   if (order.seed !== null) parts.push(`${reseed} with ${order.seed}`);
   if (order.skip_batches)
     parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${formatCount(order.skip_batches)} batches`}`);
+  if (order.skip_range) {
+    const [first, last] = order.skip_range;
+    const steps = first === last ? `step ${formatCount(first)}` : `steps ${formatCount(first)}–${formatCount(last)}`;
+    parts.push(`${skip} the batches of ${steps}`);
+  }
   if (order.lr_scale !== null && order.lr_scale !== 1)
     parts.push(`${go} on with the LR of its schedule × ${order.lr_scale}`);
   const joined = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0];
