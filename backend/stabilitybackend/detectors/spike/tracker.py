@@ -15,7 +15,7 @@ from stabilitybackend.detectors.stats.baseline import YOUNG_POINTS, RobustBaseli
 from stabilitybackend.detectors.stats.robust import median
 from stabilitybackend.detectors.stats.tail import OutlierTail
 
-from .event import SpikeEvent
+from .event import LARGEST_SCORE, SpikeEvent
 
 #: Points after the start whose scale is not known yet: only a huge rise counts among them.
 WARM_UP_POINTS = 40
@@ -54,8 +54,6 @@ LONE_STEPS = 10
 DROP_SIGMAS = 5.0
 #: Events that did not come back and may do so late.
 LEFT_BEHIND = 8
-#: Largest height of a suspect, so that it is a number whatever the values.
-LARGEST_SIGMAS = 1e9
 
 __all__ = ["LONE_STEPS", "Proof", "Suspect", "Tracker"]
 
@@ -240,7 +238,7 @@ class Tracker:
         height = (value - location) * sensitivity
         if sigmas <= 0 or height < RISE_OF_START * self.start:
             return usual
-        return usual._replace(sigmas=min(sigmas, LARGEST_SIGMAS), rise=height / abs(location) if location else math.inf)
+        return usual._replace(sigmas=min(sigmas, LARGEST_SCORE), rise=height / abs(location) if location else math.inf)
 
     def _score_early(self, usual: Suspect, sensitivity: float) -> Suspect:
         """Judge one of the first points: only a rise far above all that was seen counts."""
@@ -253,5 +251,5 @@ class Tracker:
         early = min(baseline.newest(WARM_UP_POINTS))
         if early <= 0 or usual.value < highest * (1 + (WARM_UP_FACTOR - 1) / sensitivity):
             return usual
-        times = min(usual.value / highest, LARGEST_SIGMAS)
+        times = min(usual.value / highest, LARGEST_SCORE)
         return usual._replace(sigmas=self.demand * FULL_SIGMAS * times / WARM_UP_FACTOR, rise=times)

@@ -42,11 +42,8 @@ OVER_EARLIER_CLIMBS = 1.6
 #: epoch, a wave). A climb that is critical by its size needs less of it: early in training everything fell before.
 OF_THE_FALL = 1.2
 OF_THE_FALL_CRITICAL = 0.6
-#: The fall is looked for over so many times the length of the climb, and over so many blocks at least. Of long blocks
-#: no more than LONGEST_FALL_BLOCKS count: a loss that fell over thousands of points was learning, that is no wave.
+#: The fall is looked for over so many times the length of the climb.
 FALL_LENGTHS = 1.5
-FALL_BLOCKS = 6
-LONGEST_FALL_BLOCKS = 20
 #: A fall so many times as large as the climb was learning, and no side of a wave.
 LEARNT_FACTOR = 6.0
 #: While fewer blocks than HISTORY_BLOCKS lie before the climb it must be larger by this factor: nobody knows yet how
@@ -213,9 +210,7 @@ class Climbs:
             _largest_climb(self._long.before(onset)),
             _largest_climb(smoothed(self._short.before(onset))),
         )
-        fall_blocks = max(FALL_BLOCKS, int(FALL_LENGTHS * (count - at)))
-        if scale is self._long:
-            fall_blocks = min(fall_blocks, LONGEST_FALL_BLOCKS)
+        fall_blocks = int(FALL_LENGTHS * (count - at))
         fall = max(whole[max(0, at - fall_blocks) : at + 1]) - smooth[at]
         if scale is self._short and fall_blocks > at:
             # The short scale does not reach back far enough: the long one knows what was before it.
