@@ -79,6 +79,16 @@ def test_skipping_batches_is_drawing_them() -> None:
     assert draw(skipping, 3) == draw(drawing, 3)
 
 
+def test_a_range_is_left_out_when_it_comes_also_by_a_mixture_restored_before_it() -> None:
+    leaving, drawing = make_mixture(), make_mixture()
+    every = draw(drawing, 20)
+    draw(leaving, 5)
+    leaving.leave_out(3, 6)
+    restored = make_mixture()
+    restored.load_state_dict(leaving.state_dict())
+    assert draw(leaving, 6) == draw(restored, 6) == every[5:7] + every[11:15]
+
+
 def test_another_seed_gives_another_order() -> None:
     one, other = make_mixture(), make_mixture()
     other.reseed(4)
