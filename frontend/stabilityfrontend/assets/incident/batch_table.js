@@ -86,7 +86,7 @@ export function strip(answer, incident) {
       { class: "batch-bars", role: "img", "aria-label": "Largest loss of a sample in each batch that was kept" },
       batches.map((one) =>
         h("i", {
-          class: [placeOf(one.step, incident), one.nonfinite ? "nonfinite" : "", one.discarded ? "discarded" : ""]
+          class: [placeOf(one.step, incident), one.nonfinite ? "not-finite" : "", one.discarded ? "discarded" : ""]
             .filter(Boolean)
             .join(" "),
           style: { height: `${of(one).toFixed(1)}%` },
