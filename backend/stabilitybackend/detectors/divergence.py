@@ -158,6 +158,10 @@ class DivergenceDetector(CurveDetector):
             self._quiet_points = AFTER_FORK_POINTS
         return []
 
+    def open_finding(self, step: int) -> Finding | None:
+        """Return what is known at ``step`` of the climb that is open, None where none is."""
+        return self._finding(self._event, step) if self._event is not None and self._event.state == "open" else None
+
     @classmethod
     def story(cls) -> Sequence[Row | Mark]:
         losses = noisy(700, seed=21, sigma=0.01)

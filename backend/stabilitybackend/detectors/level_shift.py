@@ -141,6 +141,14 @@ class LevelShiftDetector(CurveDetector):
             return []
         return self._block(point.step)
 
+    def open_finding(self, step: int) -> Finding | None:
+        """Return what is known at ``step`` of the alarm that is open, None where none is."""
+        return None if self._event is None else self._report(self._event, step)
+
+    def level(self) -> float:
+        """Return the median of the newest points, 0 before the first."""
+        return median(self._values) if self._values else 0.0
+
     @classmethod
     def story(cls) -> Sequence[Row | Mark]:
         losses = noisy(700, seed=22, sigma=0.01)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from stabilitybackend.registering import check_class
 
 from .data_mix_drift import DataMixDriftDetector
+from .dataset_loss import DatasetLossDetector
 from .divergence import DivergenceDetector
 from .engine.base import Detector, DetectorSettingError
 from .grad_norm import GradNormDetector
@@ -39,6 +40,7 @@ DETECTORS: dict[str, DetectorFactory] = {
     DivergenceDetector.name: DivergenceDetector,
     RepeatDataDetector.name: RepeatDataDetector,
     LevelShiftDetector.name: LevelShiftDetector,
+    DatasetLossDetector.name: DatasetLossDetector,
     PlateauDetector.name: PlateauDetector,
     GradNormDetector.name: GradNormDetector,
     MixtureDetector.name: MixtureDetector,

@@ -7,19 +7,25 @@ from collections.abc import Collection, Iterable
 from itertools import pairwise
 from statistics import median
 
+from stabilitybackend.detectors.engine.metric_roles import dataset_of
 from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import SpoiledBy
 
 __all__ = [
-    "RATE_POINTS", "beginning", "behind_good", "first_sign", "given_up", "ill", "inside", "interval_of",
+    "RATE_POINTS", "alone", "beginning", "behind_good", "first_sign", "given_up", "ill", "inside", "interval_of",
     "marked_by_rate", "off_at", "rates_of", "spoiling",
 ]  # fmt: skip
 
 #: A learning rate that was off until so many logged points before an onset may be its cause: the weights that it made
 #: are what the next batches meet.
 RATE_POINTS = 8
+
+
+def alone(incident: Incident) -> bool:
+    """Say whether it is another level of one data set that the whole loss hardly shows: nobody goes back for that."""
+    return incident.kind in ("level_shift", "divergence") and dataset_of(incident.metric or "") is not None
 
 
 def beginning(incident: Incident) -> int:
@@ -46,6 +52,7 @@ def given_up(incident: Incident) -> bool:
         and not kind.leads
         and not incident.dead
         and incident.severity != "info"
+        and not alone(incident)
         and not facts(incident.evidence, CurveFacts).regained
     )
 
@@ -61,7 +68,7 @@ def ill(incidents: Iterable[Incident]) -> list[Incident]:
     began at a usual loss no higher than that shows it.
     """
     every = list(incidents)
-    opened = [one for one in every if _open(one) and kind_of(one.kind).curable]
+    opened = [one for one in every if _open(one) and kind_of(one.kind).curable and not alone(one)]
     return opened + [one for one in every if given_up(one) and not any(_outgrown(one, now) for now in opened)]
 
 
@@ -119,6 +126,7 @@ def spoiling(incidents: Iterable[Incident]) -> list[Incident]:
         for one in incidents
         if kind_of(one.kind).curable
         and _open(one)
+        and not alone(one)
         and (kind_of(one.kind).damaging or (one.suggestion is not None and one.suggestion.to_step is not None))
     ]
 

@@ -12,6 +12,7 @@ __all__ = [
     "ATTENTION_LOGITS",
     "COLLECTIVE_CHECKS",
     "CRASH_CHECKS",
+    "DATASET_CHECKS",
     "GEMINI_REPLAY",
     "GPU_CHECKS",
     "GPU_THRESHOLDS",
@@ -113,6 +114,11 @@ LEVEL_CHECKS = (
     "Learning rate and batch size at this step: as planned?",
     "Loss reduction: mean over tokens or over samples, and over how many ranks?",
     "Data: a new shard, another tokeniser, another length of the sequences?",
+)
+DATASET_CHECKS = (
+    "Its shards: which ones are read since the onset, and are they whole, in the same format and language?",
+    "Its filter, tokeniser and labels: another version of the preprocessing from these shards on?",
+    "Its share of the mixture, and what was added to it or taken away.",
 )
 RATE_CHECKS = (
     "Was it meant: an edit of the schedule, a warm-up after a resume, another total of steps?",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, role_of
 from stabilitybackend.incidents import references as lit
-from stabilitybackend.incidents.illness import given_up, interval_of
+from stabilitybackend.incidents.illness import alone, given_up, interval_of
 from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest_machine import MACHINE_RULES
 from stabilitybackend.incidents.suggestion import Case, over, suggestion
@@ -66,6 +66,8 @@ def suggest(
         way = way_of([*others, incident], checkpoints, now_step)
         if way is not None:
             return _of_run(case, way)
+    if alone(incident):
+        return _dataset(case)
     if given_up(incident) and incident.kind != "level_shift":
         return suggestion("none", _GIVEN_UP, checklist=_checks(case))
     if incident.state != "open" and incident.kind not in _ALSO_AFTERWARDS:
@@ -218,6 +220,16 @@ def _resume(case: Case) -> Suggestion:
     first = f"Look at the schedule first: {jump}. " if jump else ""
     text = "Something was not restored as it was. Go through the list; a rollback helps only once the cause is gone."
     return suggestion("inspect", first + text, checklist=lit.RESUME_CHECKS, sources=[lit.RESUMES])
+
+
+def _dataset(case: Case) -> Suggestion:
+    if case.incident.state != "open":
+        return over(case.incident, lit.DATASET_CHECKS)
+    text = (
+        f"Only the data set {case.incident.dataset} is higher; the whole loss hardly shows it. Going back brings the "
+        f"same data again: look at what it reads since step {case.onset}, and correct it or take it out of the mixture."
+    )
+    return suggestion("inspect", text, checklist=lit.DATASET_CHECKS)
 
 
 def _mix(case: Case) -> Suggestion:

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, role_of
-from stabilitybackend.incidents.illness import RATE_POINTS, first_sign, ill, interval_of, marked_by_rate, rates_of
+from stabilitybackend.incidents.illness import (
+    RATE_POINTS,
+    alone,
+    first_sign,
+    ill,
+    interval_of,
+    marked_by_rate,
+    rates_of,
+)
 from stabilitybackend.incidents.rollback_target import (
     Target,
     Tried,
@@ -161,7 +169,7 @@ def asks_of(incident: Incident, now_step: int, incidents: Collection[Incident]) 
     Args:
         incidents: of the run; it may be among them.
     """
-    if incident.state != "open" or incident.dead or incident.severity == "info":
+    if incident.state != "open" or incident.dead or incident.severity == "info" or alone(incident):
         return None
     curve = facts(incident.evidence, CurveFacts)
     others = [one for one in incidents if one.incident_id != incident.incident_id]

@@ -174,6 +174,10 @@ class Context:
         """Return the events that are claimed and not over, by metric."""
         return {metric: claim for metric, claim in self._claims.items() if claim.ended_step is None}
 
+    def claims_since(self, step: int) -> dict[str, Claim]:
+        """Return the events that are claimed and not over, or were over at a step or later, by metric."""
+        return {m: claim for m, claim in self._claims.items() if claim.ended_step is None or claim.ended_step >= step}
+
     def claim(self, metric: str, claim: Claim) -> None:
         """Say that ``claim.detector`` follows an event of ``metric``; again with ``ended_step`` when it is over."""
         self._claims.pop(metric, None)

@@ -1,0 +1,202 @@
+"""Finds one data set whose loss jumps to another level or climbs while the whole loss hardly shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from stabilitybackend.stateful import Stateful
+
+from .divergence import DivergenceDetector
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, fresh
+from .engine.metric_roles import LOSS, RATIO, dataset_of, role_of
+from .engine.synthetic import noisy
+from .level_shift import LevelShiftDetector
+from .stats.blocks import BLOCK_POINTS
+
+#: Data sets that are watched, the first ones seen. Each takes some 5 KB, and that 32 times in snapshots.
+MAX_DATASETS = 32
+#: What moves the whole loss by less than this fraction (the rise times the data set's share) is a note and no warning:
+#: a loss logged from bf16 moves in steps of that size.
+SHOWN_IN_THE_WHOLE = 0.005
+#: Kinds of claims that explain a data set's loss: another share of it is another mixture of what it learns.
+_EXPLAINING = frozenset({"data_mix_drift", "mixture"})
+
+__all__ = ["DatasetLossDetector"]
+
+
+class _Dataset(Stateful):
+    """One data set's curve with the two that judge it.
+
+    Attributes:
+        held: points until an event is reported, 0 for none that waits. reported: onset of the one that was, or -1.
+        warned: whether that was a warning.
+    """
+
+    shift: LevelShiftDetector = fresh(LevelShiftDetector)
+    climb: DivergenceDetector = fresh(DivergenceDetector)
+    held: int = 0
+    reported: int = -1
+    warned: bool = False
+
+    def newest(self, step: int) -> Finding | None:
+        """Return what is known at ``step`` of the event that is open, None where none is."""
+        return self.shift.open_finding(step) or self.climb.open_finding(step)
+
+
+class DatasetLossDetector(Detector):
+    """Judges the loss of each data set by itself, and reports what the whole loss does not.
+
+    Idea: each ``loss/<data set>`` has a level-shift and a divergence detector of its own, with a larger least rise.
+    What they find waits for one block of points. It is dropped where the whole loss has an event that covers its
+    onset, where more than half of the data sets have one (then it is none of one alone), and where the mixture
+    changed; it is closed when the whole loss shows it later. A warning where the rise times the data set's share of
+    the data (``ratio/<data set>``, or equal ones) is half a percent of the whole loss, else a note; never critical,
+    and no reason to go back: the advice is about the data set. Drops and what learning rate, batch size or a fork
+    explain are silent.
+
+    Args:
+        sensitivity: divides the thresholds.
+        min_rise: smallest rise of one data set, fraction of its level.
+
+    Source: the two detectors that it is made of.
+    """
+
+    name: ClassVar[str] = "dataset_loss"
+    kinds: ClassVar[tuple[str, ...]] = ("level_shift", "divergence")
+    title: ClassVar[str] = "Loss of one data set"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "min_rise": Parameter(
+            0.03, 0.001, 1.0, "fraction", "Smallest rise of one data set's loss that is reported; higher is quieter."
+        ),
+    }
+
+    _sets: dict[str, _Dataset] = fresh(dict)
+    _shares: dict[str, float] = fresh(dict)
+
+    def configured(self) -> None:
+        for one in self._sets.values():
+            self._set_up(one)
+
+    def _set_up(self, one: _Dataset) -> None:
+        """Give the two judges of a data set this detector's context and settings."""
+        by = self.settings["sensitivity"]
+        one.shift.context = one.climb.context = self.context
+        one.shift.configure({"sensitivity": by, "min_shift": self.settings["min_rise"]})
+        one.climb.configure({"sensitivity": by, "min_rise": self.settings["min_rise"]})
+
+    def wants(self, metric: str) -> bool:
+        return dataset_of(metric) is not None or metric.startswith(f"{RATIO}/")
+
+    def update(self, point: Point) -> list[Finding]:
+        one = self._sets.get(point.metric)
+        if one is None:
+            one = self._first(point)
+        # Not finite is what a data set that is not in the batch is logged as; what is broken the loss shows as well.
+        if one is None or not math.isfinite(point.value):
+            return []
+        found = [*one.shift.update(point), *one.climb.update(point)]
+        if one.held:
+            one.held -= 1
+            return [] if one.held else self._release(point.metric, one, point.step)
+        if one.reported >= 0 and self._of_the_whole(one.reported):
+            return self._hand_over(point.metric, one, found, point.step)
+        news = [finding for finding in found if finding.severity != "info"]
+        if not news:
+            return []
+        if news[-1].onset_step != one.reported:
+            one.held = BLOCK_POINTS if news[-1].state == "open" else 0
+            return []
+        if news[-1].state != "open":
+            one.reported = -1
+        return [self._dressed(point.metric, one, news[-1])]
+
+    def note(self, mark: Mark) -> list[Finding]:
+        for one in self._sets.values():
+            one.climb.note(mark)
+        return []
+
+    @classmethod
+    def story(cls) -> Sequence[Row | Mark]:
+        sets = [noisy(700, seed=24 + i, sigma=0.02) for i in range(3)]
+        sets[0] = [loss * (1.2 if i >= 400 else 1.0) for i, loss in enumerate(sets[0])]
+        names = ("loss/web", "loss/code", "loss/books")
+        return [Row(i, 1e9 + i, dict(zip(names, row, strict=True))) for i, row in enumerate(zip(*sets, strict=True))]
+
+    def _first(self, point: Point) -> _Dataset | None:
+        """Take a share, or begin with a data set."""
+        if dataset_of(point.metric) is None:
+            share = point.metric.removeprefix(f"{RATIO}/")
+            if 0 <= point.value <= 1 and (share in self._shares or len(self._shares) < MAX_DATASETS):
+                self._shares[share] = point.value
+            return None
+        if len(self._sets) >= MAX_DATASETS:
+            return None
+        one = self._sets[point.metric] = _Dataset()
+        one.shift.watch(point.metric)
+        one.climb.watch(point.metric)
+        self._set_up(one)
+        return one
+
+    # --- one alone ------------------------------------------------------------------------------------------------
+
+    def _release(self, metric: str, one: _Dataset, step: int) -> list[Finding]:
+        """Report the event that waited, unless it is over or none of one data set alone."""
+        finding = one.newest(step)
+        together = sum(other.newest(step) is not None for other in self._sets.values())
+        other = self.context.open_claims().get(metric)
+        followed = other is not None and other.detector not in (one.shift.name, one.climb.name)
+        if finding is None or followed or 2 * together > len(self._sets) or self._of_the_whole(finding.onset_step):
+            self._let_go(metric, one)
+            return []
+        one.reported, one.warned = finding.onset_step, False
+        return [self._dressed(metric, one, finding)]
+
+    def _of_the_whole(self, onset: int) -> bool:
+        """Say whether the whole loss has an event that covers a step or came later, or the mixture changed."""
+        claims = self.context.claims_since(onset)
+        return any(role_of(metric) == LOSS or claim.kind in _EXPLAINING for metric, claim in claims.items())
+
+    def _let_go(self, metric: str, one: _Dataset) -> None:
+        """Take back what the two claimed: a spike of this data set may be reported in what they no longer report."""
+        for judge in (one.shift, one.climb):
+            self.context.release(metric, judge.name)
+
+    def _hand_over(self, metric: str, one: _Dataset, found: Sequence[Finding], step: int) -> list[Finding]:
+        """Close an event that the whole loss shows by now: there it is reported with the data set that carries it."""
+        last = one.newest(step) or next(iter(found), None)
+        closed = None if last is None else replace(last, state="resolved", recovery=None)
+        onset, one.reported = one.reported, -1
+        self._let_go(metric, one)
+        if closed is None or closed.onset_step != onset:
+            return []
+        dressed = self._dressed(metric, one, closed)
+        return [replace(dressed, text=f"{dressed.text} The whole loss shows it by now, or the mixture changed.")]
+
+    def _share(self, name: str) -> float:
+        return self._shares.get(name, 1 / len(self._sets))
+
+    def _whole(self) -> float:
+        """Return the level of the whole loss, put together from those of the data sets and their shares."""
+        parts = [(self._share(dataset_of(metric) or ""), one.shift.level()) for metric, one in self._sets.items()]
+        return sum(share * abs(level) for share, level in parts) / (sum(share for share, _ in parts) or 1.0)
+
+    def _dressed(self, metric: str, one: _Dataset, finding: Finding) -> Finding:
+        """Return a finding of one of the two judges as one about a data set."""
+        name = dataset_of(metric) or metric
+        share, whole = self._share(name), self._whole()
+        facts = finding.evidence
+        rise = (facts["level_after"] if finding.kind == "level_shift" else facts["peak"]) - facts["level_before"]
+        one.warned = one.warned or rise * share >= SHOWN_IN_THE_WHOLE * whole
+        return replace(
+            finding,
+            detector=self.name,
+            key=self.key(metric, finding.onset_step),
+            severity="warning" if one.warned else "info",
+            title=finding.title.replace("Loss", f"Loss of {name}", 1),
+            text=f"{finding.text.replace('The loss', f'The loss of {name}', 1)} Its share of the data is {share:.3g}.",
+            dataset=name,
+        )

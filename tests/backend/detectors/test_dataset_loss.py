@@ -1,0 +1,79 @@
+"""One data set alone: what its loss does while the whole loss hardly shows it."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Row
+from stabilitybackend.detectors.engine.synthetic import noisy
+from stabilitybackend.detectors.registry import DETECTORS
+
+BEGIN, POINTS, SETS = 400, 640, 8
+JUDGES = ("spike", "divergence", "level_shift", "dataset_loss")
+Curves = dict[str, list[float]]
+
+
+def curves(seed: int = 1, points: int = POINTS) -> Curves:
+    """Eight data sets of equal share, each with noise of 2 % around a level of its own."""
+    return {f"set{i}": noisy(points, seed=100 * seed + i, sigma=0.02, level=1.0 + 0.2 * i) for i in range(SETS)}
+
+
+def found_in(sets: Curves) -> list[Finding]:
+    """Feed the data sets and their mean, the whole loss, to those that judge losses; return what is loud."""
+    bank = DetectorBank({name: DETECTORS[name] for name in JUDGES})
+    found = []
+    for step, row in enumerate(zip(*sets.values(), strict=True)):
+        values = {f"loss/{name}": value for name, value in zip(sets, row, strict=True)}
+        present = [value for value in row if math.isfinite(value)]
+        found += bank.feed_row(Row(step, 1e9 + step, {"loss": sum(present) / len(present), **values}))
+    assert bank.failures == {}
+    return [finding for finding in found if finding.severity != "info"]
+
+
+def raised(sets: Curves, names: list[str], rise: float, ramp: int = 1) -> Curves:
+    """Raise some data sets by a fraction from BEGIN on, within ``ramp`` points."""
+    return {
+        name: [value * (1 + rise * min(1.0, max(0, i - BEGIN + 1) / ramp)) for i, value in enumerate(values)]
+        if name in names
+        else values
+        for name, values in sets.items()
+    }
+
+
+def test_a_jump_of_one_data_set_alone_is_one_warning_with_its_name() -> None:
+    found = found_in(raised(curves(), ["set1"], 0.07))
+    assert {(finding.kind, finding.dataset, finding.severity) for finding in found} == {
+        ("level_shift", "set1", "warning")
+    }
+    assert abs(found[0].onset_step - BEGIN) <= 3
+    assert len({finding.key for finding in found}) == 1
+
+
+def test_a_climb_of_one_data_set_alone_is_a_divergence_of_it() -> None:
+    found = found_in(raised(curves(2), ["set0"], 0.15, ramp=120))
+    assert {(finding.kind, finding.dataset) for finding in found} == {("divergence", "set0")}
+
+
+def test_a_climb_that_the_whole_loss_shows_later_is_closed_for_the_data_set() -> None:
+    found = found_in(raised(curves(2), ["set0"], 0.4, ramp=200))
+    last = {finding.metric: finding.state for finding in found}
+    assert last == {"loss/set0": "resolved", "loss": "open"}
+
+
+def test_a_rise_of_all_data_sets_is_one_event_of_the_whole_loss() -> None:
+    sets = curves(3)
+    found = found_in(raised(sets, list(sets), 0.12))
+    assert {(finding.metric, finding.dataset) for finding in found} == {("loss", None)}
+
+
+def test_what_hardly_moves_the_whole_loss_is_a_note() -> None:
+    assert found_in(raised(curves(4), ["set0"], 0.05)) == []
+
+
+def test_healthy_data_sets_that_come_late_or_seldom_are_silent() -> None:
+    sets, dice = curves(5, 1_000), random.Random(5)
+    sets["set1"] = [math.nan if i < 300 else value + 2.0 * 0.99 ** (i - 300) for i, value in enumerate(sets["set1"])]
+    sets["set2"] = [value if dice.random() < 0.1 else math.nan for value in sets["set2"]]
+    assert [finding.key for finding in found_in(sets) if finding.metric != "loss"] == []
