@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["SOURCES", "VOCAB_SIZE", "Batch", "Mixture", "decoded", "is_pixel", "load_sources"]
+__all__ = ["SHARES", "SOURCES", "VOCAB_SIZE", "Batch", "Mixture", "decoded", "is_pixel", "load_sources"]
 
 #: The three data sets; ``loss/<name>`` is logged for each.
 SOURCES = ("digits_captions", "code", "prose")

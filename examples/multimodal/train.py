@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import stabilityclient
 from checkpoints import CheckpointStore
-from data import SOURCES, VOCAB_SIZE, Batch, Mixture, decoded, is_pixel, load_sources
+from data import SHARES, SOURCES, VOCAB_SIZE, Batch, Mixture, decoded, is_pixel, load_sources
 from faults import FAULTS, make_fault
 from log_timer import LogTimer
 from model import GPT, GPTConfig
@@ -44,6 +44,8 @@ def main() -> None:
         rank = dist.get_rank()
         trainer = Trainer(args)
     log = LogTimer(run.log) if args.measure_log_calls and rank == 0 else run.log
+
+    run.mixture(dict(zip(SOURCES, SHARES, strict=True)))  # <- stabilityboard
 
     @run.on_rollback(can=("lr_scale", "seed", "skip_batches", "skip_range"))  # <- stabilityboard
     def go_back(rollback: stabilityclient.Rollback) -> dict[str, Any]:
@@ -240,6 +242,7 @@ class Trainer:
         self.stop_asked = bool(stop)  # all ranks learn of it at the same step
         metrics = {f"loss/{name}": value for name, value in zip(SOURCES, (sums / counts).tolist(), strict=True)}
         metrics["loss"] = (sums.sum() / counts.sum()).item()
+        metrics |= {f"tokens/{name}": count for name, count in zip(SOURCES, counts.tolist(), strict=True)}
         metrics["ratio/image_text"] = (pixels / (counts.sum() - pixels)).item()
         return metrics
 

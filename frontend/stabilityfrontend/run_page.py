@@ -76,7 +76,7 @@ KPIS = (
 
 PANELS = (
     SmallChart("datasets", "Loss by dataset", ("loss/*",)),
-    SmallChart("ratio", "Mixture", ("ratio/*",), unit="share"),
+    SmallChart("ratio", "Mixture", ("ratio/*",)),
     SmallChart("grad", "Gradient norm", ("grad_norm",)),
     SmallChart("step-time", "Step time by rank", ("step_time_s",), per_rank=True, unit="s"),
     SmallChart("tokens", "Throughput", ("tokens_per_s",), unit="tokens/s"),
@@ -227,7 +227,7 @@ def _panel(panel: SmallChart) -> html.Section:
             html.Div(
                 [
                     html.H3(panel.title),
-                    html.Span(panel.unit, className="sub"),
+                    html.Span(panel.unit, className="sub", id=f"note-{panel.id}"),
                     html.Span(className="grow"),
                     html.Div(className="legend", id=f"legend-{panel.id}"),
                 ],

@@ -314,6 +314,7 @@ export interface DatasetSamples {
  *         while nothing that was logged can be compared.
  *     sets: in the order of the declaration. stages: all declarations, those of the future too.
  *     note: why nothing is compared, "" where something is.
+ *     curves: along the effective path, null where ``buckets`` is not asked for or nothing is compared.
  */
 export interface DeclaredMixture {
   unit: string;
@@ -321,6 +322,7 @@ export interface DeclaredMixture {
   sets: MixtureShare[];
   stages: MixtureStage[];
   note: string;
+  curves: MixtureCurves | null;
 }
 
 /** The run that is gone. */
@@ -725,6 +727,36 @@ export interface Me {
 /** What was declared, by unit; empty where the job declared nothing. */
 export interface Mixture {
   mixtures: DeclaredMixture[];
+}
+
+/**
+ * A data set along the effective path; each list has a value for each bucket.
+ *
+ * Attributes:
+ *     declared: null before the first declaration.
+ *     realised: null where nothing was counted, "NaN" where a count was not finite or began again.
+ *     low, high: the band in which a bucket of so many rows lies by chance; null while too little is known.
+ */
+export interface MixtureCurve {
+  dataset: string;
+  declared: (number | null)[];
+  realised: (number | "-Infinity" | "Infinity" | "NaN" | null)[];
+  low: (number | null)[];
+  high: (number | null)[];
+}
+
+/**
+ * Shares over steps, in buckets of ``bucket_steps`` steps, cut at forks and at declarations.
+ *
+ * Attributes:
+ *     first, last, rows: first and last step with a row of each bucket, and how many it has: 8 at least.
+ */
+export interface MixtureCurves {
+  bucket_steps: number;
+  first: number[];
+  last: number[];
+  rows: number[];
+  sets: MixtureCurve[];
 }
 
 /**
@@ -1931,6 +1963,7 @@ export interface VisibilityGap {
  *     unwatched: names that nobody looks at, at most 500, with ``unwatched_count`` in all. Readings of GPUs are none.
  *     notes: what should be put right: a declared name that never came, several that may be the loss.
  *     incomplete: the run has more metrics than are told apart.
+ *     mixture: the job has declared its mixture (``GET .../mixture``).
  */
 export interface Watched {
   watched: WatchedMetric[];
@@ -1938,6 +1971,7 @@ export interface Watched {
   unwatched_count: number;
   notes: string[];
   incomplete: boolean;
+  mixture: boolean;
 }
 
 /**

@@ -6,6 +6,7 @@ import { STEP_AXIS } from "../../frontend/stabilityfrontend/assets/chart/axis.js
 import { ChartPointer } from "../../frontend/stabilityfrontend/assets/chart/chart_pointer.js";
 import { axisRange, robustRange, thinInto } from "../../frontend/stabilityfrontend/assets/chart/downsample.js";
 import { Plot } from "../../frontend/stabilityfrontend/assets/chart/line_chart.js";
+import { mixtureShapes } from "../../frontend/stabilityfrontend/assets/chart/mixture_shapes.js";
 import { valueTicks } from "../../frontend/stabilityfrontend/assets/chart/ticks.js";
 import { ghostXY, shapes } from "../../frontend/stabilityfrontend/assets/chart/traces.js";
 import { kindTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
@@ -152,3 +153,22 @@ for (const [value, words] of [
     assert.equal(ticks.join(" "), words);
   });
 }
+
+test("a declared mixture is steps and bands, and what is no number is a mark and a gap", () => {
+  const set = { dataset: "web", declared: [0.7, 0.5], realised: [0.69, "NaN"], low: [null, 0.4], high: [null, 0.6] };
+  const curves = { bucket_steps: 16, first: [0, 16], last: [15, 31], rows: [16, 16], sets: [set] };
+  const { lines, areas, marks } = mixtureShapes(curves, { series: ["#111"], critical: "#f00" }, 8);
+  assert.deepEqual(
+    lines.map((line) => [line.name, line.x, line.y]),
+    [
+      [undefined, [0, 16, 16, 32], [0.7, 0.7, 0.5, 0.5]],
+      ["web", [7.5, 23.5], [0.69, null]],
+    ],
+  );
+  assert.deepEqual(areas[0].rects, [[16, 32, 0.4, 0.6]]);
+  assert.deepEqual(
+    marks.map((mark) => mark.x),
+    [23.5],
+  );
+  assert.equal(mixtureShapes({ ...curves, first: [] }, { series: [] }, 8), null);
+});

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.api.access import Commander, Reader, Worker
 from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.api.reading import Threads
 from stabilitybackend.backtest.settings import detector_list
+from stabilitybackend.detection.naming.mixture_curves import MAX_BUCKETS, with_curves
 from stabilitybackend.detection.naming.mixture_report import mixture_of_run
 from stabilitybackend.detection.naming.watched_report import watched_of
 from stabilitybackend.detectors.engine.base import Detector
@@ -71,9 +73,23 @@ async def watched(reader: Reader, worker: Worker) -> Response:
 
 
 @router.get("/runs/{run_id}/mixture", responses=answers(Mixture))
-async def mixture(reader: Reader, worker: Worker) -> Response:
+async def mixture(
+    reader: Reader,
+    worker: Worker,
+    threads: Threads,
+    buckets: Annotated[
+        int | None, Query(ge=1, le=MAX_BUCKETS, description="curves of at most about so many buckets")
+    ] = None,
+    start: Annotated[int | None, Query(description="first step of the curves, inclusive")] = None,
+    stop: Annotated[int | None, Query(description="last step of the curves, inclusive")] = None,
+) -> Response:
     """Which mixture of the data the job declared, and what it takes, with the band of chance."""
-    return answer(mixture_of_run(worker.state.judge))
+    judge = worker.state.judge
+    found = mixture_of_run(judge)
+    if buckets is None or not found.mixtures:
+        return answer(found)
+    made = with_curves(judge, found, buckets, start, stop)
+    return await threads.run(lambda: answer(made()))
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
 from .stats.levels import LARGEST
-from .stats.mixture_band import Spread, band, excess, limit
+from .stats.mixture_band import Bands, Spread, band, excess, limit
 from .stats.mixture_blocks import BLOCK_ROWS, Block, Taken
 
 #: Prefix of what the judge gives: ``mixture.tokens/<data set>``, what a row took of it.
@@ -297,6 +297,16 @@ class MixtureDetector(Detector):
     def shown(self) -> dict[str, tuple[str, int, list[ShownShare]]]:
         """Return unit -> (what was measured, since which step, each data set) for the page."""
         return {unit: (watch.measure, watch.step, self._shares(watch)) for unit, watch in self._watches.items()}
+
+    def bands(self, unit: str) -> Bands | None:
+        """Return the bands to draw, None of a unit in which nothing is declared."""
+        watch = self._watches.get(unit)
+        if watch is None:
+            return None
+        squares = {name: [list(one) for one in spread.squares] for name, spread in watch.taken.spreads.items()}
+        nats = NATS + math.log(max(2, len(watch.shares)))
+        strictness = self.settings["sensitivity"] ** 2
+        return Bands(squares, BLOCK_ROWS, nats, strictness, self.settings["min_off"])
 
     def _shares(self, watch: _Watch) -> list[ShownShare]:
         taken = watch.taken

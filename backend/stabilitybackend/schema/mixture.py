@@ -6,7 +6,7 @@ import msgspec
 
 from stabilitybackend.schema.numbers import Number
 
-__all__ = ["DeclaredMixture", "Mixture", "MixtureShare", "MixtureStage"]
+__all__ = ["DeclaredMixture", "Mixture", "MixtureCurve", "MixtureCurves", "MixtureShare", "MixtureStage"]
 
 
 class MixtureShare(msgspec.Struct, frozen=True):
@@ -39,6 +39,36 @@ class MixtureStage(msgspec.Struct, frozen=True):
     shares: dict[str, float]
 
 
+class MixtureCurve(msgspec.Struct):
+    """A data set along the effective path; each list has a value for each bucket.
+
+    Attributes:
+        declared: null before the first declaration.
+        realised: null where nothing was counted, "NaN" where a count was not finite or began again.
+        low, high: the band in which a bucket of so many rows lies by chance; null while too little is known.
+    """
+
+    dataset: str
+    declared: list[float | None]
+    realised: list[Number | None]
+    low: list[float | None]
+    high: list[float | None]
+
+
+class MixtureCurves(msgspec.Struct):
+    """Shares over steps, in buckets of ``bucket_steps`` steps, cut at forks and at declarations.
+
+    Attributes:
+        first, last, rows: first and last step with a row of each bucket, and how many it has: 8 at least.
+    """
+
+    bucket_steps: int
+    first: list[int]
+    last: list[int]
+    rows: list[int]
+    sets: list[MixtureCurve]
+
+
 class DeclaredMixture(msgspec.Struct):
     """The mixture of one unit.
 
@@ -48,6 +78,7 @@ class DeclaredMixture(msgspec.Struct):
             while nothing that was logged can be compared.
         sets: in the order of the declaration. stages: all declarations, those of the future too.
         note: why nothing is compared, "" where something is.
+        curves: along the effective path, null where ``buckets`` is not asked for or nothing is compared.
     """
 
     unit: str
@@ -55,6 +86,7 @@ class DeclaredMixture(msgspec.Struct):
     sets: list[MixtureShare]
     stages: list[MixtureStage]
     note: str = ""
+    curves: MixtureCurves | None = None
 
 
 class Mixture(msgspec.Struct):

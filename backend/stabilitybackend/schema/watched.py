@@ -39,6 +39,7 @@ class Watched(msgspec.Struct):
         unwatched: names that nobody looks at, at most 500, with ``unwatched_count`` in all. Readings of GPUs are none.
         notes: what should be put right: a declared name that never came, several that may be the loss.
         incomplete: the run has more metrics than are told apart.
+        mixture: the job has declared its mixture (``GET .../mixture``).
     """
 
     watched: list[WatchedMetric]
@@ -46,3 +47,4 @@ class Watched(msgspec.Struct):
     unwatched_count: int
     notes: list[str]
     incomplete: bool = False
+    mixture: bool = False

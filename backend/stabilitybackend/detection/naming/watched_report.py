@@ -33,7 +33,8 @@ def watched_of(names: WatchedNames, metrics: Iterable[str]) -> Watched:
     seen = {one.metric for one in found}
     unwatched = [name for name in logged if name not in seen]
     notes = [*_missing(names), *_unsure(names, unwatched)]
-    return Watched(found, unwatched[:MAX_UNWATCHED], len(unwatched), notes, len(names.first_steps) >= MAX_NAMES)
+    incomplete = len(names.first_steps) >= MAX_NAMES
+    return Watched(found, unwatched[:MAX_UNWATCHED], len(unwatched), notes, incomplete, names.mixture)
 
 
 def missing_text(names: WatchedNames) -> str:

@@ -9,9 +9,11 @@ above a limit (Chernoff's bound on the binomial's tail, which also holds for rar
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
-__all__ = ["Spread", "band", "excess", "limit"]
+__all__ = ["Bands", "Spread", "band", "excess", "limit"]
 
 #: Stretches of 1, 2, 4, 8 and 16 blocks are compared with their neighbours: where documents or shards span blocks,
 #: longer ones vary more.
@@ -22,6 +24,8 @@ SPREAD_BLOCKS = 256
 MIN_DIFFERENCES = 8
 #: Most independent draws that a block counts as: a strict sampler's rounding alone varies by this little.
 MOST_DRAWS = 1e9
+#: Median of a squared normal of variance 1: what the median of squared differences is divided by.
+MEDIAN_SQUARE = 0.4549
 #: Steps by which the edges of a band are found: halves an interval of 1 to 1e-12.
 HALVINGS = 40
 
@@ -113,3 +117,38 @@ def band(draws: float, declared: float, most: float) -> tuple[float, float]:
                 outside = middle
         edges.append(inside)
     return edges[0], edges[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """The bands to draw along a run, as known at one moment. Pure: for any thread.
+
+    By the median difference of neighbouring stretches where judging takes the mean: a fault in the drawn stretch must
+    not widen the band that shows it.
+
+    Attributes:
+        squares: data set -> what ``Spread`` keeps of it.
+        block_rows: rows of a block. nats: of the limit (``limit``). strictness: that it is divided by, 0: no band.
+        least: a deviation up to this fraction of the declared share, or of the rest, is inside in any case.
+    """
+
+    squares: Mapping[str, Sequence[Sequence[float]]]
+    block_rows: int
+    nats: float
+    strictness: float
+    least: float
+
+    def of(self, dataset: str, declared: float, rows: float) -> tuple[float, float] | None:
+        """Return the lowest and the highest share of so many rows together; None while too little is known."""
+        known = [one for one in self.squares.get(dataset, ()) if len(one) >= MIN_DIFFERENCES]
+        if not known or not self.strictness or rows <= 0:
+            return None
+        varies, differences = max(
+            ((1 << length) * median(squares) / (2 * MEDIAN_SQUARE), len(squares))
+            for length, squares in enumerate(known)
+        )
+        level = min(max(declared, 1e-6), 1 - 1e-6)
+        draws = min(MOST_DRAWS, level * (1 - level) / max(varies, 1e-18))
+        low, high = band(draws * rows / self.block_rows, declared, limit(self.nats, differences) / self.strictness)
+        least = self.least * min(declared, 1 - declared)
+        return max(0.0, min(low, declared - least)), min(1.0, max(high, declared + least))

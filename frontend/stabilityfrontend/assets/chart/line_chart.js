@@ -25,10 +25,13 @@ import { logTicks, valueTicks } from "./ticks.js";
  * @typedef {{x: number, top: number, words: string, color: string, align: CanvasTextAlign, size?: number, fill?: string,
  *   tip?: string[][]}} Label
  *
+ * Rectangles behind the lines: each is from, to on the x axis, low, high on the row's y axis.
+ * @typedef {{color: string, opacity: number, rects: number[][]}} Area
+ *
  * Lines with a y axis of their own, between `from` and `to` of the plot's height (1 is its upper edge). A logarithmic
  * `yRange` is in exponents of ten. `dot`: the live end.
  * @typedef {{from?: number, to?: number, yRange: number[], log?: boolean, title?: string, lines: Line[], marks: Mark[],
- *   dot?: {x: number, y: number, color: string} | null}} Row
+ *   areas?: Area[], dot?: {x: number, y: number, color: string} | null}} Row
  *
  * @typedef {{ticks: (range: number[], count: number) => {value: number, words: string}[], words: (x: number) => string}} XAxis
  *
@@ -93,6 +96,7 @@ export class Plot {
     for (const row of this.rows) {
       const box = this.boxOf(row);
       this.clipped(context, box, () => {
+        for (const area of row.areas || []) this.area(context, row, area);
         for (const line of row.lines) this.line(context, row, line);
         for (const mark of row.marks) this.mark(context, mark, box);
       });
@@ -197,6 +201,19 @@ export class Plot {
       context.rect(left, bottom - high, Math.max(1, this.toX(to) - left), high);
     }
     context.fill();
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Row} row @param {Area} area */
+  area(context, row, { color, opacity, rects }) {
+    context.globalAlpha = opacity;
+    context.fillStyle = color;
+    context.beginPath();
+    for (const [from, to, low, high] of rects) {
+      const [left, top] = [this.toX(from), this.toY(row, high)];
+      context.rect(left, top, this.toX(to) - left, Math.max(1, this.toY(row, low) - top));
+    }
+    context.fill();
+    context.globalAlpha = 1;
   }
 
   /** @param {CanvasRenderingContext2D} context @param {Rule} rule */

@@ -7,6 +7,7 @@ import { STEP_AXIS } from "./axis.js";
 import { axisRange, robustRange } from "./downsample.js";
 import { Plot } from "./line_chart.js";
 import { calmRange, visibleValues } from "./main_chart.js";
+import { MIXTURE, mixtureShapes } from "./mixture_shapes.js";
 import { ghostXY, lineXY, nonFiniteMarks, shapes } from "./traces.js";
 
 const MARGIN = { l: 50, r: 12, t: 8, b: 26 };
@@ -42,6 +43,9 @@ export function panelChart(element, legend, panel, config, page) {
       const { colors } = config.themes[colorTheme.name()];
       const window = page.look.window();
       const budget = config.limits.panel_points;
+      const declared =
+        panel.id === MIXTURE ? mixtureShapes(page.mixture?.curves, colors, config.limits.lines / 2) : null;
+      if (declared) return drawMixture(declared, width, height, colors);
       const names = chart.metrics();
       const lines = [];
       const ghosts = [];
@@ -109,6 +113,25 @@ export function panelChart(element, legend, panel, config, page) {
       writeLegend(lines, left);
     },
   };
+
+  function drawMixture({ lines, areas, marks, range }, width, height, colors) {
+    plot.draw({
+      width,
+      height,
+      margin: MARGIN,
+      xRange: page.look.stepRange(),
+      axis: STEP_AXIS,
+      yRange: axisRange(range, false),
+      colors,
+      font: config.font,
+      lines,
+      areas,
+      marks,
+      ...shapes(page.view(), colors, false),
+    });
+    const named = lines.filter((line) => line.name);
+    writeLegend(named, page.mixture.curves.sets.length - named.length);
+  }
 
   function writeLegend(lines, left) {
     if (!legend) return;

@@ -136,6 +136,8 @@ export const api = {
   detectorsOf: (id) => call("GET", `${runPath(id)}/detectors`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/watched"]>} */
   watchedOf: (id) => call("GET", `${runPath(id)}/watched`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/mixture"]>} */
+  mixtureOf: (id, query) => call("GET", `${runPath(id)}/mixture?${new URLSearchParams(query)}`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */
   setDetectors: (id, settings) => call("PUT", `${runPath(id)}/detectors`, { settings }),
   /** Takes as long as it takes, until `signal` ends it. */

@@ -1,5 +1,6 @@
 // The panels of a run's page: the sections that the server's layout has, a chart in each, those without a metric hidden.
 
+import { MIXTURE } from "../chart/mixture_shapes.js";
 import { panelChart } from "../chart/panel_chart.js";
 import { byId } from "../core/dom.js";
 import { matching } from "../core/first_requests.js";
@@ -20,7 +21,10 @@ export function makePanels(page) {
 
 /** Show the panels that have one of the run's metrics. */
 export function showPanels(page) {
-  for (const { panel, section } of page.panels) section.hidden = matching(panel.metrics, page.names).length === 0;
+  for (const { panel, section } of page.panels) {
+    const declared = panel.id === MIXTURE && page.mixture?.curves;
+    section.hidden = !declared && matching(panel.metrics, page.names).length === 0;
+  }
   fitPanels(page.root);
 }
 

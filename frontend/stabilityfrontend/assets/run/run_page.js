@@ -24,6 +24,7 @@ import { drawCommandStrip, drawHeader } from "./header.js";
 import { drawKpis, median } from "./kpis.js";
 import { drawLineage, forgetLineage } from "./lineage.js";
 import { Cards } from "./metric_cards.js";
+import { MixtureCurves } from "./mixture.js";
 import { makePanels, showPanels } from "./panels.js";
 import { RollbackCosts } from "./rollback_cost.js";
 import { Feed } from "./run_feed.js";
@@ -70,6 +71,7 @@ export class RunPage {
     this.settings = this.look.settings;
     this.derived = new Derived(this, (words) => this.look.giveUp(words));
     this.lane = new HealthLane(this);
+    this.mixture = new MixtureCurves(this);
     this.makeCharts();
     this.grid = new RankGrid(this);
     this.gpus = new GpuMap(this);
@@ -126,6 +128,7 @@ export class RunPage {
       setShown(byId("zoom-reset"), range !== null);
       this.redraw();
       this.look.remember();
+      this.mixture.soon();
       clearTimeout(this.detailTimer);
       if (range) this.detailTimer = setTimeout(() => this.fetchDetail(range), DETAIL_MS);
     });
@@ -138,10 +141,8 @@ export class RunPage {
 
   /** The charts' points are here; `onSynced`: everything else too. */
   onSynced() {
-    if (this.derived.active()) {
-      if (this.derived.ready()) this.derived.fetchMore();
-      else this.derived.change();
-    }
+    if (this.derived.active() && this.derived.ready()) this.derived.fetchMore();
+    else if (this.derived.active()) this.derived.change();
     if (!this.zoom.range && this.look.segment() !== null) this.look.showSegment();
     else if (this.zoom.range) this.fetchDetail(this.zoom.range);
     this.belowCharts.ask();
@@ -278,8 +279,7 @@ export class RunPage {
   }
 
   setIncident(incident) {
-    const known = this.incidentMap.get(incident.incident_id);
-    if (known && known.version > incident.version) return;
+    if (this.incidentMap.get(incident.incident_id)?.version > incident.version) return;
     this.incidentMap.set(incident.incident_id, incident);
     if (this.incidentMap.size > KEPT)
       this.incidentMap.delete([...this.incidentMap.values()].sort((a, b) => a.opened - b.opened)[0].incident_id);
@@ -387,6 +387,7 @@ export class RunPage {
     this.storage.close();
     this.detectors.close();
     this.watched.close();
+    this.mixture.close();
     this.board.close();
     this.dialog.destroy();
     this.task.destroy();

@@ -56,6 +56,8 @@ export class Watched {
       setShown(byId("watched-panel"), true);
       if (JSON.stringify(answer.watched) !== known) this.use();
       this.draw();
+      if (answer.mixture) this.page.mixture.fetch();
+      else this.page.mixture.draw();
     } catch {
       // It is asked again when the page is in touch again.
     }
