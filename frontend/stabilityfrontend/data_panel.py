@@ -9,6 +9,7 @@ from dash import html
 
 from stabilityfrontend.declared import panel
 from stabilityfrontend.format import count, plural, sentence
+from stabilityfrontend.tables import plain_table
 
 __all__ = ["data"]
 
@@ -56,9 +57,13 @@ def data(run: str, api: Any) -> Any:
     if found["new_samples"]:
         parts.append(_strip(found["new_samples"]))
     if found["datasets"]:
-        parts.append(_table(_SET_HEADS, [_dataset(one) for one in found["datasets"]], "data-datasets"))
+        parts.append(
+            plain_table(_SET_HEADS, [_dataset(one) for one in found["datasets"]], "data-datasets", "data-seen")
+        )
     if found["repeats"]:
-        parts.append(_table(_REPEAT_HEADS, [_repeat(one) for one in found["repeats"]], "data-repeats"))
+        parts.append(
+            plain_table(_REPEAT_HEADS, [_repeat(one) for one in found["repeats"]], "data-repeats", "data-seen")
+        )
     return html.Div(parts, id="data-seen")
 
 
@@ -83,12 +88,6 @@ def _strip(bins: list[Mapping[str, Any]]) -> html.Div:
     ]
     ends = [html.Span(count(bins[0]["first"])), html.Span("share of new samples"), html.Span(count(bins[-1]["last"]))]
     return html.Div([html.Div(bars, className="new-bars"), html.Div(ends, className="new-ends sub")], id="new-samples")
-
-
-def _table(heads: Any, rows: list[html.Tr], place: str) -> html.Div:
-    cells = [html.Th(head, title=how or None, className="num" if numeric else "") for head, how, numeric in heads]
-    table = html.Table([html.Thead(html.Tr(cells)), html.Tbody(rows)], className="table dense data-seen")
-    return html.Div(table, id=place, className="wide-table")
 
 
 def _dataset(one: Mapping[str, Any]) -> html.Tr:

@@ -10,6 +10,7 @@ from dash import html
 from stabilityfrontend.declared import panel
 from stabilityfrontend.format import count, moment, number, plural, sentence
 from stabilityfrontend.rollback_cost_panel import changes
+from stabilityfrontend.tables import plain_table
 
 __all__ = ["resumes"]
 
@@ -67,16 +68,14 @@ def resumes(run: str, api: Any) -> Any:
         )
     segments = api.get("/runs/{run}/segments", run=run)["segments"]
     labels = {one["id"]: one["label"] for one in segments}
-    heads = [html.Th(head, title=how or None, className="num" if numeric else "") for head, how, numeric in _HEADS]
     rows = [row for one in found["resumes"] for row in _rows(one, labels)]
-    table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)], className="table dense resumes")
     older = f" {plural(found['left_out'], 'older resume')} no longer kept." if found["left_out"] else ""
     note = html.P(
         [html.B("Determinism: "), sentence(found["determinism"]["text"]), older],
         className="panel-note",
         **{"data-determinism": found["determinism"]["known"]},
     )
-    return [note, html.Div(table, id="resumes", className="wide-table")]
+    return [note, plain_table(_HEADS, rows, "resumes", "resumes")]
 
 
 def _rows(one: Mapping[str, Any], labels: Mapping[int, str]) -> list[html.Tr]:

@@ -11,6 +11,7 @@ from dash import html
 from stabilityfrontend.controls import totals
 from stabilityfrontend.declared import panel
 from stabilityfrontend.format import count, duration, moment, plural, sentence
+from stabilityfrontend.tables import plain_table
 from stabilityfrontend.viewer import Api
 
 __all__ = ["changes", "rollback_costs"]
@@ -57,11 +58,9 @@ def rollback_costs(run: str, api: Api) -> Any:
         incidents = api.get("/runs/{run}/incidents", run=run)["incidents"]
         titles = {one["incident_id"]: one["title"].partition(" at step ")[0] for one in incidents}
     counted = sum(not one["undone"] for one in found)
-    heads = [html.Th(head, title=how or None, className="num" if number else "") for head, how, number in _HEADS]
     rows = [_row(one, run, labels, titles) for one in found[:MOST]]
-    table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)], className="table dense rollback-costs")
     numbers = [totals("total", _totals(costs["totals"], counted), className="totals")] if counted else []
-    return [*numbers, html.Div(table, id="rollback-costs", className="wide-table")]
+    return [*numbers, plain_table(_HEADS, rows, "rollback-costs", "rollback-costs")]
 
 
 def changes(given: Mapping[str, Any] | None, *, ordered: bool = False) -> str:

@@ -1,6 +1,7 @@
 """Tables that sort, filter and draw only the rows in sight: dash-ag-grid in the colours of both themes.
 
-What a cell shows and what it sorts by are two things: ``Cell`` has both, and where it leads.
+What a cell shows and what it sorts by are two things: ``Cell`` has both, and where it leads. Few rows that never sort
+are a :func:`plain_table`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dash import html
 from dash_ag_grid import AgGrid
 
-__all__ = ["Cell", "Column", "table"]
+__all__ = ["Cell", "Column", "plain_table", "table"]
 
 #: More rows than these scroll within the table, px being their height together.
 _ROWS_IN_SIGHT = 12
@@ -140,3 +142,17 @@ def _column(column: Column) -> dict[str, Any]:
     if column.number:
         look |= {"type": "rightAligned", "filter": "agNumberColumnFilter"}
     return look
+
+
+def plain_table(
+    heads: Sequence[tuple[str, str, bool]], rows: Sequence[html.Tr], place: str, className: str = ""
+) -> html.Div:
+    """Return a table that scrolls sideways within its panel where it is too wide.
+
+    Args:
+        heads: of each column its name, how it is computed (under the pointer), and whether it holds numbers.
+        rows: its rows. place: id of the element around it. className: more style of the table.
+    """
+    cells = [html.Th(head, title=how or None, className="num" if numeric else "") for head, how, numeric in heads]
+    table = html.Table([html.Thead(html.Tr(cells)), html.Tbody(rows)], className=f"table dense {className}".rstrip())
+    return html.Div(table, id=place, className="wide-table")
