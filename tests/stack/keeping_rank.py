@@ -1,6 +1,7 @@
 """One rank that keeps its batches: ``python keeping_rank.py FOLDER``; rank 1 gets a bad one at step 60.
 
-A batch is two rows of tokens. Rank 0 logs the loss. The file FOLDER/enough ends it.
+A batch is two rows of tokens. Rank 0 logs the loss. The ranks go step by step together, as those of a job do, and after
+the bad batch slowly until FOLDER/seen is there. The file FOLDER/enough ends it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ def explain(batch: tuple[int, bool]) -> Iterator[dict[str, Any]]:
     yield {"id": f"{step}-b", "dataset": "web", "loss": loss, "text": text, "tokens": tokens, "shape": (3, 32, 32)}
 
 
+def together(folder: Path, step: int) -> None:
+    """Wait until all ranks are at a step, or one of them has ended."""
+    (folder / f"at-{step}-{RANK}").touch()
+    others = [folder / f"at-{step}-{rank}" for rank in range(int(os.environ["WORLD_SIZE"]))]
+    while not (all(one.exists() for one in others) or (folder / "enough").exists()):
+        time.sleep(0.002)
+
+
 def main() -> None:
+    folder = Path(sys.argv[1])
     run = stabilityclient.init(project="tests", name="keeper")
     run.keep_batches(explain, last=40, on_spike=True)
     for step in run.steps(1):
@@ -35,8 +45,9 @@ def main() -> None:
         run.keep_batch(step, (step, bad))
         if RANK == 0:
             run.log(step, {"loss": float("nan") if step == 60 else 2.0 + (step % 7) / 100})
-        time.sleep(0.02)
-        if (Path(sys.argv[1]) / "enough").exists():
+        time.sleep(0.02 if step < 60 or (folder / "seen").exists() else 0.5)
+        together(folder, step)
+        if (folder / "enough").exists():
             break
     run.finish()
 

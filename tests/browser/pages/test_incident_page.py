@@ -125,33 +125,34 @@ def test_the_batch_behind_a_nan_is_on_the_page_of_its_incident_and_a_later_one_s
 ) -> None:
     spool = tmp_path / "spool"
     with Ranks("keeping_rank.py", [str(tmp_path)], url=server.url, folder=spool, run_id="keep", **QUICK):
-        _look_at_kept_batches(server, open_page)
+        _look_at_kept_batches(server, open_page, tmp_path)
 
 
-def _look_at_kept_batches(server: Server, open_page: OpenPage) -> None:
+def _look_at_kept_batches(server: Server, open_page: OpenPage, folder: Path) -> None:
     answered = server.wait_for(
         "/runs/keep/commands", lambda a: any(one["state"] == "done" for one in a["commands"]), "the ranks answered"
     )
     page = open_page(f"{server.url}/runs/keep/incidents/{answered['commands'][0]['incident_id']}")
 
     # What the server asked for by itself: the bad sample first, its step marked, its text no markup.
-    page.wait_for_selector("#incident-batches .samples tr.within")
     first = page.locator("#incident-batches .samples tbody tr").first
+    first.filter(has_text="NaN").wait_for()  # the other rank's answer may come before
     assert first.locator("td").all_inner_texts()[:6] == ["60", "1", "NaN", "100 %", "web", "60-b"]
     assert "3 × 32 × 32" in first.inner_text()
     first.locator("summary").click()
     assert "onerror='window.pwned=1'> ␀? ␛[31mbuy now" in first.locator("pre").inner_text()
     assert page.evaluate("window.pwned") is None
     bars = "#incident-batches .batch-bars i"
-    assert page.locator(f"{bars}.nonfinite").evaluate_all("all => all.map((one) => one.dataset.step)") == ["60"]
+    assert page.locator(f"{bars}.not-finite").evaluate_all("all => all.map((one) => one.dataset.step)") == ["60"]
     assert page.get_attribute(f"{bars}.before", "data-step") == "59"
-    assert page.locator("#incident-batches tr.within").evaluate_all(
-        "all => [...new Set(all.map((one) => one.dataset.step))]"
-    ) == ["60"]
+    within = page.locator("#incident-batches tr.within").evaluate_all("all => all.map((one) => one.dataset.step)")
+    assert min(within) == "60"  # and on to where it ended, if it has
     assert "All 128 samples" in page.inner_text("#incident-batches .group-foot")
     assert "asked when it was found" in page.inner_text("#batches-note")
 
     # Somebody asks later: the ring is 40 steps on.
+    (folder / "seen").touch()
+    server.wait_for("/runs/keep", lambda run: run["last_step"] > 110, "the batch has left")
     page.click("#incident-show-batches:not([disabled])")
     page.wait_for_selector("#incident-batches .batch-left")
     assert "this began at 60, so its batch had left" in page.inner_text(".batch-left")
