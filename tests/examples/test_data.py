@@ -33,6 +33,7 @@ def test_the_sources_are_real_and_stay_within_the_vocabulary(tokens: Path) -> No
     assert max(stream.max() for stream in (digits, code, prose)) < VOCAB_SIZE
 
 
+@pytest.mark.soak
 def test_kept_tokens_are_those_that_were_read_and_half_a_file_is_made_anew(tokens: Path, tmp_path: Path) -> None:
     (kept,) = tokens.iterdir()
     half = tmp_path / kept.name

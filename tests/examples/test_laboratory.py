@@ -132,6 +132,7 @@ def test_each_push_of_a_train_is_an_event_of_its_own(laboratory: ModuleType) -> 
     assert all(one.sought_until == later.step - 1 for one, later in pairwise(pushes))
 
 
+@pytest.mark.soak
 def test_one_odd_batch_is_an_event_of_one_point(laboratory: ModuleType) -> None:
     _, _, truth = told(laboratory, "odd_batch", 5)
 

@@ -35,12 +35,12 @@ def test_a_job_that_comes_back_as_it_should_calls_nobody(
 @pytest.mark.parametrize(
     ("but", "changes", "verdict", "grade", "different"),
     [
-        ("optimizer", {}, "same_data", "differs", {"optimizer"}),
+        pytest.param("optimizer", {}, "same_data", "differs", {"optimizer"}, marks=pytest.mark.soak),
         ("rate", {}, "same_data", "differs", {"learning_rate"}),
-        ("order", {}, "other_order", "differs", {"loader"}),
+        pytest.param("order", {}, "other_order", "differs", {"loader"}, marks=pytest.mark.soak),
         ("loader", {}, "repeated", "wrong", {"loader"}),
         ("skip", {"skip_batches": 20}, "identical", "wrong", set()),
-        ("scale", {"lr_scale": 0.5}, "identical", "wrong", {"learning_rate"}),
+        pytest.param("scale", {"lr_scale": 0.5}, "identical", "wrong", {"learning_rate"}, marks=pytest.mark.soak),
     ],
 )
 def test_what_a_job_did_not_bring_back_is_named(
