@@ -103,8 +103,8 @@ def conclude(command: ShowBatches, now: float, why: str = "") -> list[Command]:
     acted = sum(one.state == "acted" for one in command.ranks.values())
     refused = next((f"rank {rank}: {one.detail}" for rank, one in command.ranks.items() if one.state != "acted"), "")
     state: State = "done" if acted else "failed" if command.ranks else "expired"
-    told = f"{acted} of {command.world_size} ranks showed their batches"
+    answered = f"{acted} of {command.world_size} ranks showed their batches"
     if not command.ranks:
-        told = f"none of {command.world_size} ranks answered: an order is read where run.keep_batch() is called"
-    command.note(state, now, "; ".join(part for part in (told, refused, why) if part))
+        answered = f"none of {command.world_size} ranks answered: an order is read where run.keep_batch() is called"
+    command.note(state, now, "; ".join(part for part in (answered, refused, why) if part))
     return [command]

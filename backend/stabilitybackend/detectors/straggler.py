@@ -56,7 +56,7 @@ class StragglerDetector(Detector):
     Idea: steps are cut in windows of 16 (more where little is logged). In each of them every rank has a median, and
     the ranks' medians have a median and a robust deviation. A rank 15 % and 4 deviations above, twice in a row, is
     slow. It is news when it cost more time of late than twice what the second worst of the usual ranks did: where
-    ranks are slow in turn, who is slow now tells nothing. That is a note (``info``) first, and an alarm when the
+    ranks are slow in turn, who is slow now is no evidence. That is a note (``info``) first, and an alarm when the
     others have waited ten seconds in all, and as long as two windows of usual work take. Times of waiting are left
     out, as there the fast ranks are the slow ones. In synchronous training ``step_time_s`` is equal on all ranks
     and can't tell; ``data_time_s``, ``forward_s`` or ``compute_time_s`` can. A window is judged when all known

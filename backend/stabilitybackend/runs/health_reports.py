@@ -24,7 +24,7 @@ def take_health(state: RunState, health: Health, now: float, step_clock: StepClo
         state.unreadable.field("health", why, health.agent)
     head = state.fold.tree[state.fold.tree.head]
     for rank in agent.ranks:
-        # A rank names the segment it is in; one that was inferred here it does not know, there the fold tells.
+        # A rank names the segment it is in; one that was inferred here it does not know, there the fold knows.
         there = (rank.segment_key or "") == head.key or (
             head.cause == "restart" and state.fold.segment_of(rank.source) == head.id
         )

@@ -101,7 +101,7 @@ class Context:
     _claims: dict[str, Claim] = field(default_factory=dict)
     _intervals: deque[int] = field(default_factory=lambda: deque(maxlen=INTERVALS))
     _warming: bool = True
-    #: By how much less a mean of the loss tells than one of independent points, >= 1; from the detector of spikes.
+    #: By how much a mean of the loss is less certain than one of independent points, >= 1; from the detector of spikes.
     drag: float = 1.0
     #: Whether what the job takes of each data set is compared with what it declared: then nobody else judges shares.
     mixture: bool = False

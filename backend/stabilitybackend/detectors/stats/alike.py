@@ -19,7 +19,7 @@ NEW_POINTS = STRETCH_POINTS - 2 * SIDE_POINTS
 CUT_SIGMAS = 3.0
 #: Stretches that count; older ones fade.
 STRETCHES = 64
-#: A mean of points that resemble their neighbours tells less than one of as many others: at most so much less.
+#: A mean of points that resemble their neighbours is less certain than one of as many others: at most so much less.
 MAX_DRAG = 3.0
 
 __all__ = ["NEW_POINTS", "STRETCH_POINTS", "Alike", "drag_of"]

@@ -104,7 +104,7 @@ class _Stretch:
         return max((records[-1].time for records in (self.rows, self._batches) if records), default=0.0)
 
     def takes(self, event: SpooledEvent) -> bool:
-        """Take what a step saw, and return True, where no step has gone back: else its place tells where it belongs."""
+        """Take what a step saw, and return True, where no step has gone back: else its place shows where it belongs."""
         if event.type != "batch" or event.step is None or len(self._batches) == MAX_BATCHES_AHEAD:
             return False
         for row in self.rows[self._compared :]:
