@@ -29,6 +29,8 @@ BACK_PART = 0.5
 NEAR_BLOCKS = 4
 #: Data sets of one declaration.
 MAX_DATASETS = 64
+#: Sets that moved the other way are named where they moved by this part of what the named one did: they paid for it.
+EXCHANGED_PART = 0.25
 #: Blocks of the window that is shown with its band: 128 rows.
 SHOWN_BLOCKS = 16
 
@@ -82,8 +84,9 @@ class MixtureDetector(Detector):
     Idea: rows are summed in blocks of 8. The newest 2, 4, 8 ... blocks since the declaration or the last resume,
     each window once in half of its length, are compared with the declared shares. Outside is what independent
     draws, as many as make the run's own blocks vary as they do, would give once in half a million looks. The
-    incident names the set that is furthest off, declared and realised, since which step, how many tokens or samples
-    too many or too few, and the resume that it began at. A later declaration is a new target from its step on.
+    incident names the set outside whose share moved most, declared and realised, since which step, how many tokens or
+    samples too many or too few, in exchange for which sets, and the resume that it began at. A later declaration is a
+    new target from its step on.
 
     Args:
         min_off: smallest deviation, as a fraction of the declared share or of the rest, whichever is smaller.
@@ -145,6 +148,7 @@ class MixtureDetector(Detector):
         if before is None:
             return []
         watch.taken.spreads, watch.measure = before.taken.spreads, before.measure
+        watch.taken.restart()
         return self._end(before, "resolved", mark.step, None) if before.off is not None else []
 
     def update(self, point: Point) -> list[Finding]:
@@ -192,7 +196,8 @@ class MixtureDetector(Detector):
 
     def _judge(self, watch: _Watch) -> list[Finding]:
         windows = watch.taken.due()
-        worst: tuple[float, str, float] | None = None
+        worst, clearest = windows[-1], 1.0
+        outside: dict[str, float] = {}
         for name, declared in self._datasets(watch).items():
             least = self.settings["min_off"] * min(declared, 1 - declared)
             draws = most = -1.0
@@ -211,8 +216,12 @@ class MixtureDetector(Detector):
                     most = self._most(watch, differences)
                 beyond = excess(draws * window.rows / BLOCK_ROWS, share, declared) / most
                 if beyond > 1:
-                    worst = max(worst or (0.0, "", 0.0), (beyond, name, share))
-        return [] if worst is None else self._open(watch, worst[1], worst[2], watch.row_step)
+                    outside[name] = declared
+                    worst, clearest = (window, beyond) if beyond > clearest else (worst, clearest)
+        if not outside:
+            return []
+        named = max(outside, key=lambda one: abs(worst.share(one) - outside[one]))
+        return self._open(watch, named, worst.share(named), watch.row_step)
 
     def _open(self, watch: _Watch, name: str, share: float, step: int) -> list[Finding]:
         declared = self._datasets(watch)[name]
@@ -261,10 +270,17 @@ class MixtureDetector(Detector):
         fork = self._fork
         near = fork is not None and 0 <= off.onset - fork[0] <= NEAR_BLOCKS * BLOCK_ROWS * self.context.interval
         because = f", since {fork[1]}" if near and fork is not None else ""
+        least = EXCHANGED_PART * abs(off.realised - off.declared)
+        exchanged = [
+            f"{name} ({share:.1%}, declared {declared:.1%})"
+            for far, name, declared, share, _ in sets
+            if far >= least and (share < declared) == off.above
+        ]
         text = (
             f"{off.dataset} is declared to be {off.declared:.1%} of the {watch.unit} and is {off.realised:.1%} since "
-            f"step {off.onset}{because}: {much} too {'many' if off.above else 'few'}. "
+            f"step {off.onset}{because}: {much} too {'many' if off.above else 'few'}"
         )
+        text += f", in exchange for {' and '.join(exchanged)}. " if exchanged else ". "
         if state == "recovered":
             text += f"Since step {back} it is as declared again. "
         elif state == "resolved":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
 from .engine.long_past import PAST_BLOCK
+from .repeat_data_report import REST_POINTS, LowEvent, worded
 from .stats.before_fork import BEFORE_POINTS, LR_DIFFERS, BeforeFork, before_fork
 from .stats.epoch_drops import ADD_POINTS, Drop, EpochDrops
 from .stats.fingerprint import WORD_POINTS
@@ -19,11 +20,11 @@ from .stats.robust import median
 #: Points after a fork in which a loss that is too low is put down to it, looked at each LOOK_POINTS.
 WATCH_POINTS = 64
 LOOK_POINTS = 4
+#: Where shares of a declared mixture are compared, they are judged first: that takes 16 rows and the start of the next.
+SHARES_POINTS = 20
 #: The jump back is over when the median of RECENT points has made up for this part of what was missing.
 BACK = 0.65
 RECENT = 9
-#: The claim is held for so many points after it: the baselines of the others have to learn the true level again.
-REST_POINTS = 32
 #: A low loss is followed for so many points; then it is the usual one.
 PATIENCE_POINTS = 2_048
 #: Points above the true level by so many sigmas are no part of this: the claim is given back at once.
@@ -35,20 +36,6 @@ RESUME_POINTS = 64
 DROP_POINTS = 16
 
 __all__ = ["RepeatDataDetector"]
-
-
-@dataclass(slots=True)
-class _Low(Event):
-    """A loss that is too low since a fork."""
-
-    before: BeforeFork
-    level: float
-    low: float
-    evidence: dict[str, Any]
-    points: int = 0
-    recent: list[tuple[int, float]] = field(default_factory=list)
-    back: int | None = None
-    rest: int = REST_POINTS  # negative: what ended it was another event
 
 
 class RepeatDataDetector(CurveDetector):
@@ -96,7 +83,7 @@ class RepeatDataDetector(CurveDetector):
     _drops: EpochDrops = fresh(EpochDrops)
     _watch: BeforeFork | None = None
     _after: list[tuple[int, float]] = fresh(list)
-    _low: _Low | None = None
+    _low: LowEvent | None = None
     _low_onset: int = -(2**62)  # of the newest low loss
     #: The repetition that is reported in an event of its own, and what was known at the newest fork.
     _again: Event | None = None
@@ -165,7 +152,7 @@ class RepeatDataDetector(CurveDetector):
         if count > WATCH_POINTS:
             self._watch, self._after = None, []
             return []
-        if count < LOW_POINTS or count % LOOK_POINTS:
+        if count < (SHARES_POINTS if self.context.mixture else LOW_POINTS) or count % LOOK_POINTS:
             return []
         low = falsely_low(before, after, min_drop=self._min_drop, by=self._by)
         if low is None:
@@ -173,19 +160,29 @@ class RepeatDataDetector(CurveDetector):
         self._watch, self._after = None, []
         if before.lr_differs(self.context.lr.last, LR_DIFFERS) or self._others(RECENT):
             return []
-        # Another mixture has another loss: that is the event, and this is what follows from it.
-        claims = self.context.open_claims().values()
-        known = [*before.declared(), *(f"{claim.key} is open" for claim in claims if claim.kind == "data_mix_drift")]
+        drift = self._drift()
+        known = [*before.declared(), *drift]
         evidence = {**low.evidence, "explained_by": known}
         severity: Severity = "info" if known else "warning"
-        event = _Low(self._metric, after[0][0], step, severity, before, low.level, low.low, evidence, points=count)
+        event = LowEvent(
+            self._metric, after[0][0], step, severity, before, low.level, low.low, evidence, count, bool(drift)
+        )
         self._low, self._low_onset = event, event.onset
         self.claim(self._metric, event.onset)
         return [self._low_finding(event, "open", step)]
 
-    def _follow_low(self, event: _Low, step: int, value: float) -> list[Finding]:
+    def _drift(self) -> list[str]:
+        """Return which shares of the data are known to be off, each as one clause."""
+        claims = self.context.open_claims().values()
+        return [f"the data mixture is off since step {c.onset_step}" for c in claims if c.kind == "data_mix_drift"]
+
+    def _follow_low(self, event: LowEvent, step: int, value: float) -> list[Finding]:
         """Wait for the jump back to the true level, which is no event of its own."""
         event.points += 1
+        alone = event.back is None and event.severity != "info" and not event.by_mixture and "r" not in event.evidence
+        if alone and (drift := self._drift()):
+            event.by_mixture, event.evidence["explained_by"] = True, drift
+            return [self._low_finding(event, "resolved", step)]
         event.recent = [*event.recent[-(RECENT - 1) :], (step, value)]
         high = sum(loss > event.level + ABOVE_SIGMAS * event.before.sigma for _, loss in event.recent[-3:])
         was_back = event.back is not None
@@ -199,13 +196,14 @@ class RepeatDataDetector(CurveDetector):
             event.rest -= 1
             return [] if event.rest > 0 else self._close(event, step, "recovered")
         if event.back is not None:
-            return [] if was_back else [self._low_finding(event, "recovered", step)]
+            return [] if was_back or event.gave_way else [self._low_finding(event, "recovered", step)]
         return self._close(event, step, "resolved") if event.points >= PATIENCE_POINTS else []
 
-    def _close(self, event: _Low, step: int, state: State) -> list[Finding]:
+    def _close(self, event: LowEvent, step: int, state: State) -> list[Finding]:
         self._low = None
         self.claim(self._metric, event.onset, step)
-        return [] if event.back is not None else [self._low_finding(event, state, max(step, event.seen))]
+        over = event.back is not None or event.gave_way
+        return [] if over else [self._low_finding(event, state, max(step, event.seen))]
 
     # --- the order of the data, and epochs -----------------------------------------------------------------------
 
@@ -233,6 +231,8 @@ class RepeatDataDetector(CurveDetector):
             if self._low is None:
                 return []
             self._low.evidence |= _facts(order)
+            if self._low.by_mixture:  # it is known data whatever their shares
+                self._low.by_mixture, self._low.evidence["explained_by"] = False, self._low.before.declared()
             return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
         if resumed is None and self._noted_order:
             return []
@@ -303,30 +303,8 @@ class RepeatDataDetector(CurveDetector):
         claim = self.context.claimed(self._metric, self.name, within_steps=points * self.context.interval)
         return claim is not None and claim.kind != "level_shift"
 
-    def _low_finding(self, event: _Low, state: State, now_step: int) -> Finding:
-        change = percent(event.low, event.level)
-        shown = f" ({change:+.1f} %)" if change is not None else ""
-        text = f"{event.before.text[:1].upper()}{event.before.text[1:]}, and the loss came back at {event.low:.4g}"
-        text += f" where {event.level:.4g} was to be expected{shown}. It is likely that data is fed which these weights"
-        text += " have learnt already: is the loader's place restored?"
-        if event.rest < 0:
-            text += f" It ended at step {event.back}: the loss rose far above its true level, which is another event."
-        elif state == "recovered":
-            text += f" It jumped back to the true level at step {event.back}: that is the end of it, not a spike."
-        elif state == "resolved":
-            text += " It has stayed so: this counts as the usual level from here on."
-        evidence = {
-            "level_before": event.level,
-            "level_after": event.low,
-            "sigma": event.before.sigma,
-            "rise_percent": change,
-            "direction": "down",
-            "score_unit": "robust sigmas",
-            "points": event.points,
-            "fork_step": event.before.step - 1,
-            "recovered_at": event.back,
-            **event.evidence,
-        }
+    def _low_finding(self, event: LowEvent, state: State, now_step: int) -> Finding:
+        text, evidence = worded(event, state)
         score = (event.level - event.low) / event.before.sigma
         title = f"Loss falsely low after the resume at step {event.before.step}"
         return self.finding(

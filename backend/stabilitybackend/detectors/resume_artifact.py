@@ -270,7 +270,8 @@ class ResumeArtifactDetector(Detector):
         event.loss, event.recovery = True, "pending"
         scaled = [f"declared: lr_scale = {watch.before.changes['lr_scale']}"] if watch.before.lr_scale > 1 else []
         event.explained_by = [*watch.before.declared(), *scaled, *drifted(self._shares(watch))]
-        event.explained_by += [f"{c.key} is open" for c in self.context.open_claims().values() if c.kind == DRIFT]
+        drifts = [claim for claim in self.context.open_claims().values() if claim.kind == DRIFT]
+        event.explained_by += [f"the data mixture is off since step {drift.onset_step}" for drift in drifts]
         small = rise < MUCH * abs(watch.before.level)
         event.severity = "info" if event.explained_by and small else "warning"
         event.peak_step, event.peak = max(out, key=lambda pair: pair[1])

@@ -44,8 +44,11 @@ def behind_good(incident: Incident) -> int:
 
 
 def given_up(incident: Incident) -> bool:
-    """Say whether an incident is over without having come back: its level counts as the usual one since."""
-    kind = kind_of(incident.kind)
+    """Say whether an incident is over without having come back: its level counts as the usual one since.
+
+    What another one explains is that one's.
+    """
+    kind, curve = kind_of(incident.kind), facts(incident.evidence, CurveFacts)
     return (
         incident.state == "resolved"
         and kind.curable
@@ -53,7 +56,8 @@ def given_up(incident: Incident) -> bool:
         and not incident.dead
         and incident.severity != "info"
         and not alone(incident)
-        and not facts(incident.evidence, CurveFacts).regained
+        and not curve.regained
+        and not any(curve.explained_by)
     )
 
 

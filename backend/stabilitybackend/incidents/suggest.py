@@ -235,11 +235,16 @@ def _dataset(case: Case) -> Suggestion:
 def _mix(case: Case) -> Suggestion:
     if case.incident.state != "open":
         return over(case.incident, lit.MIX_CHECKS)
-    text = "The sampler draws another mixture than before: nothing to do if that was meant, else correct the sampler."
+    text = (
+        "The sampler draws another mixture than it should: nothing to do if that was meant, else correct the sampler."
+    )
     return suggestion("inspect", text, checklist=lit.MIX_CHECKS)
 
 
 def _repeat(case: Case) -> Suggestion:
+    if any(case.curve.explained_by):
+        excuses = "; ".join(case.curve.explained_by[:3])
+        return suggestion("none", f"Nothing to do about it by itself: {excuses}.", checklist=lit.REPEAT_CHECKS)
     text = (
         "The model sees data that it has seen: the loss is lower than the truth, and will jump when new data comes. "
         "Correct the data position before the next resume; go back if more than a small share was repeated."

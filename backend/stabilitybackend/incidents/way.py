@@ -46,7 +46,7 @@ RATE_RISE_PERCENT = 50.0
 Asked = Literal["wait", "inspect", "roll_back"]
 #: From the least to the most urgent.
 _URGENCY: tuple[Asked, ...] = ("wait", "inspect", "roll_back")
-#: Kind -> what has to be corrected before a rollback can help.
+#: Kind -> what has to be corrected before a rollback can help, the cause before what may follow from it.
 _FIXES: dict[str, Fix] = {
     "learning_rate": "schedule",
     "data_mix_drift": "mixture",
@@ -83,7 +83,8 @@ class Way:
     """The one advice of a run.
 
     Args:
-        lead: the incident that asks for most; of equals the one that began first.
+        lead: the incident that asks for most; of those that ask for a look the one whose cause is corrected first, of
+            equals the one that began first.
         action, until, known, again: as it asks.
         fix_first: what has to be corrected before a rollback can help.
         incurable: rollbacks did not help, and another one will not.
@@ -125,9 +126,7 @@ def way_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) 
     }
     if not asked:
         return None
-    lead, asks = min(
-        asked.values(), key=lambda pair: (-_URGENCY.index(pair[1].action), pair[0].onset_step, pair[0].incident_id)
-    )
+    lead, asks = min(asked.values(), key=_rank)
     sick = sorted(ill([*incidents, *(one for one, _ in asked.values())]), key=lambda one: one.onset_step)
     sick = list({one.incident_id: one for one in sick}.values())
     rates = tuple(rate for rate in rates_of(incidents) if rate in marked_by_rate(lead, [rate]))
@@ -193,6 +192,14 @@ def asks_of(incident: Incident, now_step: int, incidents: Collection[Incident]) 
     if incident.kind == "level_shift":
         return None if any(curve.explained_by) else Asks("roll_back", again=again)
     return Asks("inspect", again=again) if incident.kind in _FIXES else None
+
+
+def _rank(asked: tuple[Incident, Asks]) -> tuple[int, int, int, str]:
+    """Return what incidents that ask for something are sorted by, the leading one first."""
+    one, asks = asked
+    causes = [*_FIXES] if asks.action == "inspect" else []
+    cause = causes.index(one.kind) if one.kind in causes else len(_FIXES)
+    return -_URGENCY.index(asks.action), cause, one.onset_step, one.incident_id
 
 
 def jumped_rate(incident: Incident) -> str:

@@ -17,7 +17,7 @@ MAX_NAMED = 4
 
 #: What to correct -> first sentence, while it is not corrected.
 _FIX = {
-    "mixture": "The sampler draws another mixture than before: correct the sampler first.",
+    "mixture": "The sampler draws another mixture than it should: correct the sampler first.",
     "data position": (
         "The model sees data that it has seen: the loss is lower than the truth, and will jump when new data comes. "
         "Correct the data position first."

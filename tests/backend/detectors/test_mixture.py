@@ -101,6 +101,28 @@ def test_a_planned_change_is_the_new_target_from_its_step_on() -> None:
     assert found(state) == []
 
 
+def test_a_resume_that_serves_one_set_too_often_names_it_and_leads_the_advice_over_the_loss_that_is_low() -> None:
+    usual, wrong = {"web": 5.0, "code": 6.0, "math": 5.0}, {"web": 1.0, "code": 14.0, "math": 1.0}
+    shares = {name: rows / 16 for name, rows in usual.items()}
+    state, job, again = RunState("run", lambda: 5_000.0), Job(), Job(start=2)
+    state.apply(job.event("mixture", None, shares=shares, unit="samples"), replayed=False)
+    state.apply(job.rows(range(1, 221), strict(usual, 220, loss=2.3)), replayed=False)
+    state.apply(again.event("mixture", None, shares=shares, unit="samples"), replayed=False)
+    state.apply(again.rows(range(201, 241), strict(wrong, 40, loss=1.8)), replayed=False)
+    (one,) = (one for one in state.incidents.all() if one.severity != "info" and one.state == "open")
+    assert (one.kind, one.dataset, one.onset_step, one.step) == ("data_mix_drift", "code", 201, 216)
+    assert "in exchange for web (6.2%, declared 31.2%) and math (6.2%, declared 31.2%)" in one.text
+    (low,) = (one for one in state.incidents.all() if one.kind == "repeat_data")
+    assert (low.severity, low.suggestion and low.suggestion.action) == ("info", "none")
+
+
+def strict(rows: Mapping[str, float], steps: int, *, loss: float) -> dict[str, list[float]]:
+    """Return what a sampler logs that takes just so many rows of each set at each step."""
+    noise = random.Random(steps)
+    logged = {f"samples/{name}": [count] * steps for name, count in rows.items()}
+    return {"loss": [loss + noise.gauss(0, 0.03) for _ in range(steps)], **logged}
+
+
 def test_a_resume_that_forgot_the_mixture_is_named() -> None:
     state, job, again = RunState("run", lambda: 5_000.0), Job(), Job(start=2)
     state.apply(job.event("mixture", None, shares=TARGET, unit="tokens"), replayed=False)

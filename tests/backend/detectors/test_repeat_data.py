@@ -61,6 +61,20 @@ def test_a_spike_out_of_a_low_loss_is_left_to_others_at_once() -> None:
     assert bank.context.claimed("loss", "spike", within_steps=10) is None
 
 
+def test_a_low_loss_gives_way_to_a_mixture_that_is_found_to_be_off_later_and_is_followed_without_a_word() -> None:
+    bank = DetectorBank({"repeat_data": RepeatDataDetector})
+    found = _found(LOW[: FORK + 60], _mark(LEFT), bank)
+    bank.context.claim("ratio/web", Claim("mixture", "mixture:ratio/web:300", "data_mix_drift", FORK))
+    for step in range(FORK + 60, len(LOW)):
+        found += bank.feed_row(Row(step, 1e9 + step, {"loss": LOW[step]}))
+    assert [f.state for f in found] == ["open", "resolved"]
+    assert (found[-1].now_step, found[-1].evidence["explained_by"]) == (
+        FORK + 60,
+        [f"the data mixture is off since step {FORK}"],
+    )
+    assert bank.context.claims_since(FORK + 150)["loss"].detector == "repeat_data"
+
+
 def test_the_jump_back_stays_claimed_for_32_points_so_that_nobody_calls_it_a_spike() -> None:
     held = []
     for points in (160, 200):

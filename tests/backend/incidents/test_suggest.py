@@ -90,6 +90,12 @@ def test_where_the_data_are_not_the_cause_no_batch_is_left_out(kind: str) -> Non
     assert (found["to_step"], found["skip_batches"], found["skip_range"]) == (1_100, None, None)
 
 
+def test_of_incidents_that_ask_for_a_look_the_cause_leads_and_not_the_one_that_was_seen_first() -> None:
+    repeated, mixture = incident("repeat_data", onset_step=1_190, incident_id="low"), incident("data_mix_drift")
+    found = advice(repeated, [mixture])
+    assert (found["leads"], found["fix_first"]) == (mixture.incident_id, "mixture")
+
+
 def test_how_long_is_waited_follows_from_the_earlier_spikes_of_the_run() -> None:
     history = [recovered(100, 20), recovered(300, 40), recovered(500, 30)]
     found = advice(incident(), history)

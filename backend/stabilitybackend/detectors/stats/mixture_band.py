@@ -60,6 +60,10 @@ class Spread:
                 return
             self.half[length], share = None, 0.5 * (half + share)
 
+    def cut(self) -> None:
+        """Compare what comes with nothing from before: a move at a resume or to another mixture is no noise."""
+        self.newest, self.half = [None] * STRETCHES, [None] * STRETCHES
+
     def sample_size(self, declared: float) -> tuple[float, int]:
         """Return the effective sample size of one block, and how many differences it rests on (0: unknown).
 

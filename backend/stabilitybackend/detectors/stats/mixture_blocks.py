@@ -80,6 +80,8 @@ class Taken:
     def restart(self) -> None:
         """Forget what was taken: from here on it is counted anew. How shares vary stays known."""
         self.blocks, self.open = [], None
+        for spread in self.spreads.values():
+            spread.cut()
 
     def newest(self, blocks: int) -> Block:
         """Return the newest blocks, or all that there are, as one."""
