@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .slow_stretch import LEAST_LOST_S, duration
 from .stats.levels import LARGEST, level_of, percent
-from .stats.own_past import more_than_before
-from .stats.rank_table import RankTable, RankWindow, SlowRankTable
+from .stats.rank_table import CONFIRM_WINDOWS, REMEMBERED_WINDOWS, RankPast, RankTable, RankWindow, SlowRankTable
 from .stats.robust import median
 
 #: Names of times that a rank spends on its own work, beside all that end with ``_time_s``.
@@ -32,18 +31,13 @@ LAG_WINDOWS = 4
 SIGMA_FLOOR = 0.02
 #: Seconds that a slow rank needs more than the others at least: what is shorter delays nobody.
 LEAST_EXCESS_S = 0.001
+#: Where the whole step is known: a share of it that a slow rank needs more at least.
+STEP_SHARE = 0.05
 #: Ranks that a robust deviation can be taken of. Fewer are compared with the fastest one, by FEW_FACTOR of the excess.
 ENOUGH_RANKS = 4
 FEW_FACTOR = 3.0
-#: Windows in a row that make an event, and that end it. When the others have waited as long as so many take, it is an
-#: alarm; and LEAST_LOST_S at least, as for the whole job.
-CONFIRM_WINDOWS = 2
 #: Slow ranks that an event names.
 MAX_NAMED = 16
-#: A rank that is slow for so many windows is what it is: the event is closed and the rank not reported again until it
-#: has been usual. One that is slow again within as many continues its event: it comes and goes. What a rank cost is
-#: forgotten over as many.
-REMEMBERED_WINDOWS = 64
 #: So many values in a row behind a rank's newest window mean that its steps began again, not that they are late.
 LATE_ACCEPTED_AFTER = 32
 
@@ -57,12 +51,13 @@ class StragglerDetector(Detector):
     the ranks' medians have a median and a robust deviation. A rank 15 % and 4 deviations above, twice in a row, is
     slow. It is news when it cost more time of late than twice what the second worst of the usual ranks did: where
     ranks are slow in turn, who is slow now is no evidence. That is a note (``info``) first, and an alarm when the
-    others have waited ten seconds in all, and as long as two windows of usual work take. Times of waiting are left
-    out, as there the fast ranks are the slow ones. In synchronous training ``step_time_s`` is equal on all ranks
-    and can't tell; ``data_time_s``, ``forward_s`` or ``compute_time_s`` can. A window is judged when all known
-    ranks have passed it, so that the order in which ranks arrive changes nothing as long as none is more than four
-    windows behind. Ranks that become slow at once, as those of a node do, are one incident. Fewer than four ranks
-    are compared with the fastest of them, by three times the excess.
+    others have waited ten seconds in all, and of late as long as two windows of usual work take; longer in the job's
+    first 64 windows, when nobody knows yet which ranks are slow in turn. Times of waiting are left out, as there the
+    fast ranks are the slow ones. In synchronous training ``step_time_s`` is equal on all ranks and can't tell;
+    ``data_time_s``, ``forward_s`` or ``compute_time_s`` can. A window is judged when all known ranks have passed it, so
+    that the order in which ranks arrive changes nothing as long as none is more than four windows behind. Ranks that
+    become slow at once, as those of a node do, are one incident. Fewer than four ranks are compared with the fastest of
+    them, by three times the excess. ``liveness/slow_ranks.py`` gives it windows of its own to judge.
 
     Args:
         slower: how far above the median of the ranks counts, as a fraction.
@@ -72,9 +67,9 @@ class StragglerDetector(Detector):
 
     Example:
         >>> detector, found = StragglerDetector(), []
-        >>> for step in range(192):
+        >>> for step in range(224):
         ...     for rank in range(8):
-        ...         seconds = (0.3 if rank == 3 else 0.2) + 0.001 * (step % 7)
+        ...         seconds = (0.4 if rank == 3 else 0.2) + 0.001 * (step % 7)
         ...         found += detector.update(Point(step, "data_time_s", seconds, 0.0, rank))
         >>> [(f.rank, f.onset_step, f.severity) for f in found]
         [(3, 0, 'info'), (3, 0, 'warning')]
@@ -132,14 +127,7 @@ class StragglerDetector(Detector):
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind == "fork":
             for table in self._tables.values():
-                slow = {number: rank for number, rank in table.ranks.items() if rank.reported}
                 table.restart(table.width)
-                # Who was slow before the fork still is until it has been usual: the same event goes on.
-                for number in slow:
-                    start = mark.step // table.width
-                    table.ranks[number] = RankWindow(start, reported=True, slow=CONFIRM_WINDOWS)
-                    table.moved(None, start)
-
         return []
 
     def update(self, point: Point) -> list[Finding]:
@@ -224,109 +212,125 @@ class StragglerDetector(Detector):
                 if table.width < MAX_WINDOW_STEPS:
                     table.restart(2 * table.width)
                 break
-            found += self._judge(metric, table, window, {n: value for n, (value, _) in medians.items()}, step)
+            times = {number: value for number, (value, _) in medians.items()}
+            found += self._compare(metric, table, times, (window * table.width, table.width), step)
         return found
 
-    def _judge(self, metric: str, table: RankTable, window: int, medians: dict[int, float], step: int) -> list[Finding]:
+    # --- one window of all ranks ----------------------------------------------------------------------------------
+
+    def compare(
+        self, metric: str, times: Mapping[int, float], window: tuple[int, int], step: int, whole_s: float
+    ) -> list[Finding]:
+        """Judge a window that somebody else has put together; windows come in their order.
+
+        Args:
+            times: rank -> seconds a step in it.
+            window: its first step, and how many.
+            step: the newest of the job.
+            whole_s: seconds of a step, of which the metric is a part: a slow rank needs ``STEP_SHARE`` of them more.
+        """
+        if metric not in self._tables and len(self._tables) >= MAX_METRICS:
+            return []
+        return self._compare(metric, self._tables.setdefault(metric, RankTable()), times, window, step, whole_s)
+
+    def is_slow(self, metric: str) -> bool:
+        """Return whether a rank was slow in the newest window of a metric."""
+        return metric in self._tables and any(past.slow for past in self._tables[metric].past.values())
+
+    def carry_on(self, event: SlowRankTable) -> None:
+        """Go on with an event that was open when the server stopped."""
+        past = {number: RankPast(CONFIRM_WINDOWS, onset=event.onset, reported=True) for number in event.ranks}
+        self._tables[event.metric] = RankTable(past=past, event=event)
+
+    def end(self, step: int) -> list[Finding]:
+        """Close all that is open: the job is over."""
+        found = []
+        for table in self._tables.values():
+            if table.event is not None:
+                found.append(self._finding(table.event, "resolved", step, None))
+                table.event = None
+        return found
+
+    def _compare(
+        self, metric: str, table: RankTable, times: Mapping[int, float], window: tuple[int, int], step: int,
+        whole_s: float = 0.0,
+    ) -> list[Finding]:  # fmt: skip
         """Compare the ranks of one window."""
-        limit, level, sigma = self._limit(list(medians.values()))
-        fresh: dict[int, float] = {}
-        for number, value in medians.items():
-            rank = table.ranks.get(number)
-            if rank is None:
-                continue
-            rank.cost *= 1 - 1 / REMEMBERED_WINDOWS
-            if value > limit:
-                rank.onset = window * table.width if not rank.slow else rank.onset
-                rank.slow, rank.usual = rank.slow + 1, 0
-                rank.cost += value / level - 1 if level > 0 else LARGEST
-                if rank.slow >= CONFIRM_WINDOWS and not rank.reported:
-                    fresh[number] = value
-            elif not rank.reported or value < 0.5 * (level + limit):  # back is clearly below what opens
-                rank.usual += 1
-                if rank.usual >= CONFIRM_WINDOWS or not rank.reported:
-                    rank.slow, rank.reported = 0, False
-        if fresh:
-            others = more_than_before(rank.cost for rank in table.ranks.values() if not rank.slow)
-            fresh = {number: value for number, value in fresh.items() if table.ranks[number].cost > others}
+        limit, level, sigma = self._limit(list(times.values()), whole_s)
+        news = table.take(times, limit, level, window[0], whole_s)
         found: list[Finding] = []
         if table.event is not None:
-            found += self._follow(metric, table, table.event, medians, window, step)
-        if fresh:
-            found += self._open(metric, table, fresh, level, sigma, step)
+            found += self._follow(table, table.event, times, window, step)
+        if news:
+            found += self._open(metric, table, news, level, sigma, window[1], step)
         return found
 
-    def _limit(self, values: list[float]) -> tuple[float, float, float]:
+    def _limit(self, values: list[float], whole_s: float) -> tuple[float, float, float]:
         """Return what a rank must exceed to be slow, the usual time and the deviation of the ranks."""
         if not self._on or len(values) < 2:
             return float("inf"), 0.0, 1.0
+        least_s = max(LEAST_EXCESS_S, STEP_SHARE * whole_s)
         if len(values) >= ENOUGH_RANKS:
             level, sigma = level_of(values, SIGMA_FLOOR)
-            return level + max(level * self._slower, self._sigmas * sigma, LEAST_EXCESS_S), level, sigma
+            return level + max(level * self._slower, self._sigmas * sigma, least_s), level, sigma
         level = min(values)
-        return (
-            max(level * (1 + FEW_FACTOR * self._slower), level + LEAST_EXCESS_S),
-            level,
-            max(SIGMA_FLOOR * level, 1e-12),
-        )
+        return level + max(FEW_FACTOR * level * self._slower, least_s), level, max(SIGMA_FLOOR * level, 1e-12)
 
     def _open(
-        self, metric: str, table: RankTable, fresh: dict[int, float], level: float, sigma: float, step: int
+        self, metric: str, table: RankTable, news: dict[int, float], level: float, sigma: float, steps: int, step: int
     ) -> list[Finding]:
-        for number in fresh:
-            table.ranks[number].reported = True
-        same = next((t.event for t in self._tables.values() if t.event and set(fresh) <= set(t.event.ranks)), None)
+        for number in news:
+            table.past[number].reported = True
+        same = next((t.event for t in self._tables.values() if t.event and set(news) <= set(t.event.ranks)), None)
         if same is not None:  # another metric of ranks that are known to be slow
             if metric not in same.metrics:
                 same.metrics.append(metric)
             return []
         if table.event is not None:  # one more slow rank while others are: reported with the next update
-            table.event.ranks.update(fresh)
+            table.event.ranks.update(news)
             return [self._finding(table.event, "open", step, None)] if len(table.event.ranks) <= MAX_NAMED else []
-        if table.last and table.judged - table.last[1] <= REMEMBERED_WINDOWS and set(fresh) <= set(table.last[0].ranks):
+        if (
+            table.last
+            and table.compared - table.last[1] <= REMEMBERED_WINDOWS
+            and set(news) <= set(table.last[0].ranks)
+        ):
             event = table.event = table.last[0]
             event.windows = 0
         else:
-            onset = min(table.ranks[number].onset for number in fresh)
-            event = table.event = SlowRankTable(metric, onset, step, "info", dict(fresh), level, sigma, [metric])
-        for _ in range(max(table.ranks[number].slow for number in fresh)):
-            self._lost(table, event, fresh)
-        self._is_worse(event)
+            onset = min(table.past[number].onset for number in news)
+            event = table.event = SlowRankTable(metric, onset, step, "info", dict(news), level, sigma, [metric])
+        for _ in range(max(table.past[number].slow for number in news)):
+            table.lose(event, news, steps)
+        self._is_worse(table, event)
         self.claim(event.metrics[0], event.onset)
         return [self._finding(event, "open", step, None)]
 
-    def _lost(self, table: RankTable, event: SlowRankTable, medians: dict[int, float]) -> None:
-        """Count a window in which the others waited for the slowest of an event."""
-        slowest = max((medians[n] for n in event.ranks if n in medians and table.ranks[n].slow), default=event.level)
-        event.lost_s += table.width * (slowest - event.level)
-        event.cost += slowest / event.level - 1 if event.level > 0 else LARGEST
-
-    def _is_worse(self, event: SlowRankTable) -> bool:
+    def _is_worse(self, table: RankTable, event: SlowRankTable) -> bool:
         """Return whether there is more to report: an alarm for the first time, or twice as much lost time."""
-        worse = event.severity == "info" and event.cost >= CONFIRM_WINDOWS and event.lost_s >= LEAST_LOST_S
-        if worse:
-            event.severity = "warning"
+        worse = False
+        if event.severity == "info" and event.lost_s >= LEAST_LOST_S and table.is_costly(event):
+            worse, event.severity = True, "warning"
         if not worse and (event.severity == "info" or event.lost_s < 2 * event.reported_s):
             return False
         event.reported_s = event.lost_s
         return True
 
     def _follow(
-        self, metric: str, table: RankTable, event: SlowRankTable, medians: dict[int, float], window: int, step: int
+        self, table: RankTable, event: SlowRankTable, times: Mapping[int, float], window: tuple[int, int], step: int
     ) -> list[Finding]:
         """Advance an open event by one window."""
         event.windows += 1
-        still = [n for n in event.ranks if n in table.ranks and table.ranks[n].reported]
+        start, steps = window
+        still = [n for n in event.ranks if n in table.past and table.past[n].reported]
         if still and event.windows < REMEMBERED_WINDOWS:
-            self._lost(table, event, medians)
-            return [self._finding(event, "open", step, None)] if self._is_worse(event) else []
+            table.lose(event, times, steps)
+            return [self._finding(event, "open", step, None)] if self._is_worse(table, event) else []
         table.event = None
         self.claim(event.metrics[0], event.onset, step)
-        if still or not any(n in medians for n in event.ranks):
+        if still or not any(n in times for n in event.ranks):
             return [self._finding(event, "resolved", step, None)]
-        table.last = (event, window)
-        back = (window - CONFIRM_WINDOWS + 1) * table.width
-        return [self._finding(event, "recovered", step, max(back, event.onset))]
+        table.last = (event, table.compared)
+        return [self._finding(event, "recovered", step, max(start - (CONFIRM_WINDOWS - 1) * steps, event.onset))]
 
     def _finding(self, event: SlowRankTable, state: State, now_step: int, back: int | None) -> Finding:
         worst = max(event.ranks, key=lambda number: event.ranks[number])

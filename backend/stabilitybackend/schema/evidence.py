@@ -191,10 +191,14 @@ class DeathFacts(msgspec.Struct, frozen=True):
 
 
 class StragglerFacts(msgspec.Struct, frozen=True):
-    """Of a ``straggler`` by phases. slow: its ranks."""
+    """Of a ``straggler`` by phases. slow: its ranks; level_before, level_after, sigma, lost_s: seconds."""
 
     phase: str = ""
     slow: list[int] = []
+    level_before: float = 0.0
+    level_after: float = 0.0
+    sigma: float = 1.0
+    lost_s: float = 0.0
 
 
 class LostAgentsFacts(msgspec.Struct, frozen=True):

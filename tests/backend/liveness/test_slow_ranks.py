@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.liveness.slow_ranks import SlowRanks
 from support.watched_job import Job, kinds
 
 PHASES = {"data": 0.05, "forward": 0.10, "backward": 0.20, "optimizer": 0.05}
@@ -99,3 +100,18 @@ def test_windows_in_which_a_rank_was_in_a_long_phase_are_not_compared(phase: str
         return {"forward": 0.3} if rank == 1 else {}
 
     assert len(slow_findings(paced(8, slow, phase=phase))) == found
+
+
+def test_a_slow_rank_is_a_note_until_the_others_have_waited_as_long_as_for_an_alarm() -> None:
+    job = paced(8, lambda rank, second: {"forward": 0.3} if rank == 1 and second > 30 else {}, seconds=240)
+    assert [(one.severity, one.state) for one in slow_findings(job)][:2] == [("info", "open"), ("warning", "open")]
+    assert slow_findings(job)[1].evidence["lost_s"] == pytest.approx(0.3 * (job.step - 60), rel=0.5)
+
+
+def test_a_server_that_starts_again_goes_on_with_the_slow_rank_that_was_known() -> None:
+    job = paced(8, lambda rank, second: {"forward": 0.3} if rank == 1 else {})
+    (opened,) = slow_findings(job)
+    again = SlowRanks()
+    again.load(opened)
+    (ended,) = again.tick([], 0.0, over=True, now=0.0)
+    assert (ended.key, ended.state, ended.onset_step) == (opened.key, "resolved", opened.onset_step)

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stabilitybackend.detectors.engine.base import Event
 
+from .levels import LARGEST
+from .own_past import more_than_before
+
 #: Steps of a window at first. It doubles where a rank logs few points in it.
 WINDOW_STEPS = 16
+#: Windows in a row that make an event, and that end it. When the others have waited as long as so many take, it is an
+#: alarm; and LEAST_LOST_S at least, as for the whole job. A job that is known for a part of REMEMBERED_WINDOWS only has
+#: to lose that many times as much: in its first windows nobody knows which ranks are slow in turn.
+CONFIRM_WINDOWS = 2
+#: A rank that is slow for so many windows is what it is: the event is closed and the rank not reported again until it
+#: has been usual. One that is slow again within as many continues its event: it comes and goes. What a rank cost is
+#: forgotten over as many.
+REMEMBERED_WINDOWS = 64
 
-__all__ = ["WINDOW_STEPS", "RankTable", "RankWindow", "SlowRankTable"]
+__all__ = [
+    "CONFIRM_WINDOWS", "REMEMBERED_WINDOWS", "WINDOW_STEPS", "RankPast", "RankTable", "RankWindow", "SlowRankTable",
+]  # fmt: skip
 
 
 @dataclass(slots=True)
 class RankWindow:
-    """What one rank logged in its newest window, and how it compared with the others."""
+    """What one rank logged in its newest window."""
 
     window: int
     values: list[float] = field(default_factory=list)
+    #: Values behind its newest window, in a row.
+    late: int = 0
+
+
+@dataclass(slots=True)
+class RankPast:
+    """How one rank compared with the others so far."""
+
     #: Windows in a row in which it was slow, or was not.
     slow: int = 0
     usual: int = 0
-    #: Values behind its newest window, in a row.
-    late: int = 0
     onset: int = 0
     #: Whether it is part of an event, open or accepted.
     reported: bool = False
@@ -39,8 +59,7 @@ class SlowRankTable(Event):
     sigma: float
     metrics: list[str]
     windows: int = 0
-    #: What the slowest of them cost since the onset: windows of usual work, and seconds, now and when it was reported.
-    cost: float = 0.0
+    #: Seconds that the slowest of them cost since the onset, now and when it was reported.
     lost_s: float = 0.0
     reported_s: float = 0.0
 
@@ -58,8 +77,11 @@ class RankTable:
     judged: int = -1
     #: When all ranks have come to this window, no further one is to be expected: until then windows wait.
     settled: int = 0
+    #: Windows that were compared, and how each rank did in them.
+    compared: int = 0
+    past: dict[int, RankPast] = field(default_factory=dict)
     event: SlowRankTable | None = None
-    #: The event that recovered last, and in which window.
+    #: The event that recovered last, and how many windows were compared then.
     last: tuple[SlowRankTable, int] | None = None
 
     def __post_init__(self) -> None:
@@ -68,7 +90,7 @@ class RankTable:
             self.event = self.last[0]
 
     def restart(self, width: int) -> None:
-        """Begin again with windows of ``width`` steps, or at another step."""
+        """Begin again with windows of ``width`` steps, or at another step; how ranks did stays known."""
         self.width = width
         self.ranks = {}
         self.done = {}
@@ -85,3 +107,56 @@ class RankTable:
                 del self.at[before]
         if after is not None:
             self.at[after] = self.at.get(after, 0) + 1
+
+    # --- how ranks compare ---------------------------------------------------------------------------------------
+
+    def take(
+        self, times: Mapping[int, float], limit: float, level: float, start: int, whole_s: float
+    ) -> dict[int, float]:
+        """Take a window and return the ranks whose slowness is news, with their times.
+
+        Args:
+            times: rank -> seconds. limit, level: what a slow rank exceeds, and what is usual.
+            start: the window's first step.
+            whole_s: what a rank's excess is a part of, 0.0 for the usual time.
+        """
+        self.compared += 1
+        for number in times:
+            self.past.setdefault(number, RankPast())
+        slow: dict[int, float] = {}
+        for number, past in list(self.past.items()):
+            value = times.get(number)
+            past.cost *= 1 - 1 / REMEMBERED_WINDOWS
+            if value is not None and value > limit:
+                past.onset = start if not past.slow else past.onset
+                past.slow, past.usual = past.slow + 1, 0
+                past.cost += (value - level) / (whole_s or level) if level > 0 else LARGEST
+                if past.slow >= CONFIRM_WINDOWS and not past.reported:
+                    slow[number] = value
+            elif value is None or not past.reported or value < 0.5 * (level + limit):  # back is below what opens
+                past.usual += 1
+                if past.usual >= CONFIRM_WINDOWS or not past.reported:
+                    past.slow, past.reported = 0, False
+                if value is None and not past.slow:
+                    del self.past[number]  # it is gone
+        others = self._others() if slow else 0.0
+        return {number: value for number, value in slow.items() if self.past[number].cost > others}
+
+    def lose(self, event: SlowRankTable, times: Mapping[int, float], steps: int) -> None:
+        """Count a window of so many steps in which the others waited for the slowest of an event."""
+        event.lost_s += steps * (
+            max((times[n] for n in self._slow(event) if n in times), default=event.level) - event.level
+        )
+
+    def is_costly(self, event: SlowRankTable) -> bool:
+        """Return whether an event cost so much of late that it is an alarm."""
+        least = CONFIRM_WINDOWS * max(1.0, REMEMBERED_WINDOWS / self.compared)
+        return max((self.past[n].cost for n in self._slow(event)), default=0.0) >= max(least, self._others())
+
+    def _slow(self, event: SlowRankTable) -> list[int]:
+        """Return the ranks of an event that are slow now."""
+        return [number for number in event.ranks if number in self.past and self.past[number].slow]
+
+    def _others(self) -> float:
+        """Return what a slow rank must cost to be news: ranks that are not slow now may have been before."""
+        return more_than_before(past.cost for past in self.past.values() if not past.slow)
