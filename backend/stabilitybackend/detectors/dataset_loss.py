@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -14,7 +13,8 @@ from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point,
 from .engine.metric_roles import LOSS, RATIO, dataset_of, role_of
 from .engine.synthetic import noisy
 from .level_shift import LevelShiftDetector
-from .stats.blocks import BLOCK_POINTS
+from .stats.blocks import BLOCK_POINTS, LARGEST_VALUE
+from .stats.robust import median
 
 #: Data sets that are watched, the first ones seen. Each takes some 5 KB, and that 32 times in snapshots.
 MAX_DATASETS = 32
@@ -31,13 +31,17 @@ class _Dataset(Stateful):
     """One data set's curve with the two that judge it.
 
     Attributes:
-        held: points until an event is reported, 0 for none that waits. reported: onset of the one that was, or -1.
+        steps, values: the points since the last block.
+        held: whether an event waits for the next block. reported: onset of the one that was, or -1.
         warned: whether that was a warning.
     """
 
+    steps: list[int] = fresh(list)
+    values: list[float] = fresh(list)
+
     shift: LevelShiftDetector = fresh(LevelShiftDetector)
     climb: DivergenceDetector = fresh(DivergenceDetector)
-    held: int = 0
+    held: bool = False
     reported: int = -1
     warned: bool = False
 
@@ -53,9 +57,9 @@ class DatasetLossDetector(Detector):
     What they find waits for one block of points. It is dropped where the whole loss has an event that covers its
     onset, where more than half of the data sets have one (then it is none of one alone), and where the mixture
     changed; it is closed when the whole loss shows it later. A warning where the rise times the data set's share of
-    the data (``ratio/<data set>``, or equal ones) is half a percent of the whole loss, else a note; never critical,
-    and no reason to go back: the advice is about the data set. Drops and what learning rate, batch size or a fork
-    explain are silent.
+    the data (declared, or ``ratio/<data set>``, or equal ones) is half a percent of the whole loss, else a note; never
+    critical, and no reason to go back: the advice is about the data set. Drops and what learning rate, batch size or a
+    fork explain are silent.
 
     Args:
         sensitivity: divides the thresholds.
@@ -75,7 +79,9 @@ class DatasetLossDetector(Detector):
     }
 
     _sets: dict[str, _Dataset] = fresh(dict)
+    #: Metric of a share -> its newest value; of the declared mixture alone where there is one.
     _shares: dict[str, float] = fresh(dict)
+    _declared: bool = False
 
     def configured(self) -> None:
         for one in self._sets.values():
@@ -92,29 +98,21 @@ class DatasetLossDetector(Detector):
         return dataset_of(metric) is not None or metric.startswith(f"{RATIO}/")
 
     def update(self, point: Point) -> list[Finding]:
-        one = self._sets.get(point.metric)
+        step, metric, value, _, _ = point
+        one = self._sets.get(metric)
         if one is None:
-            one = self._first(point)
+            one = self._first(metric, value)
         # Not finite is what a data set that is not in the batch is logged as; what is broken the loss shows as well.
-        if one is None or not math.isfinite(point.value):
+        if one is None or not -LARGEST_VALUE < value < LARGEST_VALUE:
             return []
-        found = [*one.shift.update(point), *one.climb.update(point)]
-        if one.held:
-            one.held -= 1
-            return [] if one.held else self._release(point.metric, one, point.step)
-        if one.reported >= 0 and self._of_the_whole(one.reported):
-            return self._hand_over(point.metric, one, found, point.step)
-        news = [finding for finding in found if finding.severity != "info"]
-        if not news:
-            return []
-        if news[-1].onset_step != one.reported:
-            one.held = BLOCK_POINTS if news[-1].state == "open" else 0
-            return []
-        if news[-1].state != "open":
-            one.reported = -1
-        return [self._dressed(point.metric, one, news[-1])]
+        one.steps.append(step)
+        one.values.append(value)
+        return self._block(metric, one, step) if len(one.values) == BLOCK_POINTS else []
 
     def note(self, mark: Mark) -> list[Finding]:
+        if mark.kind == "mixture":
+            shares = list(mark.data["shares"].items())[:MAX_DATASETS]
+            self._shares, self._declared = {f"{RATIO}/{name}": share for name, share in shares}, True
         for one in self._sets.values():
             one.climb.note(mark)
         return []
@@ -126,20 +124,41 @@ class DatasetLossDetector(Detector):
         names = ("loss/web", "loss/code", "loss/books")
         return [Row(i, 1e9 + i, dict(zip(names, row, strict=True))) for i, row in enumerate(zip(*sets, strict=True))]
 
-    def _first(self, point: Point) -> _Dataset | None:
+    def _first(self, metric: str, value: float) -> _Dataset | None:
         """Take a share, or begin with a data set."""
-        if dataset_of(point.metric) is None:
-            share = point.metric.removeprefix(f"{RATIO}/")
-            if 0 <= point.value <= 1 and (share in self._shares or len(self._shares) < MAX_DATASETS):
-                self._shares[share] = point.value
+        if self._declared and metric.startswith(RATIO):
+            return None
+        if metric in self._shares or dataset_of(metric) is None:
+            if 0 <= value <= 1 and (metric in self._shares or len(self._shares) < MAX_DATASETS):
+                self._shares[metric] = value
             return None
         if len(self._sets) >= MAX_DATASETS:
             return None
-        one = self._sets[point.metric] = _Dataset()
-        one.shift.watch(point.metric)
-        one.climb.watch(point.metric)
+        one = self._sets[metric] = _Dataset()
+        one.shift.watch(metric)
+        one.climb.watch(metric)
         self._set_up(one)
         return one
+
+    def _block(self, metric: str, one: _Dataset, step: int) -> list[Finding]:
+        """Let the two judge a block of points: they share its median."""
+        middle, steps, values = median(one.values), one.steps, one.values
+        one.steps, one.values = [], []
+        found = [*one.shift.take_block(steps, values, middle), *one.climb.take_block(steps, values, middle)]
+        if one.held:
+            one.held = False
+            return self._release(metric, one, step)
+        if one.reported >= 0 and self._of_the_whole(one.reported):
+            return self._hand_over(metric, one, found, step)
+        news = [finding for finding in found if finding.severity != "info"]
+        if not news:
+            return []
+        if news[-1].onset_step != one.reported:
+            one.held = news[-1].state == "open"
+            return []
+        if news[-1].state != "open":
+            one.reported = -1
+        return [self._dressed(metric, one, news[-1])]
 
     # --- one alone ------------------------------------------------------------------------------------------------
 
@@ -177,7 +196,7 @@ class DatasetLossDetector(Detector):
         return [replace(dressed, text=f"{dressed.text} The whole loss shows it by now, or the mixture changed.")]
 
     def _share(self, name: str) -> float:
-        return self._shares.get(name, 1 / len(self._sets))
+        return self._shares.get(f"{RATIO}/{name}", 1 / len(self._sets))
 
     def _whole(self) -> float:
         """Return the level of the whole loss, put together from those of the data sets and their shares."""

@@ -151,7 +151,14 @@ class DivergenceDetector(CurveDetector):
         self._count += 1
         if self._count % BLOCK_POINTS:
             return []
-        return self._block(point.step)
+        return self._block(point.step, median(list(self._values)[-BLOCK_POINTS:]))
+
+    def take_block(self, steps: Sequence[int], values: Sequence[float], middle: float) -> list[Finding]:
+        """Take BLOCK_POINTS points below LARGEST_VALUE, whose median is ``middle``, at once."""
+        self._values.extend(values)
+        self._steps.extend(steps)
+        self._count += BLOCK_POINTS
+        return self._block(steps[-1], middle)
 
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind == "fork":
@@ -171,9 +178,8 @@ class DivergenceDetector(CurveDetector):
 
     # --- one block ----------------------------------------------------------------------------------------------
 
-    def _block(self, step: int) -> list[Finding]:
-        """Take the newest eight points as one block."""
-        middle = median(list(self._values)[-BLOCK_POINTS:])
+    def _block(self, step: int, middle: float) -> list[Finding]:
+        """Take the newest eight points as one block, by their median."""
         self._quiet_points = max(0, self._quiet_points - BLOCK_POINTS)
         event = self._event
         if event is not None and event.state == "open":
@@ -197,7 +203,7 @@ class DivergenceDetector(CurveDetector):
         again = event is not None and event.ended_points < AGAIN_POINTS
         min_rise = self._min_rise * (AGAIN_FACTOR if again else 1.0)
         # Where neighbours resemble each other medians err more, and the sigma, from their differences, is too small.
-        climb = self._climbs.search(self._values, min_rise, self._sigmas * self.context.drag**2)
+        climb = self._climbs.search(self._values, min_rise, self._sigmas * self.context.drag(self._metric) ** 2)
         if climb is None or (not _goes_on(event) and self._wander.is_usual(climb.level, climb.rise)):
             return []
         return self._open(climb, step)

@@ -139,7 +139,14 @@ class LevelShiftDetector(CurveDetector):
         self._count += 1
         if self._count % BLOCK_POINTS:
             return []
-        return self._block(point.step)
+        return self._block(point.step, median(list(self._values)[-BLOCK_POINTS:]))
+
+    def take_block(self, steps: Sequence[int], values: Sequence[float], middle: float) -> list[Finding]:
+        """Take BLOCK_POINTS points below LARGEST_VALUE, whose median is ``middle``, at once."""
+        self._values.extend(values)
+        self._steps.extend(steps)
+        self._count += BLOCK_POINTS
+        return self._block(steps[-1], middle)
 
     def open_finding(self, step: int) -> Finding | None:
         """Return what is known at ``step`` of the alarm that is open, None where none is."""
@@ -156,9 +163,8 @@ class LevelShiftDetector(CurveDetector):
 
     # --- one block ----------------------------------------------------------------------------------------------
 
-    def _block(self, step: int) -> list[Finding]:
-        """Take the newest eight points as one block."""
-        middle = median(list(self._values)[-BLOCK_POINTS:])
+    def _block(self, step: int, middle: float) -> list[Finding]:
+        """Take the newest eight points as one block, by their median."""
         if not self._first_level:
             self._first_level = abs(middle)
         self._rest_points = max(0, self._rest_points - BLOCK_POINTS)
@@ -189,7 +195,7 @@ class LevelShiftDetector(CurveDetector):
         if (
             len(self._differences) >= MIN_DIFFERENCES + NEWEST_DIFFERENCES
             and abs(difference) > self._min_shift * abs(before)
-            and size > self._sigmas * self.context.drag * self._sigma
+            and size > self._sigmas * self.context.drag(self._metric) * self._sigma
             and (candidate := self._candidate_of(step, before, after)) is not None
         ):
             self._candidate = candidate
@@ -212,7 +218,7 @@ class LevelShiftDetector(CurveDetector):
         """Return the jump as a candidate, None when the curve does that now and then."""
         way = after - before
         threshold = max(
-            self._min_shift * abs(before), self._sigmas * self.context.drag * self._sigma,
+            self._min_shift * abs(before), self._sigmas * self.context.drag(self._metric) * self._sigma,
             OVER_QUANTUM * quantum(self._values),
         )  # fmt: skip
         if abs(way) <= threshold:

@@ -6,7 +6,7 @@ import math
 import random
 
 from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Row
+from stabilitybackend.detectors.engine.base import Finding, Mark, Row
 from stabilitybackend.detectors.engine.synthetic import noisy
 from stabilitybackend.detectors.registry import DETECTORS
 
@@ -20,10 +20,10 @@ def curves(seed: int = 1, points: int = POINTS) -> Curves:
     return {f"set{i}": noisy(points, seed=100 * seed + i, sigma=0.02, level=1.0 + 0.2 * i) for i in range(SETS)}
 
 
-def found_in(sets: Curves) -> list[Finding]:
+def found_in(sets: Curves, *marks: Mark) -> list[Finding]:
     """Feed the data sets and their mean, the whole loss, to those that judge losses; return what is loud."""
     bank = DetectorBank({name: DETECTORS[name] for name in JUDGES})
-    found = []
+    found = [finding for mark in marks for finding in bank.mark(mark)]
     for step, row in enumerate(zip(*sets.values(), strict=True)):
         values = {f"loss/{name}": value for name, value in zip(sets, row, strict=True)}
         present = [value for value in row if math.isfinite(value)]
@@ -70,6 +70,13 @@ def test_a_rise_of_all_data_sets_is_one_event_of_the_whole_loss() -> None:
 
 def test_what_hardly_moves_the_whole_loss_is_a_note() -> None:
     assert found_in(raised(curves(4), ["set0"], 0.05)) == []
+
+
+def test_a_data_set_weighs_as_much_as_the_job_declared() -> None:
+    shares = {"set0": 0.44, **{f"set{i}": 0.08 for i in range(1, SETS)}}
+    mark = Mark("mixture", 0, 1e9, "declared", {"shares": shares, "unit": "tokens"})
+    (one,) = {finding.dataset for finding in found_in(raised(curves(4), ["set0"], 0.05), mark)}
+    assert one == "set0"
 
 
 def test_healthy_data_sets_that_come_late_or_seldom_are_silent() -> None:

@@ -119,8 +119,7 @@ class SpikeDetector(Detector):
             tracker.block.append(value)
             if len(tracker.block) >= tracker.limit:
                 tracker.flush(point.step)
-                if tracker.metric == self._total:
-                    self.context.drag = drag_of(tracker.neighbours)
+                self.context.drags[tracker.metric] = drag_of(tracker.neighbours)
             return []
         return self._check(tracker, point.step, value)
 
