@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from stabilityclient.errors import NotReadyError
@@ -13,11 +14,13 @@ from stabilityclient.settings import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
+    from stabilityclient.identity import RankIdentity
     from stabilityclient.rollback.arbiter import Arbiter
     from stabilityclient.settings import ClientSettings
+    from stabilityclient.spool import SpoolWriter
 
 __all__ = ["init"]
 
@@ -117,8 +120,23 @@ def _make_components(settings: ClientSettings, guard: Guard, run: Run) -> RunCom
         ranks.local_rank,
         lambda: (run.logged_step, run.logged_at),
     )
+    if ranks.local_rank == 0:  # those of one node compute with the same
+        parts.environment = _environment(parts.spool, identity)
     parts.heartbeat.start()
     return parts
+
+
+def _environment(spool: SpoolWriter, identity: RankIdentity) -> Callable[[], None]:
+    """Return what reports the environment; files are read here: a disk that hangs must not stop the heartbeat."""
+    from stabilityclient.environment import environment, git_commit
+
+    git = git_commit(getattr(sys.modules.get("__main__"), "__file__", None))
+
+    def report() -> None:
+        found = environment(os.environ, identity.world_size, git)
+        spool.append_event("environment", None, time.time(), {**found})
+
+    return report
 
 
 def _stamp() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from _operator import index  # the same as operator.index, without the module's import time
 from time import time
@@ -18,6 +17,7 @@ from stabilityclient.metrics.values import Types
 from stabilityclient.rank_state.phase import Phase
 from stabilityclient.rank_state.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
 from stabilityclient.rollback.handler import Restoring
+from stabilityclient.state_calls import StateCalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,12 +37,11 @@ __all__ = ["Run"]
 #: Longest text of an alert or a reason, characters. Longer ones are cut, with a mark.
 MAX_TEXT_CHARS = 10_000
 MAX_TITLE_CHARS = 300
-MAX_PATH_CHARS = 4_096
 
 _SEVERITIES = ("info", "warning", "critical")
 
 
-class Run(DataCalls, Declarations):
+class Run(DataCalls, Declarations, StateCalls):
     """One training run, seen from one rank. Made by :func:`stabilityclient.init`.
 
     Attributes:
@@ -109,19 +108,6 @@ class Run(DataCalls, Declarations):
         except Exception as error:
             self._guard.caught("log()", error)
 
-    def checkpoint(self, step: int, path: str | os.PathLike[str]) -> None:
-        """Say that the state after ``step`` is saved at ``path``: a place to roll back to."""
-        try:
-            text = os.fspath(path)
-            if not isinstance(text, str) or not 1 <= len(text) <= MAX_PATH_CHARS:
-                raise RefusedError(
-                    [f"checkpoint path is {path!r:.80}, expected a path of 1 to {MAX_PATH_CHARS} characters"]
-                )
-            text = text if "://" in text else os.path.abspath(text)
-            self._event("checkpoint", step_of(step), {"path": cut(text, 2 * MAX_PATH_CHARS)})
-        except Exception as error:
-            self._guard.caught("checkpoint()", error)
-
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
         """Notify people of something. ``severity``: ``info``, ``warning`` or ``critical``."""
         try:
@@ -168,11 +154,6 @@ class Run(DataCalls, Declarations):
 
         return register if handler is None else register(handler)
 
-    def restored(self, rollback: Rollback, *, applied: Mapping[str, Any] | None = None) -> None:
-        """Say that the state which an ``on_rollback(later=True)`` handler noted is back, and what was changed."""
-        if self._components is not None:
-            self._restoring.restored(rollback, applied)
-
     def steps(self, start: int, stop: int | None = None) -> Iterator[int]:
         """Yield ``start``, ``start + 1``, ... before ``stop``, and obey the commands that people send in between.
 
@@ -190,6 +171,7 @@ class Run(DataCalls, Declarations):
             self._components.enter()
             if doubt := self._components.boundary.doubt():
                 self._guard.note("steps()", f"commands are refused: {doubt}")
+            self._goes_on(step - 1)
         try:
             while end is None or step < end:
                 command = self._between(step, end)
@@ -200,8 +182,9 @@ class Run(DataCalls, Declarations):
                     step = self._roll_back(command, step)
                     continue
                 yield step
-                step = (step if self._went_back is None else self._went_back) + 1
-                self._went_back = None
+                if self._went_back is not None:
+                    step, self._went_back = self._went_back, None
+                step += 1
         finally:
             self._leave(step)
 
@@ -219,6 +202,7 @@ class Run(DataCalls, Declarations):
             self._went_back = step_of(to_step)
             self._drain_device_values(self._went_back)
             self._lineage.declare(self._went_back, cut(reason, MAX_TEXT_CHARS), changes)
+            self._say_restored(self._went_back)
         except Exception as error:
             self._guard.caught("rolled_back()", error)
 
@@ -242,6 +226,7 @@ class Run(DataCalls, Declarations):
             self._drain_device_values()
             self._append = None
             self._finished = True
+            parts.heartbeat.say_once()
             parts.spool.append_event("finish", self._current_step(), time(), {})
             parts.heartbeat.publish()
             parts.slot.set_state(STATE_FINISHED)
@@ -299,6 +284,7 @@ class Run(DataCalls, Declarations):
         self.folder = parts.folder
         hooks.watch(self)
         self._event("start", None, {})
+        parts.heartbeat.once = parts.environment
 
     def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
         parts = self._components
@@ -347,7 +333,8 @@ class Run(DataCalls, Declarations):
             self._lineage.follow(rollback)
         except Exception as error:
             self._guard.caught("steps()", error)
-        self._restoring.back(command, step, answer)
+        if self._restoring.back(command, step, answer):
+            self._goes_on(rollback.to_step, again=True)
         return rollback.to_step + 1
 
     # --- hooks ---------------------------------------------------------------------------------------------------

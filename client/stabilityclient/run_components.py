@@ -8,6 +8,8 @@ from stabilityclient.rank_state.slot import CLAIM_STEPS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stabilityclient.rank_state.heartbeat import HeartbeatThread
     from stabilityclient.rank_state.probe import Probe
     from stabilityclient.rank_state.slot import Slot
@@ -26,6 +28,7 @@ class RunComponents:
     """What an enabled run holds. Plain data, made by ``init()``."""
 
     boundary: Boundary
+    environment: Callable[[], None] | None = None
     folder: str
     heartbeat: HeartbeatThread
     probe: Probe

@@ -1,4 +1,4 @@
-"""What each resume brought back, on the run page: a row each, with verdict, six parts and the numbers behind them."""
+"""What each resume brought back, on the run page: a row each, with verdict, seven parts and the numbers behind them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ _PARTS = {
     "rng": "RNG",
     "loader": "Loader",
     "mixture": "Mixture",
+    "environment": "Env.",
+}
+#: Where the loader went on by its own position -> what stands under its sign.
+_WENT = {
+    "goes_on": "goes on",
+    "began_again": "began again",
+    "skipped": "skipped",
+    "repeats": "behind",
+    "elsewhere": "elsewhere",
 }
 _CAUSES = {"command": "rollback", "declared": "by the job", "restart": "restart", "resume": "went on"}
 #: What is known of batches that were to be skipped -> its words, and their colour.
@@ -63,7 +72,7 @@ def resumes(run: str, api: Any) -> Any:
     if not found["resumes"]:
         return html.P(
             "No resume so far. After each rollback or restart both branches are compared here: whether weights, "
-            "optimizer, rate, RNG, loader and mixture came back as they were.",
+            "optimizer, rate, RNG, loader and mixture came back as they were, and what the job computes with.",
             className="sub",
         )
     segments = api.get("/runs/{run}/segments", run=run)["segments"]
@@ -96,7 +105,7 @@ def _rows(one: Mapping[str, Any], labels: Mapping[int, str]) -> list[html.Tr]:
             html.Td(html.A(label or "show", href=zoom, className="flag", title="Show its steps in the chart")),
             html.Td([html.B(count(fork)), _sub(_CAUSES.get(one["cause"], ""))], className="num"),
             html.Td([pill, *below]),
-            *(_part(parts[name]) for name in _PARTS),
+            *(_part(parts[name], _below(name, one)) for name in _PARTS),
             html.Td([count(one["points"]), _sub(f"{count(one['equal_points'])} equal")], className="num"),
             html.Td(_correlation(one), className="num"),
             html.Td(_difference(one), className="num"),
@@ -109,14 +118,25 @@ def _rows(one: Mapping[str, Any], labels: Mapping[int, str]) -> list[html.Tr]:
     return [numbers, html.Tr([html.Td(), words], className="in-words")]
 
 
-def _part(part: Mapping[str, Any]) -> html.Td:
+def _part(part: Mapping[str, Any], below: str) -> html.Td:
     sign, words = _SIGNS[part["known"]]
     ordered = part["known"] == "different" and part["ordered"]
     look = f"came-back {part['known']}" + (" ordered" if ordered else "")
     reason = f"{words}{', as ordered' if ordered else ''}: {part['why']}"
-    return html.Td(
-        html.Span([sign, html.Span(f" {words}", className="unseen")], className=look), title=reason, className="mid"
-    )
+    shown = html.Span([sign, html.Span(f" {words}", className="unseen")], className=look)
+    return html.Td([shown, _sub(below)] if below else shown, title=reason, className="mid")
+
+
+def _below(name: str, one: Mapping[str, Any]) -> str:
+    """Return what stands under the sign of a part: where the loader went, how much of the environment is another."""
+    position, changes = one["position"], one["environment"] or ()
+    if name == "loader" and position is not None and position["went"] in _WENT:
+        by = position["by"]
+        far = f" {count(abs(by))}" if position["went"] in ("skipped", "repeats") and by else ""
+        return _WENT[position["went"]] + far
+    if name == "environment" and changes:
+        return f"{count(len(changes))} changed"
+    return ""
 
 
 def _sub(words: str) -> html.Div:
@@ -148,7 +168,7 @@ def _text(one: Mapping[str, Any]) -> str:
     others = [
         f"{part['part'].replace('_', ' ')} ({part['why']})"
         for part in one["parts"]
-        if part["known"] == "different" and not part["ordered"] and part["part"] != "loader"
+        if part["known"] == "different" and not part["ordered"] and part["part"] not in ("loader", "environment")
     ]
     differs = f" Different: {'; '.join(others)}." if others else ""
     return (f"Ordered: {declared}. " if declared else "") + one["text"] + differs + world

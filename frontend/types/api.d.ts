@@ -171,6 +171,13 @@ export interface CategoryBody {
   category: string | null;
 }
 
+/** One entry of the environment that is another since: a version, a device, a setting, or ``$`` and a variable. */
+export interface Changed {
+  name: string;
+  before: string;
+  since: string;
+}
+
 /**
  * A checkpoint that the job announced.
  *
@@ -872,7 +879,7 @@ export interface Overlap {
 
 /** Whether one part came back as it was, and why that is known; ``ordered``: it was meant to change. */
 export interface PartSeen {
-  part: "learning_rate" | "loader" | "mixture" | "optimizer" | "rng" | "weights";
+  part: "environment" | "learning_rate" | "loader" | "mixture" | "optimizer" | "rng" | "weights";
   known: "different" | "equal" | "not_seen";
   why: string;
   ordered: boolean;
@@ -922,6 +929,26 @@ export interface PlannedSuspect {
   rank: number;
   node: string | null;
   gpu: string | null;
+}
+
+/**
+ * The loader's position at the fork against the first one after it.
+ *
+ * Attributes:
+ *     saved_step, saved: the newest position before the fork, null where none was reported.
+ *     step, position: the first one since.
+ *     by: how far that lies from where it was to be, in its own unit; null where it can't be counted.
+ *     ordered: batches were to be left out, and so many were.
+ */
+export interface PositionCheck {
+  went: "began_again" | "elsewhere" | "goes_on" | "not_seen" | "repeats" | "skipped";
+  why: string;
+  saved_step: number | null;
+  saved: number | string | null;
+  step: number | null;
+  position: number | string | null;
+  by: number | null;
+  ordered: boolean;
 }
 
 /** What the kernel says of the thread that runs the loop. */
@@ -1106,7 +1133,7 @@ export interface Restart {
  *     segment: that it began, or went on in. fork_step: the step whose state it started from.
  *     created: unix seconds.
  *     settled: nothing that comes will change it.
- *     parts: all six, in the order of ``PARTS``.
+ *     parts: all seven, in the order of ``PARTS``.
  *     loss: the loss that was compared, "" before there is one.
  *     points: steps that both branches logged; first_step, last_step: the first and the last of them.
  *     equal_points: how many of them from the first on have a bit-equal loss.
@@ -1118,6 +1145,8 @@ export interface Restart {
  *     declared: what was ordered or declared to change.
  *     metrics: of both branches, those that differ first, the first 24.
  *     world_before, world_after: ranks.
+ *     position: where the loader went on by its own account.
+ *     environment: what is another since, the first 32; null where one side reported nothing.
  */
 export interface Resume {
   segment: number;
@@ -1146,6 +1175,8 @@ export interface Resume {
   metrics: Compared[];
   world_before: number;
   world_after: number;
+  position: PositionCheck | null;
+  environment: Changed[] | null;
 }
 
 /** What a resume was, in short: for its mark on the timeline. */

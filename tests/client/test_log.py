@@ -277,7 +277,8 @@ def test_every_event_is_stored_in_its_place(start: Start) -> None:
     run.finish()
     store = stored(run.folder)
     assert [event.type for event in store.events()] == [
-        "start", "checkpoint", "checkpoint", "batch", "alert", "segment", "finish",
+        "start", "checkpoint", "checkpoint", "batch", "alert", "segment", "restored", "environment",
+        "finish",
     ]  # fmt: skip
     paths = [event.data["path"] for event in store.events("checkpoint")]
     assert paths == [os.path.abspath("ckpt/0"), "s3://bucket/0"]
@@ -333,4 +334,4 @@ def test_the_heart_beats_and_the_slot_says_step_phase_and_counts(start: Start) -
     run.log(41, {"a": 1.0})
     wait_until(lambda: read_slot(slot).beat >= 1 and read_slot(slot).step == 41, 5, "the heart beats")
     run.finish()
-    assert (read_slot(slot).state, read_slot(slot).last_seq, read_slot(slot).phase) == (1, 3, "")
+    assert (read_slot(slot).state, read_slot(slot).last_seq, read_slot(slot).phase) == (1, 4, "")

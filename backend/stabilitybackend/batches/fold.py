@@ -16,6 +16,7 @@ from typing import Any
 
 from stabilitybackend.batches.coverage import Coverage
 from stabilitybackend.batches.ids import BatchIds
+from stabilitybackend.batches.positions import Position, Positions
 from stabilitybackend.batches.repeats import DETECTOR, Repeats, Seen
 from stabilitybackend.batches.reuse import Reuse
 from stabilitybackend.batches.samples import MAX_DATASETS, SampleLog, hashes_of
@@ -50,6 +51,7 @@ class _Part:
     samples: int
     tokens: int
     epoch: float | None
+    position: Position | None
     sets: list[tuple[str, int, str]]
 
 
@@ -81,7 +83,7 @@ def _part_of(event: LineageEvent, step: int) -> _Part:
     sets = [(one.get("name", ""), one.get("shift", 0), one.get("kept", "")) for one in data.get("sets") or ()]
     return _Part(
         step, batch_id(data), event.time, str(data.get("of") or "text")[:MAX_OF_CHARS], data.get("samples") or 0,
-        data.get("tokens") or 0, data.get("epoch"), sets,
+        data.get("tokens") or 0, data.get("epoch"), data.get("position"), sets,
     )  # fmt: skip
 
 
@@ -91,6 +93,8 @@ class BatchFold(Stateful):
     ids: BatchIds = fresh(BatchIds)
     repeats: Repeats = fresh(Repeats)
     coverage: Coverage = fresh(Coverage)
+    #: Where the loader of the lowest rank was at each step, as it says.
+    positions: Positions = fresh(Positions)
     samples: SampleLog = fresh(SampleLog)
     #: Data set -> how many of its samples come again.
     reuse: dict[str, Reuse] = fresh(dict)
@@ -197,6 +201,8 @@ class BatchFold(Stateful):
         path = tree.path()
         if part.epoch is not None and not dead and rank == self._rank:
             self.coverage.note_epoch(path, segment, step, part.epoch)
+        if part.position is not None and rank == self._rank:
+            self.positions.note(segment, step, part.position)
         if part.batch is None:
             return
         batch = self.ids.add(segment, step, part.batch)

@@ -72,6 +72,11 @@ class LineageFold(Stateful):
         """Return the segment that a source is in, None for one that is not known."""
         return None if (state := self._sources.get(source)) is None else state.segment
 
+    def started_with(self, source: str) -> Collection[str]:
+        """Return the processes of the launch that ``source`` is of, itself among them; none where it is not known."""
+        launch = self._relaunches.launches.of(source)
+        return () if launch is None else tuple(launch.members.values())
+
     def place_of(self, source: str, step: int) -> int | None:
         """Return the segment that a source is in at ``step``; None while it is open, or may be about to go back."""
         return self._relaunches.place_of(source, step)

@@ -19,8 +19,11 @@ from stabilitybackend.lineage.tree import FoldedSegment
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.resumes.branches import Branches, BranchReader, left_head
+from stabilitybackend.resumes.loader_position import check_position
 from stabilitybackend.resumes.overlap import MAX_POINTS, Overlap, measure
 from stabilitybackend.resumes.parts import parts_of
+from stabilitybackend.resumes.reported import Reported, environment_changes
+from stabilitybackend.resumes.reported_parts import Reports
 from stabilitybackend.resumes.verdict import RATE_IS, check_skip, grade_of, sentence_of, verdict_of, wrongs_of
 from stabilitybackend.schema.resumes import BY_RESUMES, Determinism, Resume, ResumeGrade, Resumes, Shift
 from stabilitybackend.stateful import Stateful, fresh
@@ -53,6 +56,7 @@ class _Watch:
         layout: how batch ids were made before.
         due: at so many points it is looked at next.
         wrongs: how many things were reported as wrong.
+        process: of the rank that is compared, before.
     """
 
     segment: int
@@ -62,6 +66,7 @@ class _Watch:
     created: float
     world_before: int
     layout: _Layout
+    process: str = ""
     declared: dict[str, Any] = field(default_factory=dict)
     points: int = 0
     newest: int = -1
@@ -95,6 +100,8 @@ class ResumeBook(Stateful):
 
     _resumes: list[Resume] = fresh(list)
     _left_out: int = 0
+    #: What processes say of themselves.
+    reported: Reported = fresh(Reported)
     #: Comparisons that failed by a mistake of ours.
     failures: int = 0
     _watch: _Watch | None = None
@@ -128,11 +135,10 @@ class ResumeBook(Stateful):
             watch.old = left_head(run.fold, segment.id)
             return []
         found = self._compare(run, segment.created, last=True)
-        self._begin(_Watch(
+        self._begin(
             segment.id, segment.fork_step, left_head(run.fold, segment.id), segment.cause, segment.created,
-            self._world, self._layout(),
             dict(list(segment.changes.items())[:16]),
-        ))  # fmt: skip
+        )  # fmt: skip
         return found
 
     def take(self, together: Sequence[Placed], world: int) -> list[Found]:
@@ -148,9 +154,7 @@ class ResumeBook(Stateful):
         went_on = self._source and first.source != self._source and first.segment == self._segment
         if went_on and int(first.steps[0]) > self._newest:
             found += self._compare(run, float(first.times[0]), last=True)
-            self._begin(
-                _Watch(first.segment, self._newest, None, "resume", float(first.times[0]), self._world, self._layout())
-            )
+            self._begin(first.segment, self._newest, None, "resume", float(first.times[0]), {})
         self._source, self._segment, self._world = first.source, first.segment, world
         self._newest = max(int(placed.steps[-1]) for placed in together)
         watch = self._watch
@@ -168,8 +172,13 @@ class ResumeBook(Stateful):
 
     # --- comparing -----------------------------------------------------------------------------------------------
 
-    def _begin(self, watch: _Watch) -> None:
-        self._watch = watch
+    def _begin(
+        self, segment: int, fork_step: int, old: int | None, cause: str, created: float, declared: dict[str, Any]
+    ) -> None:
+        self._watch = watch = _Watch(
+            segment, fork_step, old, cause, created, self._world, self._layout(), self._source, declared
+        )
+        self.reported.went_back(self._judge.fold.started_with(self._source))
         self._resumes.append(self._resume(watch, None, settled=False))
         if len(self._resumes) > MAX_RESUMES:
             del self._resumes[0]
@@ -212,15 +221,15 @@ class ResumeBook(Stateful):
     def _resume(self, watch: _Watch, seen: Overlap | None, *, settled: bool) -> Resume:
         verdict = verdict_of(seen)
         exact = next((one for one in reversed(self._resumes) if one.exact and one.fork_step != watch.fork_step), None)
-        parts = parts_of(seen, verdict)
+        reports = self._reports(watch)
+        parts = parts_of(seen, verdict, reports)
         skip = check_skip(seen, verdict)
         wrongs = wrongs_of(seen, verdict, skip)
-        grade, text = grade_of(verdict, parts, wrongs), sentence_of(seen, verdict, skip, wrongs)
+        grade, text = grade_of(verdict, parts, wrongs), sentence_of(seen, verdict, skip, wrongs, reports)
         if seen is not None and verdict == "same_data" and not seen.equal and exact is not None:
-            text += (
-                f" After step {exact.fork_step} this job gave bit-equal losses: here weights or RNG are not those of "
-                "the checkpoint, or the machine is another."
-            )
+            cause = "weights or RNG are not those of the checkpoint, or the machine is another"
+            cause = "it may be the environment" if reports.changes else cause
+            text += f" After step {exact.fork_step} this job gave bit-equal losses: here {cause}."
             grade = "differs" if grade == "good" else grade
         resume = Resume(
             segment=watch.segment,
@@ -235,8 +244,31 @@ class ResumeBook(Stateful):
             declared=watch.declared,
             world_before=watch.world_before,
             world_after=self._world,
+            position=reports.position,
+            environment=None if reports.changes is None else list(reports.changes),
         )
         return resume if seen is None else replace(resume, skip=skip, **_numbers(seen))
+
+    def _reports(self, watch: _Watch) -> Reports:
+        """Return what the processes of both sides say of themselves."""
+        fold = self._judge.fold
+        position = check_position(
+            self._batches.positions,
+            fold.tree.path(watch.segment),
+            None if watch.old is None else fold.tree.path(watch.old),
+            watch.fork_step,
+            watch.newest,
+            watch.declared,
+            same_ranks=watch.world_before in (0, self._world),
+        )
+        if not watch.points:  # which process goes on is known with its first row
+            return Reports(None, False, None, position)
+        before, since = fold.started_with(watch.process), fold.started_with(self._source)
+        random = self.reported.random_states(since, watch.fork_step)
+        if self._source == watch.process:
+            return Reports([], True, random, position)
+        changes = environment_changes(self.reported.environments(before), self.reported.environments(since))
+        return Reports(changes, False, random, position)
 
     def _report(self, watch: _Watch, seen: Overlap | None, resume: Resume, time: float) -> list[Found]:
         verdict, skip = resume.verdict, resume.skip
@@ -299,7 +331,7 @@ class ResumeBook(Stateful):
                 return Determinism("equal", text)
         for one in reversed(self._resumes):
             again = one.verdict == "same_data" and one.grade == "good" and one.difference is not None
-            if again and not one.declared and one.world_same:
+            if again and not one.declared and one.world_same and not one.environment:
                 text = (
                     f"not deterministic: after step {one.fork_step} the same batches gave other losses from step "
                     f"{one.first_difference} on, by {one.difference:.3g}"

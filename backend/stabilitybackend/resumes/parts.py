@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, role_of
 from stabilitybackend.resumes.branches import lr_scale
 from stabilitybackend.resumes.overlap import EARLY_POINTS, Overlap
+from stabilitybackend.resumes.reported_parts import Reports, environment_of, loader_of, rng_of
 from stabilitybackend.resumes.residuals import SAME_R
-from stabilitybackend.schema.resumes import PARTS, Known, Part, PartSeen, ResumeVerdict
+from stabilitybackend.schema.resumes import PARTS, Part, PartSeen, ResumeVerdict
 
 __all__ = ["RATE_POINTS", "lr_ratio", "mixture_of", "parts_of"]
 
@@ -33,22 +35,25 @@ RATE_POINTS = 8
 SHARE_ERRORS, SHARE_FRACTION = 5.0, 0.03
 
 
-def parts_of(seen: Overlap | None, verdict: ResumeVerdict) -> list[PartSeen]:
-    """Return what is known of all six parts, in their order."""
+def parts_of(seen: Overlap | None, verdict: ResumeVerdict, reports: Reports) -> list[PartSeen]:
+    """Return what is known of all seven parts, in their order."""
     if seen is None or not len(seen.common):
         why = "no step was trained on both branches"
-        return [
-            _loader(seen, verdict) if part == "loader" and seen else PartSeen(part, "not_seen", why) for part in PARTS
-        ]
-    rules: dict[Part, Callable[[Overlap, ResumeVerdict], PartSeen]] = {
-        "weights": _weights,
-        "optimizer": _optimizer,
-        "learning_rate": _rate,
-        "rng": _rng,
-        "loader": _loader,
-        "mixture": lambda seen, verdict: mixture_of(seen),
-    }
-    return [rules[part](seen, verdict) for part in PARTS]
+        rules: dict[Part, Callable[[], PartSeen]] = {
+            "rng": lambda: rng_of(reports) if seen is None else _rng(seen, reports),
+            "loader": lambda: loader_of(seen, verdict, reports.position),
+            "environment": lambda: environment_of(reports),
+        }
+        return [rules.get(part, partial(PartSeen, part, "not_seen", why))() for part in PARTS]
+    return [
+        _weights(seen, verdict),
+        _optimizer(seen, verdict),
+        _rate(seen, verdict),
+        _rng(seen, reports),
+        loader_of(seen, verdict, reports.position),
+        mixture_of(seen),
+        environment_of(reports),
+    ]
 
 
 def lr_ratio(seen: Overlap) -> tuple[float, int, bool] | None:
@@ -145,30 +150,13 @@ def _rate(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
     return PartSeen("learning_rate", "different", f"times {ratio:.4g} {at}; {declared}")
 
 
-def _rng(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
+def _rng(seen: Overlap, reports: Reports) -> PartSeen:
     if seen.declared.get("seed") is not None:
         return PartSeen("rng", "different", f"seed {seen.declared['seed']} was ordered", ordered=True)
-    if seen.surely_equal and seen.equal >= 2:
+    reported = rng_of(reports)
+    if reported.known == "not_seen" and seen.surely_equal and seen.equal >= 2:
         return PartSeen("rng", "equal", f"{seen.equal} steps are bit-equal: it is the same, or nothing draws from it")
-    return PartSeen("rng", "not_seen", "shows only where the losses are bit-equal")
-
-
-def _loader(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
-    known: Known = "not_seen"
-    ordered = False
-    if verdict in ("identical", "same_data"):
-        known, why = "equal", "the same batches at the same steps"
-        if seen.ids is not None and seen.ids.same:
-            why = f"{seen.ids.same} of {seen.ids.points} batch ids are at the step at which they were"
-    elif verdict in ("repeated", "skipped"):
-        known, why = "different", f"the batches of {'earlier' if verdict == 'repeated' else 'later'} steps came"
-        ordered = verdict == "skipped" and seen.skip is not None
-    elif verdict in ("other_order", "other_data"):
-        known, why = "different", "other batches came at the same steps"
-        ordered = seen.skip is not None or seen.declared.get("seed") is not None
-    else:
-        why = "too few points to tell batches by their loss, and no batch ids"
-    return PartSeen("loader", known, why, ordered)
+    return reported
 
 
 def mixture_of(seen: Overlap) -> PartSeen:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from stabilitybackend.resumes.branches import lr_scale
 from stabilitybackend.resumes.overlap import Overlap
 from stabilitybackend.resumes.parts import RATE_NEAR, RATE_POINTS, lr_ratio, mixture_of
+from stabilitybackend.resumes.reported_parts import Reports, changes_text
 from stabilitybackend.resumes.residuals import LEAST_POINTS, SAME_R, Agreement
 from stabilitybackend.schema.resumes import Grade, PartSeen, ResumeVerdict, SkipCheck
 
@@ -146,14 +147,26 @@ def grade_of(verdict: ResumeVerdict, parts: Sequence[PartSeen], wrongs: Sequence
     """Return the grade of a resume."""
     if wrongs:
         return "wrong"
-    if any(part.known == "different" and not part.ordered for part in parts):
+    # Another environment is no state that a checkpoint brings back; nor do random numbers count that nobody drew.
+    free = ("environment", "rng") if verdict == "identical" else ("environment",)
+    if any(part.known == "different" and not part.ordered and part.part not in free for part in parts):
         return "differs"
     return "unknown" if verdict == "not_comparable" else "good"
 
 
-def sentence_of(seen: Overlap | None, verdict: ResumeVerdict, skip: SkipCheck | None, wrongs: Sequence[str]) -> str:
-    """Return the verdict in words, with its numbers and what was declared and checked."""
-    text = _verdict_text(seen, verdict)
+def sentence_of(
+    seen: Overlap | None,
+    verdict: ResumeVerdict,
+    skip: SkipCheck | None,
+    wrongs: Sequence[str],
+    reports: Reports,
+) -> str:
+    """Return the verdict in words, with its numbers, what was declared and checked, and what was reported."""
+    text, position = _verdict_text(seen, verdict), reports.position
+    if reports.changes:
+        text += f" The environment is another: {changes_text(reports.changes)}."
+    if position is not None and position.went not in ("goes_on", "not_seen"):
+        text += f" The loader says: {position.why}."
     if skip is not None and skip.known == "equal":
         text += f" The {skip.batches} batches were skipped: {skip.why}."
     elif skip is not None and skip.known == "not_seen":

@@ -35,6 +35,7 @@ from stabilitybackend.points.summary import RunSummary
 from stabilitybackend.points.timestamps import TimesFound
 from stabilitybackend.process.slices import at_once
 from stabilitybackend.resumes.book import ResumeBook
+from stabilitybackend.resumes.reported import EVENTS as RESUME_EVENTS
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.advice_turns import turned
 from stabilitybackend.runs.derived.batch_orders import own_orders, with_step
@@ -233,6 +234,8 @@ class RunState:
     def _event(self, event: LineageEvent, changes: Changes, replayed: bool) -> None:
         rank = event.source.rank
         reports, found = not replayed or self.reconciling, list[Found]()
+        if event.type in RESUME_EVENTS:
+            self.resumes.reported.take(event)
         self.stretches.watched |= rank is None
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(event.data["path"])

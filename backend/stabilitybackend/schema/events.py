@@ -30,6 +30,10 @@ _Step = Annotated[int, Meta(ge=-1, le=MAX_STEP)]
 _Count = Annotated[int, Meta(ge=0, le=MAX_STEP)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 _Index = Annotated[int, Meta(ge=0, lt=1_024)]
+_Name = Annotated[str, Meta(max_length=64)]
+#: Generator -> digest of its state.
+_Digests = Annotated[dict[_Name, Annotated[str, Meta(max_length=32)]], Meta(max_length=16)]
+_Texts = Annotated[dict[_Name, Annotated[str, Meta(max_length=200)]], Meta(max_length=64)]
 
 
 class Empty(msgspec.Struct):
@@ -50,9 +54,23 @@ class SegmentEntered(msgspec.Struct):
 
 
 class CheckpointNamed(msgspec.Struct):
-    """``checkpoint``, ``checkpoint_gone``."""
+    """``checkpoint``, ``checkpoint_gone``; ``rng``: generator of random numbers -> digest of its state then."""
 
     path: str
+    rng: _Digests | None = None
+
+
+class StateRestored(msgspec.Struct):
+    """``restored``: the rank goes on from the state after the event's step, with these random numbers."""
+
+    rng: _Digests | None = None
+
+
+class EnvironmentReported(msgspec.Struct):
+    """``environment``: what the ranks of a node compute with; ``variables``: those of a fixed list that are set."""
+
+    entries: _Texts = {}
+    variables: _Texts = {}
 
 
 class SamplesKept(msgspec.Struct):
@@ -72,7 +90,7 @@ class BatchTaken(msgspec.Struct):
     samples: _Count | None = None
     tokens: _Count | None = None
     epoch: Finite | None = None
-    position: _Count | None = None
+    position: _Count | Annotated[str, Meta(max_length=100)] | None = None
     sets: Annotated[list[SamplesKept], Meta(max_length=64)] | None = None
 
 
@@ -317,6 +335,8 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "segment": SegmentEntered,
     "checkpoint": CheckpointNamed,
     "checkpoint_gone": CheckpointNamed,
+    "restored": StateRestored,
+    "environment": EnvironmentReported,
     "batch": BatchTaken,
     "keeps_batches": KeepsBatches,
     "batch_samples": SamplesShown,
@@ -353,4 +373,4 @@ def read_event(block: EventBlock) -> tuple[EventBlock, list[str]]:
 
 
 #: Events that are about a step.
-_WITH_STEP = frozenset({"checkpoint"})
+_WITH_STEP = frozenset({"checkpoint", "restored"})

@@ -9,18 +9,21 @@ import msgspec
 __all__ = [
     "BY_RESUMES",
     "PARTS",
+    "Changed",
     "Compared",
     "Determinism",
     "Grade",
     "Known",
     "Part",
     "PartSeen",
+    "PositionCheck",
     "Resume",
     "ResumeGrade",
     "ResumeVerdict",
     "Resumes",
     "Shift",
     "SkipCheck",
+    "Went",
 ]
 
 #: ``same_data``: the same batches at the same steps, other numerics. ``repeated``: batches that the model has had come
@@ -28,9 +31,9 @@ __all__ = [
 ResumeVerdict = Literal[
     "identical", "same_data", "other_order", "other_data", "repeated", "skipped", "not_comparable"
 ]  # fmt: skip
-#: What a resume has to bring back.
-Part = Literal["weights", "optimizer", "learning_rate", "rng", "loader", "mixture"]
-PARTS: tuple[Part, ...] = ("weights", "optimizer", "learning_rate", "rng", "loader", "mixture")
+#: What a resume has to bring back, and what it computes with.
+Part = Literal["weights", "optimizer", "learning_rate", "rng", "loader", "mixture", "environment"]
+PARTS: tuple[Part, ...] = ("weights", "optimizer", "learning_rate", "rng", "loader", "mixture", "environment")
 #: What findings about a resume as a whole are by.
 BY_RESUMES = "resumes"
 #: Bit-equal losses in a row that show that a job is deterministic: one or two, the first update can't spoil.
@@ -95,6 +98,39 @@ class SkipCheck(msgspec.Struct, frozen=True):
     why: str
 
 
+class Changed(msgspec.Struct, frozen=True):
+    """One entry of the environment that is another since: a version, a device, a setting, or ``$`` and a variable."""
+
+    name: str
+    before: str
+    since: str
+
+
+#: Where the loader went on, by its own position: from that of the checkpoint; at the beginning; further on; before it;
+#: at a place that can't be ordered.
+Went = Literal["goes_on", "began_again", "skipped", "repeats", "elsewhere", "not_seen"]
+
+
+class PositionCheck(msgspec.Struct, frozen=True):
+    """The loader's position at the fork against the first one after it.
+
+    Attributes:
+        saved_step, saved: the newest position before the fork, null where none was reported.
+        step, position: the first one since.
+        by: how far that lies from where it was to be, in its own unit; null where it can't be counted.
+        ordered: batches were to be left out, and so many were.
+    """
+
+    went: Went
+    why: str
+    saved_step: int | None = None
+    saved: int | str | None = None
+    step: int | None = None
+    position: int | str | None = None
+    by: int | None = None
+    ordered: bool = False
+
+
 class Resume(msgspec.Struct, frozen=True, kw_only=True):
     """One resume: a rollback, a restart from an earlier step, or a process that went on where the last one ended.
 
@@ -102,7 +138,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
         segment: that it began, or went on in. fork_step: the step whose state it started from.
         created: unix seconds.
         settled: nothing that comes will change it.
-        parts: all six, in the order of ``PARTS``.
+        parts: all seven, in the order of ``PARTS``.
         loss: the loss that was compared, "" before there is one.
         points: steps that both branches logged; first_step, last_step: the first and the last of them.
         equal_points: how many of them from the first on have a bit-equal loss.
@@ -114,6 +150,8 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
         declared: what was ordered or declared to change.
         metrics: of both branches, those that differ first, the first 24.
         world_before, world_after: ranks.
+        position: where the loader went on by its own account.
+        environment: what is another since, the first 32; null where one side reported nothing.
     """
 
     segment: int
@@ -142,6 +180,8 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
     metrics: list[Compared] = []
     world_before: int = 0
     world_after: int = 0
+    position: PositionCheck | None = None
+    environment: list[Changed] | None = None
 
     @property
     def exact(self) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["DataCalls"]
 
 MAX_FINGERPRINT_CHARS = 200
+#: Longest position that is a text, characters.
+MAX_POSITION_CHARS = 100
 #: Seconds that a rollback, finish() and exit wait for batches that are not hashed yet.
 DATA_WAIT_S = 5.0
 
@@ -57,7 +59,7 @@ class DataCalls:
         *,
         ids: Any = None,
         epoch: float | None = None,
-        position: int | None = None,
+        position: int | str | None = None,
         tokens: int | None = None,
     ) -> None:
         """Say what ``step`` saw on this rank: finds batches and samples that are seen twice, and that are left out.
@@ -71,7 +73,8 @@ class DataCalls:
                 itself, an array or tensor of tokens with a row for each sample (of long rows some tokens are looked
                 at). ``{data set: ids}`` where several are mixed.
             epoch: number of the pass over the data. A batch that comes again in another epoch is then no trouble.
-            position: samples that this rank's loader has handed out, as its state says.
+            position: where this rank's loader is, as its state says: a number that grows, such as the samples that it
+                has handed out, or a text of at most 100 characters. Compared when the job goes on from a checkpoint.
             tokens: how many this rank's part has, where ``ids`` does not show it.
         """
         if self._components is None:
@@ -79,6 +82,11 @@ class DataCalls:
         try:
             now, number = time(), step_of(step)
             facts: dict[str, object] = {}
+            if isinstance(position, str):
+                if not 1 <= len(position) <= MAX_POSITION_CHARS:
+                    what = f"position= is a text of {len(position)} characters"
+                    raise RefusedError([f"{what}, expected 1 to {MAX_POSITION_CHARS}, or a number from 0 on"])
+                facts["position"], position = position, None
             for name, value in (("epoch", epoch), ("position", position), ("tokens", tokens)):
                 if value is not None:
                     if not isinstance(value, (int, float) if name == "epoch" else int) or not 0 <= value < 2**53:

@@ -68,6 +68,8 @@ class HeartbeatThread:
         self._away = 0
         #: Set by the run when a device value comes: its dropped rows count too.
         self.deferred: Deferred | None = None
+        #: Called once, when the job has begun to train: by then it has imported what it computes with.
+        self.once: Callable[[], None] | None = None
         #: While steps() runs it writes the slot's step itself.
         self.stepping = False
         self._thread = threading.Thread(target=self._work, name="stability-heartbeat", daemon=True)
@@ -95,6 +97,13 @@ class HeartbeatThread:
         self._slot.dropped = self._spool.dropped + (self.deferred.dropped if self.deferred is not None else 0)
         self._slot.write()
 
+    def say_once(self) -> None:
+        """Call ``once`` where the job has begun to train and it was not called yet."""
+        if self._slot.step >= 0 or self._logged()[0] >= 0:
+            once, self.once = self.once, None
+            if once is not None:
+                once()
+
     def _work(self) -> None:
         next_beat = time.monotonic() + BEAT_S
         while not self._stopped:
@@ -108,6 +117,7 @@ class HeartbeatThread:
                 next_beat = max(next_beat + BEAT_S, now)
                 self._slot.beat += 1
                 self.publish()
+                self.say_once()
                 self._leave_signal()
                 self._ask_main_thread()
                 self._probe.poll()

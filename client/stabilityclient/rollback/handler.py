@@ -75,24 +75,29 @@ class Restoring:
             self.report(command, "failed", text, step)
             raise
 
-    def back(self, command: Mapping[str, Any], step: int, answer: object) -> None:
-        """The handler returned: the rank has gone back, unless it only noted the order."""
+    def back(self, command: Mapping[str, Any], step: int, answer: object) -> bool:
+        """The handler returned: say whether the rank has gone back, or it only noted the order."""
         if self._later:
             self._noted = (command, step)
         else:
             self._acted(command, step, answer)
+        return not self._later
 
-    def restored(self, rollback: Rollback, answer: object) -> None:
-        """The state of a rollback that was noted is back."""
+    def restored(self, rollback: Rollback, answer: object) -> int:
+        """The state of a rollback that was noted is back: report it, and return the step of that state.
+
+        Raises:
+            RefusedError: the handler has noted another one, or none.
+        """
         noted = self._noted
-        try:
-            if noted is None or noted[0]["command_id"] != rollback.command_id:
-                what = getattr(rollback, "command_id", rollback)
-                raise RefusedError([f"restored() came for {what!r:.80}, expected the rollback that the handler noted"])
-            self._noted = None
-            self._acted(*noted, answer)
-        except Exception as error:
-            self._guard.caught("restored()", error)
+        if noted is None or noted[0]["command_id"] != getattr(rollback, "command_id", None):
+            what = getattr(rollback, "command_id", rollback)
+            raise RefusedError(
+                [f"restored() came for {what!r:.80}, expected the rollback that the handler noted, or a step"]
+            )
+        self._noted = None
+        self._acted(*noted, answer)
+        return int(noted[0]["to_step"])
 
     def report(self, command: Mapping[str, Any], state: str, detail: str, step: int, **more: Any) -> None:
         """Log what this rank says of a command."""

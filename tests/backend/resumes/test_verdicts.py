@@ -37,7 +37,7 @@ def test_an_exact_replay_brings_everything_back_and_shows_that_the_job_is_determ
     assert (resume.verdict, resume.grade, resume.points, resume.equal_points) == ("identical", "good", 100, 100)
     assert known(resume) == {
         "weights": "equal", "optimizer": "equal", "learning_rate": "equal", "rng": "equal", "loader": "equal",
-        "mixture": "not_seen",
+        "mixture": "not_seen", "environment": "equal",
     }  # fmt: skip
     view = folded(made.frames).resumes.view()
     assert (view.determinism.known, incidents(made)) == ("equal", [])

@@ -25,14 +25,25 @@ FLAGS = "() => (window.stability?.page?.focus?.plot.flags || []).map(({ label })
 
 
 def several() -> Resumed:
-    """A run that came back well, with a skip that was not done, with batches again, and in another order."""
-    made = Resumed()
-    made.train(1, 300)
+    """A run that came back well, with a skip that was not done, with batches again, and in another order.
+
+    Its processes report what they compute with, their random states at step 240, and where their loader is.
+    """
+    made, versions = Resumed(), {"torch": "2.4.0", "cudnn": "90100", "gpu": "8 x NVIDIA H100 80GB HBM3"}
+    made.frames.append(made.job.event("environment", entries=versions))
+    made.train(1, 240)
+    made.frames.append(made.job.event("checkpoint", 240, path="/c/240", rng={"torch": "0a", "cuda": "0b"}))
+    made.train(241, 300)
     made.back(240, "d-1", lr_scale=0.5)
+    made.frames.append(made.job.event("restored", 240, rng={"torch": "0a", "cuda": "0b"}))
     made.train(241, 420, lr=lambda step: 1.5e-4 * (1 - step / 2_000), numerics=0.003)
     made.back(360, "d-2", skip_batches=30)
+    made.frames += [made.job.event("batch", step, position=32 * step) for step in range(361, 601)]
     made.train(361, 600, numerics=0.003, lr=lambda step: 1.5e-4 * (1 - step / 2_000))
-    made.another_process(world_size=2)
+    made.another_process()
+    changed = {"torch": "2.5.1", "cudnn": "90300", "git": "5d62dcd5" * 5}
+    made.frames.append(made.job.event("environment", entries={**versions, **changed}))
+    made.frames += [made.job.event("batch", step, position=32 * (step - 560)) for step in range(561, 761)]
     made.train(561, 760, lambda step: step - 500, lr=lambda step: 1.5e-4 * (1 - step / 2_000))
     made.back(700, "d-3")
     made.train(701, 900, lr=lambda step: 1.5e-4 * (1 - step / 2_000))
@@ -61,7 +72,7 @@ def shown(page: Page, name: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_a_row_has_the_verdict_six_parts_and_a_link_to_its_steps(
+def test_a_row_has_the_verdict_seven_parts_and_a_link_to_its_steps(
     server: Server, open_page: OpenPage, scheme: str
 ) -> None:
     page = open_page(f"{server.url}/runs/several", scheme=scheme, width=1440, height=900)
@@ -76,6 +87,12 @@ def test_a_row_has_the_verdict_six_parts_and_a_link_to_its_steps(
     ]
     assert rows.nth(3).locator(".came-back").all_text_contents()[2] == "≠ different"
     assert rows.nth(3).locator(".came-back.ordered").count() == 1
+    assert rows.nth(3).locator(".came-back").all_text_contents()[3] == "= equal"
+    assert [cell.inner_text().split("\n")[-1] for cell in rows.nth(1).locator("td.mid").all()][4::2] == [
+        "began again", "2 changed",
+    ]  # fmt: skip
+    words = page.locator("#resumes .in-words").nth(1).inner_text()
+    assert "The environment is another: cudnn 90100 → 90300; torch 2.4.0 → 2.5.1." in words
     assert "not skipped" in rows.nth(2).inner_text()
     assert "30 batches were to be skipped" in page.locator("#resumes .in-words").nth(2).inner_text()
     wait_until(lambda: page.evaluate(FLAGS) == ["R1 ✓", "R2 !", "S1 !", "R3 ≠"], 30, "the flags have their grades")

@@ -35,7 +35,7 @@ def test_finish_returns_when_all_is_delivered_and_the_agent_tidies_up_and_leaves
             run.log(step, {"loss": step * 0.5})
         assert run.finish() == "delivered"
         assert server.store.steps() == list(range(3000))
-        assert [event.type for event in server.store.events(rank=0)] == ["start", "finish"]
+        assert [event.type for event in server.store.events(rank=0)] == ["start", "environment", "finish"]
         wait_until(lambda: not agent_lives(run.folder), 10, "the agent leaves")
     assert spools(run.folder) == []
 

@@ -66,8 +66,8 @@ async def test_an_upload_delivers_everything_and_reports_it(start: Start) -> Non
     with Gateway(key="k") as server:
         report = await upload(folder, server.url, "k", lambda done, total: seen.append((done, total)))
         assert server.store.steps() == list(range(5000))
-    assert report == UploadReport("r1", 1, 5002, 5002, 0)
-    assert seen[-1] == (5002, 5002)
+    assert report == UploadReport("r1", 1, 5003, 5003, 0)
+    assert seen[-1] == (5003, 5003)
 
 
 async def test_a_second_upload_sends_nothing_and_one_after_a_break_only_the_rest(start: Start) -> None:
@@ -79,7 +79,7 @@ async def test_a_second_upload_sends_nothing_and_one_after_a_break_only_the_rest
     with Gateway(store) as server:
         first = await upload(folder, server.url)
         second = await upload(folder, server.url)
-    assert (first.sent, second.sent) == (5002 - held, 0)
+    assert (first.sent, second.sent) == (5003 - held, 0)
     assert store.steps() == list(range(5000))
 
 
@@ -126,4 +126,4 @@ async def test_damaged_records_are_counted_and_the_rest_is_delivered(start: Star
         report = await upload(folder, server.url)
         assert len(server.store.steps()) == 99
         assert [event.data["records"] for event in server.store.events("lost")] == [1]
-    assert (report.records, report.damaged) == (102, 1)
+    assert (report.records, report.damaged) == (103, 1)

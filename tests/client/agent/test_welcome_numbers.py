@@ -164,7 +164,7 @@ async def test_an_upload_of_what_a_server_takes_for_stored_fails_with_the_reason
     store = Store()
     with (
         Gateway(store, welcome=_spoilt(store)) as server,
-        pytest.raises(ImportFailed, match=f"confirms {NEVER}, and 3 were sent"),
+        pytest.raises(ImportFailed, match=f"confirms {NEVER}, and 4 were sent"),
     ):
         await upload(str(run.folder), server.url)
     assert spools(run.folder)

@@ -42,7 +42,7 @@ def test_batches_stand_before_the_rollback_that_followed_them(start: Start) -> N
     run.finish()
 
     types = [event.type for event in stored(run.folder).events()]
-    assert types == ["start", *["batch"] * 50, "segment", "batch", "finish"]
+    assert types == ["start", *["batch"] * 50, "segment", "restored", "batch", "finish"]
 
 
 @pytest.mark.parametrize("wrong", [{"ids": 3}, {"ids": "shard"}, {"epoch": -1}, {"position": 1.5}, {"tokens": "many"}])

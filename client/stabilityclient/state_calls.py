@@ -1,0 +1,94 @@
+"""``run.checkpoint`` and ``run.restored``: the state that was saved, and the one that training goes on from."""
+
+from __future__ import annotations
+
+import os
+
+from stabilityclient.arguments import cut, step_of
+from stabilityclient.errors import RefusedError
+from stabilityclient.rollback.decision import Rollback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from stabilityclient.guard import Guard
+    from stabilityclient.rollback.handler import Restoring
+    from stabilityclient.run_components import RunComponents
+
+__all__ = ["StateCalls"]
+
+MAX_PATH_CHARS = 4_096
+
+
+class StateCalls:
+    """The calls of a run about its state as a whole."""
+
+    _guard: Guard
+    _components: RunComponents | None
+    _restoring: Restoring
+    #: Whether it was said from which state this process goes on.
+    _said_restored = False
+
+    def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def checkpoint(self, step: int, path: str | os.PathLike[str]) -> None:
+        """Say that the state after ``step`` is saved at ``path``: a place to roll back to.
+
+        Call it right after saving: a digest of the random number generators' states (some 0.1 ms) goes with it, and is
+        compared when the job goes on from here.
+        """
+        try:
+            text = os.fspath(path)
+            if not isinstance(text, str) or not 1 <= len(text) <= MAX_PATH_CHARS:
+                raise RefusedError(
+                    [f"checkpoint path is {path!r:.80}, expected a path of 1 to {MAX_PATH_CHARS} characters"]
+                )
+            text = text if "://" in text else os.path.abspath(text)
+            self._event("checkpoint", step_of(step), {"path": cut(text, 2 * MAX_PATH_CHARS), **self._random()})
+        except Exception as error:
+            self._guard.caught("checkpoint()", error)
+
+    def restored(self, rollback: Rollback | int, *, applied: Mapping[str, Any] | None = None) -> None:
+        """Say that a state is back, right after it was loaded: its random numbers are compared with those saved.
+
+        A process that loops over :meth:`steps` need not say it of its start: the first step does.
+
+        Args:
+            rollback: what an ``on_rollback(later=True)`` handler noted; or the step whose state a process that was
+                started again has loaded.
+            applied: what was changed on order.
+        """
+        if self._components is None:
+            return
+        try:
+            if isinstance(rollback, Rollback):
+                self._say_restored(self._restoring.restored(rollback, applied))
+                return
+            if applied is not None:
+                what = "restored() got applied= and a step"
+                raise RefusedError([f"{what}, expected applied= with the rollback that ordered it"])
+            self._say_restored(step_of(rollback))
+        except Exception as error:
+            self._guard.caught("restored()", error)
+
+    def _goes_on(self, step: int, *, again: bool = False) -> None:
+        """This rank goes on from the state after ``step``, at the start of its process or (``again``) later."""
+        try:
+            if self._components is not None and step >= 0 and (again or not self._said_restored):
+                self._say_restored(step)
+        except Exception as error:
+            self._guard.caught("steps()", error)
+
+    def _say_restored(self, step: int) -> None:
+        self._said_restored = True
+        self._event("restored", step, self._random())
+
+    def _random(self) -> dict[str, dict[str, str]]:
+        if self._components is None:
+            return {}
+        from stabilityclient.rank_state.random_states import random_states
+
+        return {"rng": random_states()}
