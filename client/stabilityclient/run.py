@@ -169,6 +169,7 @@ class Run(DataCalls, Declarations, StateCalls):
         self._went_back = None
         if self._components is not None:
             self._components.enter()
+            self._say_environment()
             if doubt := self._components.boundary.doubt():
                 self._guard.note("steps()", f"commands are refused: {doubt}")
             self._goes_on(step - 1)

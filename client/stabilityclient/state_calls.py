@@ -82,6 +82,14 @@ class StateCalls:
         except Exception as error:
             self._guard.caught("steps()", error)
 
+    def _say_environment(self) -> None:
+        """The loop of steps() begins: what the job computes with is imported, and is reported before its first row."""
+        try:
+            if self._components is not None:
+                self._components.heartbeat.say_once(begun=True)
+        except Exception as error:
+            self._guard.caught("steps()", error)
+
     def _say_restored(self, step: int) -> None:
         self._said_restored = True
         self._event("restored", step, self._random())

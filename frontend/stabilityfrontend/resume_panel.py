@@ -113,7 +113,8 @@ def _rows(one: Mapping[str, Any], labels: Mapping[int, str]) -> list[html.Tr]:
         **data,
     )
     words = html.Td(
-        [_text(one), " ", html.Span(moment(one["created"] or None), className="sub")], colSpan=len(_HEADS) - 1
+        html.Div([_text(one), " ", html.Span(moment(one["created"] or None), className="sub")]),
+        colSpan=len(_HEADS) - 1,
     )
     return [numbers, html.Tr([html.Td(), words], className="in-words")]
 

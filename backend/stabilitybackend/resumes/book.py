@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,19 +12,20 @@ from msgspec.structs import replace
 
 from stabilitybackend.batches.fold import BatchFold
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.changes import LineageEvent, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import FoldedSegment
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.resumes.branches import Branches, BranchReader, left_head
+from stabilitybackend.resumes.findings import finding_of, numbers_of
 from stabilitybackend.resumes.loader_position import check_position
 from stabilitybackend.resumes.overlap import MAX_POINTS, Overlap, measure
 from stabilitybackend.resumes.parts import parts_of
 from stabilitybackend.resumes.reported import Reported, environment_changes
 from stabilitybackend.resumes.reported_parts import Reports
-from stabilitybackend.resumes.verdict import RATE_IS, check_skip, grade_of, sentence_of, verdict_of, wrongs_of
-from stabilitybackend.schema.resumes import BY_RESUMES, Determinism, Resume, ResumeGrade, Resumes, Shift
+from stabilitybackend.resumes.verdict import check_skip, grade_of, sentence_of, verdict_of, wrongs_of
+from stabilitybackend.schema.resumes import Determinism, Resume, ResumeGrade, Resumes
 from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["MAX_RESUMES", "ResumeBook"]
@@ -33,8 +33,8 @@ __all__ = ["MAX_RESUMES", "ResumeBook"]
 _quiet = QuietLog(logging.getLogger(__name__))
 
 
-#: Resumes that are kept, newest ones, and metrics of each, those that differ first: 3 KB a resume.
-MAX_RESUMES, MAX_COMPARED = 128, 24
+#: Resumes that are kept, newest ones: 3 KB each.
+MAX_RESUMES = 128
 #: Losses since the fork after which nothing more is expected where the steps of the old branch are over.
 SETTLED_POINTS = 128
 #: Losses since the fork from which other places are searched for them.
@@ -170,6 +170,16 @@ class ResumeBook(Stateful):
             watch.points, watch.newest = watch.points + 1, step
         return found
 
+    def reports(self, event: LineageEvent) -> list[Found]:
+        """Take what a process reports of itself; look again where that shows another environment than it did."""
+        self.reported.take(event)
+        watch = self._watch
+        if event.type != "environment" or watch is None or not watch.points:
+            return []
+        if self._reports(watch).changes == self._resumes[-1].environment:
+            return []
+        return self._compare(self._run(), event.time)
+
     # --- comparing -----------------------------------------------------------------------------------------------
 
     def _begin(
@@ -247,7 +257,7 @@ class ResumeBook(Stateful):
             position=reports.position,
             environment=None if reports.changes is None else list(reports.changes),
         )
-        return resume if seen is None else replace(resume, skip=skip, **_numbers(seen))
+        return resume if seen is None else replace(resume, skip=skip, **numbers_of(seen))
 
     def _reports(self, watch: _Watch) -> Reports:
         """Return what the processes of both sides say of themselves."""
@@ -277,39 +287,7 @@ class ResumeBook(Stateful):
         if seen is None or (len(wrongs) <= watch.wrongs and not over):
             return []
         watch.wrongs = max(watch.wrongs, len(wrongs))
-        kind, what = "resume_artifact", "Wrong resume"
-        if verdict == "repeated":
-            kind, what = "repeat_data", "Repeated data"
-        elif all(wrong.startswith(RATE_IS) for wrong in wrongs):
-            kind, what = "learning_rate", "Learning rate far off"
-        words = "; ".join(wrongs)
-        onset = watch.fork_step + 1
-        finding = Finding(
-            detector=BY_RESUMES,
-            key=f"{BY_RESUMES}:{watch.segment}:{watch.fork_step}",
-            kind=kind,
-            state="recovered" if over else "open",
-            severity="warning",
-            title=f"{what} after step {watch.fork_step}",
-            text=f"{words[:1].upper()}{words[1:]}. {resume.text.partition(' Wrong: ')[0]}",
-            onset_step=onset,
-            step=max(onset, watch.newest),
-            now_step=max(onset, watch.newest),
-            recovered_step=max(onset, watch.newest) if over else None,
-            metric=resume.loss,
-            score=0.0,
-            evidence={
-                "fork_step": watch.fork_step,
-                "verdict": verdict,
-                "causes": wrongs,
-                "points": resume.points,
-                "r": resume.r,
-                "shift_steps": None if resume.shift is None else resume.shift.steps,
-                "ids": resume.ids,
-                "same_ids": resume.same_ids,
-                "parts": {part.part: part.known for part in resume.parts},
-            },
-        )
+        finding = finding_of(resume, wrongs, max(watch.fork_step + 1, watch.newest), over=over)
         return [(time, finding)]
 
     # --- what people ask -----------------------------------------------------------------------------------------
@@ -365,29 +343,3 @@ def _next(points: int) -> int:
     """Return the number of points after this one at which a resume is looked at: 1, 2, 3, 4, 6, 8, 12, 16, ..."""
     power = 1 << max(0, points.bit_length() - 1)
     return max(points + 1, power + power // 2 if points < power + power // 2 else 2 * power)
-
-
-def _numbers(seen: Overlap) -> Mapping[str, Any]:
-    """Return the fields of a resume that are measures."""
-    gaps = sorted(abs(gap) for gap in seen.gap.tolist() if math.isfinite(gap))
-    shift = None
-    if seen.ids is not None and seen.ids.shift is not None:
-        shift = Shift(seen.ids.shift[0], None, None, seen.ids.shift[1])
-    elif seen.elsewhere is not None:
-        found = seen.elsewhere
-        shift = Shift(found.steps, round(found.r, 4), round(found.sigmas, 2), found.points)
-    return {
-        "loss": seen.loss,
-        "points": len(seen.common),
-        "first_step": int(seen.common[0]) if len(seen.common) else None,
-        "last_step": int(seen.common[-1]) if len(seen.common) else None,
-        "equal_points": seen.equal,
-        "r": None if seen.same is None else round(seen.same.r, 4),
-        "r_sigmas": None if seen.same is None else round(seen.same.sigmas, 2),
-        "difference": gaps[len(gaps) // 2] if gaps else None,
-        "noise": seen.noise or None,
-        "shift": shift,
-        "ids": 0 if seen.ids is None else seen.ids.points,
-        "same_ids": 0 if seen.ids is None else seen.ids.same,
-        "metrics": sorted(seen.compared, key=lambda one: one.equal == one.points)[:MAX_COMPARED],
-    }

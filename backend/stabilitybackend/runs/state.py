@@ -235,7 +235,7 @@ class RunState:
         rank = event.source.rank
         reports, found = not replayed or self.reconciling, list[Found]()
         if event.type in RESUME_EVENTS:
-            self.resumes.reported.take(event)
+            found += self.resumes.reports(event)
         self.stretches.watched |= rank is None
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(event.data["path"])

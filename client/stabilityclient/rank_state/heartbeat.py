@@ -97,9 +97,9 @@ class HeartbeatThread:
         self._slot.dropped = self._spool.dropped + (self.deferred.dropped if self.deferred is not None else 0)
         self._slot.write()
 
-    def say_once(self) -> None:
+    def say_once(self, *, begun: bool = False) -> None:
         """Call ``once`` where the job has begun to train and it was not called yet."""
-        if self._slot.step >= 0 or self._logged()[0] >= 0:
+        if begun or self._slot.step >= 0 or self._logged()[0] >= 0:
             once, self.once = self.once, None
             if once is not None:
                 once()
