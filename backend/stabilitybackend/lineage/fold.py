@@ -74,8 +74,7 @@ class LineageFold(Stateful):
 
     def started_with(self, source: str) -> Collection[str]:
         """Return the processes of the launch that ``source`` is of, itself among them; none where it is not known."""
-        launch = self._relaunches.launches.of(source)
-        return () if launch is None else tuple(launch.members.values())
+        return self._relaunches.launches.started_with(source)
 
     def place_of(self, source: str, step: int) -> int | None:
         """Return the segment that a source is in at ``step``; None while it is open, or may be about to go back."""
@@ -104,8 +103,7 @@ class LineageFold(Stateful):
     # --- sources -------------------------------------------------------------------------------------------------
 
     def _source(self, info: SourceInfo) -> SourceState:
-        known = self._sources.get(info.source)
-        if known is not None:
+        if (known := self._sources.get(info.source)) is not None:
             return known
         before = None if info.rank is None else self._newest.get(info.rank)
         if before is not None and self._sources[before].started <= info.started:
@@ -395,8 +393,7 @@ class LineageFold(Stateful):
             segment.undone, state.stray_until = True, max(state.marks.values(), default=-1)
             yield Forked(segment, False)
             return
-        is_head = self._leads(state, origin)
-        if is_head:
+        if is_head := self._leads(state, origin):
             self._lead(segment)
         self._enter(state, segment)
         yield Forked(segment, is_head)

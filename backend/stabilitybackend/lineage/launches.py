@@ -116,6 +116,11 @@ class Launches(Stateful):
         """Return the launch of a source as it is understood now, None for an agent."""
         return self._of.get(source)
 
+    def started_with(self, source: str) -> tuple[str, ...]:
+        """Return the sources of the launch of ``source``, itself among them; none where it has no launch."""
+        launch = self._of.get(source)
+        return () if launch is None else tuple(launch.members.values())
+
     def saw(self, info: SourceInfo) -> None:
         """Note the start of a process."""
         if info.rank is not None:
