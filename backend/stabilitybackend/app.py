@@ -49,6 +49,8 @@ from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.metrics import ServerMetrics, registry
 from stabilitybackend.origins import Origins
+from stabilitybackend.other_runs.library import Library
+from stabilitybackend.other_runs.service import OtherRuns
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.tasks import end
@@ -117,6 +119,7 @@ def create_app(
     alerting = alerting_service(alarm, settings)
     pulse = Pulse(time.monotonic)
     audit = AuditLog(redis)
+    other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_retention = Retention(manager, RunIndex(redis), time.time, audit)
     ours = version("stabilityboard")
 
@@ -140,6 +143,7 @@ def create_app(
         others = [
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
+            asyncio.create_task(other_runs.follow(), name="other-runs"),
         ]
         beat = heartbeat(lambda: not server.reasons(manager, storing))
         if collector is not None:

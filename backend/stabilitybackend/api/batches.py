@@ -14,6 +14,7 @@ from stabilitybackend.api.access import Commander, Reader, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.batches.view import Stretch, view_of
 from stabilitybackend.errors import BadRequest, NotFound
+from stabilitybackend.other_runs.report import shared_data
 from stabilitybackend.schema.batches import BatchAnswers, Batches, BatchSamples
 
 __all__ = ["router"]
@@ -34,7 +35,8 @@ async def batches(
         raise BadRequest(f"{len(stretches)} stretches were given, expected two", hint="stretch=0-99&stretch=100-199")
     pair = (stretches[0], stretches[1]) if stretches else None
     state = await worker.ready()
-    make = view_of(state.batches, state.fold.tree.path(), dict(map(_size, size or ())), pair)
+    others = shared_data(state.incidents.all())
+    make = view_of(state.batches, state.fold.tree.path(), dict(map(_size, size or ())), pair, others)
     return await asyncio.to_thread(lambda: answer(make()))
 
 

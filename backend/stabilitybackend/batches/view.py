@@ -9,6 +9,7 @@ import numpy as np
 from stabilitybackend.batches.fold import BatchFold
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.schema.batches import Batches, DatasetSamples, NewSamples, Overlap, Repeated
+from stabilitybackend.schema.other_runs import SharedData
 
 __all__ = ["MAX_BINS", "Stretch", "view_of"]
 
@@ -24,13 +25,14 @@ def view_of(
     path: Sequence[PathRange],
     sizes: Mapping[str, int],
     stretches: tuple[Stretch, Stretch] | None = None,
+    other_runs: Sequence[SharedData] = (),
 ) -> Callable[[], Batches]:
     """Return what makes the answer of a run as it is now.
 
     Args:
         path: the effective one.
         sizes: samples of each data set, as far as they are known.
-        stretches: two, whose common samples are asked for.
+        stretches: two, whose common samples are asked for. other_runs: that had the run's data.
     """
     hashes, steps, _, sets = fold.samples.on(path)
     names, shifts = list(fold.samples.names), list(fold.samples.shifts)
@@ -59,6 +61,7 @@ def view_of(
             datasets=datasets,
             new_samples=_new(hashes, steps, weights),
             overlap=None if stretches is None else _overlap(hashes, steps, weights, *stretches),
+            other_runs=list(other_runs),
         )
 
     return answer

@@ -86,6 +86,12 @@ class Judge(Stateful):
         return self._bank.past(RepeatDataDetector.name)
 
     @property
+    def past_points(self) -> int:
+        """How many losses ``past`` has taken; without a copy."""
+        detector = self._bank.detectors.get(RepeatDataDetector.name)
+        return 0 if detector is None else detector.past.points
+
+    @property
     def failures(self) -> dict[str, int]:
         """Exceptions by detector name."""
         return {**self._bank.failures, **self._ranks.failures}

@@ -320,6 +320,10 @@ class RunManager:
             channel.publish(message)
         _log.error("%s. %s", trouble.problem, trouble.hint) if trouble else _log.warning("Redis stores again")
 
+    def followed(self) -> dict[str, RunWorker]:
+        """Return the workers of the runs that are followed and judged, by run."""
+        return {run_id: worker for run_id, worker in self._workers.items() if worker.readiness.reached}
+
     def statuses(self) -> Iterator[str]:
         """Yield the status of each run that is followed; ``restoring`` for one that is not judged yet."""
         for worker in self._workers.values():

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.other_runs import BY_OTHER_RUNS
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -50,8 +51,8 @@ class Reconciliation:
 
 
 def _of_processes(incidents: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents that do not follow from frames alone: hangs, deaths, machines."""
-    return [incident for incident in incidents if incident.detector == "liveness"]
+    """Return the incidents that do not follow from a run's frames alone: hangs, deaths, machines, data of others."""
+    return [incident for incident in incidents if incident.detector in ("liveness", BY_OTHER_RUNS)]
 
 
 def reconciled(stored: Iterable[Incident], retold: Iterable[Incident], fork_step: int, now: float) -> list[Incident]:

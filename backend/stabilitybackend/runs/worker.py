@@ -14,6 +14,7 @@ from weakref import proxy
 
 from redis.asyncio import Redis
 
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.lineage.tree import undoable
@@ -320,6 +321,12 @@ class RunWorker:
             raise NotFound(f"run {self.run_id} has no incident {incident_id}", hint="list them with GET .../incidents")
         await self._conclude(Changes(incidents={incident_id: incident}))
         return incident
+
+    async def take(self, finding: Finding) -> None:
+        """Take in what was found about the run beside its own points, at this moment."""
+        state, changes = await self.ready(), Changes()
+        state.found(finding, self._clock(), changes)
+        await self._conclude(changes)
 
     async def undo_segment(self, segment: int, who: str) -> Segments:
         """Take back a segment that was inferred from steps alone: they were no rollback. Return the segments.

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from stabilitybackend.schema.numbers import Number
+from stabilitybackend.schema.other_runs import SharedData
 
 __all__ = [
     "BatchAnswer", "BatchAnswers", "BatchSample", "BatchSamples", "Batches", "DatasetSamples", "KeptBatch",
@@ -97,6 +98,7 @@ class Batches(msgspec.Struct, frozen=True):
         of: what the ids are made of. parts, samples: of one step, as it is now.
         notes: what is missing or can't be compared, a sentence each.
         repeats: newest first. new_samples: over the run, empty where no samples were named.
+        other_runs: that had the data of this one, newest first; also where no ids are handed over.
     """
 
     steps: int
@@ -111,6 +113,7 @@ class Batches(msgspec.Struct, frozen=True):
     datasets: list[DatasetSamples]
     new_samples: list[NewSamples]
     overlap: Overlap | None
+    other_runs: list[SharedData]
 
 
 class BatchSample(msgspec.Struct, frozen=True):

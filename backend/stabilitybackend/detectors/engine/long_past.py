@@ -46,6 +46,11 @@ class LongPast(Stateful):
             del self.data[: half * PAST_BLOCK], self.steps[:half]
             self.dropped += half
 
+    @property
+    def points(self) -> int:
+        """Points that were taken, with those that were forgotten."""
+        return PAST_BLOCK * (self.dropped + len(self.steps))
+
     def copy(self) -> LongPast:
         """Return the same in an object of its own, for another thread."""
         other = LongPast()

@@ -1,0 +1,148 @@
+"""What is kept in memory of the runs of a project, to look for the data of live ones in it. Read in slow motion.
+
+Runs that are followed are copied where they have news. Of the others one is read from the archive at a time, newest
+first, and kept until nobody has looked into it for an hour: a finished run does not change.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.other_runs.prints import Prints, prints_of
+from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.process.tasks import in_thread
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.manager import LIVE_STATES, RunManager
+from stabilitybackend.runs.worker import RunWorker
+
+__all__ = ["Library"]
+
+#: Runs of a project that a live one is compared with, newest ones.
+MAX_RUNS = 200
+#: Memory for all projects together, bytes: 200 runs of 100,000 points take 40 MiB, with batch ids 115 MiB. What is full
+#: takes no further run.
+MAX_BYTES = 128 * 2**20
+#: How old the list of a project's runs may be, and what nobody looked into is forgotten after so long, seconds.
+LIST_S, FORGET_S = 60.0, 3_600.0
+#: A run that could not be read is tried again after so long, seconds.
+AGAIN_S = 600.0
+
+_log = logging.getLogger(__name__)
+
+#: How far a run was when it was copied: points, batches, head.
+_Reached = tuple[int, int, int]
+
+
+@dataclass
+class _Known:
+    """A run that is kept. final: it was over when it was copied. used: monotonic seconds."""
+
+    prints: Prints
+    reached: _Reached
+    name: str
+    created: float
+    final: bool
+    used: float
+
+
+class Library:
+    """The data of runs.
+
+    Args:
+        manager: of the runs that are followed. index: of all runs.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, manager: RunManager, index: RunIndex, clock: Callable[[], float] = time.monotonic) -> None:
+        self._manager = manager
+        self._index = index
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+        #: Project -> when it was listed, and its newest runs.
+        self._lists: dict[str, tuple[float, list[str]]] = {}
+        self._failed: dict[str, float] = {}
+        self._quiet = QuietLog(_log)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept."""
+        return sum(known.prints.nbytes for known in self._known.values())
+
+    async def own(self, worker: RunWorker) -> Prints:
+        """Return the data of a followed run as it is now."""
+        return (await self._copied(worker)).prints
+
+    async def others(self, worker: RunWorker, first: str | None = None) -> dict[str, Prints]:
+        """Return the data of the other runs of a project as far as they are known by now; one more is read.
+
+        Args:
+            worker: of the run that is compared. first: a run that is read before all others.
+
+        Raises:
+            RedisError: Redis is away.
+        """
+        run_ids = [one for one in await self._listed(worker.listing.run.project) if one != worker.run_id]
+        if first in run_ids:
+            run_ids.sort(key=lambda one: one != first)
+        followed = self._manager.followed()
+        for run_id in run_ids:
+            if run_id in followed:
+                await self._copied(followed[run_id])
+        await self._read_one([run_id for run_id in run_ids if run_id not in followed])
+        now, found = self._clock(), {}
+        for run_id in run_ids:
+            if (known := self._known.get(run_id)) is not None:
+                known.used = now
+                found[run_id] = known.prints
+        return found
+
+    def name(self, run_id: str) -> str:
+        """Return what people call a run that is kept."""
+        return self._known[run_id].name
+
+    def created(self, run_id: str) -> float:
+        """Return when a run that is kept began, unix seconds."""
+        return self._known[run_id].created
+
+    async def _listed(self, project: str) -> list[str]:
+        now = self._clock()
+        at, run_ids = self._lists.get(project, (float("-inf"), []))
+        if now - at > LIST_S:
+            run_ids = (await self._index.page(MAX_RUNS, None, project)).ids
+            self._lists = {name: kept for name, kept in self._lists.items() if now - kept[0] <= FORGET_S}
+            self._lists[project] = (now, run_ids)
+            self._failed = {run_id: failed for run_id, failed in self._failed.items() if now - failed <= AGAIN_S}
+            self._known = {run_id: known for run_id, known in self._known.items() if now - known.used <= FORGET_S}
+        return run_ids
+
+    async def _copied(self, worker: RunWorker) -> _Known:
+        """Return what is kept of a followed run, copied again where it has news."""
+        state, known = worker.state, self._known.get(worker.run_id)
+        reached = (state.judge.past_points, state.batches.repeats.judged, state.fold.tree.head)
+        if known is None or known.reached != reached:
+            past, batches = state.judge.past, state.batches.ids.all_on(state.fold.tree.path())
+            prints = await in_thread(lambda: prints_of(past, *batches))
+            run = worker.listing.run
+            final = run.status not in LIVE_STATES
+            known = _Known(prints, reached, run.name or run.run_id, run.created, final, self._clock())
+            self._known[worker.run_id] = known
+        return known
+
+    async def _read_one(self, run_ids: Iterable[str]) -> None:
+        """Take up the first of the runs that is not kept as it ended; it is let go again by itself."""
+        left = [one for one in run_ids if one not in self._failed and not ((k := self._known.get(one)) and k.final)]
+        if not left:
+            return
+        if self.nbytes >= MAX_BYTES:
+            text = f"{len(left)} runs of a project are not compared with live ones: no room for more than others"
+            self._quiet.log(logging.WARNING, text)
+            return
+        try:
+            await self._copied(await self._manager.get(left[0]))
+        except StabilityBoardError as error:
+            self._failed[left[0]] = self._clock()
+            self._quiet.log(logging.WARNING, f"run {left[0]} is not compared with live ones for now: {error.message}")
