@@ -11,7 +11,18 @@ __all__ = ["PAGE", "RULES", "constants_of", "page"]
 PAGE = Path(__file__).with_name("constants.md")
 _BACKEND = Path(__file__).parents[1] / "backend" / "stabilitybackend"
 #: Packages whose numbers decide what is reported, suggested or done.
-RULES = ("detectors", "liveness", "gpus", "lineage", "incidents", "detection", "commands", "fleet", "resumes")
+RULES = (
+    "detectors",
+    "liveness",
+    "gpus",
+    "lineage",
+    "incidents",
+    "detection",
+    "commands",
+    "fleet",
+    "resumes",
+    "other_runs",
+)
 _HEAD = """# Constants of rules
 
 Each number that decides what is reported, suggested or done, with its unit, its effect and its reason or source, as

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from dash import html
 
@@ -46,14 +47,17 @@ _SET_HEADS = (
 def data(run: str, api: Any) -> Any:
     """Return the panel."""
     found = api.get("/runs/{run}/batches", run=run)
+    others = [_other_run(run, one) for one in found["other_runs"]]
     if not found["steps"]:
-        return html.P(
+        unsaid = html.P(
             "The job does not say what its steps see. With run.data(step, ids=...) data that is seen twice is found "
             "here: batches and samples that come again, and how many samples are new.",
             className="sub",
         )
+        return html.Div([*others, unsaid])
     notes = [html.P(sentence(note), className="panel-note data-note") for note in found["notes"]]
-    parts: list[Any] = [html.P(_summary(found), className="panel-note", **{"data-data-steps": found["steps"]}), *notes]
+    summary = html.P(_summary(found), className="panel-note", **{"data-data-steps": found["steps"]})
+    parts: list[Any] = [*others, summary, *notes]
     if found["new_samples"]:
         parts.append(_strip(found["new_samples"]))
     if found["datasets"]:
@@ -73,6 +77,25 @@ def _summary(found: Mapping[str, Any]) -> list[Any]:
     known = found["repeated"]
     again = f"The batches of {plural(known, 'step')} had come before" if known else "No batch came twice"
     return [html.B(f"{plural(found['steps'], 'step')} with ids"), f" to step {count(found['last'])} ({made}). {again}."]
+
+
+def _other_run(run: str, one: Mapping[str, Any]) -> html.P:
+    """Return the line about a run that had this one's data, with a link that lays the two over each other."""
+    shift = one["first"] - one["other_step"]
+    asked = urlencode([("run", run), ("run", one["other_run"]), *([("shift", 0), ("shift", shift)] if shift else [])])
+    what = "which its weights have learned" if one["learned"] else "in its order"
+    where = f"from its step {count(one['other_step'])} on" if shift else "at the same steps"
+    how = "their batch ids are equal" if one["by"] == "ids" else f"by the losses alone, r = {one['r']:.2f}"
+    return html.P(
+        [
+            html.B(f"Since step {count(one['first'])} this run has the data of "),
+            html.A(one["other_name"], href=f"/runs/{quote(one['other_run'])}"),
+            f" {where}, {what} ({how}). ",
+            html.A("compare", href=f"/compare?{asked}", className="flag", title="Lay the two over each other"),
+        ],
+        className="panel-note",
+        **{"data-other-run": one["other_run"]},
+    )
 
 
 def _strip(bins: list[Mapping[str, Any]]) -> html.Div:

@@ -149,6 +149,7 @@ export interface BatchSamples {
  *     of: what the ids are made of. parts, samples: of one step, as it is now.
  *     notes: what is missing or can't be compared, a sentence each.
  *     repeats: newest first. new_samples: over the run, empty where no samples were named.
+ *     other_runs: that had the data of this one, newest first; also where no ids are handed over.
  */
 export interface Batches {
   steps: number;
@@ -163,6 +164,7 @@ export interface Batches {
   datasets: DatasetSamples[];
   new_samples: NewSamples[];
   overlap: Overlap | null;
+  other_runs: SharedData[];
 }
 
 /** What a person says that an interruption was. */
@@ -1582,6 +1584,27 @@ export interface SeverityCounts {
   info: number;
   warning: number;
   critical: number;
+}
+
+/**
+ * Data that another run of the project had.
+ *
+ * Attributes:
+ *     first: step since which this run has it. other_step: the step of the other run that had the data of ``first``.
+ *     other_run, other_name: id and name of that run.
+ *     by: ``ids`` of batches, or the ``loss``. r: correlation, 1 for ids.
+ *     learned: the weights have learned from it, as the run says that it goes on from the other one: an alarm.
+ *     incident_id: of the incident that says so.
+ */
+export interface SharedData {
+  first: number;
+  other_run: string;
+  other_name: string;
+  other_step: number;
+  by: "ids" | "loss";
+  r: number;
+  learned: boolean;
+  incident_id: string;
 }
 
 /**

@@ -23,6 +23,7 @@ FOUND: dict[str, Any] = {
                   "never": None, "one_in": 4, "error": 0.0046}],
     "new_samples": [{"first": 0, "last": 599, "new": 1.0}, {"first": 600, "last": 1_199, "new": 0.25}],
     "overlap": None,
+    "other_runs": [],
 }  # fmt: skip
 
 
@@ -59,3 +60,17 @@ def test_without_repeats_or_samples_there_is_one_sentence() -> None:
 
     assert "No batch came twice" in text
     assert "data-repeats" not in text
+
+
+def test_a_run_that_had_the_data_before_is_named_with_a_link_that_lays_both_over_each_other() -> None:
+    other = {"first": 501, "other_run": "base-1", "other_name": "base", "other_step": 1, "by": "loss", "r": 0.93,
+             "learned": False, "incident_id": "i-1"}  # fmt: skip
+    same = other | {"first": 1, "by": "ids", "r": 1.0}
+
+    for text in (shown(other_runs=[other]), shown(other_runs=[other], steps=0)):
+        assert "from its step 1 on, in its order (by the losses alone, r = 0.93)" in text
+        assert "/compare?run=r&amp;run=base-1&amp;shift=0&amp;shift=500" in text or (
+            "/compare?run=r&run=base-1&shift=0&shift=500" in text
+        )
+    assert "at the same steps, in its order (their batch ids are equal)" in shown(other_runs=[same])
+    assert "which its weights have learned" in shown(other_runs=[other | {"learned": True}])

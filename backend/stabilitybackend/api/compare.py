@@ -13,7 +13,7 @@ from stabilitybackend.api.access import Manager, Reader, check_project
 from stabilitybackend.api.answers import JSON, answers
 from stabilitybackend.api.reading import Threads
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.query.compare import MAX_RUNS, Align, ComparedRun, compare, parse_forks
+from stabilitybackend.query.compare import MAX_RUNS, Align, ComparedRun, compare, parse_forks, parse_shifts
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
 from stabilitybackend.runs.worker import RunWorker
@@ -33,26 +33,28 @@ async def compared(
     metric: Annotated[list[str], Query(description="metric names; repeat the parameter")],
     align: Annotated[Align, Query(description="what x = 0 means")] = "step",
     fork: Annotated[list[str] | None, Query(description="by run: a segment's id, or newest")] = None,
+    shift: Annotated[list[int] | None, Query(description="by run: steps that its curve is moved by")] = None,
     start: Annotated[int | None, Query(description="first step, inclusive")] = None,
     stop: Annotated[int | None, Query(description="last step, inclusive")] = None,
     points: Annotated[int | None, Query(description="at most about this many a run and metric")] = None,
     smooth: Annotated[float | None, Query(description="weight of the past, 0 to 0.9999")] = None,
 ) -> Response:
     """The effective curves of several runs, of each metric's lowest rank, each run with its own x = 0."""
-    names = run if fork else list(dict.fromkeys(run))  # one run may be laid over itself, from two of its forks
+    names = run if fork or shift else list(dict.fromkeys(run))  # one run may be laid over itself, from two of its forks
     if len(names) > MAX_RUNS:
         raise BadRequest(f"{len(names)} runs asked for, expected at most {MAX_RUNS}", hint="compare fewer at a time")
     request = SeriesRequest.of(metric, start=start, stop=stop, points=points, rank="primary", smooth=smooth)
     forks = parse_forks(fork or [], names, align)
+    shifts = parse_shifts(shift or [], names, align)
     for name in names:
         await check_project(reader, manager, name)
     workers = await asyncio.gather(*(manager.get(name) for name in names))
-    runs = [_compared(worker, request, at) for worker, at in zip(workers, forks, strict=True)]
+    runs = [_compared(worker, request, *at) for worker, *at in zip(workers, forks, shifts, strict=True)]
     found = await asyncio.gather(*(threads.run(partial(compare, one, runs[0], request, align)) for one in runs))
     return Response(orjson.dumps({"align": align, "runs": found}, option=orjson.OPT_SERIALIZE_NUMPY), media_type=JSON)
 
 
-def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None) -> ComparedRun:
+def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None, shift: int) -> ComparedRun:
     """Return the run as it is now."""
     state = worker.state
     origin = next(
@@ -60,4 +62,5 @@ def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None) -> Co
     )
     view = state.store.view([*request.metrics, *([] if origin is None else [origin])])
     name = worker.run().name or worker.run_id
-    return ComparedRun(worker.run_id, name, view, LineageView.of(state.fold), origin, fork, state.judge.past)
+    lineage = LineageView.of(state.fold)
+    return ComparedRun(worker.run_id, name, view, lineage, origin, fork, state.judge.past, shift)

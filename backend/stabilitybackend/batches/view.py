@@ -8,8 +8,7 @@ import numpy as np
 
 from stabilitybackend.batches.fold import BatchFold
 from stabilitybackend.lineage.tree import PathRange
-from stabilitybackend.schema.batches import Batches, DatasetSamples, NewSamples, Overlap, Repeated
-from stabilitybackend.schema.other_runs import SharedData
+from stabilitybackend.schema.batches import Batches, DatasetSamples, NewSamples, Overlap, Repeated, SharedData
 
 __all__ = ["MAX_BINS", "Stretch", "view_of"]
 

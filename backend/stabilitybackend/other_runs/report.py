@@ -11,9 +11,9 @@ import msgspec
 
 from stabilitybackend.detectors.engine.base import Finding, State
 from stabilitybackend.other_runs.search import Place, Stretch
-from stabilitybackend.schema.evidence import facts
+from stabilitybackend.schema.batches import SharedData
+from stabilitybackend.schema.evidence import BY_OTHER_RUNS, SHARED_DATA, SharedDataFacts, facts
 from stabilitybackend.schema.incidents import Incident
-from stabilitybackend.schema.other_runs import BY_OTHER_RUNS, NOTE_KIND, SharedData, SharedDataFacts
 
 __all__ = ["Origin", "alarm", "note", "origin_of", "over", "shared_data"]
 
@@ -40,29 +40,28 @@ def origin_of(config: Mapping[str, Any]) -> Origin | None:
     return None if found is None else Origin(found["run"], int(found["step"]))
 
 
-def note(place: Place, stretch: Stretch, name: str, now_step: int, more_runs: int) -> Finding:
+def note(place: Place, stretch: Stretch, name: str, now_step: int) -> Finding:
     """Return what is said once of a run that has the data of another one; it wakes nobody.
 
     Args:
-        name: of the other run. now_step: newest step. more_runs: further ones with the same data.
+        name: of the other run. now_step: newest step.
     """
     offset = stretch.first - stretch.other
-    known = _facts(place, stretch, name, more_runs, None)
+    known = _facts(place, stretch, name, None)
     text = f"Since step {stretch.first:,} this run reads what run {name} read"
     if offset:
         text += f" since its step {stretch.other:,}, in its order. If its weights come from that run, they have learned"
         text += " this data already: say so with config fork_from, and it is an alarm."
     else:
         text += " at the same steps, in its order: their curves can be compared point by point."
-    more = "" if not more_runs else f" {more_runs:,} more {'run' if more_runs == 1 else 'runs'} of the project had it."
     title = f"The data of run {name} since step {stretch.first}"
-    return _finding(NOTE_KIND, f"{BY_OTHER_RUNS}:note", "resolved", "info", title, f"{text} {_how(place)}{more}",
+    return _finding(SHARED_DATA, f"{BY_OTHER_RUNS}:note", "resolved", "info", title, f"{text} {_how(place)}",
                     stretch, now_step, known)  # fmt: skip
 
 
 def alarm(place: Place, stretch: Stretch, name: str, now_step: int, origin: Origin) -> Finding:
     """Return what is said of a run that gets the data again that its weights have learned in another run."""
-    known = _facts(place, stretch, name, 0, origin.step)
+    known = _facts(place, stretch, name, origin.step)
     text = f"The run says that it goes on from step {origin.step:,} of run {name}, and since step {stretch.first:,} it"
     text += f" reads what that run read since its step {stretch.other:,}, in its order: the weights have learned this"
     text += f" data. {_how(place)} Is the loader's place part of the checkpoint, and loaded?"
@@ -90,8 +89,7 @@ def shared_data(incidents: Iterable[Incident]) -> list[SharedData]:
             other_step=known.other_step,
             by=known.by,
             r=known.r,
-            learned=one.kind != NOTE_KIND,
-            more_runs=known.more_runs,
+            learned=one.kind != SHARED_DATA,
             incident_id=one.incident_id,
         )
         for one, known in sorted(found, key=lambda pair: -pair[0].opened)
@@ -102,10 +100,10 @@ def _how(place: Place) -> str:
     return "Their batch ids are equal." if place.by == "ids" else f"Found by the losses alone (r = {place.r:.2f})."
 
 
-def _facts(place: Place, stretch: Stretch, name: str, more_runs: int, from_step: int | None) -> SharedDataFacts:
+def _facts(place: Place, stretch: Stretch, name: str, from_step: int | None) -> SharedDataFacts:
     return SharedDataFacts(
         place.run, name, stretch.other, place.by, round(place.r, 3), place.shift, stretch.first - stretch.other,
-        more_runs, from_step,
+        from_step,
     )  # fmt: skip
 
 

@@ -127,7 +127,8 @@ def stretch_of(own: Prints, other: Prints, place: Place) -> Stretch:
     products = _sigmas(own.data[begin:end]) * _sigmas(other.data[begin + ahead : end + ahead])
     agreed = np.cumsum((products - 0.5 * products[-WORD_POINTS:].mean())[::-1])
     first = end - 1 - int(np.argmax(agreed))
-    first = begin if first - begin < PAST_BLOCK else first  # of the first points of a run nothing is known
+    # The first points of a run, when the model knew nothing, are hardly recognised: it began with one of the runs.
+    first = begin if first - begin < WORD_POINTS else first
     return Stretch(own.step_at(first), other.step_at(first + ahead), end - first)
 
 

@@ -17,7 +17,7 @@ from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.query import Series, select
 from stabilitybackend.query.request import SeriesRequest
 
-__all__ = ["MAX_RUNS", "Align", "ComparedRun", "compare", "parse_forks"]
+__all__ = ["MAX_RUNS", "Align", "ComparedRun", "compare", "parse_forks", "parse_shifts"]
 
 #: Runs in one comparison: more lines than that nobody tells apart.
 MAX_RUNS = 20
@@ -25,6 +25,8 @@ MAX_RUNS = 20
 Align = Literal["step", "fork", "time"]
 #: What the parameter ``fork`` may say beside a segment's id.
 _NEWEST = "newest"
+#: Steps that a curve may be moved by: browsers have no larger whole numbers.
+MAX_SHIFT = 2**53
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +39,7 @@ class ComparedRun:
             when the run began.
         fork: the segment whose fork step is x = 0; None for the newest of the effective timeline.
         past: what is new in each of its losses.
+        shift: steps that its curve is moved by; for align=step.
     """
 
     run_id: str
@@ -46,6 +49,7 @@ class ComparedRun:
     origin: str | None
     fork: int | None = None
     past: LongPast = field(default_factory=LongPast)
+    shift: int = 0
 
 
 def parse_forks(forks: Sequence[str], runs: Sequence[str], align: Align) -> list[int | None]:
@@ -72,6 +76,26 @@ def parse_forks(forks: Sequence[str], runs: Sequence[str], align: Align) -> list
     return [None if fork == _NEWEST else int(fork) for fork in forks]
 
 
+def parse_shifts(shifts: Sequence[int], runs: Sequence[str], align: Align) -> list[int]:
+    """Return the steps to move the curve of each run by, from the repeated parameter ``shift``.
+
+    Raises:
+        BadRequest: there are not as many as runs, one is too large, or the curves are aligned by something else.
+    """
+    if not shifts:
+        return [0] * len(runs)
+    if align != "step":
+        raise BadRequest(f"shift is given and align is {align}, expected align=step", hint="leave shift out")
+    if len(shifts) != len(runs):
+        raise BadRequest(
+            f"shift is given {len(shifts)} times for {len(runs)} runs, expected once a run, in the same order",
+            hint="say shift=0 for those that stay where they are",
+        )
+    if large := next((shift for shift in shifts if abs(shift) > MAX_SHIFT), None):
+        raise BadRequest(f"shift is {large}, expected -2**53 to 2**53")
+    return list(shifts)
+
+
 def compare(run: ComparedRun, first: ComparedRun, request: SeriesRequest, align: Align) -> dict[str, Any]:
     """Return what docs/api.md calls a compared run, for ``orjson`` with OPT_SERIALIZE_NUMPY. Call it in any thread.
 
@@ -83,8 +107,9 @@ def compare(run: ComparedRun, first: ComparedRun, request: SeriesRequest, align:
         BadRequest: the run has no rollback to align by, or no such segment.
     """
     fork_step = _fork_step(run) if align == "fork" else None
-    answer = select(run.store, run.lineage, replace(request, x="time" if align == "time" else "step"))
-    offset = _began(run) if align == "time" else fork_step or 0
+    own = _moved_window(request, run.shift)
+    answer = select(run.store, run.lineage, replace(own, x="time" if align == "time" else "step"))
+    offset = _began(run) if align == "time" else (fork_step or 0) - run.shift
     moved = [replace(each, xs=_moved(each, offset)).as_dict() for each in answer.series]
     return {
         "run_id": run.run_id,
@@ -109,6 +134,12 @@ def _same_data(run: ComparedRun, first: ComparedRun) -> list[dict[str, Any]]:
         }
         for each in same_order(run.past, first.past)
     ]
+
+
+def _moved_window(request: SeriesRequest, shift: int) -> SeriesRequest:
+    """Return the request with the run's own steps: what is asked for is a window of the moved ones."""
+    start, stop = (None if at is None else max(0, at - shift) for at in (request.start, request.stop))
+    return replace(request, start=start, stop=stop)
 
 
 def _moved(series: Series, offset: float) -> NDArray[np.float64] | NDArray[np.int64]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from stabilitybackend.schema.evidence import BY_OTHER_RUNS
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
-from stabilitybackend.schema.other_runs import BY_OTHER_RUNS
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState

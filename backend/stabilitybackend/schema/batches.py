@@ -10,11 +10,10 @@ from typing import Literal
 import msgspec
 
 from stabilitybackend.schema.numbers import Number
-from stabilitybackend.schema.other_runs import SharedData
 
 __all__ = [
     "BatchAnswer", "BatchAnswers", "BatchSample", "BatchSamples", "Batches", "DatasetSamples", "KeptBatch",
-    "NewSamples", "Overlap", "RepeatWhat", "Repeated",
+    "NewSamples", "Overlap", "RepeatWhat", "Repeated", "SharedBy", "SharedData",
 ]  # fmt: skip
 
 #: ``again``: known batches; ``samples``: known samples in other batches; ``same``: one batch at every step;
@@ -87,6 +86,31 @@ class Overlap(msgspec.Struct, frozen=True):
     in_first: int
     in_second: int
     in_both: int
+
+
+#: What shows that two runs had the same data: ``ids`` of batches, or the ``loss``.
+SharedBy = Literal["ids", "loss"]
+
+
+class SharedData(msgspec.Struct, frozen=True):
+    """Data that another run of the project had.
+
+    Attributes:
+        first: step since which this run has it. other_step: the step of the other run that had the data of ``first``.
+        other_run, other_name: id and name of that run.
+        by: ``ids`` of batches, or the ``loss``. r: correlation, 1 for ids.
+        learned: the weights have learned from it, as the run says that it goes on from the other one: an alarm.
+        incident_id: of the incident that says so.
+    """
+
+    first: int
+    other_run: str
+    other_name: str
+    other_step: int
+    by: SharedBy
+    r: float
+    learned: bool
+    incident_id: str
 
 
 class Batches(msgspec.Struct, frozen=True):

@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from stabilitybackend.schema.batches import SharedBy
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = [
     "CurveFacts", "Death", "DeathFacts", "DeathGpu", "FaultyGpu", "GpuFaultFacts", "HangFacts", "Hung", "JudgedFacts",
-    "LostAgentsFacts", "Nearby", "Raised", "StragglerFacts", "facts",
+    "LostAgentsFacts", "Nearby", "Raised", "SharedDataFacts", "StragglerFacts", "facts",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -92,6 +93,31 @@ class CurveFacts(msgspec.Struct, frozen=True):
     level_after: float | None = None
     onset_band: list[int] = []
     regained: bool = False
+
+
+#: Who reports data that another run of the project had, and the kind of what wakes nobody.
+BY_OTHER_RUNS, SHARED_DATA = "other_runs", "shared_data"
+
+
+class SharedDataFacts(msgspec.Struct, frozen=True):
+    """What is known of it.
+
+    Attributes:
+        other_run, other_name: the run that had the data. other_step: its step with the data of the onset.
+        by: ``ids`` of batches, or the ``loss``. r: correlation, 1.0 for ids.
+        shift: how much further the other run was: steps for ``ids``, else points.
+        offset_steps: how much further this run was, steps.
+        from_step: the step of the other run whose weights this one says that it began with; None where it says nothing.
+    """
+
+    other_run: str = ""
+    other_name: str = ""
+    other_step: int = 0
+    by: SharedBy = "loss"
+    r: float = 0.0
+    shift: int = 0
+    offset_steps: int = 0
+    from_step: int | None = None
 
 
 # --- of processes --------------------------------------------------------------------------------------------------

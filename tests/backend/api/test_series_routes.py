@@ -68,5 +68,8 @@ async def test_runs_are_compared_by_their_forks_and_who_is_missing_is_named(serv
     twice = server.get("/compare", run=["run-a", "run-a"], metric="loss", align="fork", fork=["1", "newest"])
     assert [(r["run_id"], r["fork_step"]) for r in twice["runs"]] == [("run-a", 5)] * 2
     assert [r["same_data"] for r in found["runs"]] == [[], []]
+    moved = server.get("/compare", run=["run-a", "run-b"], metric="loss", shift=["0", "100"], start=103, stop=104)
+    assert [[one["xs"] for one in r["series"]] for r in moved["runs"]] == [[], [[103, 104]]]
+    assert _refused(server, "/compare", run=["run-a"], metric="loss", shift=["1", "2"])[0] == 422
     assert _refused(server, "/compare", run=["run-a", "run-c"], metric="loss") == (404, "there is no run 'run-c'")
     assert _refused(server, "/compare", run=["run-a"], metric="loss", align="forks")[0] == 422

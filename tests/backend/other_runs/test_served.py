@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -39,63 +39,141 @@ class Trained:
 
     def __init__(self, server: RunningServer, run_id: str, first: int, values: Sequence[float]) -> None:
         self.server, self.run_id, self.first, self.values = server, run_id, first, values
-        self.job = Job()
-        self.agent = RawAgent(server.agent_url)
+        self.job, self.agent, self.done = Job(), RawAgent(server.agent_url), 0
 
     async def begin(self, project: str = "p", config: Mapping[str, Any] | None = None) -> None:
         await self.agent.__aenter__()
-        source = self.job.info
         hello = Hello(
-            self.run_id, "a1", "n0", "0.1.0", project=project, name=f"name of {self.run_id}", sources=[source],
-            config=dict(config or {}),
+            self.run_id, "a1", "n0", "0.1.0", project=project, name=f"name of {self.run_id}",
+            sources=[self.job.info], config=dict(config or {}),
         )  # fmt: skip
         await self.agent.ask(hello)
 
-    async def log(self, until: int, ids: Sequence[int] = ()) -> None:
-        """Log up to ``until`` values, 16 a frame, so that the run is looked at as it grows."""
-        done = getattr(self, "done", 0)
-        for at in range(done, until, 16):
-            part = self.values[at : min(at + 16, until)]
-            steps = range(self.first + at, self.first + at + len(part))
-            for step, batch in zip(steps, ids[at:], strict=False):
-                await self.agent.store(self.job.event("batch", step, fingerprint=f"{batch:016x}", of="ids"))
-            await self.agent.store(self.job.rows(steps, {"loss": part}))
-            await self._judged(steps[-1])
-        self.done = until
-
-    async def _judged(self, step: int) -> None:
+    async def log(self, count: int, ids: Sequence[int] = ()) -> None:
+        """Log the next ``count`` values, and the ids of all batches where they are given, and have them judged."""
+        part = self.values[self.done : self.done + count]
+        steps = range(self.first + self.done, self.first + self.done + len(part))
+        for step, batch in zip(steps, ids[self.done :], strict=False):
+            await self.agent.store(self.job.event("batch", step, fingerprint=f"{batch:016x}", of="ids"))
+        await self.agent.store(self.job.rows(steps, {"loss": part}))
+        self.done += count
         await asyncio.to_thread(
-            self.server.wait_for, f"/runs/{self.run_id}", lambda run: run["last_step"] == step, f"step {step}"
+            self.server.wait_for, f"/runs/{self.run_id}", lambda run: run["last_step"] == steps[-1], "its last step"
         )
-        await asyncio.sleep(0)
+
+    async def until(self, holds: Callable[[], object], ids: Sequence[int] = ()) -> None:
+        """Go on, 16 values at a time, until something holds."""
+        async with asyncio.timeout(20):
+            while not holds():
+                await self.log(16, ids)
+
+    async def found(self, ids: Sequence[int] = ()) -> dict[str, Any]:
+        """Go on until it is told of another run; return what it is told."""
+        await self.until(self.told, ids)
+        [found] = self.told()
+        return found
+
+    def told(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.server.get(f"/runs/{self.run_id}/batches")["other_runs"]
+        return found
+
+    def incident(self) -> dict[str, Any]:
+        """Return the one incident that it has."""
+        [incident] = self.server.get(f"/runs/{self.run_id}/incidents")["incidents"]
+        found: dict[str, Any] = incident
+        return found
 
     async def end(self) -> None:
         await self.agent.__aexit__()
 
-    async def found(self, count: int = 1) -> list[dict[str, Any]]:
-        answer = await asyncio.to_thread(
-            self.server.wait_for,
-            f"/runs/{self.run_id}/batches",
-            lambda batches: len(batches["other_runs"]) >= count,
-            f"{count} other runs",
-        )
-        found: list[dict[str, Any]] = answer["other_runs"]
-        return found
+
+async def trained(server: RunningServer, run_id: str, values: Sequence[float], ids: Sequence[int] = ()) -> None:
+    """Let a run log from step 1 on, and go."""
+    run = Trained(server, run_id, 1, values)
+    await run.begin()
+    await run.log(len(values), ids)
+    await run.end()
 
 
 async def test_a_run_that_was_started_again_under_another_id_is_told_which_run_had_its_data(
     server: RunningServer,
 ) -> None:
-    hard = batches(400, 1)
-    first, again = Trained(server, "first", 1, losses(hard, 2)), Trained(server, "again", 401, losses(hard, 3, 2.0))
-    await first.begin()
-    await first.log(400)
-    await first.end()
+    hard = batches(1_200, 1)
+    await trained(server, "first", losses(hard, 2))
+    again = Trained(server, "again", 1_201, losses(hard, 3, 2.0))
     await again.begin()
-    await again.log(160)
-    [found] = await again.found()
+    found = await again.found()
     assert (found["other_run"], found["other_name"], found["by"]) == ("first", "name of first", "loss")
-    assert (found["first"] - found["other_step"], found["learned"]) == (400, False)
-    [incident] = server.get("/runs/again/incidents")["incidents"]
+    assert (found["first"], found["other_step"], found["learned"]) == (1_201, 1, False)
+    incident = again.incident()
     assert (incident["kind"], incident["severity"], incident["alarm"]) == ("shared_data", "info", False)
     await again.end()
+
+
+async def test_a_run_of_a_sweep_is_told_of_one_of_the_others_once(server: RunningServer) -> None:
+    hard = batches(1_200, 1)
+    await trained(server, "one", losses(hard, 2))
+    await trained(server, "two", losses(hard, 3))
+    third = Trained(server, "three", 1, losses(hard, 4, 2.0))
+    await third.begin()
+    found = await third.found()
+    assert (found["first"], found["other_step"]) == (1, 1)
+    assert "compared point by point" in third.incident()["text"]
+    await third.log(64)
+    assert third.incident()["version"] == 1
+    await third.end()
+
+
+async def test_data_that_the_weights_have_learned_in_the_run_they_come_from_is_an_alarm_until_new_data_comes(
+    server: RunningServer,
+) -> None:
+    hard = batches(600, 1)
+    await trained(server, "base", losses(hard, 2))
+    run = Trained(server, "more", 1, losses([*hard[64:], *batches(1_200, 7)], 3, 2.0))
+    await run.begin(config={"fork_from": "base?_step=600"})
+    found = await run.found()
+    assert (found["other_run"], found["learned"], found["first"] - found["other_step"]) == ("base", True, -64)
+    incident = run.incident()
+    assert (incident["kind"], incident["severity"], incident["state"]) == ("repeat_data", "warning", "open")
+    await run.until(lambda: run.incident()["state"] == "recovered")
+    assert run.done >= 536
+    await run.end()
+
+
+async def test_a_run_that_goes_on_with_the_data_behind_its_fork_is_no_alarm(server: RunningServer) -> None:
+    hard = batches(1_200, 1)
+    await trained(server, "base", losses(hard, 2))
+    run = Trained(server, "right", 201, losses(hard[200:], 3, 2.0))
+    await run.begin(config={"fork_from": "base?_step=200"})
+    found = await run.found()
+    assert (found["other_run"], found["learned"], found["first"], found["other_step"]) == ("base", False, 201, 201)
+    await run.end()
+
+
+async def test_equal_batch_ids_name_the_other_run_where_the_losses_show_nothing(server: RunningServer) -> None:
+    rng = random.Random(1)
+    ids = [rng.getrandbits(64) for _ in range(256)]
+    await trained(server, "first", [3.0] * 256, ids)
+    again = Trained(server, "again", 501, [2.0] * 224)
+    await again.begin()
+    found = await again.found(ids[32:])
+    assert (found["by"], found["other_run"], found["first"] - found["other_step"]) == ("ids", "first", 468)
+    await again.end()
+
+
+async def test_runs_with_other_data_or_of_another_project_are_told_nothing(server: RunningServer) -> None:
+    hard = batches(1_200, 1)
+    await trained(server, "one", losses(hard, 2))
+    other, same, told = (
+        Trained(server, name, 1, losses(data, seed))
+        for seed, (name, data) in enumerate([("other", batches(192, 6)), ("same", hard[:192]), ("told", hard)])
+    )
+    await other.begin()
+    await same.begin(project="elsewhere")
+    await told.begin()
+    await other.log(192)
+    await same.log(192)
+    await told.found()  # those that waited longer were compared before it
+    assert (other.told(), same.told()) == ([], [])
+    for run in (other, same, told):
+        await run.end()

@@ -12,7 +12,7 @@ import { colorTheme } from "../core/theme.js";
 import { drawBanner, drawPill } from "../run/header.js";
 import { drawChart } from "./compare_chart.js";
 import { drawCompared } from "./compare_table.js";
-import { sameDataWords } from "./same_data.js";
+import { sameDataWords, shiftWords, shiftsOf } from "./same_data.js";
 
 /** Runs on the page; beyond that nobody tells lines apart. */
 const RUNS = 8;
@@ -29,6 +29,7 @@ export class ComparePage {
     this.config = config;
     const query = new URLSearchParams(location.search);
     this.ids = [...new Set(query.getAll("run"))].slice(0, RUNS);
+    this.shifts = shiftsOf(query);
     const smooth = Number(query.get("smooth"));
     this.settings = {
       metric: query.get("metric") || "",
@@ -110,6 +111,7 @@ export class ComparePage {
       run: this.ids,
       metric,
       align: align === "step" ? null : align,
+      shift: this.moved().some(Boolean) ? this.ids.map((id) => this.shifts.get(id) || 0) : null,
       smooth: smooth || null,
       scale: log ? "log" : null,
     });
@@ -160,6 +162,7 @@ export class ComparePage {
       query.set("metric", settings.metric);
       query.set("align", settings.align);
       query.set("points", String(POINTS));
+      if (this.moved().some(Boolean)) for (const shift of this.moved()) query.append("shift", String(shift));
       if (settings.smooth) query.set("smooth", String(settings.smooth));
       if (this.range) this.window(query);
       try {
@@ -184,6 +187,11 @@ export class ComparePage {
   asked() {
     const forked = (id) => (this.all.find((run) => run.run_id === id) || {}).rollbacks > 0;
     return this.settings.align === "fork" ? this.ids.filter(forked) : this.ids;
+  }
+
+  /** By how many steps each run that is asked for is moved; none where they are not aligned by step. */
+  moved() {
+    return this.settings.align === "step" ? this.ids.map((id) => this.shifts.get(id) || 0) : [];
   }
 
   later() {
@@ -327,6 +335,7 @@ export class ComparePage {
     const words = [
       `x: ${ALIGNS[this.settings.align]}`,
       missing.length ? `without a fork and so left out: ${missing.map((id) => this.nameOf(id)).join(", ")}` : "",
+      ...this.moved().map((shift, at) => shiftWords(this.nameOf(this.ids[at]), shift)),
       ...new Set(this.runs.flatMap((run) => run.problems || [])),
       ...this.runs.flatMap((run) => sameDataWords(run, (id) => this.nameOf(id))),
     ];

@@ -1,4 +1,4 @@
-// What is said of runs that saw the same data in the same order.
+// What is said of runs that saw the same data in the same order, and by how much they are moved to lie over each other.
 
 import { formatCount } from "../core/format.js";
 
@@ -22,4 +22,26 @@ export function sameDataWords(run, nameOf) {
   });
   const more = longest.length - words.length;
   return more > 0 ? [...words, `and ${formatCount(more)} more`] : words;
+}
+
+/**
+ * By how many steps each run of an address is moved: its `shift` belongs to the `run` at the same place.
+ *
+ * @param {URLSearchParams} query
+ * @returns {Map<string, number>}
+ */
+export function shiftsOf(query) {
+  const shifts = query.getAll("shift").map(Number);
+  return new Map(query.getAll("run").map((id, at) => [id, Number.isSafeInteger(shifts[at]) ? shifts[at] : 0]));
+}
+
+/**
+ * What is said of a run whose steps are moved, "" of one that stays where it is.
+ *
+ * @param {string} name
+ * @param {number} shift
+ */
+export function shiftWords(name, shift) {
+  const steps = `${formatCount(Math.abs(shift))} ${Math.abs(shift) === 1 ? "step" : "steps"}`;
+  return shift ? `${name} is moved ${steps} to the ${shift > 0 ? "right" : "left"}` : "";
 }
