@@ -16,7 +16,7 @@ from stabilitybackend.other_runs.prints import Prints, prints_of
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.process.tasks import in_thread
 from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.runs.manager import LIVE_STATES, RunManager
+from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 
 __all__ = ["Library"]
@@ -39,7 +39,7 @@ _Reached = tuple[int, int, int]
 
 @dataclass
 class _Known:
-    """A run that is kept. final: it was over when it was copied. used: monotonic seconds."""
+    """A run that is kept. final: nobody followed it when it was copied. used: monotonic seconds."""
 
     prints: Prints
     reached: _Reached
@@ -127,8 +127,7 @@ class Library:
             past, batches = state.judge.past, state.batches.ids.all_on(state.fold.tree.path())
             prints = await in_thread(lambda: prints_of(past, *batches))
             run = worker.listing.run
-            final = run.status not in LIVE_STATES
-            known = _Known(prints, reached, run.name or run.run_id, run.created, final, self._clock())
+            known = _Known(prints, reached, run.name or run.run_id, run.created, False, self._clock())
             self._known[worker.run_id] = known
         return known
 
@@ -142,7 +141,8 @@ class Library:
             self._quiet.log(logging.WARNING, text)
             return
         try:
-            await self._copied(await self._manager.get(left[0]))
+            known = await self._copied(await self._manager.glance(left[0]))
+            known.final = True
         except StabilityBoardError as error:
             self._failed[left[0]] = self._clock()
             self._quiet.log(logging.WARNING, f"run {left[0]} is not compared with live ones for now: {error.message}")

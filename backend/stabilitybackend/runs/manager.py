@@ -223,6 +223,12 @@ class RunManager:
         await worker.ready()
         return worker
 
+    async def glance(self, run_id: str) -> RunWorker:
+        """Return the worker of a run as ``get``; it is let go at once again where nobody else asks for it."""
+        worker = await self.get(run_id)
+        worker.used = 0.0
+        return worker
+
     async def project(self, run_id: str) -> str:
         """Return the project of a run, "" where it has none, without reading the run.
 

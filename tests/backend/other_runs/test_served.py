@@ -78,10 +78,10 @@ class Trained:
         return found
 
     def incident(self) -> dict[str, Any]:
-        """Return the one incident that it has."""
-        [incident] = self.server.get(f"/runs/{self.run_id}/incidents")["incidents"]
-        found: dict[str, Any] = incident
-        return found
+        """Return the one incident that says so."""
+        every = self.server.get(f"/runs/{self.run_id}/incidents")["incidents"]
+        [found] = [one for one in every if one["evidence"]["detector"] == "other_runs"]
+        return dict(found)
 
     async def end(self) -> None:
         await self.agent.__aexit__()
