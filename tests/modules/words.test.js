@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { sameDataWords, shiftWords, shiftsOf } from "../../frontend/stabilityfrontend/assets/compare/same_data.js";
+import { sameDataWords, shiftsOf, shiftWords } from "../../frontend/stabilityfrontend/assets/compare/same_data.js";
 import { formatValue } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
 import { rangeBehind, readSkip } from "../../frontend/stabilityfrontend/assets/dialogs/skip_field.js";
@@ -78,7 +78,14 @@ test("of runs that saw the same data the longest stretches are named, and how ma
 
 test("a run whose address moves it is moved, and the page says so", () => {
   const shifts = shiftsOf(new URLSearchParams("run=a&run=b&run=c&shift=0&shift=-1500&shift=x"));
-  assert.deepEqual([...shifts], [["a", 0], ["b", -1500], ["c", 0]]);
+  assert.deepEqual(
+    [...shifts],
+    [
+      ["a", 0],
+      ["b", -1500],
+      ["c", 0],
+    ],
+  );
   assert.deepEqual(
     [shiftWords("b", -1500), shiftWords("b", 1), shiftWords("a", 0)],
     ["b is moved 1,500 steps to the left", "b is moved 1 step to the right", ""],

@@ -12,7 +12,7 @@ import { colorTheme } from "../core/theme.js";
 import { drawBanner, drawPill } from "../run/header.js";
 import { drawChart } from "./compare_chart.js";
 import { drawCompared } from "./compare_table.js";
-import { sameDataWords, shiftWords, shiftsOf } from "./same_data.js";
+import { sameDataWords, shiftsOf, shiftWords } from "./same_data.js";
 
 /** Runs on the page; beyond that nobody tells lines apart. */
 const RUNS = 8;
