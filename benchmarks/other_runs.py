@@ -1,4 +1,4 @@
-"""Runs of a project that had each other's data: after how many points a live one is told, and how often wrongly.
+"""Runs of a project that had each other's data: after how many points that is found, and how often wrongly.
 
     python benchmarks/other_runs.py [--seeds 2] [--first-seed 1] [--runs 200] [--points 100000] [--logs FOLDER]
 
@@ -40,7 +40,7 @@ from stabilitybackend.other_runs.service import CONFIRM_TIMES
 #: Steps of a base run, at which its checkpoint is made, and of a run that is followed.
 LAST, SAVED, FOLLOWED = 1_000, 500, 400
 TASKS = ("text", "fixed", "images", "numbers")
-#: The aim: points until a run is told.
+#: The aim: points until it is found.
 AIM_POINTS = 120
 
 
@@ -170,14 +170,14 @@ def confirmed(own: Prints, others: Mapping[str, Prints], every: int = PAST_BLOCK
 
 
 def _follow(runs: Sequence[Followed], library: Mapping[str, Prints]) -> int:
-    """Print when each kind of run was told, and return how many were told nothing, or wrong."""
-    told: dict[tuple[str, str], list[int | None]] = defaultdict(list)
+    """Print when each kind of run was recognised, and return how many were not, or wrongly."""
+    found: dict[tuple[str, str], list[int | None]] = defaultdict(list)
     wrong = 0
     for run in runs:
         own = past_of(run.losses)
         points, place = next(confirmed(own, library), (None, None))
         right = place is not None and run.ahead is not None and (place.run, place.shift) == (run.base, run.ahead)
-        told[run.kind, run.task].append(points)
+        found[run.kind, run.task].append(points)
         if place is None or points is None:
             wrong += run.ahead is not None
             continue
@@ -186,19 +186,19 @@ def _follow(runs: Sequence[Followed], library: Mapping[str, Prints]) -> int:
             print(f"  {run.kind}, {run.task} of {run.base}: {'right' if right else 'WRONG'}, {place}, {since}")
         wrong += not right
     total = sum(len(other.data) for other in library.values())
-    print(f"\n{len(library)} runs of {total:,} points together; points until told, by task, - is never in {FOLLOWED}")
+    print(f"\n{len(library)} runs of {total:,} points together; points until found by task, - is never in {FOLLOWED}")
     print(f"{'kind':42}" + "".join(f"{task:>22}" for task in TASKS))
-    for kind in dict.fromkeys(kind for kind, _ in told):
-        print(f"{kind:42}" + "".join(f"{_told(told[kind, task]):>22}" for task in TASKS))
-    other = [points for (kind, _), several in told.items() if "other order" in kind for points in several]
-    every = [points for (kind, _), several in told.items() if "other order" not in kind for points in several]
+    for kind in dict.fromkeys(kind for kind, _ in found):
+        print(f"{kind:42}" + "".join(f"{_points(found[kind, task]):>22}" for task in TASKS))
+    other = [points for (kind, _), several in found.items() if "other order" in kind for points in several]
+    every = [points for (kind, _), several in found.items() if "other order" not in kind for points in several]
     in_time = sum(points is not None and points <= AIM_POINTS for points in every)
-    print(f"told within {AIM_POINTS} points: {in_time} of {len(every)}; never: {every.count(None)}")
-    print(f"runs with other data that were told something: {len(other) - other.count(None)} of {len(other)}")
+    print(f"found within {AIM_POINTS} points: {in_time} of {len(every)}; never: {every.count(None)}")
+    print(f"runs with other data of which something was found: {len(other) - other.count(None)} of {len(other)}")
     return wrong
 
 
-def _told(points: Sequence[int | None]) -> str:
+def _points(points: Sequence[int | None]) -> str:
     return " ".join("-" if each is None else str(each) for each in points)
 
 
@@ -229,7 +229,7 @@ def _logs(folder: Path) -> int:
             first.setdefault((place.run, place.shift), (points, place.r))
         comparisons += max(0, len(own.data) - LEAST_POINTS) // PAST_BLOCK + 1
         for (other, shift), (points, r) in first.items():
-            print(f"{name} has the data of {other}, {shift:+} points, told at {points} (r = {r:.2f})")
+            print(f"{name} has the data of {other}, {shift:+} points, found at {points} (r = {r:.2f})")
     total = sum(len(prints.data) for prints in library.values())
     print(f"{len(library)} logs, {total:,} points, {comparisons:,} comparisons")
     return 0

@@ -130,15 +130,15 @@ class OtherRuns:
         compared.points, compared.batches = state.judge.past_points, state.batches.repeats.judged
         compared.at = self._clock()
         origin = report.origin_of(worker.listing.run.config)
-        told = [one for one in state.incidents.all() if one.detector == BY_OTHER_RUNS and not one.dead]
-        noted = any(one.kind == SHARED_DATA for one in told)
+        reported = [one for one in state.incidents.all() if one.detector == BY_OTHER_RUNS and not one.dead]
+        noted = any(one.kind == SHARED_DATA for one in reported)
         if noted and origin is None:
             return
         others = await self._library.others(worker, None if origin is None else origin.run)
         if noted:  # what is left to find is an alarm
             others = {name: prints for name, prints in others.items() if origin and name == origin.run}
         own = await self._library.own(worker)
-        alarm = next((one for one in told if one.kind != SHARED_DATA and one.state == "open"), None)
+        alarm = next((one for one in reported if one.kind != SHARED_DATA and one.state == "open"), None)
         if alarm is not None:
             await self._follow_alarm(worker, alarm, own, others)
             return

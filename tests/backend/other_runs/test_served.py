@@ -68,12 +68,12 @@ class Trained:
                 await self.log(16, ids)
 
     async def found(self, ids: Sequence[int] = ()) -> dict[str, Any]:
-        """Go on until it is told of another run; return what it is told."""
-        await self.until(self.told, ids)
-        [found] = self.told()
+        """Go on until another run is named; return what is said of it."""
+        await self.until(self.named, ids)
+        [found] = self.named()
         return found
 
-    def told(self) -> list[dict[str, Any]]:
+    def named(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.server.get(f"/runs/{self.run_id}/batches")["other_runs"]
         return found
 
@@ -95,7 +95,7 @@ async def trained(server: RunningServer, run_id: str, values: Sequence[float], i
     await run.end()
 
 
-async def test_a_run_that_was_started_again_under_another_id_is_told_which_run_had_its_data(
+async def test_a_run_that_was_started_again_under_another_id_names_the_run_that_had_its_data(
     server: RunningServer,
 ) -> None:
     hard = batches(1_200, 1)
@@ -110,7 +110,7 @@ async def test_a_run_that_was_started_again_under_another_id_is_told_which_run_h
     await again.end()
 
 
-async def test_a_run_of_a_sweep_is_told_of_one_of_the_others_once(server: RunningServer) -> None:
+async def test_a_run_of_a_sweep_names_one_of_the_others_once(server: RunningServer) -> None:
     hard = batches(1_200, 1)
     await trained(server, "one", losses(hard, 2))
     await trained(server, "two", losses(hard, 3))
@@ -161,19 +161,19 @@ async def test_equal_batch_ids_name_the_other_run_where_the_losses_show_nothing(
     await again.end()
 
 
-async def test_runs_with_other_data_or_of_another_project_are_told_nothing(server: RunningServer) -> None:
+async def test_runs_with_other_data_or_of_another_project_name_none(server: RunningServer) -> None:
     hard = batches(1_200, 1)
     await trained(server, "one", losses(hard, 2))
-    other, same, told = (
+    other, same, third = (
         Trained(server, name, 1, losses(data, seed))
-        for seed, (name, data) in enumerate([("other", batches(192, 6)), ("same", hard[:192]), ("told", hard)])
+        for seed, (name, data) in enumerate([("other", batches(192, 6)), ("same", hard[:192]), ("third", hard)])
     )
     await other.begin()
     await same.begin(project="elsewhere")
-    await told.begin()
+    await third.begin()
     await other.log(192)
     await same.log(192)
-    await told.found()  # those that waited longer were compared before it
-    assert (other.told(), same.told()) == ([], [])
-    for run in (other, same, told):
+    await third.found()  # those that waited longer were compared before it
+    assert (other.named(), same.named()) == ([], [])
+    for run in (other, same, third):
         await run.end()
