@@ -16,9 +16,9 @@ from .stats.robust import MEDIAN_ERROR, median
 from .stats.shares import (
     BLOCK_NOISE,
     BLOCK_POINTS,
-    BLOCK_SIGMAS,
     FORK_CONFIRM,
     FORK_POINTS,
+    FORK_SIGMAS,
     FORK_WINDOW,
     USUAL_BLOCKS,
     ShareTrack,
@@ -244,7 +244,7 @@ class DataMixDriftDetector(Detector):
         if home is not None and is_back:
             changed.append(f"back at the level of before step {home[0]}")
             self._hold_loss = self._hold_loss or self._free_loss()  # it comes back with the mixture
-        elif fork is None and self._reweighted():
+        elif fork is None and self._reweighted(onset):
             changed.append("the other shares changed among themselves, too: all weights are new, as with a new stage")
         # A mixture that did not move as far back as is remembered; one that was at this level for a while is a stage.
         large = abs(after - before) > LARGE_SHIFT * abs(before) and len(track.usual) == USUAL_BLOCKS and not stages
@@ -274,16 +274,17 @@ class DataMixDriftDetector(Detector):
             self._moves.append(move)
         return move <= known
 
-    def _reweighted(self) -> bool:
+    def _reweighted(self, onset: int) -> bool:
         """Return whether more than one source has another weight: whichever is left out, the others' proportions moved.
 
-        A source that runs dry, is stuck, or has a wrong weight leaves the proportions of the others as they were.
+        By all points since the onset. A source that runs dry, is stuck, or has a wrong weight leaves the proportions of
+        the others as they were.
         """
         known = []
         for track in self._tracks.values():
             if (level := track.level()) is not None:
-                away = max(BLOCK_SIGMAS / self._by * track.block_sigma(), self._shift * level[0])
-                known.append((level[0], track.newest(), away))
+                now, sigma = track.since(onset)
+                known.append((level[0], now, max(FORK_SIGMAS / self._by * sigma, self._shift * level[0])))
         if len(known) < 3:  # of two shares each is what the other leaves
             return False
         before, after = (sum(one[at] for one in known) for at in (0, 1))

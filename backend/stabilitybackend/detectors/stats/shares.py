@@ -24,13 +24,14 @@ BLOCK_NOISE: float = MEDIAN_ERROR / BLOCK_POINTS**0.5
 BLOCK_SIGMAS = 5.0
 #: A shift is sudden when this part of it comes within so many points on both sides of its middle.
 SUDDEN_POINTS, SUDDEN_PART = 6, 0.55
-#: Right after a fork points are judged one by one: so many of the last FORK_WINDOW this far away make an event.
+#: Right after a fork points are judged one by one: so many of the last FORK_WINDOW this far away make an event. The
+#: proportions of the other shares have changed from so many sigmas on, too.
 FORK_POINTS = 50
 FORK_SIGMAS = 4.0
 FORK_CONFIRM, FORK_WINDOW = 3, 5
 
 __all__ = [
-    "BLOCK_NOISE", "BLOCK_POINTS", "BLOCK_SIGMAS", "FORK_CONFIRM", "FORK_POINTS", "FORK_WINDOW", "USUAL_BLOCKS",
+    "BLOCK_NOISE", "BLOCK_POINTS", "FORK_CONFIRM", "FORK_POINTS", "FORK_SIGMAS", "FORK_WINDOW", "USUAL_BLOCKS",
     "ShareTrack",
 ]  # fmt: skip
 
@@ -69,10 +70,10 @@ class ShareTrack:
         _, wander = level_of(self.usual)
         return max(BLOCK_NOISE * median(self._noise), wander, 0.25 * SIGMA_FLOOR * abs(self.usual[-1]))
 
-    def newest(self) -> float:
-        """Return the mean of the newest block of points, whole or not."""
-        shares = [share for _, share in (*self._previous, *self.block)][-BLOCK_POINTS:]
-        return sum(shares) / max(1, len(shares))
+    def since(self, step: int) -> tuple[float, float]:
+        """Return the mean of the points from a step on, of the newest two blocks, and its noise."""
+        shares = [share for at, share in (*self._previous, *self.block) if at >= step] or [self.usual[-1]]
+        return sum(shares) / len(shares), self.block_sigma() * (BLOCK_POINTS / len(shares)) ** 0.5
 
     def fork(self) -> None:
         """Watch the next points one by one: a new segment begins."""
