@@ -29,16 +29,16 @@ _REPEAT_HEADS = (
     ("What", "Whole batches by their ids, or samples in other batches", False),
     ("Steps", "The first step with known data, and the newest one", True),
     ("Came before", "The step whose data the first one was, and how many steps back the order is the same", True),
-    ("So much", "Steps, and tokens or samples where they are known; or the share of the samples", True),
+    ("Amount", "Steps, and tokens or samples where they are known; or the share of the samples", True),
     ("Since", "What had happened last", False),
 )
 _SET_HEADS = (
     ("Data set", "As named by run.data(ids={name: ids})", False),
     ("Samples seen", "On the effective path; estimated where not every sample is counted", True),
-    ("Different", "Different ones among them", True),
-    ("Once", "Share of the different ones that was seen once", True),
-    ("Twice", "Share that was seen twice", True),
-    ("More often", "Share that was seen three times or more", True),
+    ("Unique", "Different ones among them", True),
+    ("Seen once", "Share of the unique ones that was seen once", True),
+    ("Twice", "Share of the unique ones that was seen twice", True),
+    ("3 × or more", "Share of the unique ones that was seen three times or more", True),
     ("Counted", "All, or one of so many samples; the shares are known to this (one standard deviation)", True),
 )
 
@@ -68,12 +68,13 @@ def data(run: str, api: Any) -> Any:
         parts.append(
             plain_table(_REPEAT_HEADS, [_repeat(one) for one in found["repeats"]], "data-repeats", "data-seen")
         )
-    return html.Div(parts, id="data-seen")
+    return parts
 
 
 def _summary(found: Mapping[str, Any]) -> list[Any]:
-    made = f"{plural(found['parts'], 'part')} a step, made of {found['of']}"
-    made += f", {plural(found['samples'], 'sample')}" if found["samples"] else ""
+    each = [plural(found["samples"], "sample")] if found["samples"] else []
+    each += [plural(found["parts"], "part")] if found["parts"] != 1 else []
+    made = f"{' in '.join(each) or 'one batch'} a step, told apart by {found['of']}"
     known = found["repeated"]
     again = f"The batches of {plural(known, 'step')} had come before" if known else "No batch came twice"
     return [html.B(f"{plural(found['steps'], 'step')} with ids"), f" to step {count(found['last'])} ({made}). {again}."]
@@ -109,7 +110,7 @@ def _strip(bins: list[Mapping[str, Any]]) -> html.Div:
         )
         for one in bins
     ]
-    ends = [html.Span(count(bins[0]["first"])), html.Span("share of new samples"), html.Span(count(bins[-1]["last"]))]
+    ends = [html.Span(f"step {count(bins[0]['first'])}"), html.Span("share of samples that no earlier step saw (full height: 100 %)"), html.Span(count(bins[-1]["last"]))]
     return html.Div([html.Div(bars, className="new-bars"), html.Div(ends, className="new-ends sub")], id="new-samples")
 
 

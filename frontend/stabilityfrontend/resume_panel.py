@@ -157,7 +157,9 @@ def _difference(one: Mapping[str, Any]) -> Any:
     difference, noise = one["difference"], one["noise"]
     if difference is None:
         return "–"
-    share = _sub(f"{100 * difference / noise:.3g} % of noise") if noise else None
+    share = difference / noise if noise else None
+    if share is not None:
+        share = _sub(f"{100 * share:.3g} % of noise" if share < 10 else f"{count(round(share))} × noise")
     return [number(difference), share]
 
 

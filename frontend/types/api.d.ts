@@ -392,6 +392,19 @@ export interface Determinism {
   text: string;
 }
 
+/**
+ * What the discarded steps of a segment took, in buckets of as many steps.
+ *
+ * Attributes:
+ *     realised: data set -> as of the curve, a value for each bucket.
+ */
+export interface DiscardedShares {
+  segment: number;
+  first: number[];
+  last: number[];
+  realised: Record<string, (number | "-Infinity" | "Infinity" | "NaN" | null)[]>;
+}
+
 /** What was seen of one rank; ``missing``: why there is no stack. */
 export interface DumpedRank {
   node: string;
@@ -759,6 +772,7 @@ export interface MixtureCurve {
  *
  * Attributes:
  *     first, last, rows: first and last step with a row of each bucket, and how many it has: 8 at least.
+ *     discarded: the newest branches that were left, oldest first.
  */
 export interface MixtureCurves {
   bucket_steps: number;
@@ -766,6 +780,7 @@ export interface MixtureCurves {
   last: number[];
   rows: number[];
   sets: MixtureCurve[];
+  discarded: DiscardedShares[];
 }
 
 /**

@@ -154,10 +154,12 @@ for (const [value, words] of [
   });
 }
 
+const COLORS = { series: ["#111", "#555", "#999", "#222"], critical: "#f00", ghost: "#777" };
+
 test("a declared mixture is steps and bands, and what is no number is a mark and a gap", () => {
   const set = { dataset: "web", declared: [0.7, 0.5], realised: [0.69, "NaN"], low: [null, 0.4], high: [null, 0.6] };
-  const curves = { bucket_steps: 16, first: [0, 16], last: [15, 31], rows: [16, 16], sets: [set] };
-  const { lines, areas, marks } = mixtureShapes(curves, { series: ["#111"], critical: "#f00" }, 8);
+  const curves = { bucket_steps: 16, first: [0, 16], last: [15, 31], rows: [16, 16], sets: [set], discarded: [] };
+  const { lines, areas, marks } = mixtureShapes(curves, COLORS, { limit: 8, ghosts: true, off: [] });
   assert.deepEqual(
     lines.map((line) => [line.name, line.x, line.y]),
     [
@@ -170,5 +172,33 @@ test("a declared mixture is steps and bands, and what is no number is a mark and
     marks.map((mark) => mark.x),
     [23.5],
   );
-  assert.equal(mixtureShapes({ ...curves, first: [] }, { series: [] }, 8), null);
+  assert.equal(mixtureShapes({ ...curves, first: [] }, COLORS, { limit: 8, ghosts: true, off: [] }), null);
+});
+
+test("of many data sets the chart draws those that are off and the largest, and what a discarded branch took of them", () => {
+  const of = (dataset, share) => ({ dataset, declared: [share], realised: [share], low: [null], high: [null] });
+  const sets = [of("chat", 0.1), of("math", 0.2), of("code", 0.3), of("web", 0.4)];
+  const left = {
+    segment: 0,
+    first: [16],
+    last: [31],
+    realised: { chat: [0.5], math: [0], code: [0.25], web: ["NaN"] },
+  };
+  const curves = { bucket_steps: 16, first: [0], last: [15], rows: [16], sets, discarded: [left] };
+  const named = (ghosts) =>
+    mixtureShapes(curves, COLORS, { limit: 2, ghosts, off: ["chat"] }).lines.map(({ name, color, y }) => [
+      name,
+      color,
+      y,
+    ]);
+  assert.deepEqual(named(false), [
+    [undefined, "#111", [0.1, 0.1]],
+    ["chat", "#111", [0.1]],
+    [undefined, "#222", [0.4, 0.4]],
+    ["web", "#222", [0.4]],
+  ]);
+  assert.deepEqual(named(true).slice(0, 2), [
+    [undefined, "#777", [0.5]],
+    [undefined, "#777", [null]],
+  ]);
 });

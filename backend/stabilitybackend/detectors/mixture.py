@@ -269,15 +269,15 @@ class MixtureDetector(Detector):
         much = f"{abs(amount):,.0f} {watch.unit}" if counted else f"{abs(amount):,.1f} rows' worth of data"
         fork = self._fork
         near = fork is not None and 0 <= off.onset - fork[0] <= NEAR_BLOCKS * BLOCK_ROWS * self.context.interval
-        because = f", since {fork[1]}" if near and fork is not None else ""
+        because = f", when {fork[1]}" if near and fork is not None else ""
         least = EXCHANGED_PART * abs(off.realised - off.declared)
         exchanged = [
-            f"{name} ({share:.1%}, declared {declared:.1%})"
+            f"{name} ({_percent(share)}, declared {_percent(declared)})"
             for far, name, declared, share, _ in sets
             if far >= least and (share < declared) == off.above
         ]
         text = (
-            f"{off.dataset} is declared to be {off.declared:.1%} of the {watch.unit} and is {off.realised:.1%} since "
+            f"{off.dataset} is declared to be {_percent(off.declared)} of the {watch.unit} and is {_percent(off.realised)} since "
             f"step {off.onset}{because}: {much} too {'many' if off.above else 'few'}"
         )
         text += f", in exchange for {' and '.join(exchanged)}. " if exchanged else ". "
@@ -304,7 +304,7 @@ class MixtureDetector(Detector):
             state,
             dataset=off.dataset,
             recovered_step=back,
-            title=f"{off.dataset} is {off.realised:.1%} of the data instead of {off.declared:.1%}, step {off.onset}",
+            title=f"{off.dataset} is {_percent(off.realised)} of the data instead of {_percent(off.declared)}, step {off.onset}",
             text=text.strip(),
             score=min(1e9, abs(off.realised - off.declared) / max(min(off.declared, 1 - off.declared), 1e-6)),
             evidence=evidence,
@@ -340,6 +340,10 @@ class MixtureDetector(Detector):
             off = watch.off is not None and watch.off.dataset == name
             shown.append(ShownShare(name, declared, newest.share(name), whole.share(name), low, high, off))
         return shown
+
+
+def _percent(share: float) -> str:
+    return f"{math.floor(1000 * share + 0.5) / 10:.1f} %"  # 31.25 is 31.3, as on the pages
 
 
 @lru_cache(maxsize=4_096)

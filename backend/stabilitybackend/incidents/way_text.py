@@ -80,7 +80,7 @@ def _in_vain(way: Way) -> str:
     first = "" if len(way.again) <= MAX_NAMED else f"{len(way.again) - MAX_NAMED} before, then "
     steps = "; ".join(_tried(one.back) for one in reversed(way.again[:MAX_NAMED]))
     return (
-        f"{len(way.again)} rollbacks did not cure it ({first}{steps}), so another one will not: what causes it comes "
+        f"Another rollback will not help: {len(way.again)} did not cure it ({first}{steps}), and what causes it comes "
         "again from any checkpoint. Find it in the code, the data or the schedule and correct it first."
     )
 

@@ -6,7 +6,9 @@ import msgspec
 
 from stabilitybackend.schema.numbers import Number
 
-__all__ = ["DeclaredMixture", "Mixture", "MixtureCurve", "MixtureCurves", "MixtureShare", "MixtureStage"]
+__all__ = [
+    "DeclaredMixture", "DiscardedShares", "Mixture", "MixtureCurve", "MixtureCurves", "MixtureShare", "MixtureStage",
+]  # fmt: skip
 
 
 class MixtureShare(msgspec.Struct, frozen=True):
@@ -55,11 +57,25 @@ class MixtureCurve(msgspec.Struct):
     high: list[float | None]
 
 
+class DiscardedShares(msgspec.Struct):
+    """What the discarded steps of a segment took, in buckets of as many steps.
+
+    Attributes:
+        realised: data set -> as of the curve, a value for each bucket.
+    """
+
+    segment: int
+    first: list[int]
+    last: list[int]
+    realised: dict[str, list[Number | None]]
+
+
 class MixtureCurves(msgspec.Struct):
     """Shares over steps, in buckets of ``bucket_steps`` steps, cut at forks and at declarations.
 
     Attributes:
         first, last, rows: first and last step with a row of each bucket, and how many it has: 8 at least.
+        discarded: the newest branches that were left, oldest first.
     """
 
     bucket_steps: int
@@ -67,6 +83,7 @@ class MixtureCurves(msgspec.Struct):
     last: list[int]
     rows: list[int]
     sets: list[MixtureCurve]
+    discarded: list[DiscardedShares]
 
 
 class DeclaredMixture(msgspec.Struct):

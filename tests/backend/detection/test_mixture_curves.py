@@ -77,6 +77,9 @@ def test_discarded_steps_are_not_counted() -> None:
     assert (found.first[0], sum(found.rows)) == (0, 320)
     assert min(shares[:10]) > 0.65
     assert max(shares[10:]) < 0.25
+    (left,) = found.discarded
+    assert (left.segment, left.first[0], left.last[-1]) == (0, 160, 319)
+    assert min(float(share or 0) for share in left.realised["web"]) > 0.65
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -111,7 +111,7 @@ def test_a_resume_that_serves_one_set_too_often_names_it_and_leads_the_advice_ov
     state.apply(again.rows(range(201, 241), strict(wrong, 40, loss=1.8)), replayed=False)
     (one,) = (one for one in state.incidents.all() if one.severity != "info" and one.state == "open")
     assert (one.kind, one.dataset, one.onset_step, one.step) == ("data_mix_drift", "code", 201, 216)
-    assert "in exchange for web (6.2%, declared 31.2%) and math (6.2%, declared 31.2%)" in one.text
+    assert "in exchange for web (6.3 %, declared 31.3 %) and math (6.3 %, declared 31.3 %)" in one.text
     (low,) = (one for one in state.incidents.all() if one.kind == "repeat_data")
     assert (low.severity, low.suggestion and low.suggestion.action) == ("info", "none")
 

@@ -156,8 +156,8 @@ def test_after_two_rollbacks_in_vain_the_cause_is_corrected_first_and_no_further
     assert (found["action"], found["fix_first"], found["to_step"]) == ("inspect", "cause", 1_000)
     assert (found["lr_scale"], found["reseed"], found["skip_range"], found["until_step"]) == (None, False, None, None)
     assert found["text"].startswith(
-        "2 rollbacks did not cure it (to step 1100; to step 1000: learning rate times 0.5, a new seed), so another one "
-        "will not"
+        "Another rollback will not help: 2 did not cure it (to step 1100; to step 1000: learning rate times 0.5, a new "
+        "seed)"
     )
     assert "go on from the checkpoint of step 1000" in found["text"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from stabilitybackend.detectors.stats.mixture_blocks import BLOCK_ROWS
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.points.store import StoreView
 from stabilitybackend.query.lineage_view import LineageView
-from stabilitybackend.schema.mixture import Mixture, MixtureCurve, MixtureCurves
+from stabilitybackend.schema.mixture import DiscardedShares, Mixture, MixtureCurve, MixtureCurves
 from stabilitybackend.schema.numbers import json_number
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ MAX_BUCKETS = 2_000
 #: A bucket has twice the rows of a detector's block, as the shortest window that is judged; fewer than a block at an
 #: edge say nothing.
 BUCKET_ROWS = 2 * BLOCK_ROWS
+#: Discarded branches that are read, the newest: more ghosts are no picture any more.
+MAX_DISCARDED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,14 @@ def with_curves(
         metrics = _metrics(judge, one.measure, stages, [share.dataset for share in one.sets])
         growing = any(family.are == GROWING for family in judge.names.mixtures(one.measure))
         view = judge.store.view(metrics.values())
-        path = list(LineageView.of(judge.fold).path)
-        pieces = list(_pieces(path, stages, start, stop))
-        jobs.append((one, _Reader(view, judge.primary, metrics, growing), pieces, bands))
+        lineage = LineageView.of(judge.fold)
+        pieces = list(_pieces(lineage.path, stages, start, stop))
+        left = list(_pieces(_discarded(lineage), [], start, stop))[-MAX_DISCARDED:]
+        jobs.append((one, _Reader(view, judge.primary, metrics, growing), pieces, left, bands))
 
     def made() -> Mixture:
-        for one, reader, pieces, bands in jobs:
-            one.curves = reader.curves(pieces, bands, buckets)
+        for one, reader, pieces, left, bands in jobs:
+            one.curves = reader.curves(pieces, left, bands, buckets)
         return mixture
 
     return made
@@ -82,10 +85,17 @@ def _metrics(judge: Judge, measure: str, stages: Sequence[Declared], shown: Sequ
     return {name: metric for name, metric in own.items() if not metric.startswith(TAKEN)}
 
 
+def _discarded(lineage: LineageView) -> Iterator[PathRange]:
+    """Yield the steps of each segment that are not effective any more."""
+    for segment, limit in enumerate(lineage.limits):
+        if limit is not None:
+            yield PathRange(segment, max(limit, lineage.forks[segment]) + 1, None)
+
+
 def _pieces(
-    path: Sequence[PathRange], stages: Sequence[Declared], start: int | None, stop: int | None
+    path: Iterable[PathRange], stages: Sequence[Declared], start: int | None, stop: int | None
 ) -> Iterator[_Piece]:
-    """Yield the effective path, cut where another segment or another declaration begins."""
+    """Yield ranges of steps, cut where another declaration begins."""
     cuts = [one.step or 0 for one in stages]
     for part in path:
         low = part.first if start is None else max(part.first, start)
@@ -110,10 +120,20 @@ class _Reader:
     metrics: Mapping[str, str]
     growing: bool
 
-    def curves(self, pieces: Sequence[_Piece], bands: Bands, buckets: int) -> MixtureCurves:
-        """Return declared and realised shares and bands, a value for each bucket."""
+    def curves(self, pieces: Sequence[_Piece], left: Sequence[_Piece], bands: Bands, buckets: int) -> MixtureCurves:
+        """Return declared and realised shares and bands, a value for each bucket; of what was ``left``, the shares."""
         level = self._level(pieces, buckets)
-        found = MixtureCurves(1 << level, [], [], [], [MixtureCurve(name, [], [], [], []) for name in self.metrics])
+        found = self._along(pieces, bands, level)
+        for piece in left:
+            one = self._along([piece], bands, level)
+            shares = {curve.dataset: curve.realised for curve in one.sets}
+            if one.first:
+                found.discarded.append(DiscardedShares(piece.segment, one.first, one.last, shares))
+        return found
+
+    def _along(self, pieces: Sequence[_Piece], bands: Bands, level: int) -> MixtureCurves:
+        sets = [MixtureCurve(name, [], [], [], []) for name in self.metrics]
+        found = MixtureCurves(1 << level, [], [], [], sets, [])
         known: dict[tuple[str, float, int], tuple[float, float] | None] = {}
         before = np.full(len(self.metrics), np.nan)
         for piece in pieces:

@@ -44,7 +44,13 @@ export function panelChart(element, legend, panel, config, page) {
       const window = page.look.window();
       const budget = config.limits.panel_points;
       const declared =
-        panel.id === MIXTURE ? mixtureShapes(page.mixture?.curves, colors, config.limits.lines / 2) : null;
+        panel.id === MIXTURE
+          ? mixtureShapes(page.mixture?.curves, colors, {
+              limit: config.limits.lines,
+              ghosts: page.settings.ghosts,
+              off: page.mixture?.off || [],
+            })
+          : null;
       if (declared) return drawMixture(declared, width, height, colors);
       const names = chart.metrics();
       const lines = [];

@@ -80,7 +80,11 @@ export function strip(answer, incident) {
   return h(
     "div",
     { class: "batch-strip" },
-    h("span", { class: "sub" }, "Largest loss of a sample, by step"),
+    h(
+      "span",
+      { class: "sub" },
+      `Largest loss of a sample, by step${heights.length ? `; highest ${formatValue(high)}` : ""}`,
+    ),
     h(
       "div",
       { class: "batch-bars", role: "img", "aria-label": "Largest loss of a sample in each batch that was kept" },
@@ -98,7 +102,7 @@ export function strip(answer, incident) {
     h(
       "div",
       { class: "batch-ends sub" },
-      h("span", {}, formatCount(batches[0].step)),
+      h("span", {}, `step ${formatCount(batches[0].step)}`),
       h("span", {}, formatCount(batches[batches.length - 1].step)),
     ),
   );

@@ -5,6 +5,7 @@ import { formatAge, formatCount, formatValue, plural, toNumber } from "../core/f
 import { incidentKind } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
 import { severityOf } from "./severity.js";
+import { sharesTable } from "./shares.js";
 import { trainLine } from "./trains.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -220,6 +221,7 @@ function details(incident) {
   const { suggestion } = incident;
   const parts = [
     movedTable(incident),
+    sharesTable(incident),
     block("Near the onset", lines(nearby(incident))),
     block("Checklist", lines(list(suggestion && suggestion.checklist))),
     block("Batches by step", lines(batches(incident), "batches")),

@@ -37,6 +37,11 @@ export class MixtureCurves {
     return all.findLast((one) => one.curves) || all[all.length - 1] || null;
   }
 
+  /** Names of the data sets about which an incident is open. */
+  get off() {
+    return (this.mixture?.sets || []).filter((set) => set.off).map((set) => set.dataset);
+  }
+
   async fetch() {
     clearTimeout(this.timer);
     const { page } = this;

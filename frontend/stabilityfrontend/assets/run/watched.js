@@ -96,7 +96,7 @@ export class Watched {
   draw() {
     const { answer } = this;
     if (!answer || this.page.gone) return;
-    const rest = answer.unwatched_count ? `${answer.unwatched_count} not` : "";
+    const rest = answer.unwatched_count ? `${answer.unwatched_count} not watched` : "";
     const notes = answer.notes.length ? `${plural(answer.notes.length, "thing")} to put right` : "";
     setText(byId("watched-note"), [plural(answer.watched.length, "metric"), rest, notes].filter(Boolean).join(" · "));
     if (!this.open) return;
