@@ -220,7 +220,9 @@ class MixtureDetector(Detector):
                     worst, clearest = (window, beyond) if beyond > clearest else (worst, clearest)
         if not outside:
             return []
-        named = max(outside, key=lambda one: abs(worst.share(one) - outside[one]))
+        moves = {one: worst.share(one) - declared for one, declared in outside.items()}
+        # Of two that changed places, as far as a percent shows, the one that is taken too often.
+        named = max(moves, key=lambda one: (round(abs(moves[one]), 2), moves[one]))
         return self._open(watch, named, worst.share(named), watch.row_step)
 
     def _open(self, watch: _Watch, name: str, share: float, step: int) -> list[Finding]:

@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def shown(page: Page, name: str) -> None:
     if FOLDER:
-        page.locator("#data-seen, .part:has-text('does not say')").last.scroll_into_view_if_needed()
+        page.locator("#data-repeats, .part:has-text('does not say')").last.scroll_into_view_if_needed()
         page.wait_for_timeout(600)
         page.screenshot(path=str(Path(FOLDER) / f"{name}.png"))
 

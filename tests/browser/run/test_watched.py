@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stabilityclient.wire import Frame
 from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.ports import free_port
@@ -34,7 +35,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         }
         declared = job.event("names", roles={"loss": "objective", "lr": "rate"})
         log_frames(server.url, declared, job.rows(steps, metrics), run_id="r")
+        log_frames(server.url, *mixture(), run_id="mixture")
         yield server
+
+
+def mixture() -> list[Frame]:
+    """A job of eight data sets that went back and takes one of them in place of another since."""
+    names = [f"a_data_set_with_a_long_name_{number}" for number in range(8)]
+    job, again = Job(), Job(start=2)
+    usual = dict(zip(names, (30, 10, 10, 10, 10, 10, 10, 10), strict=True))
+    wrong = usual | {names[0]: 10, names[6]: 30}
+
+    def rows(shares: dict[str, int], first: int, last: int) -> dict[str, list[float]]:
+        return {f"tokens/{name}": [100.0 * share] * (last - first) for name, share in shares.items()}
+
+    declared = {"shares": {name: share / 100 for name, share in usual.items()}, "unit": "tokens"}
+    return [
+        job.event("mixture", None, **declared),
+        job.rows(range(1, 220), {"loss": [2.0] * 219, **rows(usual, 1, 220)}),
+        again.event("mixture", None, **declared),
+        again.rows(range(161, 260), {"loss": [2.0] * 99, **rows(wrong, 161, 260)}),
+    ]
 
 
 def test_the_panel_shows_what_is_watched_as_what_and_why(server: Server, open_page: OpenPage) -> None:
@@ -59,3 +80,18 @@ def test_panels_and_strip_show_a_role_under_the_name_that_the_run_has(server: Se
     page.wait_for_selector("#panel-grad:visible")
     page.wait_for_selector("#legend-ratio:has-text('mix/web')")
     wait_until(lambda: page.inner_text("#kpi-grad .kpi-value") != "–", 20, "the strip has the gradient norm")
+
+
+def test_the_chart_of_a_mixture_names_every_set_and_draws_what_the_discarded_branch_took(
+    server: Server, open_page: OpenPage
+) -> None:
+    page = open_page(f"{server.url}/runs/mixture")
+    page.locator("#panel-ratio").scroll_into_view_if_needed()
+    page.wait_for_selector("#legend-ratio .key:nth-child(8)")
+    assert page.inner_text("#note-ratio") == "share of tokens"
+    hidden = "(one) => one.scrollHeight - one.clientHeight > 1 || one.scrollWidth - one.clientWidth > 1"
+    assert [page.eval_on_selector(f"#panel-ratio {part}", hidden) for part in (".legend", "h3")] == [False, False]
+    drawn = "() => window.stability.page.panels.find((one) => one.panel.id === 'ratio').chart.plot.spec.lines.length"
+    assert page.evaluate(drawn) == 8 * 3
+    page.click("#focus-ghosts")
+    page.wait_for_function(f"({drawn})() === 8 * 2")
