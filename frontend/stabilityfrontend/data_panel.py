@@ -16,6 +16,8 @@ __all__ = ["data"]
 
 #: Steps shown on either side of what came again, at least; else this share of it.
 AIR_STEPS, AIR_SHARE = 20, 0.4
+#: What the bars say.
+_NEW = "share of samples that no earlier step saw (full height: 100 %)"
 #: What came again -> what people read, and its colour.
 _WHATS = {
     "again": ("Known batches", "warning"),
@@ -110,7 +112,7 @@ def _strip(bins: list[Mapping[str, Any]]) -> html.Div:
         )
         for one in bins
     ]
-    ends = [html.Span(f"step {count(bins[0]['first'])}"), html.Span("share of samples that no earlier step saw (full height: 100 %)"), html.Span(count(bins[-1]["last"]))]
+    ends = [html.Span(f"step {count(bins[0]['first'])}"), html.Span(_NEW), html.Span(count(bins[-1]["last"]))]
     return html.Div([html.Div(bars, className="new-bars"), html.Div(ends, className="new-ends sub")], id="new-samples")
 
 
