@@ -273,14 +273,14 @@ class MixtureDetector(Detector):
         near = fork is not None and 0 <= off.onset - fork[0] <= NEAR_BLOCKS * BLOCK_ROWS * self.context.interval
         because = f", when {fork[1]}" if near and fork is not None else ""
         least = EXCHANGED_PART * abs(off.realised - off.declared)
-        declared, realised = _percent(off.declared), _percent(off.realised)
+        shown = (_percent(off.declared), _percent(off.realised))
         exchanged = [
             f"{name} ({_percent(share)}, declared {_percent(target)})"
             for far, name, target, share, _ in sets
             if far >= least and (share < target) == off.above
         ]
         text = (
-            f"{off.dataset} is declared to be {declared} of the {watch.unit} and is {realised} since "
+            f"{off.dataset} is declared to be {shown[0]} of the {watch.unit} and is {shown[1]} since "
             f"step {off.onset}{because}: {much} too {'many' if off.above else 'few'}"
         )
         text += f", in exchange for {' and '.join(exchanged)}. " if exchanged else ". "
@@ -307,7 +307,7 @@ class MixtureDetector(Detector):
             state,
             dataset=off.dataset,
             recovered_step=back,
-            title=f"{off.dataset} is {realised} of the data instead of {declared}, step {off.onset}",
+            title=f"{off.dataset} is {shown[1]} of the data instead of {shown[0]}, step {off.onset}",
             text=text.strip(),
             score=min(1e9, abs(off.realised - off.declared) / max(min(off.declared, 1 - off.declared), 1e-6)),
             evidence=evidence,
