@@ -33,7 +33,7 @@ MAX_BUCKETS = 2_000
 #: A bucket has twice the rows of a detector's block, as the shortest window that is judged; fewer than a block at an
 #: edge say nothing.
 BUCKET_ROWS = 2 * BLOCK_ROWS
-#: Discarded branches that are read, the newest: more ghosts are no picture any more.
+#: Discarded branches that are read, the newest: more of them hide what is effective.
 MAX_DISCARDED = 8
 
 
