@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from stabilitybackend.detection.naming.families import COUNTS, GROWING, NONE, PERCENT, UNDECIDED, Family
 from stabilitybackend.detection.naming.watched_names import MAX_NAMES, MISSING_ROWS, WatchedNames
 from stabilitybackend.detectors.engine.metric_roles import LOSS, RATIO, dataset_of, role_of
+from stabilitybackend.detectors.mixture import TAKEN
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.schema.watched import Watched, WatchedMetric, Why
 
@@ -49,7 +50,8 @@ def _watched(names: WatchedNames, metric: str, wants: Mapping[str, Callable[[str
         role, why = family.measure or RATIO, _why_of(names, metric, family)
         known = f"{RATIO}/{dataset}"
         judged = names.is_judged(metric, lambda name: True)
-        watchers = [name for name, want in wants.items() if judged and want(known)]
+        knows = {known, f"{TAKEN}{family.measure or RATIO}/{dataset}"} if names.mixture else {known}
+        watchers = [name for name, want in wants.items() if judged and any(map(want, knows))]
         return WatchedMetric(metric, role, dataset, why, watchers, taken) if watchers or names.mixture else None
     judged_as = names.known_as(metric)
     if judged_as is None:
