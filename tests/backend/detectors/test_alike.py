@@ -47,9 +47,16 @@ def test_what_is_far_above_all_documents_is_still_found() -> None:
     assert [(f.kind, f.onset_step) for f in _alarms(losses)] == [("spike", 700)]
 
 
+def test_noise_below_the_least_that_counts_is_no_resemblance() -> None:
+    rng, alike, loss = random.Random(2), Alike(), 0.0
+    for _ in range(20):
+        alike.add([loss := 0.7 * loss + rng.gauss(0, 0.1) for _ in range(STRETCH_POINTS)], least_sigma=1.0)
+    assert alike.neighbours == pytest.approx(0, abs=0.1)
+
+
 def test_neighbours_count_as_much_as_the_run_showed_over_its_past_and_its_slope_not_at_all() -> None:
     rng, falling, alike, loss = random.Random(1), Alike(), Alike(), 0.0
     for _ in range(20):
         falling.add([9 - 0.05 * at + rng.gauss(0, 0.1) for at in range(STRETCH_POINTS)])
         alike.add([loss := 0.7 * loss + rng.gauss(0, 0.1) for _ in range(STRETCH_POINTS)])
-    assert (falling.neighbours, alike.neighbours) == (pytest.approx(0, abs=0.05), pytest.approx(0.6, abs=0.1))
+    assert (falling.neighbours, alike.neighbours) == (pytest.approx(0, abs=0.05), pytest.approx(0.7, abs=0.1))

@@ -138,9 +138,9 @@ class Tracker:
         self.step = step
         self.block.clear()
         points = self.baseline.points
-        every = OLD_ALIKE_POINTS if points > OLD_POINTS else NEW_POINTS
-        if self.since_alike >= every and len(stretch := self.baseline.newest(STRETCH_POINTS)) == STRETCH_POINTS:
-            self.alike.add(stretch)
+        every = OLD_ALIKE_POINTS if points > OLD_POINTS else NEW_POINTS if self.alike.is_known else WARM_UP_POINTS
+        if self.since_alike >= every:
+            self.alike.add(self.baseline.newest(STRETCH_POINTS), self.baseline.least_scale())
             self.since_alike = 0
         if points > YOUNG_POINTS:
             self.limit = BLOCK_POINTS if points > OLD_POINTS else YOUNG_BLOCK_POINTS

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from .fingerprint import correlation
 from .robust import MAD_TO_SIGMA, median
 
-#: Each point is measured from the mean of so many on both sides: the slope of the curve is none of its noise.
-SIDE_POINTS = 16
-#: Points of a stretch that is measured at once, and how many of them are new: the others are its two sides.
-STRETCH_POINTS = 96
-NEW_POINTS = STRETCH_POINTS - 2 * SIDE_POINTS
+#: Points that are measured at once; half of them are new. What neighbours share may last for long.
+STRETCH_POINTS = 128
+NEW_POINTS = STRETCH_POINTS // 2
 #: Outliers are cut at so many sigmas: they are to be judged by this, and must not speak for it.
 CUT_SIGMAS = 3.0
 #: Stretches that count; older ones fade.
 STRETCHES = 64
+#: Neighbours are taken for as alike as may be by chance, this many standard errors above what was measured.
+LIKELY_ERRORS = 2.0
 #: A mean of points that resemble their neighbours is less certain than one of as many others: at most so much less.
 MAX_DRAG = 3.0
 
@@ -45,39 +44,68 @@ class Alike:
     """The correlation of neighbouring points, the mean of many short stretches.
 
     Batches drawn at random have none. In text that is read in its order, or in blocks of one source, neighbours share
-    documents: a high point is followed by others, and many points tell less than as many independent ones.
+    documents: a high point is followed by others, and many points tell less than as many independent ones. A young run
+    can't know which of both it is; so it asks for more than an old one.
 
     Example:
         >>> import random
         >>> rng, shuffled, in_order, loss = random.Random(1), Alike(), Alike(), 0.0
         >>> for _ in range(20):
-        ...     shuffled.add([rng.gauss(2, 0.1) for _ in range(96)])
-        ...     in_order.add([loss := 0.7 * loss + rng.gauss(0, 0.1) for _ in range(96)])
+        ...     shuffled.add([rng.gauss(2, 0.1) for _ in range(128)])
+        ...     in_order.add([loss := 0.7 * loss + rng.gauss(0, 0.1) for _ in range(128)])
         >>> round(shuffled.neighbours, 1), round(in_order.neighbours, 1)
-        (0.0, 0.6)
+        (0.0, 0.7)
     """
 
     _sum: float = 0.0
     _stretches: float = 0.0
 
     @property
+    def is_known(self) -> bool:
+        """Whether anything was measured."""
+        return self._stretches > 0
+
+    @property
     def neighbours(self) -> float:
-        """The correlation less its standard error, 0 to 1; 0 while nothing is known, where neighbours rather differ."""
+        """The largest correlation that is likely, 0 to 1; 0 while nothing is known, where neighbours rather differ."""
         if not self._stretches:
             return 0.0
-        return max(0.0, self._sum / self._stretches - 1 / math.sqrt(NEW_POINTS * self._stretches))
+        likely = self._sum / self._stretches + LIKELY_ERRORS / math.sqrt(NEW_POINTS * self._stretches)
+        return min(max(0.0, likely), 1.0)
 
-    def add(self, values: Sequence[float]) -> None:
-        """Take the newest STRETCH_POINTS finite values, of which NEW_POINTS were not the middle of one before."""
-        width = 2 * SIDE_POINTS + 1
-        sums = list(accumulate(values, initial=0.0))
-        missed = [
-            value - (after - before) / width
-            for value, before, after in zip(values[SIDE_POINTS:], sums, sums[width:], strict=False)
-        ]
-        most = CUT_SIGMAS * MAD_TO_SIGMA * median([abs(one) for one in missed])
-        cut = [max(-most, min(one, most)) for one in missed]
-        self._sum += correlation(cut[:-1], cut[1:])
+    def add(self, values: Sequence[float], least_sigma: float = 0.0) -> None:
+        """Take the newest finite values, STRETCH_POINTS of them where there are so many, NEW_POINTS of them new.
+
+        Args:
+            values: oldest first.
+            least_sigma: what the noise counts as at least; the rest of it is taken to be each point's own.
+        """
+        missed = _beside_a_fall(values)
+        sigma = MAD_TO_SIGMA * median([abs(one) for one in missed])
+        cut = [max(-CUT_SIGMAS * sigma, min(one, CUT_SIGMAS * sigma)) for one in missed]
+        shared = min(1.0, sigma / least_sigma) ** 2 if least_sigma else 1.0
+        self._sum += shared * correlation(cut[:-1], cut[1:])
         self._stretches += 1
         if self._stretches > STRETCHES:
             self._sum, self._stretches = self._sum / 2, self._stretches / 2
+
+
+def _beside_a_fall(values: Sequence[float]) -> list[float]:
+    """Return by how much values miss the curve that comes nearest to them among those that never rise.
+
+    Learning makes a loss fall, steeply at first: that is no resemblance of its batches. Isotonic regression by pooling
+    neighbours that rise (Ayer, Brunk, Ewing, Reid and Silverman, Annals of Mathematical Statistics 1955).
+
+    Example:
+        >>> _beside_a_fall([9.0, 5.0, 3.0, 4.0, 2.0])
+        [0.0, 0.0, -0.5, 0.5, 0.0]
+    """
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] < mean:
+            before, points = pools.pop()
+            mean, count = (before * points + mean * count) / (points + count), points + count
+        pools.append((mean, count))
+    curve = [mean for mean, count in pools for _ in range(count)]
+    return [value - fitted for value, fitted in zip(values, curve, strict=True)]

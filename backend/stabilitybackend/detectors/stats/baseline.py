@@ -96,6 +96,11 @@ class RobustBaseline:
             self.refresh()
         return self._scale
 
+    def least_scale(self) -> float:
+        """Return the smallest scale at this location: a smooth curve must not make a tiny wiggle look huge."""
+        location = abs(self.location())
+        return max(RELATIVE_FLOOR * location, ABSOLUTE_FLOOR, self._step_of_values(location))
+
     def slow_location(self) -> float:
         """Return the median of the last 128 values, as of the last ``refresh`` or 64 points ago at most."""
         return self._old
@@ -167,8 +172,7 @@ class RobustBaseline:
         self._since_location = 0
 
     def _measure(self) -> float:
-        location = abs(self._location)
-        floor = max(RELATIVE_FLOOR * location, ABSOLUTE_FLOOR, self._step_of_values(location))
+        floor = self.least_scale()
         if not self._residuals:
             return floor
         young = self.points <= YOUNG_POINTS and len(self._residuals) > YOUNG_SCALE_POINTS
