@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stabilitybackend.batches.kept import MAX_SAMPLES
 from stabilitybackend.commands.agent_commands import OURSELVES
 from stabilitybackend.commands.request import JobView, NewCommand
 from stabilitybackend.errors import Conflict
@@ -12,11 +13,10 @@ from stabilitybackend.schema.events import CommandReport
 
 __all__ = ["MAX_OWN", "OWN_WITHIN_S", "check_batches", "conclude", "may_ask", "new_show_batches", "take"]
 
-#: Samples of all ranks together that an order asks for, but at least LEAST_SAMPLES of each: what is kept of an answer.
-SAMPLES = 128
+#: All ranks together are asked for the samples that are kept of an answer, but each for at least LEAST_SAMPLES.
 LEAST_SAMPLES = 2
 #: The same of the characters of their texts: some 256 kB an answer.
-TEXT_CHARS = SAMPLES * 2_000
+TEXT_CHARS = MAX_SAMPLES * 2_000
 MAX_TEXT_CHARS, LEAST_TEXT_CHARS = 2_000, 200
 #: People may order so many within ORDERS_WITHIN_S: each one holds every rank up for 5 s at most.
 MAX_ORDERS = 6
@@ -26,8 +26,11 @@ MAX_OWN = 12
 OWN_WITHIN_S = 3_600.0
 #: Steps of the job that an order waits beside its own time: one that is under way, and one more.
 STEPS = 2
-#: Characters kept of what a rank says of its answer: there may be thousands of ranks.
-MAX_DETAIL_CHARS = 300
+#: Characters kept of what a rank says of its answer, ranks that are named, and lines of the history: each change of the
+#: order goes to all agents and pages, and stays below 64 KiB however many ranks there are.
+MAX_DETAIL_CHARS, MAX_NAMED, MAX_LINES = 200, 32, 48
+#: Ranks above this are not counted: which ones answered is a bit a rank.
+MAX_RANKS = 65_536
 
 _ENDS = frozenset({"acted", "rejected", "failed"})
 
@@ -35,7 +38,7 @@ _ENDS = frozenset({"acted", "rejected", "failed"})
 def new_show_batches(new: NewCommand) -> ShowBatches:
     """Return the command, pending; ``world_size`` is the number of ranks that keep batches."""
     request, ranks = new.request, max(1, new.job.keepers)
-    samples = max(LEAST_SAMPLES, min(64, SAMPLES // ranks))
+    samples = max(LEAST_SAMPLES, min(64, MAX_SAMPLES // ranks))
     chars = max(LEAST_TEXT_CHARS, min(MAX_TEXT_CHARS, TEXT_CHARS // (ranks * samples)))
     fields = new.fields()
     if request.expires_s is None:  # a rank answers with its next batch
@@ -84,23 +87,35 @@ def take(command: ShowBatches, rank: int, step: int | None, report: CommandRepor
 
     That is the 1st, 2nd, 4th, 8th ... answer, and the last one: each change of a command goes to all agents and pages.
     """
-    known = command.ranks.get(str(rank))
-    if report.state not in _ENDS or (known is not None and known.state == report.state):
+    before = int(command.answered or "0", 16)
+    if report.state not in _ENDS or rank >= MAX_RANKS or before >> rank & 1:
         return []
-    detail = (report.detail or "")[:MAX_DETAIL_CHARS]
-    command.ranks[str(rank)] = RankState(report.state, step, time, detail)
-    command.add_line(report.state, time, detail, rank=rank, step=step)
-    answers = len(command.ranks)
-    if answers >= command.world_size:
+    answered = before | 1 << rank
+    command.answered, command.acted = f"{answered:x}", command.acted + (report.state == "acted")
+    _name(command, rank, RankState(report.state, step, time, (report.detail or "")[:MAX_DETAIL_CHARS]))
+    count = answered.bit_count()
+    if count >= command.world_size:
         conclude(command, time)
-    return [command] if answers >= command.world_size or answers & (answers - 1) == 0 else []
+    return [command] if count >= command.world_size or count & (count - 1) == 0 else []
+
+
+def _name(command: ShowBatches, rank: int, state: RankState) -> None:
+    """Keep what a rank said where there is room, or where one is named that could do what it could not."""
+    if len(command.ranks) >= MAX_NAMED:
+        fine = next((one for one, known in command.ranks.items() if known.state == "acted"), None)
+        if state.state == "acted" or fine is None:
+            return
+        del command.ranks[fine]
+    command.ranks[str(rank)] = state
+    if len(command.history) < MAX_LINES:
+        command.add_line(state.state, state.time, state.detail, rank=rank, step=state.step)
 
 
 def conclude(command: ShowBatches, now: float, why: str = "") -> list[Command]:
     """Close an open command with what came; ``why`` nobody else will answer. Return it, where it was open."""
     if command.state not in OPEN_STATES:
         return []
-    acted = sum(one.state == "acted" for one in command.ranks.values())
+    acted = command.acted
     refused = next((f"rank {rank}: {one.detail}" for rank, one in command.ranks.items() if one.state != "acted"), "")
     state: State = "done" if acted else "failed" if command.ranks else "expired"
     answered = f"{acted} of {command.world_size} ranks showed their batches"

@@ -6,7 +6,8 @@ Pages, the live feed and programs show this and decide nothing of it again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -17,6 +18,7 @@ from stabilitybackend.schema.commands import (
     Command,
     NodeState,
     Progress,
+    RankState,
     Restart,
     ShowBatches,
     Stage,
@@ -28,12 +30,12 @@ __all__ = ["progress_of", "shown"]
 
 #: A rank goes through these, and the command with the last of them.
 _ORDER = ("pending", "delivered", "ready", "acted", "done")
-#: Nodes that are listed one by one, and those whose refusal is in the line about a command.
-_NODES, _NAMED = 64, 4
-#: State of a node -> how its stage looks.
-_NODE_STAGES: dict[str, StageState] = {"acted": "done", "done": "done", "failed": "failed", "rejected": "failed"}
-#: State of a node -> what it says where the agent said nothing.
-_NODE_WORDS = {"pending": "requested", "acted": "done", "rejected": "refused"}
+#: Nodes or ranks that are listed one by one, and nodes whose refusal is in the line about a command.
+_STAGES, _NAMED = 64, 4
+#: State of a node or rank -> how its stage looks.
+_LOOKS: dict[str, StageState] = {"acted": "done", "done": "done", "failed": "failed", "rejected": "failed"}
+#: The same -> what is shown where it said nothing.
+_WORDS = {"pending": "requested", "acted": "done", "rejected": "refused"}
 _KINDS = {"restart": "Restart", "dump_stacks": "Stacks"}
 #: From here on durations are in whole seconds, and from here on in minutes.
 _WHOLE_S, _MINUTES_S = 10.0, 60.0
@@ -48,9 +50,13 @@ def progress_of(command: Command) -> Progress:
     """Return how far a command is."""
     trouble = _trouble(command) if command.state in NOT_CARRIED_OUT else ""
     if isinstance(command, ShowBatches):
-        acted, stages, line = _ranks_at(command, "acted"), list(_answer_stages(command)), _batches_line(command)
+        # Older servers stored no count, and every rank.
+        acted = command.acted or _ranks_at(command, "acted")
+        ranks = ((f"Rank {rank}", rank, report) for rank, report in command.ranks.items())
+        stages, line = list(_each(command, ranks)), _batches_line(command, acted)
     elif isinstance(command, AgentCommand):
-        acted, stages, line = _nodes_at(command, "acted"), list(_node_stages(command)), _agent_line(command)
+        nodes = ((node, node, report) for node, report in command.nodes.items())
+        acted, stages, line = _nodes_at(command, "acted"), list(_each(command, nodes)), _agent_line(command)
     else:
         stages = _rank_stages(command)
         acted, line = _ranks_at(command, "acted"), _rank_line(command, stages, trouble)
@@ -62,6 +68,14 @@ def progress_of(command: Command) -> Progress:
         line=line,
         trouble=trouble,
     )
+
+
+def _each(command: Command, reports: Iterable[tuple[str, str, RankState | NodeState]]) -> Iterator[Stage]:
+    """Yield a stage for each rank or node by itself, given as (what people call it, its key, what it said)."""
+    yield Stage("pending", "Requested", "done", None)
+    for name, key, report in islice(reports, _STAGES):
+        label = f"{name}: {report.detail or _WORDS.get(report.state, report.state)}"
+        yield Stage(key, label, _LOOKS.get(report.state, "active"), max(0.0, report.time - command.issued))
 
 
 # --- carried out by ranks ------------------------------------------------------------------------------------------
@@ -144,15 +158,8 @@ def _rank_line(command: Command, stages: list[Stage], trouble: str) -> str:
 # --- answered by each rank for itself ------------------------------------------------------------------------------
 
 
-def _answer_stages(command: ShowBatches) -> Iterator[Stage]:
-    yield Stage("pending", "Requested", "done", None)
-    for rank, report in list(command.ranks.items())[:_NODES]:
-        label = f"Rank {rank}: {report.detail or report.state}"
-        yield Stage(rank, label, _NODE_STAGES.get(report.state, "active"), max(0.0, report.time - command.issued))
-
-
-def _batches_line(command: ShowBatches) -> str:
-    answered = f"{_ranks_at(command, 'acted')} of {_plural(command.world_size, 'rank')}"
+def _batches_line(command: ShowBatches, acted: int) -> str:
+    answered = f"{acted} of {_plural(command.world_size, 'rank')}"
     if command.state == "done":
         return f"Batches shown by {answered}."
     if command.state not in END_STATES:
@@ -166,13 +173,6 @@ def _batches_line(command: ShowBatches) -> str:
 
 def _nodes_at(command: AgentCommand, state: str) -> int:
     return sum(node.state == state for node in command.nodes.values())
-
-
-def _node_stages(command: AgentCommand) -> Iterator[Stage]:
-    yield Stage("pending", "Requested", "done", None)
-    for node, report in list(command.nodes.items())[:_NODES]:
-        label = f"{node}: {report.detail or _NODE_WORDS.get(report.state, report.state)}"
-        yield Stage(node, label, _NODE_STAGES.get(report.state, "active"), max(0.0, report.time - command.issued))
 
 
 def _agent_line(command: AgentCommand) -> str:

@@ -352,6 +352,9 @@ class ShowBatches(Command, kw_only=True, tag="show_batches"):
     Attributes:
         incident_id: what it is about. step: the batch that is looked at first.
         samples, text_chars: of the answer of one rank, at most.
+        ranks: of those that answered some, first those that could not.
+        answered: which ones did, a bit a rank, in hex: thousands of them in a few hundred characters.
+        acted: how many of them showed their batches. Older servers said neither and named all ranks.
     """
 
     kind: ClassVar[Kind] = "show_batches"
@@ -359,6 +362,8 @@ class ShowBatches(Command, kw_only=True, tag="show_batches"):
     step: int | None = None
     samples: int
     text_chars: int
+    answered: str = ""
+    acted: int = 0
 
 
 class Restart(AgentCommand, kw_only=True, tag="restart"):

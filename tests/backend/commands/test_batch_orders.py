@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from stabilitybackend.commands.batch_orders import MAX_ORDERS, MAX_OWN, ORDERS_WITHIN_S, OWN_WITHIN_S
+from stabilitybackend.commands.batch_orders import (
+    MAX_DETAIL_CHARS,
+    MAX_ORDERS,
+    MAX_OWN,
+    ORDERS_WITHIN_S,
+    OWN_WITHIN_S,
+)
 from stabilitybackend.commands.commands import ANSWER_S, CommandBook
-from stabilitybackend.commands.progress import progress_of
+from stabilitybackend.commands.progress import progress_of, shown
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.schema.commands import CommandRequest, ShowBatches
+from stabilitybackend.schema.commands import CommandRequest, RankState, ShowBatches
 from stabilitybackend.schema.events import CommandReport
 from support.checkpoints import checkpoint
 
@@ -120,4 +127,25 @@ def test_of_many_ranks_the_answers_are_stored_in_ever_larger_steps() -> None:
     command = _issued(book, job=JobView(200, 0.1, 100, 3, "", [], agents=2, keepers=100))
     news = [rank + 1 for rank in range(100) if _say(book, rank, "acted", "8 samples" * 99)]
     assert (news, command.state) == ([1, 2, 4, 8, 16, 32, 64, 100], "done")
-    assert len(command.ranks["5"].detail) == 300
+    assert len(command.ranks["5"].detail) == MAX_DETAIL_CHARS
+
+
+@pytest.mark.parametrize("ranks", [600, 10_000])
+def test_an_update_stays_below_64_kib_and_names_those_that_could_not(ranks: int) -> None:
+    book, longest = CommandBook("run"), 0
+    command = _issued(book, job=JobView(200, 0.1, ranks, 3, "", [], agents=2, keepers=ranks))
+    for rank in range(0, ranks, 2):
+        for one in (rank, rank + 1, rank):  # the third time nothing
+            if _say(book, one, "failed" if one >= ranks - 20 else "acted", "\u00e9" * 999):
+                longest = max(longest, len(msgspec.json.encode(shown(command))))
+    assert longest < 64 * 1024
+    assert (command.acted, progress_of(command).acted, command.state) == (ranks - 20, ranks - 20, "done")
+    assert {str(rank) for rank in range(ranks - 20, ranks)} <= set(command.ranks)
+    assert f"{ranks - 20} of {ranks} ranks showed their batches" in command.history[-1].detail
+
+
+def test_an_order_that_an_older_server_stored_counts_its_ranks() -> None:
+    command = _issued(CommandBook("run"))
+    command.ranks["0"] = RankState("acted", 200, NOW + 1, "8 samples")
+    command.note("done", NOW + 2, "")
+    assert progress_of(command).line == "Batches shown by 1 of 2 ranks."
