@@ -132,6 +132,7 @@ class DataCalls:
             self._ring = BatchRing(
                 explain, last, files, self._event, self._restoring.report,
                 lambda: self.phase("explain_batches", 2 * EXPLAIN_S),
+                (lambda text: self._guard.note("keep_batches()", text)) if on_spike else None,
             )  # fmt: skip
             parts.boundary.keeps_batches = True
             self._event("keeps_batches", None, {"last": last, "on_spike": bool(on_spike)})

@@ -203,3 +203,40 @@ def test_the_most_repeated_sample_is_the_second_worst_whatever_its_loss() -> Non
     samples: list[dict[str, Any]] = [{"loss": float(at), "repeated": 0.01 * at} for at in range(50)]
     samples.append({"loss": -1.0, "repeated": 0.99})
     assert worst_first(samples)[:2] == [samples[49], samples[50]]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "last", "on_spike", "warned"),
+    [(0.11, 8, True, "last=12 is enough"), (0.11, 12, True, ""), (2.0, 8, True, ""), (0.11, 8, False, ""),
+     (1e-3, 256, True, "last=256 is the most")],
+)  # fmt: skip
+def test_a_ring_that_is_too_small_for_the_time_that_an_order_takes_is_warned_of_once(
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step_s: float,
+    last: int,
+    on_spike: bool,
+    warned: str,
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(ring.time, "time", lambda: now[0])
+    run = start()
+    run.keep_batches(lambda batch: [], last=last, on_spike=on_spike)
+    for step in range(200):
+        now[0] += step_s
+        run.keep_batch(step, [])
+    monkeypatch.undo()
+    said = [record.message for record in caplog.records if "keep_batches()" in record.message]
+    assert [warned in one for one in said] == ([True] if warned else [])
+
+
+def test_an_answer_to_an_order_for_a_batch_that_has_left_says_so(start: Start) -> None:
+    run = start()
+    run.keep_batches(lambda batch: [{"loss": 1.0}], last=2)
+    for step in range(9):
+        if step == 8:
+            _ask(run, step=3)
+        run.keep_batch(step, [])
+    ((state, detail, _),) = _answers(run)
+    assert (state, "the batch of step 3 had left, the oldest one held is of step 7" in detail) == ("acted", True)
