@@ -1643,6 +1643,9 @@ export interface Shift {
  * Attributes:
  *     incident_id: what it is about. step: the batch that is looked at first.
  *     samples, text_chars: of the answer of one rank, at most.
+ *     ranks: of those that answered some, first those that could not.
+ *     answered: which ones did, a bit a rank, in hex: thousands of them in a few hundred characters.
+ *     acted: how many of them showed their batches. Older servers said neither and named all ranks.
  */
 export interface ShowBatches {
   kind: "show_batches";
@@ -1673,6 +1676,8 @@ export interface ShowBatches {
   step: number | null;
   samples: number;
   text_chars: number;
+  answered: string;
+  acted: number;
 }
 
 /**
