@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -20,10 +20,14 @@ SEEN: Mapping[str, tuple[str, ...]] = {"62f28c5": ("dev",)}
 _DETECTORS = "backend/stabilitybackend/detectors/"
 
 
-def detector_constants() -> dict[str, str]:
-    """Return the documented constants of the detectors as ``file:NAME`` -> value, file below the backend's package."""
+def detector_constants(packages: Collection[str] = ("detectors",)) -> dict[str, str]:
+    """Return the documented constants of the detectors as ``file:NAME`` -> value, file below the backend's package.
+
+    Args:
+        packages: folders below the backend's that are looked through.
+    """
     package = REPOSITORY / "backend" / "stabilitybackend"
-    files = sorted(path for rule in RULES if rule == "detectors" for path in (package / rule).rglob("*.py"))
+    files = sorted(path for rule in RULES if rule in packages for path in (package / rule).rglob("*.py"))
     return {f"{path.relative_to(package)}:{name}": value for path in files for name, value in _of(path.read_text())}
 
 

@@ -1,11 +1,15 @@
-"""What each constant of the detectors is worth: what changes when it is 0.7 or 1.4 times as large.
+"""What each constant of the detectors is worth: what changes when it is 0.7 or 1.4 times as large, or is left out.
 
     python benchmarks/laboratory/constant_worth.py FOLDER [FOLDER...] [--only detectors/plateau.py ...]
+    python benchmarks/laboratory/constant_worth.py FOLDER [FOLDER...] --only detectors/plateau.py --without
+    python benchmarks/laboratory/constant_worth.py FOLDER --set stats/wander.py:OVER_TAKEN_BACK=0.0
 
 The folders hold labelled logs; the recorded traces of ``tests/traces`` are judged as well. One constant is changed at a
 time; integers by at least one, the numbers of a tuple all at once. Prints a table: in how many logs an alarm changes
 (step, kind, recovery, data set), in how many anything changes that people read (onset, peak, severity), and F1 and
-false alarms then. What was judged is kept (``rule_pass.py``), so that the program can be stopped and started again.
+false alarms then. ``--without`` makes each 0 and a billion instead: at one of the two a threshold says nothing, or
+what is within it always counts. Where neither leaves a rule out, ``--set`` gives the values that do, several constants
+of one rule at once. What was judged is kept (``rule_pass.py``), so that the program can be stopped and started again.
 """
 
 from __future__ import annotations
@@ -30,8 +34,13 @@ from rule_pass import RulePass, Variant
 
 __all__ = ["main", "scaled", "shortened"]
 
+Logs = Sequence[tuple[Path, Labelled]]
+Answers = Sequence[Sequence[Alarm]]
+
 #: How many times as large a constant is made.
 FACTORS = (0.7, 1.4)
+#: What a constant is without its rule.
+WITHOUT = ("0", "10**9")
 #: Numbers that bound memory or hold a law, not what is found.
 NOT_RULES = ("detectors/engine/",)
 
@@ -90,11 +99,46 @@ def _figures(scores: dict[str, list[Score]]) -> tuple[float, float, int]:
     return total.f1(), recall_by_cluster(scores), len(total.false_alarms)
 
 
+def _cells(logs: Logs, usual: Answers, now: Answers) -> list[str]:
+    """Return the cells of one variant: logs in which alarms change, in which anything does, and figures by sort."""
+    if not now:
+        return ["breaks", "breaks", "", ""]
+    alarms = sum(_alarms(a) != _alarms(b) for a, b in zip(usual, now, strict=True))
+    anything = sum(a != b for a, b in zip(usual, now, strict=True))
+    return [str(alarms), str(anything), *(_change(logs, usual, now, exact) for exact in (False, True))]
+
+
+def _change(logs: Logs, usual: Answers, now: Answers, exact: bool) -> str:
+    own = [at for at, (_, log) in enumerate(logs) if log.exact == exact]
+    if not own:
+        return ""
+    before, after = (_figures(_scores([logs[at] for at in own], [one[at] for at in own])) for one in (usual, now))
+    return f"{after[0] - before[0]:+.3f}, {after[1] - before[1]:+.3f}, {after[2] - before[2]:+d}"
+
+
+def _sets(given: Sequence[str]) -> list[Variant]:
+    """Return the variants of ``--set``: NAME=VALUE, several with commas between them.
+
+    Raises:
+        SystemExit: one has no value.
+    """
+    variants = []
+    for text in given:
+        pairs = [one.partition("=") for one in text.split(",")]
+        if not all(value for _, _, value in pairs):
+            raise SystemExit(f"--set {text}: expected NAME=VALUE, such as stats/wander.py:OVER_TAKEN_BACK=0.0")
+        full = {name if name.startswith("detection/") else f"detectors/{name}": value for name, _, value in pairs}
+        variants.append(full)
+    return variants
+
+
 def main() -> None:
     """Parse the command line, judge, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--only", nargs="+", default=["detectors/"], help="files, by how their path begins")
+    parser.add_argument("--without", action="store_true", help="each constant 0 and a billion, not 0.7 and 1.4 times")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="these values, and no others")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--rows", type=int, default=0, help="only so many rows of each log; 0 for all")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop then, with 2; what was judged is kept")
@@ -105,38 +149,33 @@ def main() -> None:
     if arguments.rows:
         logs = shortened(logs, arguments.rows, Path(scratch.name))
     rules = RulePass([path for path, _ in logs], arguments.processes)
+    values = detector_constants(("detectors", "detection"))
     names = {
         name: value
-        for name, value in detector_constants().items()
+        for name, value in values.items()
         if name.startswith(tuple(arguments.only)) and not name.startswith(NOT_RULES)
     }
-    variants: list[Variant] = [{name: scaled(value, f)} for name, value in names.items() for f in FACTORS]
+    variants = _sets(arguments.set)
+    if not variants:
+        variants = [
+            {name: one}
+            for name, value in names.items()
+            for one in (WITHOUT if arguments.without else [scaled(value, factor) for factor in FACTORS])
+        ]
     (usual,) = rules.judge([{}])
     f1, recall, false = _figures(_scores(logs, usual))
     print(
-        f"{len(logs)} logs, {len(names)} constants. As the rules stand: F1 {f1:.3f}, recall by cluster {recall:.3f}, "
-        f"{false} false alarms.\n"
+        f"{len(logs)} logs. As the rules stand: F1 {f1:.3f}, recall by cluster {recall:.3f}, {false} false alarms.\n\n"
+        "| constant | value | judged as | alarms change in | anything | public logs: F1, recall by cluster, false "
+        "alarms | laboratory |\n|---|---|---|---|---|---|---|"
     )
-    print("| constant | value | alarms change in (x 0.7, x 1.4) | anything | F1 | recall by cluster | false alarms |")
-    print("|---|---|---|---|---|---|---|")
-    judged = rules.judge(variants, only_readers=True)
-    for name, value in names.items():
+    for variant, now in zip(variants, rules.judge(variants, only_readers=True), strict=True):
         if time.monotonic() > until:
             sys.exit(2)
-        pair = [next(judged) for _ in FACTORS]
-        cells = [
-            [sum(_alarms(a) != _alarms(b) for a, b in zip(usual, one, strict=True)) for one in pair],
-            [sum(a != b for a, b in zip(usual, one, strict=True)) for one in pair],
-        ]
-        after = [_figures(_scores(logs, one)) for one in pair]
-        changes = [f"{a:+.3f}, {b:+.3f}" for a, b in zip(*[(x[0] - f1, x[1] - recall) for x in after], strict=True)]
-        fewer = f"{after[0][2] - false:+d}, {after[1][2] - false:+d}"
-        counts = [f"{low}, {high}" for low, high in cells]
-        print(
-            f"| `{name.removeprefix('detectors/')}` | {value} | {counts[0]} | {counts[1]} | {changes[0]} | "
-            f"{changes[1]} | {fewer} |",
-            flush=True,
-        )
+        own = ", ".join(f"`{name.removeprefix('detectors/')}`" for name in variant)
+        before = ", ".join(values[name] for name in variant)
+        cells = [own, before, ", ".join(variant.values()), *_cells(logs, usual, now)]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ import hashlib
 import importlib.abc
 import importlib.machinery
 import json
+import logging
 import multiprocessing
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +35,8 @@ BACKEND = Path(__file__).resolve().parents[2] / "backend" / "stabilitybackend"
 LOUD = ("warning", "critical")
 #: Where passes are kept: a variant that was judged once costs nothing the second time.
 CACHE = Path(tempfile.gettempdir()) / "stabilityboard-rule-passes"
+#: A variant that takes longer never ends, seconds.
+LIMIT_S = 1_200
 #: Objects between two searches for cycles: rows make millions without any.
 _GC_THRESHOLD = 200_000
 
@@ -64,7 +68,7 @@ class RulePass:
         self._digest = digest.hexdigest()
 
     def judge(self, variants: Sequence[Variant], only_readers: bool = False) -> Iterator[list[list[Alarm]]]:
-        """Yield for each variant, in their order, what people would have seen of each log.
+        """Yield for each variant, in their order, what people would have seen of each log; [] where the rules break.
 
         Args:
             variants: of constants and settings; the empty one is the code as it stands.
@@ -72,7 +76,7 @@ class RulePass:
                 nothing can change. Takes one slow pass to find out.
 
         Raises:
-            ValueError: a constant is not in its file.
+            ValueError: a constant is not in its file, or the rules break as they stand.
         """
         for variant in variants:
             check(variant)
@@ -91,6 +95,11 @@ class RulePass:
         every = list(range(len(self._paths)))
         tasks = [(dict(one), self._readers(one) if only_readers else every) for one in variants]
         for (variant, places), found in zip(tasks, self._in_forks(_pass, tasks), strict=True):
+            if isinstance(found, str):
+                if not variant:
+                    raise ValueError(f"the rules break as they stand: {found}")
+                yield []
+                continue
             answers = list(self._usual) if only_readers else [[] for _ in every]
             for place, log in zip(places, found, strict=True):
                 answers[place] = [Alarm(*one) for one in log]
@@ -149,9 +158,38 @@ def _read(paths: Sequence[Path]) -> list[list[Any]]:
     return [list(next(iter(read_files([path]))).frames()) for path in paths]
 
 
-def _pass(task: tuple[dict[str, str], list[int]]) -> list[list[tuple[Any, ...]]]:
-    """Judge some logs in this fork, by a backend of its own."""
-    variant, places = task
+def _pass(task: tuple[dict[str, str], list[int]]) -> list[list[tuple[Any, ...]]] | str:
+    """Judge some logs in this fork, by a backend of its own; return the error of rules that break or never end."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no end within {LIMIT_S} s")
+
+    # A detector that raises starts afresh and the run goes on, with a line in this log.
+    told = _Told()
+    logging.getLogger("stabilitybackend.detectors.engine.bank").addHandler(told)
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    try:
+        found = _judged_here(*task)
+        return told.lines[0] if told.lines else found
+    except Exception as error:  # a number may be one that the rules do not bear
+        return f"{type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
+
+
+class _Told(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def _judged_here(variant: dict[str, str], places: list[int]) -> list[list[tuple[Any, ...]]]:
     backtest = _backtest_of(variant)
     settings: dict[str, dict[str, float]] = {}
     for name, text in variant.items():
@@ -163,7 +201,10 @@ def _pass(task: tuple[dict[str, str], list[int]]) -> list[list[tuple[Any, ...]]]
 
 def _said(incident: Any) -> tuple[Any, ...]:
     i = incident
-    more = f"{i.onset_step} {i.peak_step} {i.recovered_step} {i.severity} {i.state}"
+    evidence = i.evidence or {}
+    first = [move["metric"] for move in evidence.get("moved_first", ())]
+    more = f"{i.onset_step} {i.peak_step} {i.recovered_step} {i.severity} {i.state} "
+    more += f"{evidence.get('datasets')} {first} {evidence.get('onset_band')}"
     return (i.step, i.kind, i.recovery, i.dataset, i.rank, i.severity in LOUD, more)
 
 

@@ -101,6 +101,17 @@ def test_a_replaced_constant_changes_what_is_found(cross: ModuleType, tmp_path: 
 
     assert [[alarm.step for alarm in log] for log in (*usual, *changed)] == [[301], []]
     assert list(rules.judge([deaf, {}])) == [changed, usual]
+    assert list(rules.judge([{"detectors/stats/baseline.py:RELATIVE_FLOOR": "None"}])) == [[]]  # the rules break
+
+
+def test_several_constants_are_set_at_once_to_leave_a_whole_rule_out(cross: ModuleType) -> None:
+    sets = importlib.import_module("constant_worth")._sets
+
+    assert sets(["stats/wander.py:A=0.0,detection/onset.py:B=10**9"]) == [
+        {"detectors/stats/wander.py:A": "0.0", "detection/onset.py:B": "10**9"}
+    ]
+    with pytest.raises(SystemExit, match="expected NAME=VALUE"):
+        sets(["stats/wander.py:A"])
 
 
 def test_a_constant_that_is_not_there_is_refused(cross: ModuleType) -> None:
