@@ -1,11 +1,9 @@
-"""Watches the gradient norm: a jump or a steady growth while the loss still looks as usual."""
+"""Watches the gradient norm: a jump while the loss still looks as usual."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Parameter, Point, State, fresh
@@ -16,10 +14,7 @@ from .stats.tail import OutlierTail
 
 #: Points after the start without findings: the norm falls steeply.
 WARM_UP_POINTS = 64
-#: A jump: so many of the newest points are this many sigmas of the logarithm above the usual level, and the highest by
-#: this factor, which is also that of a growth.
-JUMP_NEED = 2
-JUMP_AMONG = 3
+#: A jump: two points in a row are this many sigmas of the logarithm above the usual level, and by this factor.
 JUMP_SIGMAS = 6.0
 FACTOR = 2.0
 #: Share of lone points of that height above which more height is asked for: chance makes then less than two in a
@@ -27,11 +22,8 @@ FACTOR = 2.0
 JUMP_MOST = 1e-3
 #: Least scale of the logarithm: gradient norms scatter by a tenth in the calmest runs.
 LEAST_SIGMA = 0.1
-#: Growth: the level is noted once in so many points, which an old run learns at once; all of the newest GROWTH_NOTES
-#: changes but one are upwards, by this many sigmas in all.
-NOTE_EVERY_POINTS = 32
-GROWTH_NOTES = 6
-GROWTH_SIGMAS = 4.0
+#: Quiet points that an old run learns at once.
+BLOCK_POINTS = 32
 #: Over when so many points in a row are below this many sigmas, or after MOST_POINTS: their level is the usual one
 #: then. A jump within as many after the end belongs to the same event, and is no news.
 CALM_POINTS = 16
@@ -45,7 +37,6 @@ __all__ = ["GradNormDetector"]
 
 @dataclass(slots=True)
 class _GradientEvent(Event):
-    pattern: str
     level: float
     scale: float
     peak: float
@@ -61,13 +52,13 @@ class _GradientEvent(Event):
 
 
 class GradNormDetector(CurveDetector):
-    """Reports that the gradient norm jumped or grows while the loss looks as usual. Always ``info``: it never alerts.
+    """Reports that the gradient norm jumped while the loss looks as usual. Always ``info``: it never alerts.
 
     Idea: before some loss spikes the gradient norm leaves its band by 1 to 3 steps; far more often it jumps without any
     effect on the loss. So this is a fact to look at and no alarm. The logarithm of the norm is compared with its robust
-    level: two of three points above 6 sigmas and twice the level are a jump, a level that has only risen over 200
-    points to twice itself is growth. Where a run shows lone high norms often, a jump has to be higher. A loss event
-    that is already followed reports the gradient norm itself, so that this stays silent then.
+    level: two points in a row above 6 sigmas and twice the level are a jump. Where a run shows lone high norms often, a
+    jump has to be higher. A loss event that is already followed reports the gradient norm itself, so that this stays
+    silent then.
 
     Args:
         sensitivity: thresholds are divided by it.
@@ -96,11 +87,8 @@ class GradNormDetector(CurveDetector):
     _high: float = -math.inf
     _limit: int = 1
     _seen: int = 0
-    #: (number of the point, step, value, sigmas).
-    _suspects: deque[tuple[int, int, float, float]] = fresh(deque)
-    #: (step, level of the logarithm, scale), one each NOTE_EVERY_POINTS.
-    _notes: deque[tuple[int, float, float]] = fresh(deque, maxlen=GROWTH_NOTES + 1)
-    _next_note: int = WARM_UP_POINTS
+    #: The high point that was the newest: (step, value, sigmas).
+    _suspect: tuple[int, float, float] | None = None
     _event: _GradientEvent | None = None
     _ended_at: int = -MOST_POINTS
 
@@ -113,35 +101,41 @@ class GradNormDetector(CurveDetector):
         value = point.value
         if self._low < value < self._high:
             self._block.append(value)
-            return [] if len(self._block) < self._limit else self._learn(point.step)
+            if len(self._block) >= self._limit:
+                self._learn()
+            return []
         return self._check(point.step, value) if 0 < value < OVERFLOW else []
 
-    def _learn(self, step: int) -> list[Finding]:
-        """Learn the quiet values, set the quiet band again and look for growth."""
+    def _learn(self) -> None:
+        """Learn the quiet values, and the high one before them that stayed alone, and set the quiet band again."""
         baseline = self._baseline
         if self._block:
+            self._alone()
             baseline.learn_block([math.log(value) for value in self._block])
             self._tail.passed(len(self._block))
             self._seen += len(self._block)
             self._block.clear()
         if baseline.points < WARM_UP_POINTS or self._event is not None:
             self._low, self._high = math.inf, -math.inf
-            return []
-        self._limit = NOTE_EVERY_POINTS if baseline.points > YOUNG_POINTS else 1
+            return
+        self._limit = BLOCK_POINTS if baseline.points > YOUNG_POINTS else 1
         level, scale = baseline.location(), max(baseline.scale(), LEAST_SIGMA)
         self._high = math.exp(min(level + QUIET_SIGMAS * scale / max(self._sensitivity, 1.0), 80.0))
         self._low = math.exp(max(level - QUIET_SIGMAS * scale, -700.0))
-        return self._growth(step, scale) if self._seen >= self._next_note else []
+
+    def _alone(self) -> None:
+        """Learn the newest high point: none followed it."""
+        if self._suspect is not None:
+            _, value, height = self._suspect
+            self._suspect = None
+            self._tail.lone(height)
+            self._baseline.learn(math.log(value))
 
     def _check(self, step: int, value: float) -> list[Finding]:
         """Take a positive value that is not plainly quiet."""
         if self._event is not None:
             return self._follow(self._event, step, value)
-        self._learn(step)
-        while self._suspects and self._seen - self._suspects[0][0] >= JUMP_AMONG:
-            _, _, lone, height = self._suspects.popleft()
-            self._tail.lone(height)
-            self._baseline.learn(math.log(lone))
+        self._learn()
         baseline, sigmas = self._baseline, 0.0
         if baseline.points >= WARM_UP_POINTS:
             baseline.refresh()
@@ -149,47 +143,26 @@ class GradNormDetector(CurveDetector):
             sigmas = above / max(baseline.scale(), LEAST_SIGMA) if above >= math.log(FACTOR) else 0.0
         if sigmas < JUMP_SIGMAS:
             self._block.append(value)
-            return self._learn(step)
+            self._learn()
+            return []
         self._seen += 1
         self._tail.passed(1)
-        self._suspects.append((self._seen - 1, step, value, sigmas))
-        needed = self._tail.needed(JUMP_SIGMAS, JUMP_MOST)
-        high = [one for one in self._suspects if self._seen - one[0] <= JUMP_AMONG and one[3] >= needed]
-        if len(high) < JUMP_NEED:
+        before, needed = self._suspect, self._tail.needed(JUMP_SIGMAS, JUMP_MOST)
+        if before is None or min(before[2], sigmas) < needed:
+            self._alone()
+            self._suspect = (step, value, sigmas)
             return []
-        self._suspects.clear()
-        _, peak_step, peak, _ = max(high, key=lambda one: one[2])
-        return self._open(high[0][1], step, "jump", peak, peak_step, len(high))
+        self._suspect = None
+        return self._open(before[0], step, max(before[1], value), before[0] if before[1] >= value else step)
 
-    def _growth(self, step: int, scale: float) -> list[Finding]:
-        """Note the level, and say so when it has only risen for long."""
-        self._next_note = self._seen + NOTE_EVERY_POINTS
-        self._baseline.refresh()
-        self._notes.append((step, self._baseline.location(), scale))
-        levels = [level for _, level, _ in self._notes]
-        if len(levels) <= GROWTH_NOTES or self.context.warming_up:
-            return []
-        rises = sum(1 for a, b in pairwise(levels) if b > a)
-        grown = (levels[-1] - levels[0]) * self._sensitivity
-        first = self._notes[0]  # its scale is the noise: growth itself spreads the later points
-        if rises < GROWTH_NOTES - 1 or grown < max(math.log(FACTOR), GROWTH_SIGMAS * first[2]):
-            return []
-        self._notes.clear()
-        return self._open(first[0], step, "growth", math.exp(min(levels[-1], 80.0)), step, 0, first[1])
-
-    def _open(
-        self, onset: int, step: int, pattern: str, peak: float, peak_step: int, points: int, level: float | None = None
-    ) -> list[Finding]:
+    def _open(self, onset: int, step: int, peak: float, peak_step: int) -> list[Finding]:
         known = any(role_of(metric) == LOSS for metric in self.context.open_claims())
         again = self._seen - self._ended_at < MOST_POINTS
-        scale = max(self._baseline.scale(), LEAST_SIGMA)
-        before = self._baseline.location() if level is None else level
-        event = _GradientEvent(self._metric, onset, step, "info", pattern, before, scale, peak, peak_step, points)
-        if pattern == "growth":
-            event.resolved = True
-            self._ended_at = self._seen
-            return [] if known or again else [self._finding(event, step)]
-        self._event = event
+        baseline = self._baseline
+        self._event = event = _GradientEvent(
+            self._metric, onset, step, "info", baseline.location(), max(baseline.scale(), LEAST_SIGMA), peak, peak_step,
+            points=2,
+        )  # fmt: skip
         self._low, self._high = math.inf, -math.inf
         if known or again:
             event.seen = -1  # followed to its end without a report
@@ -218,7 +191,7 @@ class GradNormDetector(CurveDetector):
             event.resolved = True
             self._baseline.restart(self._baseline.newest(CALM_POINTS))
         self._event, self._ended_at = None, self._seen
-        self._learn(step)
+        self._learn()
         if event.seen < 0:
             return []
         self.claim(self._metric, event.onset, step)
@@ -228,22 +201,17 @@ class GradNormDetector(CurveDetector):
         state: State = "recovered" if event.recovered_step is not None else "resolved" if event.resolved else "open"
         level = math.exp(min(event.level, 80.0))
         times = event.peak / level
-        if event.pattern == "growth":
-            text = (
-                f"The gradient norm grew from {level:.3g} to {event.peak:.3g} since step {event.onset}, step by step."
-            )
-        else:
-            text = f"The gradient norm jumped from {level:.3g} to {event.peak:.3g} at step {event.onset}."
+        text = f"The gradient norm jumped from {level:.3g} to {event.peak:.3g} at step {event.onset}."
         text += " Alone this is no alarm: most such jumps have no effect on the loss."
         if event.recovered_step is not None:
             text += f" It was back at step {event.recovered_step}."
-        elif event.resolved and event.pattern == "jump":
+        elif event.resolved:
             text += " It stays at its new level."
         return self.finding(
             event,
             now_step,
             state,
-            title=f"Gradient norm {'grows' if event.pattern == 'growth' else 'jumped'} at step {event.onset}",
+            title=f"Gradient norm jumped at step {event.onset}",
             text=text,
             peak_step=event.peak_step,
             recovered_step=event.recovered_step,
@@ -253,7 +221,6 @@ class GradNormDetector(CurveDetector):
                 "peak": event.peak,
                 "ratio": min(times, 1e12),
                 "sigma": event.scale,
-                "pattern": event.pattern,
                 "direction": "up",
                 "score_unit": "robust sigmas of the logarithm",
                 "points": event.points,
