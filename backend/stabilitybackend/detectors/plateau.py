@@ -48,8 +48,6 @@ STILL_FALLS_EARLY = 0.015
 #: far above its best is what is left of an event. Where single points are so noisy, nothing is said of a loss that
 #: never fell.
 LARGE = 0.1
-#: A loss below this fraction of the first level has converged: flat is what it should be.
-CONVERGED_PART = 0.05
 #: A learning rate below this fraction of its largest is at its floor: flat is what a loss is then.
 LR_FLOOR = 0.2
 #: Numbers of classes whose logarithm is the loss of a model that knows nothing: binary, data sets of pictures,
@@ -96,7 +94,7 @@ class PlateauDetector(CurveDetector):
     else). That is a warning when the first level is above 3.9 or the level is ln(classes) of a common number of
     classes, otherwise a note. *Stopped*: the job had learnt, and over the newest quarter of the run (half of it where
     the learning rate is not logged; 500 points at least) the fall is below 0.3 %, while the learning rate is not at its
-    floor and the loss is not near zero; a quiet note. Both end when the loss falls again.
+    floor; a quiet note. Both end when the loss falls again.
 
     Args:
         sensitivity: divides the points that have to be flat.
@@ -259,8 +257,7 @@ class PlateauDetector(CurveDetector):
             return False
         level = median(flat)
         best = min(entries)
-        learnt = first - best > LARGE * first
-        if not learnt or level < CONVERGED_PART * first:
+        if first - best <= LARGE * first:
             return False
         if self._largest_rate and self.context.lr.last <= LR_FLOOR * self._largest_rate:
             return False

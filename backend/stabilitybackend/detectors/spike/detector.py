@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from stabilitybackend.detectors.engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, fresh
 from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
@@ -35,24 +35,12 @@ LONE_GRADIENT_SIGMAS = 6.0
 #: Values of the gradient norm that make its usual range known, and the least spread of its logarithm.
 GRADIENT_POINTS = 16
 GRADIENT_SPREAD = 0.1
-#: Points before the onset in which a jump of the gradient norm confirms a spike, at this ratio and height.
-GRADIENT_BEFORE_POINTS = 16
-GRADIENT_TOLD_RATIO = 2.0
-GRADIENT_TOLD_SIGMAS = 4.0
 #: The loss of one data set has to prove this many times more than the whole loss: it is noisier, and there are many.
 DATASET_DEMAND = 1.5
 #: Points that a data set's event waits for the whole loss to open one.
 HOLD_POINTS = 3
 #: Events of several losses whose onsets are so many points apart at most are one event.
 TOGETHER_POINTS = 16
-#: A data set moved with the whole loss when its suspects begin at most so many points before, within its first
-#: MOVED_POINTS points.
-MOVED_BEFORE_POINTS = 3
-MOVED_POINTS = 8
-#: The data set of an event is the one that rose so many times more than any other.
-CULPRIT_FACTOR = 2.0
-#: Data sets named in the evidence of one event.
-MAX_MOVED = 8
 
 __all__ = ["SpikeDetector"]
 
@@ -167,37 +155,23 @@ class SpikeDetector(Detector):
         newest = tracker.suspects[-1]
         if tracker.interval < LONE_STEPS or newest.sigmas < LONE_SIGMAS * tracker.demand or newest.rise < LONE_RISE:
             return None
-        jump = self._gradient(newest.step, newest.step)
-        if jump is None or jump[1] < LONE_GRADIENT_RATIO or jump[2] < LONE_GRADIENT_SIGMAS:
+        ratio, sigmas = self._gradient(newest.step)
+        if ratio < LONE_GRADIENT_RATIO or sigmas < LONE_GRADIENT_SIGMAS:
             return None
         return Proof([newest], f"1 point above {LONE_SIGMAS:g} sigmas with a jump of the gradient norm")
 
-    def _gradient(self, first: int, last: int) -> tuple[int, float, float] | None:
-        """Return the highest gradient norm from step ``first`` to ``last`` and how it compares to the ones before.
-
-        Returns:
-            The first step with half of it, the ratio, and the height in sigmas of the logarithm; None where that is
-            unknown.
-        """
+    def _gradient(self, step: int) -> tuple[float, float]:
+        """Return how high the gradient norm of a step is: times the usual one, and in sigmas of the logarithm; 1 and 0
+        where that is unknown."""
         values = self.context.grad_norm.values
-        logs = sorted(math.log(value) for at, value in values if at < first and value > 0)
-        now = [(value, at) for at, value in values if first <= at <= last and value > 0]
-        if len(logs) < GRADIENT_POINTS or not now:
-            return None
-        highest = max(value for value, _ in now)
-        step = next(at for value, at in now if value >= 0.5 * highest)
+        logs = sorted(math.log(value) for at, value in values if at < step and value > 0)
+        highest = max((value for at, value in values if at == step and value > 0), default=None)
+        if len(logs) < GRADIENT_POINTS or highest is None:
+            return 1.0, 0.0
         middle = logs[len(logs) // 2]
         spread = MAD_TO_SIGMA * sorted(abs(one - middle) for one in logs)[len(logs) // 2]
         above = math.log(highest) - middle
-        return step, math.exp(min(above, 20.0)), above / max(spread, GRADIENT_SPREAD)
-
-    def _confirmation(self, tracker: Tracker, onset: int, step: int) -> list[dict[str, Any]]:
-        """Return what else shows the event that began at ``onset``: a jump of the gradient norm shortly before or in
-        it."""
-        jump = self._gradient(onset - round(GRADIENT_BEFORE_POINTS * tracker.interval), step)
-        if jump is None or jump[1] < GRADIENT_TOLD_RATIO or jump[2] < GRADIENT_TOLD_SIGMAS:
-            return []
-        return [{"metric": "grad_norm", "step": jump[0], "ratio": jump[1]}]
+        return math.exp(min(above, 20.0)), above / max(spread, GRADIENT_SPREAD)
 
     def _open(self, tracker: Tracker, proof: Proof, step: int) -> list[Finding]:
         first, top = proof.suspects[0], max(proof.suspects, key=lambda suspect: suspect.value)
@@ -223,7 +197,6 @@ class SpikeDetector(Detector):
                 points=points,
                 needed=proof.needed,
                 dataset=dataset_of(tracker.metric),
-                confirmed_by=self._confirmation(tracker, first.step, step),
             )
             event.explained_by = self._excuses(tracker, first.step, step)
             self._grade(event)
@@ -237,10 +210,19 @@ class SpikeDetector(Detector):
         return self._report(tracker, event, step) if event.told else []
 
     def _report(self, tracker: Tracker, event: SpikeEvent, step: int) -> list[Finding]:
-        """Open the incident of an event, with the data sets that moved in it."""
-        self._movers(tracker, event)
+        """Open the incident of an event."""
         self.claim(event.metric, event.onset)
-        return [finding_of(self, event, step)]
+        return [self._finding(tracker, event, step)]
+
+    def _finding(self, tracker: Tracker, event: SpikeEvent, step: int) -> Finding:
+        """Return what is known; an event in which another data set moves as well is none of one alone."""
+        together, whole = TOGETHER_POINTS * tracker.interval, self._trackers.get(self._total or "")
+        for other in self._trackers.values():
+            if other is tracker or other is whole:
+                continue
+            if other.suspects or (other.event is not None and abs(other.event.onset - event.onset) <= together):
+                event.dataset = None
+        return finding_of(self, event, step)
 
     def _place(self, tracker: Tracker, event: SpikeEvent) -> None:
         """Say whether a new event is reported at once, later, or as a part of one that is reported already."""
@@ -254,26 +236,6 @@ class SpikeDetector(Detector):
         just_over = total is not None and total.closed is not None and total.since_closed <= HOLD_POINTS
         event.told = False
         event.tell_at = None if just_over else event.points + HOLD_POINTS
-
-    def _movers(self, tracker: Tracker, event: SpikeEvent) -> bool:
-        """Add the data sets that move in the event and name the one that moves most; return whether that is new."""
-        since = event.onset - MOVED_BEFORE_POINTS * tracker.interval
-        for other in self._trackers.values():
-            if other.metric == self._total:
-                continue
-            found = [(one.step, one.rise) for one in other.suspects if one.step >= since]
-            if other.event is not None and other.event.onset >= since:
-                found.append((other.event.onset, other.event.rise))
-            if found and (other.metric in event.moved or len(event.moved) < MAX_MOVED):
-                onset, rise = event.moved.get(other.metric, found[0])
-                event.moved[other.metric] = min(onset, *(at for at, _ in found)), max(rise, *(up for _, up in found))
-        ordered = sorted(event.moved.items(), key=lambda item: -item[1][1])
-        if not ordered:
-            return False
-        clear = len(ordered) == 1 or ordered[0][1][1] > CULPRIT_FACTOR * ordered[1][1][1]
-        dataset = dataset_of(ordered[0][0]) if clear else None
-        news, event.dataset = dataset != event.dataset, dataset
-        return news
 
     def _excuses(self, tracker: Tracker, onset: int, step: int) -> list[str]:
         excuses = self.context.excuses_between(onset - round(EXCUSE_POINTS * tracker.interval), step)
@@ -303,8 +265,6 @@ class SpikeDetector(Detector):
             if event.tell_at is not None:  # nothing else reports it
                 event.tell_at, event.told = None, True
                 return self._report(tracker, event, step)
-        if event.told and event.points <= MOVED_POINTS and not event.is_over and self._movers(tracker, event):
-            news = True
         if event.is_over:
             self._learn_again(tracker, event)
             event.recent.clear()
@@ -320,7 +280,7 @@ class SpikeDetector(Detector):
             tracker.set_band()
             if event.told:
                 self.claim(event.metric, event.onset, step)
-        return [finding_of(self, event, step)] if news and event.told else []
+        return [self._finding(tracker, event, step)] if news and event.told else []
 
     def _learn_again(self, tracker: Tracker, event: SpikeEvent) -> None:
         """Learn the first points after an event; where they are a little higher than before, that is the level."""

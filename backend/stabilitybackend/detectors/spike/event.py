@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 from stabilitybackend.detectors.engine.base import Event, Recovery
 from stabilitybackend.detectors.stats.robust import median
@@ -58,9 +57,6 @@ class SpikeEvent(Event):
     needed: str
     dataset: str | None = None
     explained_by: list[str] = field(default_factory=list)
-    confirmed_by: list[dict[str, Any]] = field(default_factory=list)
-    #: Losses of data sets that moved in this event, by metric: (onset step, rise as a fraction of their level).
-    moved: dict[str, tuple[int, float]] = field(default_factory=dict)
     #: False for an event that another one reports, or that waits whether another one does.
     told: bool = True
     #: Points at which an untold event is reported, if nothing else reports it by then; None for never.

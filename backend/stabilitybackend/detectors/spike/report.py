@@ -6,15 +6,13 @@ from dataclasses import replace
 
 from stabilitybackend.detectors.engine.base import Detector, Finding, State
 from stabilitybackend.detectors.engine.metric_roles import dataset_of
-from stabilitybackend.detectors.stats.levels import change
+from stabilitybackend.detectors.stats.levels import change, percent
 
 from .event import SpikeEvent
 from .tracker import NOTED_SIGMAS, Suspect, Tracker
 
 #: A rest above the level by this fraction is not the level.
 HIGHER = 0.02
-#: Largest percentage, so that it reads as a number.
-LARGEST_PERCENT = 1e12
 
 __all__ = ["finding_of", "lone_finding"]
 
@@ -39,8 +37,8 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
     state: State = "recovered" if event.is_over else "resolved" if resolved else "open"
     alone = dataset_of(event.metric)
     what = "loss" if alone is None else f"loss of {alone}"
-    percent = change(event.peak, event.level, event.scale)
-    text = f"The {what} rose from {event.level:.4g} to {event.peak:.4g}{percent}, onset at step {event.onset}."
+    size = change(event.peak, event.level, event.scale)
+    text = f"The {what} rose from {event.level:.4g} to {event.peak:.4g}{size}, onset at step {event.onset}."
     text += _ending(event)
     if event.new_level is not None and not event.is_over:
         text += f" It goes on at {event.new_level:.4g}; later spikes are measured from there."
@@ -63,7 +61,7 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
             "level_before": event.level,
             "sigma": event.scale,
             "peak": event.peak,
-            "rise_percent": min(100 * event.rise, LARGEST_PERCENT) if event.level else None,
+            "rise_percent": percent(event.peak, event.level),
             "direction": "up",
             "score_unit": "robust sigmas",
             "threshold": event.needed,
@@ -71,13 +69,8 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
             "back_below": event.back_below,
             "level_after": event.new_level if event.rest_level is None else event.rest_level,
             "recovered_at": event.recovered_step,
-            "confirmed_by": list(event.confirmed_by),
             **({"regained": True} if event.resolved else {}),
             "explained_by": list(event.explained_by),
-            "moved_first": [
-                {"metric": metric, "onset_step": onset, "rise_percent": min(100 * rise, LARGEST_PERCENT)}
-                for metric, (onset, rise) in sorted(event.moved.items(), key=lambda item: item[1])
-            ],
         },
     )
 
@@ -100,10 +93,10 @@ def lone_finding(spike: Detector, tracker: Tracker, lone: Suspect, now_step: int
         recovery="fast",
         recovered_step=min(now_step, lone.step + round(tracker.interval)),
     )
-    percent = change(event.peak, event.level, event.scale)
+    size = change(event.peak, event.level, event.scale)
     return replace(
         finding_of(spike, event, now_step),
         title=f"One high loss at step {lone.step}",
-        text=f"The loss was {lone.value:.4g}{percent} in one logged point, at a level of {event.level:.4g}, and usual "
+        text=f"The loss was {lone.value:.4g}{size} in one logged point, at a level of {event.level:.4g}, and usual "
         "again in the next one. As a rule that is one odd batch.",
     )

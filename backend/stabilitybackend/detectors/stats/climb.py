@@ -57,9 +57,6 @@ CLIMB_POINTS = 5
 #: In blocks; where single points differ by more than QUIET_PART of the rise only the blocks can say it.
 JUMP_BLOCKS = 2
 QUIET_PART = 0.3
-#: A loss that is below 0 now and then has no level that a rise is a fraction of (policies, rewards): it climbs when it
-#: leaves the range of all that is known by this part of it.
-OVER_SIGNED_RANGE = 0.5
 #: A climb of so many times the threshold is large whatever was before.
 LARGE_FACTOR = 4.0
 
@@ -226,13 +223,13 @@ class Climbs:
         return Climb(onset, level, sigma, rise, threshold, scale.block_points)
 
     def _within_signed_range(self, value: float, since: int) -> bool:
-        """Say whether a loss of both signs is where it has been before, or near that."""
+        """Say whether a loss of both signs is where it has been before: it has no level that a rise is a part of."""
         known = self._long.before(since) + self._short.before(since)
         if min([*known, *self._short.medians]) > 0:
             return False
         if len(known) < HISTORY_BLOCKS:
             return True
-        return value <= max(known) + OVER_SIGNED_RANGE * (max(known) - min(known))
+        return value <= max(known)
 
     def _jumped(self, blocks: Sequence[float], values: Sequence[float], climb: Climb) -> bool:
         """Say whether the loss was up at once: that is a level shift, whose detector waits until it lasts."""
