@@ -23,38 +23,27 @@ from .engine.base import (
 )
 from .engine.synthetic import noisy
 from .stats.blocks import AFTER_CLAIM_POINTS, BLOCK_POINTS, LARGEST_VALUE
-from .stats.climb import LARGE_FACTOR, LONG_BLOCKS, RING_POINTS, Climb, Climbs
+from .stats.climb import LARGE_FACTOR, LEVEL_BLOCKS_BEFORE, LONG_BLOCKS, RING_POINTS, Climb, Climbs
 from .stats.levels import change
 from .stats.robust import median, robust_sigma
-from .stats.wander import AGAIN_POINTS, Wander
+from .stats.wander import Wander
 
-#: While the learning rate is higher than at the onset by LR_RISE, a climb is expected; it must be this many times
-#: larger to be called divergence.
+#: While the learning rate is higher than at the onset by LR_RISE, a climb is expected: only a large one is divergence.
 LR_RISE = 1.1
-EXPLAINED_FACTOR = 5.0
-#: Blocks before the onset in which a jump of the learning rate or the batch size explains a climb.
-EXCUSE_BLOCKS = 4
-#: Points after a fork in which a higher loss is the business of the resume detectors.
-AFTER_FORK_POINTS = 64
 #: Learning rates that are remembered, one each 64 points.
 RATES = 32
-#: A rise of so many times the threshold, and of so many sigmas of a median, is critical.
-CRITICAL_FACTOR = LARGE_FACTOR
+#: A large rise of so many sigmas of a median is critical.
 CRITICAL_SIGMAS = 8.0
 #: Back when no more than this part of the climb is left.
 BACK_PART = 0.3
 #: Points since it was seen after which a loss that does not move is at a new level.
 SETTLED_POINTS = 128
-#: Largest change between the two halves of those points, fraction of the level.
-SETTLED_DRIFT = 0.004
 #: Points after which an event gives its claim back, whatever the loss does.
 LONGEST_CLAIM_POINTS = 1_024
 #: Points that are not finite, in a row, after which the event is over: the nonfinite detector reports it.
 GONE_POINTS = 32
 #: An open event is reported again when its rise has grown by this factor.
 NEWS_FACTOR = 2.0
-#: Within AGAIN_POINTS after an event the smallest climb is larger by this factor: the curve is known to wander.
-AGAIN_FACTOR = 2.0
 #: A climb that begins again within so many points continues the same event.
 REOPEN_POINTS = 256
 
@@ -89,7 +78,7 @@ class DivergenceDetector(CurveDetector):
     lowest of them. A climb counts when the newest two are above it by 1.5 %, by 4 sigmas of a median (3 where four of
     them keep it), by 1.6 times any climb that the same curve took back before (so a loss that wanders stays silent),
     and by 1.2 times the fall just before it (so the way back from a drop stays silent). A rise within five points is
-    left to the detectors of spikes and level shifts. A learning rate on its way back up explains a climb up to five
+    left to the detectors of spikes and level shifts. A learning rate on its way back up explains a climb up to four
     times as large. The event is back when 30 % of the climb are left, or resolved when the loss does not move for 128
     points: it is measured from there then.
 
@@ -130,7 +119,6 @@ class DivergenceDetector(CurveDetector):
     _rates: deque[tuple[int, float]] = fresh(deque, maxlen=RATES)
     _rate: float = 0.0
     _largest_rate: float = 0.0
-    _quiet_points: int = 0
     _after_claim: bool = False
     _wander: Wander = fresh(Wander)
     _event: _ClimbEvent | None = None
@@ -160,11 +148,6 @@ class DivergenceDetector(CurveDetector):
         self._count += BLOCK_POINTS
         return self._block(steps[-1], middle)
 
-    def note(self, mark: Mark) -> list[Finding]:
-        if mark.kind == "fork":
-            self._quiet_points = AFTER_FORK_POINTS
-        return []
-
     def open_finding(self, step: int) -> Finding | None:
         """Return what is known at ``step`` of the climb that is open, None where none is."""
         return self._finding(self._event, step) if self._event is not None and self._event.state == "open" else None
@@ -180,7 +163,6 @@ class DivergenceDetector(CurveDetector):
 
     def _block(self, step: int, middle: float) -> list[Finding]:
         """Take the newest eight points as one block, by their median."""
-        self._quiet_points = max(0, self._quiet_points - BLOCK_POINTS)
         event = self._event
         if event is not None and event.state == "open":
             return self._follow(event, step, middle)
@@ -198,12 +180,10 @@ class DivergenceDetector(CurveDetector):
         self._rate = max(self._rate, self.context.lr.last)  # in this order NaN is passed over
         if self._count // BLOCK_POINTS % LONG_BLOCKS == 0:
             self._note_rate(self._steps[0])
-        if self._quiet_points or not self._min_rise < math.inf:
+        if not self._min_rise < math.inf:
             return []
-        again = event is not None and event.ended_points < AGAIN_POINTS
-        min_rise = self._min_rise * (AGAIN_FACTOR if again else 1.0)
         # Where neighbours resemble each other medians err more, and the sigma, from their differences, is too small.
-        climb = self._climbs.search(self._values, min_rise, self._sigmas * self.context.drag(self._metric) ** 2)
+        climb = self._climbs.search(self._values, self._min_rise, self._sigmas * self.context.drag(self._metric) ** 2)
         if climb is None or (not _goes_on(event) and self._wander.is_usual(climb.level, climb.rise)):
             return []
         return self._open(climb, step)
@@ -223,7 +203,7 @@ class DivergenceDetector(CurveDetector):
 
     def _open(self, climb: Climb, step: int) -> list[Finding]:
         explained = self._explanations(climb, step)
-        if explained and climb.rise < EXPLAINED_FACTOR * climb.threshold:
+        if explained and climb.rise < LARGE_FACTOR * climb.threshold:
             return []
         peak = climb.level + climb.rise
         old = self._event
@@ -254,7 +234,7 @@ class DivergenceDetector(CurveDetector):
         texts = []
         if now > LR_RISE * before and (warming_up or now <= LR_RISE * largest):
             texts.append(f"lr: the learning rate went from {before:.4g} to {now:.4g} meanwhile")
-        slack = EXCUSE_BLOCKS * climb.block_points * self.context.interval
+        slack = LEVEL_BLOCKS_BEFORE * climb.block_points * self.context.interval
         texts += [
             f"{excuse.kind}: {excuse.text}"
             for excuse in self.context.excuses_between(int(climb.onset - slack), step)
@@ -290,7 +270,7 @@ class DivergenceDetector(CurveDetector):
         if len(event.recent) == event.recent.maxlen:
             medians = [value for _, value in event.recent]
             older, newer = median(medians[: len(medians) // 2]), median(medians[len(medians) // 2 :])
-            if abs(newer - older) <= max(SETTLED_DRIFT * abs(newer), event.sigma):
+            if abs(newer - older) <= event.sigma:
                 event.new_level = newer
                 return self._end(event, step, "resolved", "none")
         if event.points - BLOCK_POINTS < LONGEST_CLAIM_POINTS <= event.points:
@@ -310,7 +290,7 @@ class DivergenceDetector(CurveDetector):
 
     def _grade(self, event: _ClimbEvent) -> bool:
         """Raise the severity when the rise calls for it; return whether it changed."""
-        least = max(CRITICAL_FACTOR * event.threshold, CRITICAL_SIGMAS * event.sigma)
+        least = max(LARGE_FACTOR * event.threshold, CRITICAL_SIGMAS * event.sigma)
         if event.severity != "critical" and event.peak - event.level >= least:
             event.severity = "critical"
             return True

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import ClassVar
 
 from .engine.base import SENSITIVITY, CurveDetector, Finding, Mark, Parameter, Point, Row, fresh
 from .engine.synthetic import noisy
 from .level_shift_report import Jump, ShiftEvent, finding_of
-from .stats.blocks import AFTER_CLAIM_POINTS, BLOCK_POINTS, LARGEST_VALUE, rise_points
-from .stats.climb import QUIET_PART
+from .stats.blocks import AFTER_CLAIM_POINTS, BLOCK_POINTS, LARGEST_VALUE
 from .stats.levels import quantum
 from .stats.robust import Q90_SIGMAS, median, robust_sigma
 from .stats.wander import Wander
@@ -38,15 +36,10 @@ CONFIRM_BLOCKS = 3
 #: Each of them must keep this part of the jump, and their median that part.
 KEPT_PART = 0.35
 KEPT_PART_TOGETHER = 0.55
-#: What they keep is at least so much of the threshold.
-KEPT_THRESHOLD = 0.75
 #: A jump must be so many times the largest difference in the same direction within the last 512 points.
 OVER_EARLIER = 1.4
 #: And so many times the largest one in the other direction within the last 192: what goes down may come up.
 OVER_OPPOSITE = 1.2
-#: Points that a jump upwards may take, from 20 to 80 % of the way; what takes longer is a climb, see divergence. Where
-#: single points differ by more than QUIET_PART of the way nobody can tell.
-JUMP_POINTS = 6
 #: A drop that nothing explains is reported only from this fraction of the level on: smaller ones are of no use to
 #: anyone.
 UNEXPLAINED_DROP = 0.05
@@ -234,13 +227,11 @@ class LevelShiftDetector(CurveDetector):
         values, steps = list(self._values), list(self._steps)
         newest = (2 * SIDE_BLOCKS + GAP_BLOCKS) * BLOCK_POINTS
         values, steps = values[-newest:], steps[-newest:]
-        noise = robust_sigma([b - a for a, b in pairwise(values)])
-        took = 1 if noise > QUIET_PART * abs(way) else rise_points(values, before, after)
         half = 0.5 * (before + after)
         # The first of three points in a row beyond the half of the way.
         beyond = [sign * (value - half) > 0 for value in values]
         onset = next((i for i in range(len(values) - 2) if all(beyond[i : i + 3])), len(values) - 1)
-        return Jump(steps[onset], step, before, after, self._sigma, threshold, took)
+        return Jump(steps[onset], step, before, after, self._sigma, threshold)
 
     def _confirm(self, jump: Jump, step: int, middle: float) -> list[Finding]:
         """Wait until the jump has lasted, then report it; forget it when the loss went back."""
@@ -254,9 +245,7 @@ class LevelShiftDetector(CurveDetector):
         confirmed = self._confirming
         self._rebase(confirmed)
         after = median(confirmed)
-        if (after - jump.before) / way < KEPT_PART_TOGETHER or abs(
-            after - jump.before
-        ) < KEPT_THRESHOLD * jump.threshold:
+        if (after - jump.before) / way < KEPT_PART_TOGETHER:
             return []
         jump = jump._replace(after=after)
         self._scale_up(jump)
@@ -265,8 +254,6 @@ class LevelShiftDetector(CurveDetector):
             return self._drop(jump, step, explained)
         if explained:
             return self._known(jump, step, explained)
-        if jump.jump_points > JUMP_POINTS:
-            return []
         if self._event is not None:  # one more step of a staircase is the same event
             jump = self._event.jump._replace(after=max(jump.after, self._event.jump.after))
             self._event.jump = jump

@@ -20,7 +20,6 @@ class Jump(NamedTuple):
     after: float
     sigma: float
     threshold: float
-    jump_points: int
 
 
 @dataclass(slots=True)
@@ -78,7 +77,6 @@ def finding_of(shift: Detector, event: ShiftEvent, now_step: int, explained: tup
             "rise_percent": percent,
             "threshold": jump.threshold,
             "score_unit": "robust sigmas of the difference of two windows",
-            "points": jump.jump_points,
             "explained_by": list(explained),
             "recovered_at": event.recovered_step,
         },

@@ -60,7 +60,9 @@ QUIET_PART = 0.3
 #: A climb of so many times the threshold is large whatever was before.
 LARGE_FACTOR = 4.0
 
-__all__ = ["LARGE_FACTOR", "LONG_BLOCKS", "LOOK_EVERY_BLOCKS", "QUIET_PART", "RING_POINTS", "Climb", "Climbs"]
+__all__ = [
+    "LARGE_FACTOR", "LEVEL_BLOCKS_BEFORE", "LONG_BLOCKS", "LOOK_EVERY_BLOCKS", "RING_POINTS", "Climb", "Climbs",
+]  # fmt: skip
 
 
 class Climb(NamedTuple):
@@ -223,13 +225,13 @@ class Climbs:
         return Climb(onset, level, sigma, rise, threshold, scale.block_points)
 
     def _within_signed_range(self, value: float, since: int) -> bool:
-        """Say whether a loss of both signs is where it has been before: it has no level that a rise is a part of."""
+        """Say whether a loss of both signs, which has no level to rise from, is within twice its range."""
         known = self._long.before(since) + self._short.before(since)
         if min([*known, *self._short.medians]) > 0:
             return False
         if len(known) < HISTORY_BLOCKS:
             return True
-        return value <= max(known)
+        return value <= 2 * max(known) - min(known)
 
     def _jumped(self, blocks: Sequence[float], values: Sequence[float], climb: Climb) -> bool:
         """Say whether the loss was up at once: that is a level shift, whose detector waits until it lasts."""
