@@ -14,12 +14,6 @@ from stabilitybackend.detectors.stats.robust import median
 RECOVERED_SIGMAS = 3.0
 RECOVERED_RISE = 0.02
 RECOVERY_RING = 5
-#: Back as well: so many points are flat, all within this fraction of the rise and their median within this fraction
-#: of the level. Many runs come back a little higher.
-STILL_POINTS = 10
-STILL_RISE = 0.15
-STILL_LEVEL = 0.15
-STILL_SIGMAS = 2.0
 #: An event no longer than this is a fast recovery.
 FAST_POINTS = 10
 #: After so many points above the usual level the verdict is ``none`` whatever the trend.
@@ -64,20 +58,16 @@ class SpikeEvent(Event):
     recovery: Recovery = "pending"
     recovered_step: int | None = None
     new_level: float | None = None
-    #: Where it came to rest, when that is higher than before.
-    rest_level: float | None = None
     peak_news: int = 0
     #: Over without a recovery.
     resolved: bool = False
-    still_below: float = -math.inf
-    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=STILL_POINTS))
+    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=FAST_POINTS))
     trend: deque[float] = field(default_factory=lambda: deque(maxlen=TREND_POINTS))
 
     @property
     def back_below(self) -> float:
         """The value at or below which the loss counts as back."""
-        usual = self.level + max(RECOVERED_SIGMAS * self.scale, RECOVERED_RISE * abs(self.level))
-        return max(usual, self.still_below)
+        return self.level + max(RECOVERED_SIGMAS * self.scale, RECOVERED_RISE * abs(self.level))
 
     @property
     def score(self) -> float:
@@ -105,7 +95,7 @@ class SpikeEvent(Event):
 
     def advance(self) -> bool:
         """Judge the points so far and return whether that is news."""
-        if self._is_back() or self._is_flat():
+        if self._is_back():
             self._close()
             return True
         if self.recovery == "pending" and (self.points >= PATIENCE_POINTS or self._not_falling()):
@@ -163,8 +153,7 @@ class SpikeEvent(Event):
 
     def reopen(self, step: int, peak: float, peak_step: int, points: int) -> None:
         """Go on with an event that was thought over."""
-        self.recovery, self.recovered_step, self.still_below = "pending", None, -math.inf
-        self.rest_level = None
+        self.recovery, self.recovered_step = "pending", None
         self.points += points
         self.recent.clear()
         if peak > self.peak:
@@ -176,24 +165,8 @@ class SpikeEvent(Event):
             return False
         return median([loss for _, loss in list(self.recent)[-RECOVERY_RING:]]) <= self.back_below
 
-    def _is_flat(self) -> bool:
-        """Whether the last points are flat and low, if a little higher than before; they are the usual level then."""
-        if self.points <= STILL_POINTS or len(self.recent) < STILL_POINTS or self.recovery != "pending":
-            return False
-        values = [loss for _, loss in self.recent]
-        half = STILL_POINTS // 2
-        earlier, later = median(values[:half]), median(values[half:])
-        if max(values) > self.level + STILL_RISE * (self.peak - self.level):
-            return False
-        if median(values) > self.level + STILL_LEVEL * abs(self.level):
-            return False
-        if earlier - later > max(STILL_SIGMAS * self.scale, RECOVERED_RISE * abs(self.level)):
-            return False
-        self.still_below, self.rest_level = max(values), median(values)
-        return True
-
     def _close(self) -> None:
-        newest = list(self.recent)[-(STILL_POINTS if self.still_below > -math.inf else RECOVERY_RING) :]
+        newest = list(self.recent)[-RECOVERY_RING:]
         back = next(at for at, loss in newest if loss <= self.back_below)
         above = self.points - sum(1 for at, _ in self.recent if at >= back)
         self.recovery = "fast" if above <= FAST_POINTS else "slow"

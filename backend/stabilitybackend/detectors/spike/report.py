@@ -11,17 +11,11 @@ from stabilitybackend.detectors.stats.levels import change, percent
 from .event import SpikeEvent
 from .tracker import NOTED_SIGMAS, Suspect, Tracker
 
-#: A rest above the level by this fraction is not the level.
-HIGHER = 0.02
-
 __all__ = ["finding_of", "lone_finding"]
 
 
 def _ending(event: SpikeEvent) -> str:
     """Return the sentence that says whether the loss came back."""
-    rest = event.rest_level
-    if event.is_over and rest is not None and rest > event.level + HIGHER * abs(event.level):
-        return f" It came down by itself at step {event.recovered_step}, but only to {rest:.4g}."
     return {
         "pending": " It is still high; whether it comes back by itself is not known yet.",
         "fast": f" It was back at its level by itself at step {event.recovered_step}.",
@@ -67,7 +61,7 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
             "threshold": event.needed,
             "points": event.points,
             "back_below": event.back_below,
-            "level_after": event.new_level if event.rest_level is None else event.rest_level,
+            "level_after": event.new_level,
             "recovered_at": event.recovered_step,
             **({"regained": True} if event.resolved else {}),
             "explained_by": list(event.explained_by),

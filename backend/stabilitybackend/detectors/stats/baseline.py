@@ -17,17 +17,14 @@ WINDOW_POINTS = 128
 RECENT_POINTS = 32
 #: Points of the fastest location: while the loss falls steeply it lags only a few points behind.
 NEWEST_POINTS = 9
-#: Points that the scale looks back on; fewer while the run is young, so that its steep start does not pass as noise for
-#: long.
-SCALE_POINTS = 128
+#: Points that the scale looks back on while the run is young, so that its steep start does not pass as noise for long.
 YOUNG_SCALE_POINTS = 64
-#: Young runs fall steeply and are short: their location is at most 1 point old and their scale 8.
+#: Young runs fall steeply and are short: their location is at most 1 point old.
 YOUNG_POINTS = 256
 #: Older runs fall slowly: the two fast medians are at most 16 points old, what takes long sorts 64. ``refresh`` gives
 #: numbers of now where a value looks odd, so that this costs no score; it makes a quiet point 5 times cheaper.
 LOCATION_EVERY_POINTS = 16
 SCALE_EVERY_POINTS = 64
-YOUNG_SCALE_EVERY_POINTS = 8
 #: Smallest scale as a fraction of the location: a smooth curve must not make a tiny wiggle look huge.
 RELATIVE_FLOOR = 0.005
 #: Smallest scale of all, so that a constant zero can be divided by.
@@ -65,7 +62,7 @@ class RobustBaseline:
     """
 
     _values: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_POINTS))
-    _residuals: deque[float] = field(default_factory=lambda: deque(maxlen=SCALE_POINTS))
+    _residuals: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_POINTS))
     _location: float = math.nan
     _old: float = math.nan
     _newest: float = math.nan
@@ -91,8 +88,7 @@ class RobustBaseline:
 
     def scale(self) -> float:
         """Return one robust standard deviation, > 0; infinite before the first value."""
-        every = YOUNG_SCALE_EVERY_POINTS if self.points <= YOUNG_POINTS else SCALE_EVERY_POINTS
-        if self._since_scale >= every and self._values:
+        if self._since_scale >= SCALE_EVERY_POINTS and self._values:
             self.refresh()
         return self._scale
 
@@ -134,14 +130,13 @@ class RobustBaseline:
         self.points += len(values)
 
     def refresh(self) -> None:
-        """Take all medians again, from the values of now, and the scale if it is 8 values old (32 in an old run).
+        """Take all medians again, from the values of now, and the scale if it is 32 values old.
 
         At least one value must have been learnt.
         """
         if self._since_old:
             self._locate(old=True)
-        young = self.points <= YOUNG_POINTS
-        if self._since_scale >= (YOUNG_SCALE_EVERY_POINTS if young else SCALE_EVERY_POINTS // 2):
+        if self._since_scale >= SCALE_EVERY_POINTS // 2:
             self._scale = self._measure()
             self._since_scale = 0
 
