@@ -26,7 +26,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
 )
 
 __all__ = [
-    "BASELINE_POINTS", "EARLIER_POINTS", "Attribution", "Move", "attribute", "floor_of", "is_logit", "part_of",
+    "BASELINE_POINTS", "EARLIER_POINTS", "Attribution", "Move", "attribute", "is_logit", "part_of",
     "usual", "watched",
 ]  # fmt: skip
 
@@ -46,19 +46,11 @@ CONFIRMING_SIGMAS = 3.0
 ALONE_SIGMAS = 10.0
 #: Least spread, as a fraction of the level: a bf16 log of a loss has steps of half a percent of it.
 LOSS_FLOOR = 0.005
-#: The same for all other series; what moves less is not worth a line.
-OTHER_FLOOR = 0.02
 #: Share of the whole rise that one data set must carry to be named alone.
 MIN_SHARE = 0.6
-#: A learning rate that rose by so much at the same time, percent, is what all of them moved by.
-RATE_RISE_PERCENT = 50.0
 #: A second data set that moved no later and carries so much, or moved by this part of the first one's distance in its
 #: own noise, means that it was not one alone.
 COMPANION_SHARE = 0.25
-#: Mean rise of a data set within its range that counts as one, standard errors of the mean.
-MEAN_SIGMAS = 2.0
-#: Share of non-finite values before the onset from which on NaN means "not in this batch" and is no event.
-ABSENT_SHARE = 0.1
 #: Series that are looked at, and lines of the answer.
 MAX_WATCHED = 64
 MAX_MOVES = 12
@@ -210,10 +202,7 @@ def attribute(
     ordered = sorted(shares, key=lambda name: (-shares[name], name))
     onsets = {move.dataset: move.onset_step for move in moves if move.dataset}
     datasets = tuple(name for name in ordered if name in onsets or shares[name] >= COMPANION_SHARE)
-    elsewhere = all_alike or any(
-        (role_of(m.metric) == LR and (m.rise_percent or 0) >= RATE_RISE_PERCENT) or m.metric.startswith(RATIO)
-        for m in moves
-    )
+    elsewhere = all_alike or any(move.metric.startswith(RATIO) for move in moves)
     one = None if elsewhere else _one(ordered, shares, carried, onsets)
     if len(losses) < 2:
         return Attribution(None, (), tuple(moves[:MAX_MOVES]))
@@ -244,21 +233,16 @@ def _split(rows: Series, onset_step: int) -> tuple[int, int]:
     return (first if first >= 2 * MIN_BASELINE else onset), onset
 
 
-def floor_of(metric: str) -> float:
-    """Return the least spread that a series is taken to have, as a fraction of its level."""
-    return LOSS_FLOOR if role_of(metric) == LOSS or part_of(metric) is not None else OTHER_FLOOR
-
-
 def _move(metric: str, rows: Series, onset_step: int, sign: float) -> Move | None:
     """Return how a series left its usual range around the onset, None when it stayed there."""
     first, onset = _split(rows, onset_step)
     before = [value for _, value in rows[max(0, first - BASELINE_POINTS) : first]]
-    calm = usual(before, floor_of(metric))
+    calm = usual(before)
     if calm is None or onset >= len(rows):
         return None
     level, spread = calm
     loss = part_of(metric) is not None or role_of(metric) == LOSS
-    absent = sum(not math.isfinite(value) for value in before) > ABSENT_SHARE * len(before)
+    absent = not all(map(math.isfinite, before))  # a NaN says that this batch had none of it
 
     def away(value: float) -> float:
         """Sigmas from the level; of a loss only in the direction of the incident."""
@@ -327,7 +311,7 @@ def _carried(
     late: dict[str, _Carried] = {}
     for name, rows in losses.items():
         first = min(_split(rows, onset_step)[0], bisect_left(rows, begin, key=lambda row: row[0]))
-        calm = usual((value for _, value in rows[max(0, first - BASELINE_POINTS) : first]), LOSS_FLOOR)
+        calm = usual((value for _, value in rows[max(0, first - BASELINE_POINTS) : first]))
         since = [value for step, value in rows if step >= begin and math.isfinite(value)]
         if calm is None or not since:
             continue
@@ -335,7 +319,7 @@ def _carried(
         for found, values in ((early, since[:SINCE_POINTS]), (late, since[-SINCE_POINTS:])):
             change = sign * (sum(values) / len(values) - level)
             sigmas = change / spread
-            if change > 0 and (name in moved or sigmas * math.sqrt(len(values)) >= MEAN_SIGMAS):
+            if change > 0:
                 found[name] = _Carried(change * weights[name], sigmas)
     # A spike is reported by its first points, a slow drift by its newest.
     return max(early, late, key=lambda found: sum(one.change for one in found.values()))

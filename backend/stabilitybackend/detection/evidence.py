@@ -21,7 +21,6 @@ from stabilitybackend.detection.attribution import (
     BASELINE_POINTS,
     EARLIER_POINTS,
     attribute,
-    floor_of,
     is_logit,
     part_of,
     usual,
@@ -247,7 +246,7 @@ def _window(
         "steps": [step for step, _ in points],
         "values": [_short(value) for _, value in points],
     }
-    calm = usual((value for _, value in before), floor_of(finding.metric))
+    calm = usual((value for _, value in before))
     if calm is not None:
         level, spread = calm
         window["level"] = _short(level)

@@ -189,15 +189,6 @@ def test_the_delay_is_a_few_steps_over_many_seeds(seed: int) -> None:
     assert len({finding.key for finding in found}) == 1
 
 
-def test_a_loss_that_comes_to_rest_higher_is_not_called_back_at_its_level() -> None:
-    values = [value * (1.09 if i >= ONSET else 1.0) for i, value in enumerate(noisy(500, seed=5, sigma=0.01))]
-    values[ONSET : ONSET + 6] = [5.0] * 6
-    last = feed(values)[-1]
-    assert last.state == "recovered"
-    assert last.evidence["level_after"] == pytest.approx(2.5 * 1.09, rel=0.03)
-    assert "only to 2.7" in last.text
-
-
 @pytest.mark.parametrize(("level", "height"), [(0.0, 4.0), (2.5, 1e30)])
 def test_a_percentage_that_says_nothing_is_not_said(level: float, height: float) -> None:
     values = [value - 2.5 + level for value in noisy(300, seed=2, sigma=0.004)]

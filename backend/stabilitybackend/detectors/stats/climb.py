@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from .blocks import BLOCK_POINTS, rise_points, smoothed
 from .robust import median, robust_sigma
+from .wander import OVER_TAKEN_BACK
 
 #: Blocks that each of the two scales looks back on: 512 and 4,096 points.
 WINDOW_BLOCKS = 64
@@ -36,8 +37,6 @@ LEVEL_BLOCKS_AFTER = 2
 #: A climb that this many blocks have kept, by their median, needs only this part of the sigmas.
 SUSTAINED_BLOCKS = 4
 SUSTAINED_PART = 0.75
-#: A climb must be so many times the largest one that the same curve took back before.
-OVER_EARLIER_CLIMBS = 1.6
 #: A climb must be this part of the fall just before it, or it is the way back from a drop (memorisation within an
 #: epoch, a wave). A climb that is critical by its size needs less of it: early in training everything fell before.
 OF_THE_FALL = 1.2
@@ -46,12 +45,9 @@ OF_THE_FALL_CRITICAL = 0.6
 FALL_LENGTHS = 1.5
 #: A fall so many times as large as the climb was learning, and no side of a wave.
 LEARNT_FACTOR = 6.0
-#: While fewer blocks than HISTORY_BLOCKS lie before the climb it must be larger by this factor: nobody knows yet how
-#: far the curve wanders.
-UNKNOWN_PAST_FACTOR = 2.0
-HISTORY_BLOCKS = 16
-#: A climb that shows on the long scale only must be larger by this factor: data and schedules bend a curve.
-LONG_FACTOR = 1.5
+#: A climb must be larger by this factor while fewer than MIN_BLOCKS lie before it (nobody knows yet how far the curve
+#: wanders), and where it shows on the long scale only: data and schedules bend a curve.
+UNSURE_FACTOR = 1.5
 #: Points that a rise must take, from 20 to 80 % of its way; a quicker one is a level shift or a spike.
 CLIMB_POINTS = 5
 #: In blocks; where single points differ by more than QUIET_PART of the rise only the blocks can say it.
@@ -195,9 +191,9 @@ class Climbs:
             return None
         # The climb began where the loss left its level for the last time, which may be long after its lowest block.
         began = next((i for i in range(count - 3, at, -1) if smooth[i] <= level + sigma), at)
-        factor = UNKNOWN_PAST_FACTOR if began < HISTORY_BLOCKS else 1.0
+        factor = UNSURE_FACTOR if began < MIN_BLOCKS else 1.0
         if scale is self._long:
-            factor *= LONG_FACTOR
+            factor *= UNSURE_FACTOR
         threshold = factor * min_rise * abs(level)
         if rise <= threshold:
             return None
@@ -218,7 +214,7 @@ class Climbs:
         if fall > LEARNT_FACTOR * rise:
             fall = 0.0
         of_the_fall = OF_THE_FALL_CRITICAL if rise > LARGE_FACTOR * threshold else OF_THE_FALL
-        if rise < max(OVER_EARLIER_CLIMBS * earlier, of_the_fall * fall):
+        if rise < max(OVER_TAKEN_BACK * earlier, of_the_fall * fall):
             return None
         if newest < sigmas * sigma and newer < SUSTAINED_PART * sigmas * sigma:
             return None
@@ -229,7 +225,7 @@ class Climbs:
         known = self._long.before(since) + self._short.before(since)
         if min([*known, *self._short.medians]) > 0:
             return False
-        if len(known) < HISTORY_BLOCKS:
+        if len(known) < MIN_BLOCKS:
             return True
         return value <= 2 * max(known) - min(known)
 

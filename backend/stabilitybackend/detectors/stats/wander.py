@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 #: How far back counts, points. After a report of a climb that recovered by itself nobody wants the next one.
 AGAIN_POINTS = 4_096
-#: Taken back: the next one begins below this part of the last one.
-TAKEN_BACK_PART = 0.5
-#: The next one must be so many times the largest that was taken back.
+#: A rise must be so many times the largest one that the same curve took back before.
 OVER_TAKEN_BACK = 1.6
 
-__all__ = ["AGAIN_POINTS", "Wander"]
+__all__ = ["OVER_TAKEN_BACK", "Wander"]
 
 
 @dataclass(slots=True)
@@ -47,6 +45,6 @@ class Wander:
         if self._points >= AGAIN_POINTS:
             self._taken_back = 0.0
             return False
-        if level < self._high - TAKEN_BACK_PART * (self._high - self._low):
+        if level < self._high:
             self._taken_back = max(self._taken_back, self._high - self._low)
         return rise < OVER_TAKEN_BACK * self._taken_back
