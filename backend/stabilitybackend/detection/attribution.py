@@ -24,6 +24,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     dataset_of,
     role_of,
 )
+from stabilitybackend.incidents.way import RATE_RISE_PERCENT
 
 __all__ = [
     "BASELINE_POINTS", "EARLIER_POINTS", "Attribution", "Move", "attribute", "is_logit", "part_of",
@@ -51,6 +52,8 @@ MIN_SHARE = 0.6
 #: A second data set that moved no later and carries so much, or moved by this part of the first one's distance in its
 #: own noise, means that it was not one alone.
 COMPANION_SHARE = 0.25
+#: Two means differ when they lie so many standard errors apart.
+MEAN_ERRORS = 2.0
 #: Series that are looked at, and lines of the answer.
 MAX_WATCHED = 64
 MAX_MOVES = 12
@@ -202,7 +205,10 @@ def attribute(
     ordered = sorted(shares, key=lambda name: (-shares[name], name))
     onsets = {move.dataset: move.onset_step for move in moves if move.dataset}
     datasets = tuple(name for name in ordered if name in onsets or shares[name] >= COMPANION_SHARE)
-    elsewhere = all_alike or any(move.metric.startswith(RATIO) for move in moves)
+    elsewhere = all_alike or any(
+        (role_of(m.metric) == LR and (m.rise_percent or 0) >= RATE_RISE_PERCENT) or m.metric.startswith(RATIO)
+        for m in moves
+    )
     one = None if elsewhere else _one(ordered, shares, carried, onsets)
     if len(losses) < 2:
         return Attribution(None, (), tuple(moves[:MAX_MOVES]))
@@ -319,7 +325,7 @@ def _carried(
         for found, values in ((early, since[:SINCE_POINTS]), (late, since[-SINCE_POINTS:])):
             change = sign * (sum(values) / len(values) - level)
             sigmas = change / spread
-            if change > 0:
+            if change > 0 and (name in moved or sigmas * math.sqrt(len(values)) >= MEAN_ERRORS):
                 found[name] = _Carried(change * weights[name], sigmas)
     # A spike is reported by its first points, a slow drift by its newest.
     return max(early, late, key=lambda found: sum(one.change for one in found.values()))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from stabilitybackend.detection.attribution import CONFIRMED_SIGMAS, LOSS_FLOOR, usual
+from stabilitybackend.detection.attribution import CONFIRMED_SIGMAS, LOSS_FLOOR, MEAN_ERRORS, usual
 
 __all__ = ["BAND_POINTS", "onset_band"]
 
@@ -18,8 +18,6 @@ MEDIAN_ERROR = 1.2533 / math.sqrt(BLOCK_POINTS)
 #: A climb that grows with the square of the steps in a loss that falls is hidden for as long as it then takes to be
 #: back at where it began; noise hides it for as long again.
 HIDDEN_TIMES = 2
-#: A block is as low as the lowest one within so many errors of the difference of two.
-LOW_ERRORS = 2.0
 
 Points = Sequence[tuple[int, float]]
 
@@ -57,6 +55,6 @@ def _last_low(points: Points, spread: float, otherwise: int) -> int:
     if len(blocks) < 2:
         return otherwise
     middles = [median(value for _, value in block) for block in blocks]
-    limit = min(middles) + LOW_ERRORS * math.sqrt(2) * MEDIAN_ERROR * spread
+    limit = min(middles) + MEAN_ERRORS * math.sqrt(2) * MEDIAN_ERROR * spread
     last = max(at for at, middle in enumerate(middles) if middle <= limit)
     return blocks[last][-1][0]

@@ -45,9 +45,9 @@ OF_THE_FALL_CRITICAL = 0.6
 FALL_LENGTHS = 1.5
 #: A fall so many times as large as the climb was learning, and no side of a wave.
 LEARNT_FACTOR = 6.0
-#: A climb must be larger by this factor while fewer than MIN_BLOCKS lie before it (nobody knows yet how far the curve
-#: wanders), and where it shows on the long scale only: data and schedules bend a curve.
-UNSURE_FACTOR = 1.5
+#: A climb must be larger by this factor while fewer than twice MIN_BLOCKS lie before it (nobody knows yet how far the
+#: curve wanders), and where it shows on the long scale only: data and schedules bend a curve.
+UNSURE_FACTOR = 2.0
 #: Points that a rise must take, from 20 to 80 % of its way; a quicker one is a level shift or a spike.
 CLIMB_POINTS = 5
 #: In blocks; where single points differ by more than QUIET_PART of the rise only the blocks can say it.
@@ -191,7 +191,7 @@ class Climbs:
             return None
         # The climb began where the loss left its level for the last time, which may be long after its lowest block.
         began = next((i for i in range(count - 3, at, -1) if smooth[i] <= level + sigma), at)
-        factor = UNSURE_FACTOR if began < MIN_BLOCKS else 1.0
+        factor = UNSURE_FACTOR if began < 2 * MIN_BLOCKS else 1.0
         if scale is self._long:
             factor *= UNSURE_FACTOR
         threshold = factor * min_rise * abs(level)
@@ -225,7 +225,7 @@ class Climbs:
         known = self._long.before(since) + self._short.before(since)
         if min([*known, *self._short.medians]) > 0:
             return False
-        if len(known) < MIN_BLOCKS:
+        if len(known) < 2 * MIN_BLOCKS:
             return True
         return value <= 2 * max(known) - min(known)
 

@@ -45,6 +45,6 @@ class Wander:
         if self._points >= AGAIN_POINTS:
             self._taken_back = 0.0
             return False
-        if level < self._high:
+        if level - self._low < self._high - level:  # nearer to where it came from than to where it was
             self._taken_back = max(self._taken_back, self._high - self._low)
         return rise < OVER_TAKEN_BACK * self._taken_back
