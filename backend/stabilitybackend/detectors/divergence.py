@@ -22,9 +22,9 @@ from .engine.base import (
     fresh,
 )
 from .engine.synthetic import noisy
-from .stats.blocks import AFTER_CLAIM_POINTS, BLOCK_POINTS, LARGEST_VALUE
+from .stats.blocks import AFTER_CLAIM_POINTS, BACK_PART, BLOCK_POINTS, SETTLED_POINTS
 from .stats.climb import LARGE_FACTOR, LEVEL_BLOCKS_BEFORE, LONG_BLOCKS, RING_POINTS, Climb, Climbs
-from .stats.levels import change
+from .stats.levels import LARGEST, change
 from .stats.robust import median, robust_sigma
 from .stats.wander import Wander
 
@@ -32,16 +32,8 @@ from .stats.wander import Wander
 LR_RISE = 1.1
 #: Learning rates that are remembered, one each 64 points.
 RATES = 32
-#: A large rise of so many sigmas of a median is critical.
-CRITICAL_SIGMAS = 8.0
-#: Back when no more than this part of the climb is left.
-BACK_PART = 0.3
-#: Points since it was seen after which a loss that does not move is at a new level.
-SETTLED_POINTS = 128
 #: Points after which an event gives its claim back, whatever the loss does.
 LONGEST_CLAIM_POINTS = 1_024
-#: Points that are not finite, in a row, after which the event is over: the nonfinite detector reports it.
-GONE_POINTS = 32
 #: An open event is reported again when its rise has grown by this factor.
 NEWS_FACTOR = 2.0
 #: A climb that begins again within so many points continues the same event.
@@ -61,7 +53,6 @@ class _ClimbEvent(Event):
     peak_step: int
     told_rise: float
     points: int = 0
-    missing: int = 0
     state: State = "open"
     recovery: Recovery = "pending"
     recovered_step: int | None = None
@@ -132,8 +123,8 @@ class DivergenceDetector(CurveDetector):
         value = point.value
         if point.metric != self._metric and self._is_another(point.metric):
             return []
-        if not -LARGEST_VALUE < value < LARGEST_VALUE:
-            return self._not_a_number(point.step)
+        if not -LARGEST < value < LARGEST:
+            return []  # the detector of what is not finite reports it
         self._values.append(value)
         self._steps.append(point.step)
         self._count += 1
@@ -209,7 +200,7 @@ class DivergenceDetector(CurveDetector):
         old = self._event
         if old is not None and _goes_on(old):
             event = replace(old, state="open", recovery="pending", recovered_step=None, new_level=None)
-            event.ended_points = event.missing = 0
+            event.ended_points = 0
             if peak > event.peak:
                 event.peak, event.peak_step = peak, step
         else:
@@ -259,7 +250,6 @@ class DivergenceDetector(CurveDetector):
     def _follow(self, event: _ClimbEvent, step: int, middle: float) -> list[Finding]:
         """Advance the open event by one block."""
         event.points += BLOCK_POINTS
-        event.missing = 0
         event.recent.append((step, middle))
         if middle > event.peak:
             event.peak, event.peak_step = middle, step
@@ -281,17 +271,9 @@ class DivergenceDetector(CurveDetector):
             return [self._finding(event, step)]
         return []
 
-    def _not_a_number(self, step: int) -> list[Finding]:
-        event = self._event
-        if event is None or event.state != "open":
-            return []
-        event.missing += 1
-        return [] if event.missing < GONE_POINTS else self._end(event, step, "resolved", "none")
-
     def _grade(self, event: _ClimbEvent) -> bool:
         """Raise the severity when the rise calls for it; return whether it changed."""
-        least = max(LARGE_FACTOR * event.threshold, CRITICAL_SIGMAS * event.sigma)
-        if event.severity != "critical" and event.peak - event.level >= least:
+        if event.severity != "critical" and event.peak - event.level >= LARGE_FACTOR * event.threshold:
             event.severity = "critical"
             return True
         return False
@@ -315,8 +297,6 @@ class DivergenceDetector(CurveDetector):
         )
         if event.state == "recovered":
             text += f" It was back near its level at step {event.recovered_step}."
-        elif event.missing >= GONE_POINTS:
-            text += " It is not finite any more."
         elif event.state == "resolved":
             text += f" It is flat at {event.new_level:.4g} now, which is taken as its usual level."
         else:

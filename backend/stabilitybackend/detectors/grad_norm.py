@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Parameter, Point, State, fresh
 from .engine.metric_roles import GRAD_NORM, LOSS, role_of
-from .nonfinite import OVERFLOW
 from .stats.baseline import YOUNG_POINTS, RobustBaseline
+from .stats.blocks import SETTLED_POINTS
+from .stats.levels import LARGEST
 from .stats.tail import OutlierTail
 
 #: Points after the start without findings: the norm falls steeply.
@@ -24,13 +25,10 @@ JUMP_MOST = 1e-3
 LEAST_SIGMA = 0.1
 #: Quiet points that an old run learns at once.
 BLOCK_POINTS = 32
-#: Over when so many points in a row are below this many sigmas, or after MOST_POINTS: their level is the usual one
-#: then. A jump within as many after the end belongs to the same event, and is no news.
+#: Over when so many points in a row are below this many sigmas, or after SETTLED_POINTS: their level is the usual one
+#: then. A jump within as many after the end belongs to the same event, and is no news. What is below needs no look.
 CALM_POINTS = 16
 CALM_SIGMAS = 3.0
-MOST_POINTS = 256
-#: Sigmas below which a point needs no look.
-QUIET_SIGMAS = 5.0
 
 __all__ = ["GradNormDetector"]
 
@@ -90,7 +88,7 @@ class GradNormDetector(CurveDetector):
     #: The high point that was the newest: (step, value, sigmas).
     _suspect: tuple[int, float, float] | None = None
     _event: _GradientEvent | None = None
-    _ended_at: int = -MOST_POINTS
+    _ended_at: int = -SETTLED_POINTS
 
     def configured(self) -> None:
         self._sensitivity = self.settings["sensitivity"]
@@ -104,7 +102,7 @@ class GradNormDetector(CurveDetector):
             if len(self._block) >= self._limit:
                 self._learn()
             return []
-        return self._check(point.step, value) if 0 < value < OVERFLOW else []
+        return self._check(point.step, value) if 0 < value < LARGEST else []
 
     def _learn(self) -> None:
         """Learn the quiet values, and the high one before them that stayed alone, and set the quiet band again."""
@@ -120,8 +118,8 @@ class GradNormDetector(CurveDetector):
             return
         self._limit = BLOCK_POINTS if baseline.points > YOUNG_POINTS else 1
         level, scale = baseline.location(), max(baseline.scale(), LEAST_SIGMA)
-        self._high = math.exp(min(level + QUIET_SIGMAS * scale / max(self._sensitivity, 1.0), 80.0))
-        self._low = math.exp(max(level - QUIET_SIGMAS * scale, -700.0))
+        self._high = math.exp(min(level + CALM_SIGMAS * scale / max(self._sensitivity, 1.0), 80.0))
+        self._low = math.exp(max(level - CALM_SIGMAS * scale, -700.0))
 
     def _alone(self) -> None:
         """Learn the newest high point: none followed it."""
@@ -157,7 +155,7 @@ class GradNormDetector(CurveDetector):
 
     def _open(self, onset: int, step: int, peak: float, peak_step: int) -> list[Finding]:
         known = any(role_of(metric) == LOSS for metric in self.context.open_claims())
-        again = self._seen - self._ended_at < MOST_POINTS
+        again = self._seen - self._ended_at < SETTLED_POINTS
         baseline = self._baseline
         self._event = event = _GradientEvent(
             self._metric, onset, step, "info", baseline.location(), max(baseline.scale(), LEAST_SIGMA), peak, peak_step,
@@ -181,9 +179,9 @@ class GradNormDetector(CurveDetector):
             self._baseline.learn(math.log(value))
         else:
             event.calm = 0
-            if event.points > MOST_POINTS - CALM_POINTS:
+            if event.points > SETTLED_POINTS - CALM_POINTS:
                 self._baseline.learn(math.log(value))
-        if event.calm < CALM_POINTS and event.points < MOST_POINTS:
+        if event.calm < CALM_POINTS and event.points < SETTLED_POINTS:
             return []
         if event.calm >= CALM_POINTS:
             event.recovered_step = event.calm_from

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from .engine.base import SENSITIVITY, CurveDetector, Finding, Mark, Parameter, Point, Row, fresh
+from .engine.context import EXCUSE_POINTS
 from .engine.synthetic import noisy
 from .level_shift_report import Jump, ShiftEvent, finding_of
-from .stats.blocks import AFTER_CLAIM_POINTS, BLOCK_POINTS, LARGEST_VALUE
-from .stats.levels import quantum
+from .stats.blocks import AFTER_CLAIM_POINTS, BACK_PART, BLOCK_POINTS, SETTLED_POINTS
+from .stats.levels import LARGEST, quantum
 from .stats.robust import Q90_SIGMAS, median, robust_sigma
-from .stats.wander import Wander
+from .stats.wander import OVER_TAKEN_BACK, Wander
 
 #: Points kept one by one, to name the step of the jump.
 RING_POINTS = 64
@@ -33,31 +34,16 @@ SIDE_BLOCKS = 2
 GAP_BLOCKS = 1
 #: Blocks that must stay on the new level before a jump is reported: 32 points after the two that showed it.
 CONFIRM_BLOCKS = 3
-#: Each of them must keep this part of the jump, and their median that part.
-KEPT_PART = 0.35
-KEPT_PART_TOGETHER = 0.55
-#: A jump must be so many times the largest difference in the same direction within the last 512 points.
-OVER_EARLIER = 1.4
-#: And so many times the largest one in the other direction within the last 192: what goes down may come up.
-OVER_OPPOSITE = 1.2
+#: Their median must keep this part of the jump; each of them more than what is left of one that went back.
+KEPT_PART = 0.55
 #: A drop that nothing explains is reported only from this fraction of the level on: smaller ones are of no use to
 #: anyone.
 UNEXPLAINED_DROP = 0.05
-#: The run must have left its first level by this fraction before a drop is one: what comes first is learning.
-LEARNT_PART = 0.1
-#: An excuse this many points before the jump still explains it.
-EXCUSE_POINTS = 12
 #: Points between two known drops without an excuse; doubled with each one that was reported: a staircase is reported
 #: twice or thrice.
 REST_POINTS = 256
-#: Points after which a new level is the usual one and the event is over.
-ACCEPTED_POINTS = 128
-#: Back when no more than this part of the jump is left.
-BACK_PART = 0.3
-#: A jump upwards by this fraction needs a decision now.
+#: A jump upwards by this fraction needs a decision now, where the loss is as high as this part of its first level.
 CRITICAL_RISE = 0.2
-#: A loss that is logged in coarse steps (two decimals, bf16) jumps by more than so many of them.
-OVER_QUANTUM = 1.5
 
 __all__ = ["LevelShiftDetector"]
 
@@ -125,7 +111,7 @@ class LevelShiftDetector(CurveDetector):
         value = point.value
         if point.metric != self._metric and self._is_another(point.metric):
             return []
-        if not -LARGEST_VALUE < value < LARGEST_VALUE:
+        if not -LARGEST < value < LARGEST:
             return self._follow(self._event, point.step, math.inf, points=1) if self._event is not None else []
         self._values.append(value)
         self._steps.append(point.step)
@@ -212,17 +198,18 @@ class LevelShiftDetector(CurveDetector):
         way = after - before
         threshold = max(
             self._min_shift * abs(before), self._sigmas * self.context.drag(self._metric) * self._sigma,
-            OVER_QUANTUM * quantum(self._values),
+            2 * quantum(self._values),
         )  # fmt: skip
         if abs(way) <= threshold:
             return None
         sign = 1.0 if way > 0 else -1.0
         differences = list(self._differences)[:-NEWEST_DIFFERENCES]
         recent = differences[-RECENT_DIFFERENCES:]
-        # Downwards only the recent ones: every run begins with falls that nothing later comes up to.
+        # What goes down may come up. Downwards only the recent ones count: every run begins with falls that nothing
+        # later comes up to.
         earlier = max(sign * difference for difference in (differences if way > 0 else recent))
         opposite = max(-sign * difference for difference in recent)
-        if abs(way) <= max(OVER_EARLIER * earlier, OVER_OPPOSITE * opposite):
+        if abs(way) <= OVER_TAKEN_BACK * max(earlier, opposite):
             return None
         values, steps = list(self._values), list(self._steps)
         newest = (2 * SIDE_BLOCKS + GAP_BLOCKS) * BLOCK_POINTS
@@ -237,7 +224,7 @@ class LevelShiftDetector(CurveDetector):
         """Wait until the jump has lasted, then report it; forget it when the loss went back."""
         way = jump.after - jump.before
         self._confirming.append(middle)
-        if (middle - jump.before) / way < KEPT_PART:
+        if (middle - jump.before) / way <= BACK_PART:
             self._rebase([middle])
             return []
         if len(self._confirming) < CONFIRM_BLOCKS:
@@ -245,7 +232,7 @@ class LevelShiftDetector(CurveDetector):
         confirmed = self._confirming
         self._rebase(confirmed)
         after = median(confirmed)
-        if (after - jump.before) / way < KEPT_PART_TOGETHER:
+        if (after - jump.before) / way < KEPT_PART:
             return []
         jump = jump._replace(after=after)
         self._scale_up(jump)
@@ -275,7 +262,7 @@ class LevelShiftDetector(CurveDetector):
     def _scale_up(self, jump: Jump) -> None:
         """Expect larger differences on a higher level: noise grows with the loss."""
         ratio = abs(jump.after / jump.before) if jump.before else 1.0
-        if 1.0 < ratio < LARGEST_VALUE:
+        if 1.0 < ratio < LARGEST:
             scaled = [difference * ratio for difference in self._differences]
             self._differences.clear()
             self._differences.extend(scaled)
@@ -293,7 +280,7 @@ class LevelShiftDetector(CurveDetector):
     def _drop(self, jump: Jump, step: int, explained: tuple[str, ...]) -> list[Finding]:
         """Report a known drop, unless it is the beginning of learning or one step of a staircase that was reported."""
         large = jump.before - jump.after > UNEXPLAINED_DROP * abs(jump.before)
-        learnt = jump.before < (1 - LEARNT_PART) * self._first_level
+        learnt = jump.before < (1 - UNEXPLAINED_DROP) * self._first_level  # what comes first is learning
         if self._rest_points or not (explained or (large and learnt)):
             return []
         self._drops += 1
@@ -313,7 +300,7 @@ class LevelShiftDetector(CurveDetector):
         back = jump.before + BACK_PART * (jump.after - jump.before)
         if middle <= back:
             event.state, event.recovered_step = "recovered", step
-        elif event.points >= ACCEPTED_POINTS:
+        elif event.points >= SETTLED_POINTS:
             event.state = "resolved"
         else:
             return []
@@ -324,6 +311,9 @@ class LevelShiftDetector(CurveDetector):
     def _report(self, event: ShiftEvent, step: int) -> Finding:
         """Report an alarm as it is now; its severity never goes down."""
         jump = event.jump
-        if jump.after - jump.before > CRITICAL_RISE * max(abs(jump.before), LEARNT_PART * self._first_level):
+        if (
+            jump.after - jump.before > CRITICAL_RISE * abs(jump.before)
+            and jump.after > CRITICAL_RISE * self._first_level
+        ):
             event.severity = "critical"
         return finding_of(self, event, step)

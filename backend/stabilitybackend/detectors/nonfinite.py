@@ -9,10 +9,8 @@ from typing import ClassVar
 
 from .engine.base import SENSITIVITY, SEVERITIES, Detector, Event, Finding, Parameter, Point, Severity, State, fresh
 from .engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
+from .stats.levels import LARGEST
 
-#: A value beyond this is an overflow whatever the logger made of it: the largest number of float32 and bfloat16 is
-#: 3.4e38.
-OVERFLOW = 1e38
 #: Steps in a row that must be finite before the event counts as recovered. A new non-finite value within twice as many
 #: after that continues the same event.
 RECOVERED_AFTER_STEPS = 10
@@ -35,7 +33,7 @@ ABSENT_POINTS = 256
 MAX_METRICS = 66
 MAX_NAMED = 16
 
-__all__ = ["OVERFLOW", "NonfiniteDetector"]
+__all__ = ["NonfiniteDetector"]
 
 
 @dataclass(slots=True)
@@ -107,13 +105,13 @@ class NonfiniteDetector(Detector):
 
     def update(self, point: Point) -> list[Finding]:
         value = point.value
-        if self._quiet and -OVERFLOW < value < OVERFLOW and value and point.metric in self._finite:
+        if self._quiet and -LARGEST < value < LARGEST and value and point.metric in self._finite:
             return []
         return self._check(point) if self.wants(point.metric) else []
 
     def ignores(self, ranges: Mapping[str, tuple[float, float]]) -> bool:
         return self._quiet and all(
-            metric in self._finite and -OVERFLOW < low <= high < OVERFLOW and (low > 0 or high < 0)
+            metric in self._finite and -LARGEST < low <= high < LARGEST and (low > 0 or high < 0)
             for metric, (low, high) in ranges.items()
         )
 
@@ -124,7 +122,7 @@ class NonfiniteDetector(Detector):
             found = self._end_of_step(point.step)
             self._step = point.step
         loss = role_of(point.metric) == LOSS
-        if not -OVERFLOW < point.value < OVERFLOW:
+        if not -LARGEST < point.value < LARGEST:
             severity = self._severity(point, loss)
             return found + self._bad(point, severity, loss) if severity is not None else found
         known = point.metric in self._finite
@@ -275,6 +273,6 @@ def _spell(value: float) -> str:
     """Return a value as JSON programs spell it; a number that overflowed float32 is an infinity."""
     if math.isnan(value):
         return "NaN"
-    if -OVERFLOW < value < OVERFLOW:
+    if -LARGEST < value < LARGEST:
         return "0"
     return "Infinity" if value > 0 else "-Infinity"

@@ -21,7 +21,7 @@ from .engine.base import (
     fresh,
 )
 from .engine.synthetic import noisy
-from .stats.blocks import LARGEST_VALUE
+from .stats.levels import LARGEST
 from .stats.robust import median, robust_sigma
 
 #: Points whose median is one entry at first.
@@ -149,7 +149,7 @@ class PlateauDetector(CurveDetector):
         value = point.value
         if point.metric != self._metric and self._is_another(point.metric):
             return []
-        if not -LARGEST_VALUE < value < LARGEST_VALUE:
+        if not -LARGEST < value < LARGEST:
             return []
         values = self._values
         if not values:

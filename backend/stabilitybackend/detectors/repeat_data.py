@@ -1,16 +1,14 @@
-"""Finds that data is trained on again: a loss falsely low after a resume, a known order of batches, epochs."""
+"""Finds that data is trained on again: a loss falsely low after a resume, a known order of batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
 from .engine.long_past import PAST_BLOCK
 from .repeat_data_report import REST_POINTS, LowEvent, worded
 from .stats.before_fork import BEFORE_POINTS, LR_DIFFERS, BeforeFork, before_fork
-from .stats.epoch_drops import ADD_POINTS, Drop, EpochDrops
 from .stats.fingerprint import WORD_POINTS
 from .stats.levels import LARGEST, percent
 from .stats.low_loss import LOW_POINTS, falsely_low
@@ -32,8 +30,6 @@ ABOVE_SIGMAS = 8.0
 #: An order that begins to repeat so many points after a resume is put down to it: the first batches of a run, when
 #: the model knew nothing, are hardly recognised.
 RESUME_POINTS = 64
-#: A drop at an epoch's boundary is closed after so many points.
-DROP_POINTS = 16
 
 __all__ = ["RepeatDataDetector"]
 
@@ -41,14 +37,13 @@ __all__ = ["RepeatDataDetector"]
 class RepeatDataDetector(CurveDetector):
     """Finds when the model gets data again that it has learnt already.
 
-    Idea, three signs. (1) After a fork the loss lies clearly below that of the branch that was left at the same steps,
+    Idea, two signs. (1) After a fork the loss lies clearly below that of the branch that was left at the same steps,
     and below the level at the fork step: the weights went back, but the loader hands out what these weights have seen.
     It ends with a jump up to the true level, which belongs to the same incident. (2) What its own past does not
     foretell of a loss is a fingerprint of the batch. The newest 64 points are searched in the whole run, each 16;
     where they agree more than chance and the structure of the job do, the order of the data repeats: a warning where
-    that began at a resume, else a note, once a run. (3) Abrupt lasting drops at equal distances, between
-    which the loss does not fall, are the boundaries of epochs over the same data; the third one is noted. The same
-    data at the same steps after a rollback is a correct resume and not reported.
+    that began at a resume, else a note, once a run. The same data at the same steps after a rollback is a correct
+    resume and not reported.
 
     Args:
         min_drop: smallest amount by which the loss is too low after a fork, as a fraction of the level.
@@ -80,7 +75,6 @@ class RepeatDataDetector(CurveDetector):
     _losses: list[float] = fresh(list)
     _block: list[tuple[int, float]] = fresh(list)
     _order: RepeatedOrder = fresh(RepeatedOrder)
-    _drops: EpochDrops = fresh(EpochDrops)
     _watch: BeforeFork | None = None
     _after: list[tuple[int, float]] = fresh(list)
     _low: LowEvent | None = None
@@ -88,10 +82,8 @@ class RepeatDataDetector(CurveDetector):
     #: The repetition that is reported in an event of its own, and what was known at the newest fork.
     _again: Event | None = None
     _before: BeforeFork | None = None
-    _drop: tuple[Drop, Finding | None, int] | None = None
-    #: Whether epochs in the same order, and epochs that make the loss drop, were reported: once a run is enough.
+    #: Whether epochs in the same order were reported: once a run is enough.
     _noted_order: bool = False
-    _noted_drops: bool = False
 
     def configured(self) -> None:
         self._by = self.settings["sensitivity"]
@@ -117,7 +109,6 @@ class RepeatDataDetector(CurveDetector):
             self._before = self._watch = before_fork(
                 mark.step, mark.text, mark.data, losses, self._metric, self.context, left=WATCH_POINTS
             )
-        self._drops.forget()
         return found
 
     def update(self, point: Point) -> list[Finding]:
@@ -128,19 +119,12 @@ class RepeatDataDetector(CurveDetector):
             return []
         block = self._block
         block.append((step, value))
-        filled = len(block)
-        if filled % ADD_POINTS and self._low is None and self._watch is None:
-            return []
         found: list[Finding] = []
         if self._low is not None:
             found += self._follow_low(self._low, step, value)
         elif self._watch is not None:
             found += self._check(self._watch, step, value)
-        if not filled % ADD_POINTS:
-            found += self._epoch(self._drops.add(block[-ADD_POINTS:]), step)
-            if filled == PAST_BLOCK:
-                found += self._full(step)
-        return found
+        return found + self._full(step) if len(block) == PAST_BLOCK else found
 
     # --- too low after a fork ------------------------------------------------------------------------------------
 
@@ -205,7 +189,7 @@ class RepeatDataDetector(CurveDetector):
         over = event.back is not None or event.gave_way
         return [] if over else [self._low_finding(event, state, max(step, event.seen))]
 
-    # --- the order of the data, and epochs -----------------------------------------------------------------------
+    # --- the order of the data -----------------------------------------------------------------------
 
     def _full(self, step: int) -> list[Finding]:
         """Take a full block: the level, and a search in the past."""
@@ -271,31 +255,6 @@ class RepeatDataDetector(CurveDetector):
                 return excuse.step
         return None
 
-    def _epoch(self, drop: Drop | None, step: int) -> list[Finding]:
-        """Take what the search for drops found: the third of a pattern is reported, those after it are claimed."""
-        found: list[Finding] = []
-        if self._drop is not None:
-            last, note, points = self._drop
-            self._drop = (last, note, points + ADD_POINTS)
-            if points >= DROP_POINTS or drop is not None:
-                self._drop = None
-                self.claim(self._metric, last.step, step)
-                found = [] if note is None else [replace(note, state="resolved", now_step=step)]
-        if drop is None:
-            return found
-        explained = any(e.kind in ("lr_jump", "fork") for e in self.context.excuses_between(drop.before_step, step))
-        if explained or self._low is not None or self._others(RECENT):
-            self._drops.forget()
-            return found
-        distance = self._drops.pattern()
-        if distance is None or not self._by:
-            return found
-        note = None if self._noted_drops else self._drop_finding(drop, distance, step)
-        self._noted_drops = True
-        self._drop = (drop, note, 0)
-        self.claim(self._metric, drop.step)
-        return found if note is None else [*found, note]
-
     # --- findings ------------------------------------------------------------------------------------------------
 
     def _others(self, points: int) -> bool:
@@ -332,29 +291,6 @@ class RepeatDataDetector(CurveDetector):
         title = f"Known data is fed again since step {event.onset}"
         return self.finding(
             event, now_step, state, title=title, text=text, recovered_step=back, score=order.r, evidence=evidence,
-        )  # fmt: skip
-
-    def _drop_finding(self, drop: Drop, distance: float, step: int) -> Finding:
-        level, sigma = drop.before
-        change = percent(drop.after, level)
-        shown = f" ({change:+.1f} %)" if change is not None else ""
-        text = f"The loss dropped from {level:.4g} to {drop.after:.4g}{shown} at step {drop.step} and stays there, as"
-        text += f" it does every {distance:.0f} steps, and does not fall in between: epochs over memorised data."
-        evidence = {
-            "level_before": level,
-            "level_after": drop.after,
-            "sigma": sigma,
-            "rise_percent": change,
-            "direction": "down",
-            "period_steps": distance,
-            "earlier_drops": [{"step": d.step, "size": d.size} for d in self._drops.drops[:-1]],
-            "drift_between": drop.drift,
-            "score_unit": "robust sigmas",
-        }
-        title = f"Loss drops with each epoch, at step {drop.step}"
-        return self.finding(
-            Event(self._metric, drop.step, step, "info"), step, "open", title=title, text=text,
-            score=min(drop.size / sigma, 1e9), evidence=evidence,
         )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ MAX_EXCUSES = 32
 MAX_MARKS = 16
 #: A change of the learning rate or the batch size by this fraction from one value to the next is a step, not a slope.
 JUMP = 0.1
+#: What is known to have changed so many points before an onset still explains it.
+EXCUSE_POINTS = 12
 #: Claims that are remembered, by metric.
 MAX_CLAIMS = 256
 #: Events of the loss that move the losses of all data sets with it: those are claimed with it.

@@ -6,9 +6,10 @@ import math
 from typing import ClassVar
 
 from stabilitybackend.detectors.engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, fresh
+from stabilitybackend.detectors.engine.context import EXCUSE_POINTS
 from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
-from stabilitybackend.detectors.nonfinite import OVERFLOW
 from stabilitybackend.detectors.stats.alike import drag_of
+from stabilitybackend.detectors.stats.levels import LARGEST
 from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA, median
 
 from .event import RECOVERY_RING, SpikeEvent
@@ -20,9 +21,7 @@ MAX_TRACKERS = 64
 #: A spike within so many points and steps after the first point back goes on with the same event.
 REOPEN_POINTS = 5
 REOPEN_STEPS = 10
-#: A learning rate or batch size that jumped within so many points before the onset explains a rise up to this
-#: fraction.
-EXCUSE_POINTS = 3
+#: A learning rate or batch size that jumped right before explains a rise up to this fraction.
 EXCUSED_RISE = 0.5
 #: Other claims: an event of another detector that ended within so many points is still the same event.
 CLAIM_POINTS = 10
@@ -125,7 +124,7 @@ class SpikeDetector(Detector):
         """Take a point that is not plainly quiet."""
         if tracker.event is not None:
             return self._follow(tracker, tracker.event, step, value)
-        if not -OVERFLOW < value < OVERFLOW:
+        if not -LARGEST < value < LARGEST:
             return []
         lone = tracker.check(step, value, self._sensitivity)
         if not tracker.suspects or not self._sensitivity:
@@ -245,7 +244,7 @@ class SpikeDetector(Detector):
         """Set the severity that the event has earned by now; it never gets lower."""
         if event.explained_by and event.rise * self._sensitivity <= EXCUSED_RISE:
             event.severity = "info"
-        elif event.severity == "critical" or (dataset_of(event.metric) is None and event.stays_high()):
+        elif event.severity == "critical" or (dataset_of(event.metric) is None and event.stays_high(self._min_rise)):
             event.severity = "critical"
         else:
             event.severity = "warning"

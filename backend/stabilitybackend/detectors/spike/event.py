@@ -22,8 +22,6 @@ PATIENCE_POINTS = 100
 TREND_POINTS = 50
 #: Newest points of an event that does not come back: later spikes are measured from their level.
 NEW_LEVEL_POINTS = 32
-#: A loss that does not come back needs a decision when it stays this fraction above its level; less is another level.
-HIGH_RISE = 0.05
 #: A late return counts while the slow median is above this fraction of the way from the old level to the new one.
 BACK_AT_ONCE = 0.5
 #: While an event is pending it is reported again only when its peak has grown by this factor, so many times at most.
@@ -108,11 +106,11 @@ class SpikeEvent(Event):
             return True
         return False
 
-    def stays_high(self) -> bool:
-        """Return whether the loss does not come back and is far above its level."""
+    def stays_high(self, least: float) -> bool:
+        """Return whether the loss does not come back and stays above its level by more than a fraction of it."""
         if self.recovery != "none" or not self.trend:
             return False
-        return median(list(self.trend)) - self.level > HIGH_RISE * abs(self.level)
+        return median(list(self.trend)) - self.level > least * abs(self.level)
 
     def newest(self) -> list[float]:
         """Return the newest finite points, from which later spikes are measured when the loss does not come back."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from stabilitybackend.detectors.stats.alike import NEW_POINTS, STRETCH_POINTS, Alike
 from stabilitybackend.detectors.stats.baseline import YOUNG_POINTS, RobustBaseline
+from stabilitybackend.detectors.stats.levels import LARGEST
 from stabilitybackend.detectors.stats.robust import median
 from stabilitybackend.detectors.stats.tail import OutlierTail
 
@@ -50,8 +51,6 @@ OLD_ALIKE_POINTS = 512
 QUIET_SIGMAS = 3.25
 #: Where only one in so many steps is logged, neighbouring points are no neighbours in the data.
 LONE_STEPS = 10
-#: Below the usual level by this many sigmas the middle is taken again at once: a loss that dropped is no event.
-DROP_SIGMAS = 5.0
 #: Events that did not come back and may do so late.
 LEFT_BEHIND = 8
 
@@ -153,8 +152,7 @@ class Tracker:
             return
         location, scale = baseline.location(), baseline.scale()
         self.high = location + QUIET_SIGMAS * scale
-        self.low = location - DROP_SIGMAS * scale
-        self.low = max([self.low, *(event.back_below for event in self.left_behind)])
+        self.low = max([-LARGEST, *(event.back_below for event in self.left_behind)])
 
     def check(self, step: int, value: float, sensitivity: float) -> Suspect | None:
         """Take a finite point while no event is open.

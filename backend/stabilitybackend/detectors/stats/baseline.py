@@ -33,8 +33,6 @@ ABSOLUTE_FLOOR = 1e-6
 #: falls: the location lags then, and the lag must not pass as noise.
 CENTRED_SIDE = 4
 TREND_FACTOR = 2.0
-#: Residuals are cut here, so that the difference of two is a number.
-LARGEST = 1e300
 #: Mantissa bits of bfloat16: a loss logged from bf16 moves in steps of 2**-7 of its power of two, so that the MAD can
 #: be 0.
 BF16_MANTISSA_BITS = 7
@@ -172,15 +170,13 @@ class RobustBaseline:
             return floor
         young = self.points <= YOUNG_POINTS and len(self._residuals) > YOUNG_SCALE_POINTS
         ordered = sorted(list(self._residuals)[-YOUNG_SCALE_POINTS:] if young else self._residuals)
-        if ordered[0] < -LARGEST or ordered[-1] > LARGEST:
-            ordered = [max(-LARGEST, min(residual, LARGEST)) for residual in ordered]
         middle = ordered[len(ordered) // 2]
         deviation = median([abs(residual - middle) for residual in ordered])
         upper = ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))] - middle
         lagged = max(MAD_TO_SIGMA * deviation, upper / Q90_SIGMAS)
         if self._old > self._location:
             lagged = min(lagged, max(TREND_FACTOR * self._centred(), lagged - 0.5 * (self._old - self._location)))
-        return min(max(lagged, floor), LARGEST)
+        return max(lagged, floor)
 
     def _centred(self) -> float:
         """Return the spread around the medians of the points on both sides: it holds no slope of the curve."""
@@ -190,7 +186,7 @@ class RobustBaseline:
         ordered = []
         for i in range(CENTRED_SIDE, len(values) - CENTRED_SIDE):
             around = median(values[i - CENTRED_SIDE : i] + values[i + 1 : i + CENTRED_SIDE + 1])
-            ordered.append(min(abs(values[i] - around), LARGEST))
+            ordered.append(abs(values[i] - around))
         ordered.sort()
         return max(MAD_TO_SIGMA * ordered[len(ordered) // 2], ordered[int(0.8 * len(ordered))] / Q90_SIGMAS)
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 #: Points of one block. Its median forgets up to three odd batches, and a look at each block costs little per point.
 BLOCK_POINTS = 8
-#: Values beyond it are no losses; it keeps differences and squares of them finite.
-LARGEST_VALUE = 1e30
+#: A rise or a jump is back when no more than this part of it is left.
+BACK_PART = 0.3
+#: A level is the usual one, and an event over, when it has lasted for so many points.
+SETTLED_POINTS = 128
 #: Steps, in usual distances between points, after another detector's event in which the slow ones learn nothing.
 AFTER_CLAIM_POINTS = 16
 
-__all__ = ["AFTER_CLAIM_POINTS", "BLOCK_POINTS", "LARGEST_VALUE", "rise_points", "smoothed"]
+__all__ = ["AFTER_CLAIM_POINTS", "BACK_PART", "BLOCK_POINTS", "SETTLED_POINTS", "rise_points", "smoothed"]
 
 
 def smoothed(values: Sequence[float]) -> list[float]:

@@ -18,8 +18,6 @@ FIT_POINTS, FIRST_POINTS = 256, 64
 FIT_SIGMAS, MOST_SIGMAS = 6.0, 3.0
 #: Bytes of a result: 128 is none, 32 to a sigma.
 ZERO, STEPS_PER_SIGMA = 128, 32.0
-#: Smallest sigma, as a fraction of the loss: below it there is no noise to recognise anything by.
-NOISE_FLOOR = 5e-4
 #: Added to the squares, as a fraction of them: a smooth curve foretells itself in many ways.
 _RIDGE = 1e-6
 
@@ -75,7 +73,7 @@ class Innovations(Stateful):
             weights = np.zeros(ORDER + 1)
         missed = wanted - past @ weights
         sigma = MAD_TO_SIGMA * median(np.abs(missed).tolist())
-        noisy = sigma > max(NOISE_FLOOR * abs(self._level), quantum(self._recent))
+        noisy = sigma > quantum(self._recent)
         self._weights, self._sigma = weights.tolist(), sigma if noisy else 0.0
 
     def _bytes(self, values: list[float]) -> bytes:

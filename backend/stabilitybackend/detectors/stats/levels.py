@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from .robust import MAD_TO_SIGMA, median
 
-#: Numbers beyond it are treated as if they were missing: sums and squares of them are not finite.
-LARGEST = 1e150
+#: A number beyond it is an overflow whatever the logger made of it: the largest one of float32 and bfloat16 is 3.4e38.
+#: It is treated as if it were missing; sums and squares of what is left are finite.
+LARGEST = 1e38
 #: Smallest sigma of all, so that it can be divided by.
 SMALLEST_SIGMA = 1e-12
 #: Percentages above are reported as a factor, and factors from MOST_TIMES on not at all: the two numbers say it better.
