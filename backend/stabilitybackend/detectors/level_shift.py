@@ -311,9 +311,7 @@ class LevelShiftDetector(CurveDetector):
     def _report(self, event: ShiftEvent, step: int) -> Finding:
         """Report an alarm as it is now; its severity never goes down."""
         jump = event.jump
-        if (
-            jump.after - jump.before > CRITICAL_RISE * abs(jump.before)
-            and jump.after > CRITICAL_RISE * self._first_level
-        ):
+        far = jump.after - jump.before > CRITICAL_RISE * abs(jump.before)
+        if far and jump.after > CRITICAL_RISE * self._first_level:
             event.severity = "critical"
         return finding_of(self, event, step)
