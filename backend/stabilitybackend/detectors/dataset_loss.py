@@ -13,7 +13,8 @@ from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point,
 from .engine.metric_roles import LOSS, RATIO, dataset_of, role_of
 from .engine.synthetic import noisy
 from .level_shift import LevelShiftDetector
-from .stats.blocks import BLOCK_POINTS, LARGEST_VALUE
+from .stats.blocks import BLOCK_POINTS
+from .stats.levels import LARGEST
 from .stats.robust import median
 
 #: Data sets that are watched, the first ones seen. Each takes some 5 KB, and that 32 times in snapshots.
@@ -103,7 +104,7 @@ class DatasetLossDetector(Detector):
         if one is None:
             one = self._first(metric, value)
         # Not finite is what a data set that is not in the batch is logged as; what is broken the loss shows as well.
-        if one is None or not -LARGEST_VALUE < value < LARGEST_VALUE:
+        if one is None or not -LARGEST < value < LARGEST:
             return []
         one.steps.append(step)
         one.values.append(value)

@@ -121,7 +121,7 @@ class LevelShiftDetector(CurveDetector):
         return self._block(point.step, median(list(self._values)[-BLOCK_POINTS:]))
 
     def take_block(self, steps: Sequence[int], values: Sequence[float], middle: float) -> list[Finding]:
-        """Take BLOCK_POINTS points below LARGEST_VALUE, whose median is ``middle``, at once."""
+        """Take BLOCK_POINTS points below LARGEST, whose median is ``middle``, at once."""
         self._values.extend(values)
         self._steps.extend(steps)
         self._count += BLOCK_POINTS

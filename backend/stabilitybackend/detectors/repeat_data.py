@@ -10,7 +10,7 @@ from .engine.long_past import PAST_BLOCK
 from .repeat_data_report import REST_POINTS, LowEvent, worded
 from .stats.before_fork import BEFORE_POINTS, LR_DIFFERS, BeforeFork, before_fork
 from .stats.fingerprint import WORD_POINTS
-from .stats.levels import LARGEST, percent
+from .stats.levels import LARGEST
 from .stats.low_loss import LOW_POINTS, falsely_low
 from .stats.repeated_order import RepeatedOrder, Repetition
 from .stats.robust import median
