@@ -19,7 +19,8 @@ RECENT_POINTS = 32
 NEWEST_POINTS = 9
 #: Points that the scale looks back on while the run is young, so that its steep start does not pass as noise for long.
 YOUNG_SCALE_POINTS = 64
-#: Young runs fall steeply and are short: their location is at most 1 point old.
+#: Young runs fall steeply and are short: their location is at most 1 point old, and their scale as many as the location
+#: of an older run.
 YOUNG_POINTS = 256
 #: Older runs fall slowly: the two fast medians are at most 16 points old, what takes long sorts 64. ``refresh`` gives
 #: numbers of now where a value looks odd, so that this costs no score; it makes a quiet point 5 times cheaper.
@@ -86,7 +87,7 @@ class RobustBaseline:
 
     def scale(self) -> float:
         """Return one robust standard deviation, > 0; infinite before the first value."""
-        if self._since_scale >= SCALE_EVERY_POINTS and self._values:
+        if self._since_scale >= self._scale_every() and self._values:
             self.refresh()
         return self._scale
 
@@ -128,13 +129,13 @@ class RobustBaseline:
         self.points += len(values)
 
     def refresh(self) -> None:
-        """Take all medians again, from the values of now, and the scale if it is 32 values old.
+        """Take all medians again, from the values of now, and the scale if it is 8 values old (32 in an old run).
 
         At least one value must have been learnt.
         """
         if self._since_old:
             self._locate(old=True)
-        if self._since_scale >= SCALE_EVERY_POINTS // 2:
+        if self._since_scale >= self._scale_every() // 2:
             self._scale = self._measure()
             self._since_scale = 0
 
@@ -153,6 +154,9 @@ class RobustBaseline:
         """Move the level by ``by`` and keep the scale: the run goes on a little higher or lower than before."""
         self._values = deque([value + by for value in self._values], maxlen=WINDOW_POINTS)
         self._locate(old=True)
+
+    def _scale_every(self) -> int:
+        return LOCATION_EVERY_POINTS if self.points <= YOUNG_POINTS else SCALE_EVERY_POINTS
 
     def _locate(self, old: bool = False) -> None:
         """Take the fast medians, and the slow one where it is due: it hardly moves and is the costly one."""
