@@ -175,6 +175,27 @@ test("a declared mixture is steps and bands, and what is no number is a mark and
   assert.equal(mixtureShapes({ ...curves, first: [] }, COLORS, { limit: 8, ghosts: true, off: [] }), null);
 });
 
+test("a share that is far off for a moment stays within the chart of the mixture", () => {
+  const first = Array.from({ length: 100 }, (_, at) => 16 * at);
+  const shares = first.map((_, at) => (at === 50 ? 0.9 : 0.3));
+  const set = {
+    dataset: "web",
+    declared: shares.map(() => 0.3),
+    realised: shares,
+    low: first.map(() => null),
+    high: [],
+  };
+  const curves = {
+    bucket_steps: 16,
+    first,
+    last: first.map((step) => step + 15),
+    rows: [],
+    sets: [set],
+    discarded: [],
+  };
+  assert.deepEqual(mixtureShapes(curves, COLORS, { limit: 8, ghosts: true, off: [] }).range, [0.3, 0.9]);
+});
+
 test("of many data sets the chart draws those that are off and the largest, and what a discarded branch took of them", () => {
   const of = (dataset, share) => ({ dataset, declared: [share], realised: [share], low: [null], high: [null] });
   const sets = [of("chat", 0.1), of("math", 0.2), of("code", 0.3), of("web", 0.4)];

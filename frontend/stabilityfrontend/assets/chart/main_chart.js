@@ -6,7 +6,7 @@ import { firstRequests } from "../core/first_requests.js";
 import { plural } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { colorTheme } from "../core/theme.js";
-import { severityOf } from "../incident/severity.js";
+import { onlyKnown, severityOf } from "../incident/severity.js";
 import { axisOf } from "./axis.js";
 import { axisRange, lowerBound, robustRange } from "./downsample.js";
 import { flags } from "./fork_markers.js";
@@ -246,15 +246,15 @@ function liveEnd({ x, y }, color) {
   return at < 0 ? null : { x: x[at], y: y[at], color };
 }
 
-/** The kind of an incident inside its band, where the band is wide enough to hold it. */
+/** The kind of an incident inside its band, where the band is wide enough to hold it; alarms come before what is known. */
 function bandNames(view, colors, range, inner, place) {
   const scale = inner / (range[1] - range[0]);
   const labels = [];
-  let free = -Infinity;
+  const taken = [];
   for (const incident of view.incidents
     .filter(hasBand)
     .slice(0, 40)
-    .sort((a, b) => a.onset_step - b.onset_step)) {
+    .sort((a, b) => Number(onlyKnown(a)) - Number(onlyKnown(b)) || a.onset_step - b.onset_step)) {
     const [onset, until] = [incident.onset_step, bandEnd(incident, view.segments, view.lastStep)].map((step) =>
       place(step, incident.segment),
     );
@@ -262,8 +262,10 @@ function bandNames(view, colors, range, inner, place) {
     const start = Math.max(onset, range[0]);
     const words = incidentKind(incident.kind).short;
     const need = LETTER_PX * words.length + AROUND_PX;
-    if ((Math.min(until, range[1]) - start) * scale < need || (start - range[0]) * scale < free) continue;
-    free = (start - range[0]) * scale + need;
+    const left = (start - range[0]) * scale;
+    if ((Math.min(until, range[1]) - start) * scale < need) continue;
+    if (taken.some(([from, to]) => left < to && left + need > from)) continue;
+    taken.push([left, left + need]);
     labels.push({ x: start + 4 / scale, top: 12, words, color: colors[severityOf(incident)], align: "left" });
   }
   return labels;

@@ -2,7 +2,6 @@
 // it, and the realised share.
 
 import { toNumber } from "../core/format.js";
-import { robustRange } from "./downsample.js";
 
 /** The panel of the data's mixture: with curves of a declared one it is shown whatever the run's metrics are called. */
 export const MIXTURE = "ratio";
@@ -90,5 +89,6 @@ export function mixtureShapes(curves, colors, { limit, ghosts, off }) {
     lines.push({ ...realised, color, width: 1.6, name: set.dataset });
   }
   const known = values.filter(Number.isFinite);
-  return { lines, areas, marks, range: known.length ? robustRange(known, []) : [0, 1] };
+  // Shares are 0 to 1: what is far off is the news, and nothing is cut away.
+  return { lines, areas, marks, range: known.length ? [Math.min(...known), Math.max(...known)] : [0, 1] };
 }
