@@ -40,6 +40,7 @@ class Settings:
         wild_rows: about one of so many rows is no text but a dump of bytes; 0 for none.
         clip: largest gradient norm.
         weight_decay: of AdamW.
+        beta2: of AdamW: its second moments look back on some ``1 / (1 - beta2)`` steps.
         learns_by_heart: the model has a large table of what followed longer contexts, so that it remembers batches.
         epoch_batches: the data are so many batches, in one order, again and again; 0 for a stream.
     """
@@ -58,6 +59,7 @@ class Settings:
     wild_rows: int = 0
     clip: float = 1.0
     weight_decay: float = 0.01
+    beta2: float = 0.95
     learns_by_heart: bool = False
     epoch_batches: int = 0
 

@@ -28,8 +28,9 @@ from optimizer_faults import (
 )
 from restart_faults import LostShard, LrReset, MixAfterResume, RepeatData
 from seeds import TUNING_SEEDS
-from slow_faults import BitFlip, EarlyCreep, LostOptimizer, LowLossSpike, PartlyCorruptDataset, SlowCreep
+from slow_faults import BitFlip, EarlyCreep, LowLossSpike, PartlyCorruptDataset, SlowCreep
 from train_faults import OddBatch, SparseSpike, SpikeAfterKill, SpikeTrain
+from wave_faults import HealthyLargeResume, LostOptimizer, SmallMoments, WarmUpAgain
 
 __all__ = ["FAULTS", "TUNING_SEEDS", "make_fault"]
 
@@ -37,7 +38,8 @@ _ALL: tuple[type[Fault], ...] = (
     GarbageBatches, CorruptDataset, WrongTokenizer, LrBump, LrWindow, KilledByLr, LrCreep, NegativeDecay, NeverLearns,
     StaleParameters, EmptyRow, LossScale, LabelNoise, LabelNoiseDataset, MixDrift, MixAfterResume, LostShard,
     LrReset, RepeatData, GradSpikes, SlowLoader, SlowRank, SpikeTrain, SpikeAfterKill, OddBatch, SparseSpike,
-    EarlyCreep, SlowCreep, LostOptimizer, PartlyCorruptDataset, BitFlip, LowLossSpike, *HARMLESS, *MORE_HARMLESS,
+    EarlyCreep, SlowCreep, LostOptimizer, SmallMoments, WarmUpAgain, PartlyCorruptDataset, BitFlip, LowLossSpike,
+    *HARMLESS, *MORE_HARMLESS, HealthyLargeResume,
 )  # fmt: skip
 #: Name for ``--fault`` -> fault.
 FAULTS: dict[str, type[Fault]] = {fault.name: fault for fault in _ALL}

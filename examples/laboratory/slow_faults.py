@@ -8,11 +8,10 @@ import torch
 from data_faults import DataFault
 from fault import Injected, Settings
 from optimizer_faults import LrBump, LrCreep
-from restart_faults import RestartFault
 from streams import DATASETS, VOCAB_SIZE, Batch
 from training import Job
 
-__all__ = ["BitFlip", "EarlyCreep", "LostOptimizer", "LowLossSpike", "PartlyCorruptDataset", "SlowCreep"]
+__all__ = ["BitFlip", "EarlyCreep", "LowLossSpike", "PartlyCorruptDataset", "SlowCreep"]
 
 
 class EarlyCreep(LrCreep):
@@ -40,19 +39,6 @@ class SlowCreep(LrCreep):
 
     def settings(self) -> Settings:
         return Settings(steps=1200, rows=self.rows_a_step)
-
-
-class LostOptimizer(RestartFault):
-    """The checkpoint holds the model only: Adam begins anew, with a step counter of zero."""
-
-    name = "lost_optimizer"
-    text = "after a resume the optimizer's state is empty: some points of a wave, then all is well"
-
-    def restored(self, job: Job) -> None:
-        job.optimizer.state.clear()
-
-    def injected(self) -> list[Injected]:
-        return [Injected("resume_artifact", self.first)]
 
 
 class PartlyCorruptDataset(DataFault):

@@ -47,7 +47,7 @@ class Job:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=settings.lr,
-            betas=(0.9, 0.95),
+            betas=(0.9, settings.beta2),
             weight_decay=settings.weight_decay,
             fused=True,
         )
