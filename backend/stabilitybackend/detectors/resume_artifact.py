@@ -69,9 +69,13 @@ class _Watch:
     recent: list[tuple[int, float, bool]] = field(default_factory=list)
     values: list[tuple[int, float]] = field(default_factory=list)
 
+    def drift(self) -> float:
+        """Return what the loss should have risen by since the fork: a fall is not counted on, a rise goes on."""
+        return max(0.0, self.before.slope) * min(self.points, WATCH_POINTS)
+
     def expected(self) -> float:
-        """Return the level that the loss should have now: a fall is not counted on, a rise goes on."""
-        return self.before.level + max(0.0, self.before.slope) * min(self.points, WATCH_POINTS)
+        """Return the level that the loss should have now."""
+        return self.before.level + self.drift()
 
 
 @dataclass(slots=True)
@@ -86,6 +90,10 @@ class _ResumeEvent(Event):
     recovery: Recovery | None = None
     recovered_step: int | None = None
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    #: Of the loss when it was opened.
+    rise: float = 0.0
+    #: Seen in many points together only: single ones say little, here and on the way back.
+    together: bool = False
     causes: list[str] = field(default_factory=list)
     explained_by: list[str] = field(default_factory=list)
     paired: float | None = None
@@ -95,12 +103,12 @@ class ResumeArtifactDetector(Detector):
     """Compares the loss after every fork with the level before the fork step.
 
     Idea: a clean resume goes on where it was. The level and its noise are those of the last 64 points up to the fork
-    step. In the 50 points after it, three of five that lie 4 sigmas and 1 % above that level are an event (or twelve
-    together by 2.4 sigmas), unless the branch that was left rose at the same steps (then the data did it), or another
-    detector has the event. It names what differs: learning rate, gradient norm, shares of the data. A learning rate
-    that is twice or half of the one at the fork step, unannounced, is reported at once as a note (``info``), before the
-    loss moves. What the rollback was meant to change (seed, skipped batches) explains a small rise. A step of the
-    learning rate after a gap in the log counts as a resume without a mark.
+    step. In the 50 points after it, three of five that lie 4 sigmas and 1 % above that level are an event (or the
+    newest 12, 24 or 48 together by 4.5 standard errors), unless the branch that was left rose at the same steps (then
+    the data did it), or another detector has the event. It names what differs: learning rate, gradient norm, shares of
+    the data. A learning rate that is twice or half of the one at the fork step, unannounced, is reported at once as a
+    note (``info``), before the loss moves. What the rollback was meant to change (seed, skipped batches) explains a
+    small rise. A step of the learning rate after a gap in the log counts as a resume without a mark.
 
     Args:
         sigmas: how far above the level before the fork counts.
@@ -241,9 +249,10 @@ class ResumeArtifactDetector(Detector):
                 return found + self._open(watch, out, step)
         watch.values.append((step, value))
         if watch.points >= LEAST_POINTS and watch.points % (LEAST_POINTS // 3) == 0:
-            newest, least = watch.values[-LEAST_POINTS:], self._rise * abs(watch.before.level)
-            if small_rise(watch.before, newest, watch.expected(), least=least, by=self._sigmas / 4):
-                return found + self._open(watch, newest, step)
+            least = self._rise * abs(watch.before.level)
+            together = small_rise(watch.before, watch.values, drift=watch.drift(), least=least, by=self._sigmas / 4)
+            if together:
+                return found + self._open(watch, together, step, together=True)
         if watch.points >= WATCH_POINTS:
             self._watch = None
             found += [] if self._event is None else self._close(step, "resolved", None)
@@ -258,11 +267,13 @@ class ResumeArtifactDetector(Detector):
         event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
         return [self._finding(event, "open", step)]
 
-    def _open(self, watch: _Watch, out: list[tuple[int, float]], step: int) -> list[Finding]:
+    def _open(
+        self, watch: _Watch, out: Sequence[tuple[int, float]], step: int, together: bool = False
+    ) -> list[Finding]:
         """Open an event, or turn the note about the learning rate into one, unless the rise is not the resume's."""
         same = [loss - watch.before.left[at] for at, loss in out if at in watch.before.left]
         rise = median([loss for _, loss in out]) - watch.expected()
-        known = len(same) >= 2 and median(same) < (1 - SAME_RISE) * rise
+        known = 2 * len(same) > len(out) and median(same) < (1 - SAME_RISE) * rise
         self._watch = None
         if known or self.context.claimed(self._metric, self.name, within_steps=WINDOW * self.context.interval):
             return [] if self._event is None else self._close(step, "resolved", None)
@@ -275,7 +286,9 @@ class ResumeArtifactDetector(Detector):
         small = rise < MUCH * abs(watch.before.level)
         event.severity = "info" if event.explained_by and small else "warning"
         event.peak_step, event.peak = max(out, key=lambda pair: pair[1])
-        event.points = len(out)
+        event.points, event.rise, event.together = len(out), rise, together
+        if together:
+            event.peak, event.recent = median([loss for _, loss in out]), deque(maxlen=LEAST_POINTS)
         event.recent.extend(out)
         event.paired = median(same) if same else None
         event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
@@ -288,11 +301,13 @@ class ResumeArtifactDetector(Detector):
         before = event.before
         event.points += 1
         event.recent.append((step, value))
-        if value > event.peak:
-            event.peak_step, event.peak = step, value
-        limit = before.level + 0.5 * max(self._sigmas * before.sigma, self._rise * abs(before.level))
         now = median([loss for _, loss in event.recent])
-        if len(event.recent) == WINDOW and now <= limit:
+        highest = now if event.together else value
+        if highest > event.peak:
+            event.peak_step, event.peak = step, highest
+        least = max(self._sigmas * before.sigma, self._rise * abs(before.level))
+        limit = before.level + 0.5 * min(least, event.rise)
+        if len(event.recent) == event.recent.maxlen and now <= limit:
             back = next(at for at, loss in event.recent if loss <= limit)
             above = event.points - sum(at >= back for at, _ in event.recent)
             event.recovery = "fast" if above <= EARLY_POINTS else "slow"

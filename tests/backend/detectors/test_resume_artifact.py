@@ -74,6 +74,12 @@ def test_a_small_rise_in_much_noise_is_found_by_twelve_points_together() -> None
     assert found[0].severity == "warning"
 
 
+def test_a_rise_near_the_noise_is_found_by_more_points_together_and_its_size_is_theirs() -> None:
+    found = _found(_rows([0.09] * 50, noise=0.06), _mark())
+    assert found[0].severity == "warning"
+    assert found[0].evidence["rise_percent"] == pytest.approx(9, abs=3)
+
+
 def test_a_rise_far_below_the_noise_is_found_against_a_left_branch_on_the_same_data() -> None:
     clean, bumped = _rows([], noise=0.05), _rows([0.05] * 60, noise=0.05)
     left = [(row.step, row.values["loss"]) for row in clean[FORK : FORK + 60]]
@@ -145,7 +151,7 @@ def test_a_learning_rate_that_steps_after_a_gap_counts_as_a_resume_without_a_mar
 
 
 def test_sensitivity_finds_smaller_bumps() -> None:
-    small = _rows([0.012] * 60, noise=0.008)
+    small = _rows([0.008] * 60, noise=0.008)
     assert _found(small, _mark()) == []
     assert _found(small, _mark(), sensitivity=2.0) != []
 

@@ -12,7 +12,7 @@ from stabilitybackend.detectors.engine.context import Context
 from .alike import drag_of
 from .fingerprint import correlation
 from .levels import Level, level_of, quantum
-from .robust import MEDIAN_ERROR, median
+from .robust import MEDIAN_ERROR, MIDMEAN_ERROR, median, midmean
 
 #: Points before a fork that are looked at, the newest of them for the level itself; fewer than LEAST: nothing is known.
 BEFORE_POINTS = 64
@@ -25,8 +25,9 @@ FAR = 2.0
 #: A learning rate that differs by this fraction, a gradient norm that is far, a share of the data by these sigmas and
 #: this fraction are named as possible causes.
 LR_DIFFERS, SHARE_SIGMAS, SHARE_FRACTION = 0.1, 4.0, 0.03
-#: Points lie above the level together, or above another branch, from so many standard errors on.
-TOGETHER_ERRORS = 5.0
+#: Points lie above the past together, or above another branch, from so many standard errors on: none of 2,600 forks put
+#: into healthy public logs do.
+TOGETHER_ERRORS = 4.5
 #: Two branches on the same data differ by less than this part of the noise of one.
 SAME_DATA = 0.4
 #: Declared changes with one of these words let the loss differ.
@@ -58,6 +59,7 @@ class BeforeFork:
         text: what happened, one plain clause.
         level, sigma: of the loss, from the newest points up to the fork step.
         slope: of the loss, per point.
+        past: the newest losses up to the fork step, oldest first.
         drag: by how much the errors of medians are larger because neighbours resemble each other, 1 to MAX_DRAG.
         left: step -> loss of the branch that was left, where it had come.
         changes: what was declared to have changed.
@@ -69,6 +71,7 @@ class BeforeFork:
     level: float
     sigma: float
     slope: float
+    past: list[float]
     drag: float
     left: dict[int, float]
     changes: dict[str, Any]
@@ -119,7 +122,7 @@ def before_fork(
     sigma = max(level_of(flat)[1], SIGMA_FLOOR * abs(level), 0.5 * quantum(losses))
     branch: Iterable[tuple[int, float]] = data.get("left_behind", {}).get(metric, [])
     return BeforeFork(
-        step, text, level, sigma, slope, drag_of(correlation(flat[:-1], flat[1:])),
+        step, text, level, sigma, slope, list(losses), drag_of(correlation(flat[:-1], flat[1:])),
         left={at: value for at, value in list(branch)[:left] if math.isfinite(value)},
         changes={str(name): value for name, value in list((data.get("changes") or {}).items())[:MAX_CHANGES]},
         lr=context.lr.before(step),
@@ -143,24 +146,36 @@ def paired(before: BeforeFork, after: Sequence[tuple[int, float]]) -> tuple[floa
 
 
 def small_rise(
-    before: BeforeFork, after: Sequence[tuple[int, float]], expected: float, *, least: float, by: float
-) -> bool:
-    """Return whether the points since a fork lie above the level together, or above the branch that was left.
+    before: BeforeFork, after: Sequence[tuple[int, float]], *, drift: float, least: float, by: float
+) -> Sequence[tuple[int, float]]:
+    """Return the newest points since a fork that lie above the run's past together; none where none do.
+
+    So many points as 12, 24, 48 are compared with as many steps of the branch that was left, and with the newest
+    16 and 64 points before the fork: a loss that falls is below both, whatever its slope, so that a fall needs no line
+    through it. Neighbours that resemble each other count as fewer points.
 
     Args:
-        after: (step, loss), the newest.
-        expected: the level that they should have.
+        before: what was known at the fork.
+        after: (step, loss) since the fork, oldest first.
+        drift: how much a rise that was there before the fork has added.
         least: smallest rise that counts.
         by: one over the sensitivity.
     """
-    rise = median([loss for _, loss in after]) - expected
-    pair = paired(before, after)
-    # On another order of the data the other branch is no better a measure than the level.
-    same_data = pair is not None and pair[1] < MEDIAN_ERROR * SAME_DATA * before.sigma / len(after) ** 0.5
-    if pair is not None and same_data and rise > 0 and pair[0] > max(TOGETHER_ERRORS * by * pair[1], least):
-        return True
-    error: float = MEDIAN_ERROR * before.drag * before.sigma * (1 / len(after) + 1 / LEVEL_POINTS) ** 0.5
-    return rise > max(TOGETHER_ERRORS * by * error, least)
+    count = LEAST_POINTS
+    while count <= len(after):
+        newest = after[-count:]
+        now = midmean([loss for _, loss in newest]) - drift
+        above, error = paired(before, newest) or (0.0, math.inf)
+        # On another order of the data the other branch is no better a measure than the level.
+        same_data = error < MEDIAN_ERROR * SAME_DATA * before.sigma / count**0.5
+        if same_data and now > before.level and above > max(TOGETHER_ERRORS * by * error, least):
+            return newest
+        for past in (before.past[-LEVEL_POINTS:], before.past):
+            error = MIDMEAN_ERROR * before.drag * before.sigma * (1 / count + 1 / len(past)) ** 0.5
+            if now - midmean(past) > max(TOGETHER_ERRORS * by * error, least):
+                return newest
+        count *= 2
+    return ()
 
 
 def differences(before: BeforeFork, context: Context, shares: Mapping[str, tuple[Level, list[float]]]) -> list[str]:
