@@ -223,8 +223,12 @@ def _resume(case: Case) -> Suggestion:
 
 
 def _dataset(case: Case) -> Suggestion:
-    if case.incident.state != "open":
+    if case.incident.state == "recovered":
         return over(case.incident, lit.DATASET_CHECKS)
+    if case.incident.state == "resolved":
+        text = f"It did not come back. Where that was not meant, look at what {case.incident.dataset} reads since step "
+        text += f"{case.onset}: going back would bring the same data again."
+        return suggestion("none", text, checklist=lit.DATASET_CHECKS)
     text = (
         f"Only the data set {case.incident.dataset} is higher; the whole loss hardly shows it. Going back brings the "
         f"same data again: look at what it reads since step {case.onset}, and correct it or take it out of the mixture."

@@ -96,6 +96,12 @@ def test_of_incidents_that_ask_for_a_look_the_cause_leads_and_not_the_one_that_w
     assert (found["leads"], found["fix_first"]) == (mixture.incident_id, "mixture")
 
 
+def test_one_data_set_that_did_not_come_back_is_looked_at_and_nobody_goes_back() -> None:
+    found = advice(incident("level_shift", state="resolved", metric="loss/code", dataset="code"))
+    assert (found["action"], found["to_step"]) == ("none", None)
+    assert "look at what code reads since step 1200" in found["text"]
+
+
 def test_how_long_is_waited_follows_from_the_earlier_spikes_of_the_run() -> None:
     history = [recovered(100, 20), recovered(300, 40), recovered(500, 30)]
     found = advice(incident(), history)
