@@ -22,6 +22,7 @@ RULES = (
     "fleet",
     "resumes",
     "other_runs",
+    "schema",
 )
 _HEAD = """# Constants of rules
 

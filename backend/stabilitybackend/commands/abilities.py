@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stabilitybackend.schema.bounds import MAX_RANKS
 from stabilitybackend.stateful import Stateful
 
 __all__ = ["CHANGES", "Handlers"]
@@ -19,8 +20,6 @@ CHANGES: Mapping[str, str] = {
 }
 #: Of these, what no client knew that reports no list.
 _SINCE_LISTS = ("skip_range",)
-#: Ranks whose word is kept.
-MAX_RANKS = 65_536
 
 
 @dataclass

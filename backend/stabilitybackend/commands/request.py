@@ -10,6 +10,7 @@ from typing import Any
 from stabilitybackend.commands.abilities import Handlers
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.incidents.illness import inside
+from stabilitybackend.schema.bounds import NAME_CHARS, TEXT_CHARS
 from stabilitybackend.schema.commands import KINDS, CommandRequest, Fence
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Checkpoint
@@ -18,12 +19,10 @@ __all__ = ["JobView", "NewCommand", "check_behind", "check_fields", "check_outsi
 
 #: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
 MARGIN_S = 0.5
-MAX_REASON_CHARS = 2_000
 #: Longest time that ranks get to leave by themselves before they are killed, seconds.
 MAX_GRACE_S = 300.0
 #: Nodes that one restart may leave out, or keep.
 MAX_EXCLUDED = 256
-MAX_NODE_CHARS = 100
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,9 @@ def check_fields(request: CommandRequest) -> None:
     _check_range(request)
     _check("expires_s", request.expires_s, 1, kind.max_expires_s)
     _check("grace_s", request.grace_s, 0, MAX_GRACE_S)
-    if len(request.reason) > MAX_REASON_CHARS:
+    if len(request.reason) > TEXT_CHARS:
         raise BadRequest(
-            f"reason has {len(request.reason)} characters, expected at most {MAX_REASON_CHARS}", hint="shorten it"
+            f"reason has {len(request.reason)} characters, expected at most {TEXT_CHARS}", hint="shorten it"
         )
     exclude, keep = request.exclude_nodes or (), request.keep_nodes or ()
     _check_nodes("exclude_nodes", exclude)
@@ -213,10 +212,7 @@ def _check_nodes(name: str, nodes: Sequence[str]) -> None:
         raise BadRequest(f"{name} has {len(nodes)} names, expected at most {MAX_EXCLUDED}", hint="name fewer")
     for node in nodes:
         # They end on command lines (sbatch --exclude=...): nothing that a shell or a list would read differently.
-        if (
-            not 1 <= len(node) <= MAX_NODE_CHARS
-            or not node.replace("-", "").replace(".", "").replace("_", "").isalnum()
-        ):
+        if not 1 <= len(node) <= NAME_CHARS or not node.replace("-", "").replace(".", "").replace("_", "").isalnum():
             raise BadRequest(
                 f"{name} has {node!r:.60}, expected names of letters, digits, '.', '_' and '-'",
                 hint="give the nodes' names as the run's page shows them",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from stabilitybackend.commands.request import check_behind, check_outside, last_good, usable_checkpoint
 from stabilitybackend.incidents.illness import inside, spoiling
 from stabilitybackend.incidents.incidents import stops_job
+from stabilitybackend.schema.bounds import MAX_LISTED
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, JudgedFacts, facts
 from stabilitybackend.schema.incidents import Incident
@@ -36,8 +37,6 @@ UNDECIDED_S = 60.0
 #: Exit code with which Megatron says that its own validation of a result failed: the same again would not help
 #: (core/rerun_state_machine.py).
 MEGATRON_FAILED = 17
-#: Suspects named in a plan.
-MAX_SUSPECTS = 16
 
 #: Statuses of a job that hangs now: other incidents that stop one may be older, and it trained on.
 _HUNG = ("stalled", "unreachable")
@@ -253,7 +252,7 @@ def _suspects(verdict: Verdict | None) -> list[PlannedSuspect]:
     gpus = {gpu.rank: gpu for gpu in verdict.gpus}
     nodes = set(verdict.nodes)
     found = []
-    for rank in verdict.culprits[:MAX_SUSPECTS]:
+    for rank in verdict.culprits[:MAX_LISTED]:
         gpu = gpus.get(rank, SuspectGpu())
         found.append(PlannedSuspect(rank, gpu.node or (min(nodes) if len(nodes) == 1 else None), gpu.uuid))
     return found

@@ -25,6 +25,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     role_of,
 )
 from stabilitybackend.incidents.way import RATE_RISE_PERCENT
+from stabilitybackend.schema.bounds import MAX_LISTED
 
 __all__ = [
     "BASELINE_POINTS", "EARLIER_POINTS", "Attribution", "Move", "attribute", "is_logit", "part_of",
@@ -54,9 +55,8 @@ MIN_SHARE = 0.6
 COMPANION_SHARE = 0.25
 #: Two means differ when they lie so many standard errors apart.
 MEAN_ERRORS = 2.0
-#: Series that are looked at, and lines of the answer.
+#: Series that are looked at.
 MAX_WATCHED = 64
-MAX_MOVES = 12
 
 #: ``loss_cm4`` is the loss of a part, these are not: they are the whole, or no loss.
 _NO_PART = re.compile(
@@ -211,8 +211,8 @@ def attribute(
     )
     one = None if elsewhere else _one(ordered, shares, carried, onsets)
     if len(losses) < 2:
-        return Attribution(None, (), tuple(moves[:MAX_MOVES]))
-    return Attribution(one, datasets, tuple(moves[:MAX_MOVES]))
+        return Attribution(None, (), tuple(moves[:MAX_LISTED]))
+    return Attribution(one, datasets, tuple(moves[:MAX_LISTED]))
 
 
 def _one(

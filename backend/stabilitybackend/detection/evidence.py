@@ -32,6 +32,7 @@ from stabilitybackend.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, role_of
 from stabilitybackend.points.store import SeriesKey
+from stabilitybackend.schema.bounds import NAME_CHARS
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.stateful import Stateful, fresh
 
@@ -55,9 +56,8 @@ MAX_LOOKBACK_STEPS = 262_144
 SINCE_POINTS = 256
 #: An event longer than this is drawn from its beginning, its peak and its end, steps: a whole one would be dear.
 MAX_SPAN_STEPS = 5_000
-#: Batches remembered per run, and of each fingerprint so many characters; shown are those so many points around it.
+#: Batches remembered per run; shown are those so many points around it.
 MAX_BATCHES = 256
-MAX_FINGERPRINT_CHARS = 64
 BATCHES_BEFORE = 4
 BATCHES_SINCE = 4
 #: Logits that grew by this over the window are worth a line, percent.
@@ -87,7 +87,7 @@ class Evidence(Stateful):
         if rank != self._batch_rank:
             self._batches.clear()
             self._batch_rank = rank
-        self._batches.append((step, str(data.get("fingerprint", ""))[:MAX_FINGERPRINT_CHARS]))
+        self._batches.append((step, str(data.get("fingerprint", ""))[:NAME_CHARS]))
 
     def forked(self, fork_step: int) -> None:
         """Forget the batches after the step that the run went back to."""

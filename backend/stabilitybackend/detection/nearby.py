@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import BATCH_SIZE, LR, role_of
+from stabilitybackend.schema.bounds import MAX_LISTED
 from stabilitybackend.schema.kinds import kind_of, kinds_where
 
 if TYPE_CHECKING:
@@ -22,9 +23,8 @@ __all__ = ["nearby_events"]
 #: What happened so many logged points or seconds from the onset is near.
 NEAR_POINTS = 32
 NEAR_S = 60.0
-#: Facts of each sort, and altogether.
+#: Facts of each sort.
 MAX_OF_A_SORT = 4
-MAX_NEARBY = 16
 #: A change of the learning rate or batch size from one point to the next by this fraction is a jump...
 JUMP = 0.1
 #: ...if it is also so many times the usual change there: the first steps of a warm-up double the rate each.
@@ -52,7 +52,7 @@ def nearby_events(
     """
     found = [*_happened(finding, time, fold, incidents, interval), *_jumps(finding, series, interval)]
     found.sort(key=lambda fact: (abs(fact["distance"]), fact["step"], fact["text"]))
-    return found[:MAX_NEARBY]
+    return found[:MAX_LISTED]
 
 
 def _fact(what: str, step: int, onset: int, text: str) -> dict[str, Any]:

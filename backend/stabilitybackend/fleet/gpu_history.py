@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.schema.bounds import MAX_NAMED
 from stabilitybackend.schema.evidence import FaultyGpu, GpuFaultFacts, facts
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.gpus import FleetFault, FleetGpu, Offences, RememberedFault
@@ -24,8 +25,6 @@ MAX_FAULTS = 32
 RECENT_DAYS = 14.0
 _DAY_S = 86_400.0
 _ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth", 7: "seventh", 8: "eighth", 9: "ninth"}
-#: Runs named in a text.
-_NAMED_RUNS = 3
 
 
 def counts(severity: str, fault: GpuFaultFacts) -> bool:
@@ -90,9 +89,7 @@ class GpuFaultHistory:
         uuid, before = max(history.items(), key=lambda item: len(item[1]))
         runs = list(dict.fromkeys([*(fault.run_id for fault in before), run_id]))
         count = len(before) + 1
-        named = ", ".join(runs[:_NAMED_RUNS]) + (
-            f" and {len(runs) - _NAMED_RUNS} more" if len(runs) > _NAMED_RUNS else ""
-        )
+        named = ", ".join(runs[:MAX_NAMED]) + (f" and {len(runs) - MAX_NAMED} more" if len(runs) > MAX_NAMED else "")
         which = "this GPU" if len(fault.gpus) == 1 else f"the GPU {uuid}"
         text = (
             f"{_ORDINALS.get(count, f'{count}th').capitalize()} fault of {which} in {RECENT_DAYS:.0f} days, "

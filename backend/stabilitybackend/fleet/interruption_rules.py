@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stabilitybackend.schema.bounds import MAX_LISTED, SENTENCE_CHARS
 from stabilitybackend.schema.commands import Restart
 from stabilitybackend.schema.evidence import Death, DeathFacts, GpuFaultFacts, HangFacts, Raised, facts
 from stabilitybackend.schema.fleet import Confidence
@@ -18,9 +19,6 @@ from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Judgement", "Stop", "judge"]
 
-#: Lines of evidence of one interruption.
-MAX_EVIDENCE = 12
-_MAX_CHARS = 240
 #: What a GPU fault is about -> category.
 _OF_FAMILY = {
     "hbm": "gpu_hbm3",
@@ -117,8 +115,8 @@ def judge(stop: Stop) -> Judgement:
     evidence = [*found.evidence, *(_line(i) for i in (*stop.faults, *stop.hangs, *stop.deaths, *stop.lost))]
     evidence += [f"kernel log of {line.node}: {line.text}" for line in stop.kernel]
     evidence += [f"restart ordered by {restart.issuer or 'somebody'}: {restart.reason}" for restart in stop.restarts]
-    lines = [line[:_MAX_CHARS].rstrip() for line in dict.fromkeys(evidence) if line]
-    return Judgement(found.category, found.confidence, found.unsure, lines[:MAX_EVIDENCE])
+    lines = [line[:SENTENCE_CHARS].rstrip() for line in dict.fromkeys(evidence) if line]
+    return Judgement(found.category, found.confidence, found.unsure, lines[:MAX_LISTED])
 
 
 _NOTHING = Judgement("unknown", "low", "Nobody saw why the job stopped.")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from stabilitybackend.gpus.faults import NodeGpu
+from stabilitybackend.schema.bounds import NAME_CHARS
 
 __all__ = ["MAX_GPUS_A_NODE", "bus_key", "devices_of", "place"]
 
@@ -15,7 +16,6 @@ __all__ = ["MAX_GPUS_A_NODE", "bus_key", "devices_of", "place"]
 MAX_GPUS_A_NODE = 128
 #: Ranks that share one GPU, with MIG or for tests.
 MAX_RANKS_A_GPU = 64
-_MAX_CHARS = 128
 _BUS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})")
 
 
@@ -46,4 +46,4 @@ def bus_key(bus_id: str) -> tuple[int, int, int] | None:
 
 
 def _text(value: str | int | None) -> str:
-    return "" if value is None else str(value)[:_MAX_CHARS]
+    return "" if value is None else str(value)[:NAME_CHARS]

@@ -7,11 +7,10 @@ import math
 import re
 
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.schema.bounds import MAX_NODES
 
 __all__ = ["GpuReadings", "gpu_parts"]
 
-#: Nodes that are remembered; those that have been silent longest go first.
-MAX_NODES = 4_096
 #: GPUs of a node, and fields of a GPU; more are left out.
 MAX_GPUS = 64
 MAX_FIELDS = 64

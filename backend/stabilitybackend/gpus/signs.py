@@ -14,11 +14,10 @@ from typing import Any
 from stabilitybackend.detectors.engine.base import Severity
 from stabilitybackend.gpus.meanings import MEANINGS
 from stabilitybackend.gpus.xids import Family, XidClass, xid_of
+from stabilitybackend.schema.bounds import SENTENCE_CHARS
 
-__all__ = ["MAX_TEXT_CHARS", "RECOVERY_ACTIONS", "Sign", "sign_of"]
+__all__ = ["RECOVERY_ACTIONS", "Sign", "sign_of"]
 
-#: Characters kept of what an agent says about a sign.
-MAX_TEXT_CHARS = 300
 #: Repeats that one event may stand for: agents report a storm of the same Xid as one event with their number.
 MAX_REPEATS = 1_000_000
 #: What NVIDIA's driver asks for (NVML field 230, GET_GPU_RECOVERY_ACTION; nvidia-ml-py 13.615), as class and in words.
@@ -90,7 +89,7 @@ def sign_of(data: Mapping[str, Any], time: float) -> Sign | None:
     """Return what a ``gpu`` event says (``schema.events.GpuChange``), None for one that says nothing we know."""
     what = data["what"]
     facts = {name[:40]: fact for name, fact in list((data.get("facts") or {}).items())[:16]}
-    line = " ".join((data.get("text") or "").split())[:MAX_TEXT_CHARS].rstrip(".")
+    line = " ".join((data.get("text") or "").split())[:SENTENCE_CHARS].rstrip(".")
     lasts = data.get("state") == "on"
     if what == "xid":
         return _xid(facts, data, line, time)

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from stabilitybackend.gpus.faults import PhysicalFault
 from stabilitybackend.gpus.watch import GpuWatch
+from stabilitybackend.schema.bounds import MAX_LISTED
 from stabilitybackend.schema.gpus import Gpu, GpuFault, GpuState, Offences
 from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["gpus_view"]
-
-#: Faults shown of one GPU, newest first.
-MAX_SHOWN = 16
 
 
 def gpus_view(
@@ -53,7 +51,7 @@ def gpus_view(
             memory_mib=device.memory_mib,
             ranks=device.ranks,
             state=_worst(states.get(device.ident, set()) | _read(readings(device.node).get(str(device.index), {}))),
-            faults=sorted(faults.get(device.ident, []), key=lambda fault: fault.last, reverse=True)[:MAX_SHOWN],
+            faults=sorted(faults.get(device.ident, []), key=lambda fault: fault.last, reverse=True)[:MAX_LISTED],
             offences=offences(device.uuid) if device.uuid else None,
         )
         for device in sorted(watch.devices, key=lambda d: (d.node, 1024 if d.index is None else d.index, d.uuid))

@@ -14,16 +14,15 @@ from typing import Any
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.gpus.faults import BURST_S, GROUP_S, NodeGpu, PhysicalFault, finding_of, keeps_to_one_gpu
 from stabilitybackend.gpus.inventory import MAX_GPUS_A_NODE, bus_key, devices_of, place
-from stabilitybackend.gpus.signs import MAX_TEXT_CHARS, Sign, sign_of
+from stabilitybackend.gpus.signs import Sign, sign_of
 from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.schema.bounds import MAX_RANKS, SENTENCE_CHARS
 from stabilitybackend.schema.gpus import CriticalFault, KernelLogLine
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.stateful import Stateful, fresh
 
 #: Types of events that are for ``GpuWatch.event``.
 GPU_EVENTS = frozenset({"gpu", "gpu_inventory", "kernel"})
-#: GPUs followed per run; more are counted, not followed.
-MAX_GPUS = 20_000
 #: Faults remembered per run; those that are over go first.
 MAX_FAULTS = 512
 #: Symptoms that are alone, remembered per run: the fault that they belong to may come after them.
@@ -52,7 +51,7 @@ class GpuWatch(Stateful):
     #: GPU that is there again -> since when, and until when its agent may report what is wrong with it.
     _returned: dict[str, tuple[float, float | None]] = fresh(dict)
     kernel_lines: list[KernelLogLine] = fresh(list)
-    #: GPUs not followed because there were more than MAX_GPUS.
+    #: GPUs not followed because there were more than MAX_RANKS.
     not_followed: int = 0
     _newest_step: int = -1
 
@@ -85,7 +84,7 @@ class GpuWatch(Stateful):
         for gone in self._devices.keys() & (before - self._listed[node]):
             self._devices[gone].missing = True
         for device in found:
-            if device.ident not in self._devices and len(self._devices) >= MAX_GPUS:
+            if device.ident not in self._devices and len(self._devices) >= MAX_RANKS:
                 self.not_followed += 1
                 continue
             known = self._devices.get(device.ident)
@@ -118,7 +117,7 @@ class GpuWatch(Stateful):
         return sorted({rank for device in devices if device is not None for rank in device.ranks})
 
     def _kernel(self, node: str, data: Mapping[str, Any], time: float) -> list[Finding]:
-        what, line = data["what"], (data.get("text") or "")[:MAX_TEXT_CHARS]
+        what, line = data["what"], (data.get("text") or "")[:SENTENCE_CHARS]
         if what != "xid":
             self.kernel_lines.append(KernelLogLine(node, what, time, line, data.get("pid")))
             del self.kernel_lines[:-MAX_KERNEL_LINES]
@@ -150,7 +149,7 @@ class GpuWatch(Stateful):
             return known
         if not reported.is_named:
             return reported if nameless else None
-        if len(self._devices) >= MAX_GPUS or len(of_node) >= MAX_GPUS_A_NODE:
+        if len(self._devices) >= MAX_RANKS or len(of_node) >= MAX_GPUS_A_NODE:
             self.not_followed += 1
             return None
         self._devices[reported.ident] = reported

@@ -19,6 +19,7 @@ from stabilitybackend.detectors.engine.base import SEVERITIES, Finding
 from stabilitybackend.incidents.illness import off_at, rates_of, spoiling
 from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest import has_advice, suggest
+from stabilitybackend.schema.bounds import TEXT_CHARS
 from stabilitybackend.schema.evidence import GpuFaultFacts, facts
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import KINDS, kind_of
@@ -27,9 +28,8 @@ from stabilitybackend.schema.runs import WorstIncident
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000
-#: Entries and characters that evidence may have: it is shown to people and travels in every update.
+#: Entries that evidence may have, and how deep it may go: it is shown to people and travels in every update.
 MAX_EVIDENCE_ENTRIES = 64
-MAX_EVIDENCE_CHARS = 2_000
 MAX_EVIDENCE_DEPTH = 4
 
 #: An incident belongs to the train of one like it when it opens so soon after the newest of that, seconds. As long as
@@ -389,4 +389,4 @@ def _clean(value: Any, depth: int = 0) -> Any:
         return {str(name)[:200]: _clean(entry, depth + 1) for name, entry in entries}
     if isinstance(value, list | tuple | set | frozenset) and depth < MAX_EVIDENCE_DEPTH:
         return [_clean(entry, depth + 1) for entry in list(value)[:MAX_EVIDENCE_ENTRIES]]
-    return str(value)[:MAX_EVIDENCE_CHARS]
+    return str(value)[:TEXT_CHARS]

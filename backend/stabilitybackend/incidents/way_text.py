@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stabilitybackend.incidents.rollback_target import GUARD_STEPS, Target, Usable
 from stabilitybackend.incidents.way import Way, jumped_rate
+from stabilitybackend.schema.bounds import MAX_NAMED
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import kind_of
 
@@ -12,8 +13,6 @@ __all__ = ["LR_RELATIVE", "way_text"]
 #: What every ``lr_scale`` is relative to.
 LR_RELATIVE = "of what the schedule of the restored checkpoint gives at each step"
 
-#: Rollbacks that did not help that are named, the newest.
-MAX_NAMED = 4
 
 #: What to correct -> first sentence, while it is not corrected.
 _FIX = {

@@ -9,15 +9,10 @@ from dataclasses import dataclass, field
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.lost_agents import GATHER_S, SILENT_AFTER_S, LostAgents, Silence
 from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.bounds import MAX_LISTED, MAX_NODES, SENTENCE_CHARS
 from stabilitybackend.schema.health import AgentHealth, VisibilityGap
 from stabilitybackend.schema.incidents import Incident
 
-#: Agents followed per run; the longest silent one is forgotten first.
-MAX_AGENTS = 5_000
-#: Blind spots kept per agent.
-MAX_BLIND = 16
-#: Characters of the reason for one.
-MAX_WHY_CHARS = 200
 #: Those that matter where a rank is stalled: the others are about GPUs, logs and disks.
 BLIND_FOR_RANKS = frozenset({"clock", "signals", "slot"})
 
@@ -59,12 +54,12 @@ class Agent:
         self.node = health.node
         self.started = state.started or 0.0
         if state.blind is not None:
-            self.blind = state.blind[:MAX_BLIND]
+            self.blind = state.blind[:MAX_LISTED]
         return self.clock
 
 
 def _why(spot: VisibilityGap) -> str:
-    return (spot.why or "")[:MAX_WHY_CHARS]
+    return (spot.why or "")[:SENTENCE_CHARS]
 
 
 class AgentBook:
@@ -82,7 +77,7 @@ class AgentBook:
         """Return an agent, new where it is not known."""
         agent = self.all.get(name)
         if agent is None:
-            if len(self.all) >= MAX_AGENTS:
+            if len(self.all) >= MAX_NODES:
                 del self.all[min(self.all, key=lambda one: self.all[one].seen_at)]
             agent = self.all[name] = Agent()
         return agent

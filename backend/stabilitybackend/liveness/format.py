@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 from stabilitybackend.liveness.budgets import AFTER_LOOP
 from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.bounds import MAX_NAMED
 from stabilitybackend.schema.verdicts import SuspectGpu
 
 #: Ranks named one by one in a text; of the others only the number is given.
 MAX_NAMED_RANKS = 8
-#: Nodes named one by one in a text.
-MAX_NAMED_NODES = 3
 
 __all__ = ["MAX_NAMED_RANKS", "capital", "gpus_of", "name_nodes", "name_ranks", "nodes_of", "place_of", "seat_of"]
 
@@ -31,14 +30,14 @@ def name_nodes(nodes: Collection[str], every: Collection[str] = ()) -> str:
         nodes: those that are meant. every: all that are known.
     """
     names = sorted(set(nodes))
-    if len(names) <= MAX_NAMED_NODES:
+    if len(names) <= MAX_NAMED:
         return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
     pairs = enumerate(zip(names[0] + "\0", names[-1] + "\1", strict=False))  # the first and the last differ most
     shared = re.sub(r"[0-9a-zA-Z]*$", "", names[0][: next(at for at, (one, other) in pairs if one != other)])
     alike = {node for node in every if node.startswith(shared)}
     if shared and alike == set(names) and len(alike) < len(set(every)):
         return f"{shared}*"
-    return f"{', '.join(names[:MAX_NAMED_NODES])} and {len(names) - MAX_NAMED_NODES} more"
+    return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
 
 
 def seat_of(watch: RankWatch) -> str:

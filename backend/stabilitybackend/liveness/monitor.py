@@ -30,17 +30,13 @@ from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.stacks.dumps import DumpBook, DumpRequest
 from stabilitybackend.process.slices import at_once
+from stabilitybackend.schema.bounds import MAX_RANKS
 from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.runs import RunStatus
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import started_ns
-
-#: Ranks followed per run; more are counted, not followed.
-MAX_RANKS = 20_000
-#: World sizes up to which ranks that never reported are looked for.
-MAX_WORLD = 20_000
 
 __all__ = ["LivenessMonitor"]
 
@@ -288,7 +284,7 @@ class LivenessMonitor(Stateful):
         if len(late) < len(visible):
             hidden = set(late)
             unseen, visible = [*unseen, *late], [watch for watch in visible if watch not in hidden]
-        never = [rank for rank in range(world) if rank not in self._ranks] if world <= MAX_WORLD else []
+        never = [rank for rank in range(world) if rank not in self._ranks] if world <= MAX_RANKS else []
         return JobSnapshot(
             visible=visible, unseen=sorted(unseen, key=lambda watch: watch.rank), over=over, never=never,
             not_back=sorted(earlier), broken_gpus=broken_gpus((*visible, *unseen), self._gpu_faults),

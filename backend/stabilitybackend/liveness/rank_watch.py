@@ -8,6 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from stabilitybackend.liveness.budgets import Budgets, Limits, Seen, is_long
+from stabilitybackend.schema.bounds import NAME_CHARS
 from stabilitybackend.schema.health import GpuOfRank, Proc, RankHealth
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
@@ -32,8 +33,6 @@ OUTLASTS_S = 0.05
 MAX_RANK = 1_000_000
 #: Largest number that is believed: no time and no counter is larger, and as a whole number JSON holds it.
 MAX_NUMBER = 1e18
-#: Characters of a phase's name and of other texts of a slot.
-MAX_NAME_CHARS = 64
 
 #: Order of the usual phases within a step: the rank that is furthest back is the one that the others wait for.
 PHASE_ORDER = ("data", "forward", "backward", "optimizer")
@@ -179,7 +178,7 @@ class RankWatch:
             return
         if self.state not in ("finished", "left"):  # a slot that was read just before must not take it back
             self.state = slot.state if slot.state in _STATES else "running"
-        step, phase = slot.step, (slot.phase or "")[:MAX_NAME_CHARS]
+        step, phase = slot.step, (slot.phase or "")[:NAME_CHARS]
         step_start, phase_start = slot.step_start or 0.0, slot.phase_start or 0.0
         self.expect_s = max(0.0, slot.expect_s or 0.0)
         if first or step != self.step or phase != self.phase or (step_start, phase_start) != (
@@ -272,7 +271,7 @@ class RankWatch:
             elif at_first_sight and count >= FIRST_SIGHT_PASSES and not budgets.is_known(name):
                 took = min(longest, FIRST_SIGHT_FACTOR * max(0.0, total - longest) / (count - 1))
             if took is not None:
-                budgets.learn_phase(name[:MAX_NAME_CHARS], took, now, limits)
+                budgets.learn_phase(name[:NAME_CHARS], took, now, limits)
         self._learned_at = now
 
     def logged(self, step: int, time: float, rows: int, budgets: Budgets) -> None:

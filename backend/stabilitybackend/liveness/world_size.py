@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stabilitybackend.liveness.job_snapshot import JobStart
+from stabilitybackend.schema.bounds import MAX_NODES
 from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.runs import WorldSize
@@ -18,8 +19,6 @@ __all__ = ["MAX_LAUNCHES", "LaunchSize", "LaunchSizes", "left_nodes", "newest_st
 
 #: Launches remembered per run, newest ones.
 MAX_LAUNCHES = 512
-#: Nodes whose GPUs are remembered per run.
-MAX_NODES = 4_096
 
 
 @dataclass(slots=True)

@@ -9,13 +9,13 @@ from stabilitybackend.detection.naming.watched_names import MAX_NAMES, MISSING_R
 from stabilitybackend.detectors.engine.metric_roles import LOSS, RATIO, dataset_of, role_of
 from stabilitybackend.detectors.mixture import TAKEN
 from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.schema.bounds import MAX_NAMED
 from stabilitybackend.schema.watched import Watched, WatchedMetric, Why
 
 __all__ = ["missing_text", "watched_of"]
 
-#: Names that are listed of those that nobody looks at, and of those in one note.
+#: Names that are listed of those that nobody looks at.
 MAX_UNWATCHED = 500
-MAX_NAMED = 3
 #: Readings of agents' GPUs are no metrics of the training.
 _READINGS = "gpu/"
 _TAKEN = {

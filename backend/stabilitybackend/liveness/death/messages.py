@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from stabilitybackend.liveness.death.causes import asked_to_end, is_cascade, passes_on
 from stabilitybackend.liveness.format import MAX_NAMED_RANKS, capital, name_ranks
+from stabilitybackend.schema.bounds import SENTENCE_CHARS
 from stabilitybackend.schema.evidence import Death, Hung
 from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
-
-#: Characters of an exception's message or of the agent's text.
-MAX_MESSAGE_CHARS = 300
 
 #: How an agent knows the end of a process (``how`` of docs/wire.md), in words.
 KNOWN_BY = {
@@ -141,4 +139,4 @@ def fact_text(evidence: object) -> str:
 
 
 def cut(text: object) -> str:
-    return str(text)[:MAX_MESSAGE_CHARS]
+    return str(text)[:SENTENCE_CHARS]

@@ -35,6 +35,7 @@ from stabilitybackend.liveness.death.messages import (
     where_it_was,
 )
 from stabilitybackend.liveness.format import capital, name_ranks
+from stabilitybackend.schema.bounds import MAX_LISTED, MAX_RANKS, TEXT_CHARS
 from stabilitybackend.schema.evidence import Death, DeathFacts, HangFacts, Hung, Raised, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.verdicts import Verdict
@@ -42,13 +43,6 @@ from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.arguments import cut_inside, gist
 from stabilityclient.wire import started_ns
 
-#: Deaths described one by one in the evidence of one incident; all are counted.
-MAX_DESCRIBED = 16
-#: Sources of deaths remembered, so that an event that comes again opens nothing again: those of the largest job.
-MAX_REMEMBERED = 20_000
-#: Characters and entries of one fact that an agent reports of a death.
-MAX_FACT_CHARS = 2_000
-MAX_FACT_ENTRIES = 16
 #: The report of a death may come so long after its process was seen to be gone, and the hang with it was over, seconds.
 REPORT_S = 5.0
 #: No plan is made from deaths before so long after the newest, seconds: the first rank that is reported dead need not
@@ -155,7 +149,7 @@ class DeathMonitor(Stateful):
         known = self._deaths.get(rank)
         if known is None:
             self._nodes.add(node)
-            if len(self._deaths) >= MAX_DESCRIBED and not self._make_room(fresh):
+            if len(self._deaths) >= MAX_LISTED and not self._make_room(fresh):
                 self._leave_out(fresh)
                 return
         else:
@@ -269,7 +263,7 @@ class DeathMonitor(Stateful):
     def _remember(self, deaths: Iterable[Death]) -> None:
         for death in deaths:
             self._over[death.source] = None
-        while len(self._over) > MAX_REMEMBERED:
+        while len(self._over) > MAX_RANKS:
             del self._over[next(iter(self._over))]
 
     def _finding(self, now_step: int, over: str = "") -> Finding:
@@ -367,10 +361,10 @@ def _short(hang: Finding) -> Hung:
 def _bounded(fact: Any) -> Any:
     """Return a fact of an agent within bounds: it goes into the incident's evidence."""
     if isinstance(fact, Mapping):
-        return {str(name)[:MAX_FACT_CHARS]: _bounded(one) for name, one in list(fact.items())[:MAX_FACT_ENTRIES]}
+        return {str(name)[:TEXT_CHARS]: _bounded(one) for name, one in list(fact.items())[:MAX_LISTED]}
     if isinstance(fact, list | tuple):
-        return [_bounded(one) for one in fact[:MAX_FACT_ENTRIES]]
-    return cut_inside(fact, MAX_FACT_CHARS) if isinstance(fact, str) else fact
+        return [_bounded(one) for one in fact[:MAX_LISTED]]
+    return cut_inside(fact, TEXT_CHARS) if isinstance(fact, str) else fact
 
 
 def _order(death: Death) -> tuple[int, float, int]:

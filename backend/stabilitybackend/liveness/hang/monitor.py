@@ -11,10 +11,11 @@ from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.format import MAX_NAMED_RANKS, name_ranks, nodes_of, place_of, seat_of
 from stabilitybackend.liveness.hang.overdue import Allowance
 from stabilitybackend.liveness.hang.stack_check import StackCheck
-from stabilitybackend.liveness.hang.verdict import MAX_LISTED, Diagnosis, judging
+from stabilitybackend.liveness.hang.verdict import Diagnosis, judging
 from stabilitybackend.liveness.job_snapshot import JobSnapshot
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, DumpBook
+from stabilitybackend.schema.bounds import MAX_LISTED
 from stabilitybackend.schema.evidence import HangFacts, JudgedFacts, facts
 from stabilitybackend.schema.verdicts import Verdict
 

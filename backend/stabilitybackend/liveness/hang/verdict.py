@@ -13,14 +13,8 @@ from stabilitybackend.liveness.hang.suspects import Suspicion, suspicions
 from stabilitybackend.liveness.job_snapshot import RUNS_PYTHON_S, JobSnapshot, is_data
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.stacks.parse import calls_of, collective_of, own_call
+from stabilitybackend.schema.bounds import MAX_LISTED, MAX_NAMED
 from stabilitybackend.schema.verdicts import Confidence, Verdict
-
-#: Culprits, reasons and blind spots listed in a verdict.
-MAX_LISTED = 16
-#: Groups of waiting ranks named in a text.
-MAX_GROUPS = 4
-#: Suspects that are named each with node and GPU.
-MAX_SEATS = 2
 
 #: Evidence that suffices alone: the rank's own recorder, the kernel, a rank's own clean exit.
 _STRONG = frozenset({"recorder", "stopped", "python_silent", "over"})
@@ -58,7 +52,7 @@ _ALL = {
 #: A text in pieces, with a start time (unix seconds) for each duration.
 _Parts = list[str | float]
 
-__all__ = ["MAX_LISTED", "Diagnosis", "judging"]
+__all__ = ["Diagnosis", "judging"]
 
 
 @dataclass(slots=True)
@@ -228,7 +222,7 @@ def _because(
     because = [f"{name_ranks(one.ranks)}: {one.why}" for one in found if set(one.ranks) & set(ranks)]
     because += [f"against it: {name_ranks(one.ranks)}: {one.why}" for one in _against(found)]
     because += [f"beside it: {name_ranks(one.ranks)}: {one.why}" for one in _beside(job, found)]
-    for watch in culprits[:MAX_SEATS]:
+    for watch in culprits[:MAX_NAMED]:
         if watch not in job.visible:
             continue
         because += _probes(job, watch)
@@ -239,7 +233,7 @@ def _because(
         because.append(job.front.desync)
     if job.front.circle:
         because.append(f"{name_ranks(job.front.circle)} wait for each other in different process groups")
-    for one in job.front.stuck[:MAX_GROUPS]:
+    for one in job.front.stuck[:MAX_NAMED]:
         clear = one.group.ranks or len(one.joined) > 1
         nobody = "nobody is missing" if clear else "the other ranks of its group are not known"
         lacking = f"missing: {name_ranks(one.missing)}" if one.missing else nobody
@@ -256,7 +250,7 @@ def _gpus(job: JobSnapshot, ranks: Sequence[int], since: float) -> list[str]:
     return [
         f"rank {rank}: {gpu.words}, seen {abs(gpu.since - since):.0f} s "
         f"{'before' if gpu.since < since else 'after'} the last progress"
-        for rank, gpu in broken[:MAX_GROUPS]
+        for rank, gpu in broken[:MAX_NAMED]
     ]
 
 
@@ -284,7 +278,7 @@ def _probes(job: JobSnapshot, watch: RankWatch) -> list[str]:
 
 
 def _gaps(job: JobSnapshot) -> list[str]:
-    blind = job.blind[:MAX_GROUPS]
+    blind = job.blind[:MAX_NAMED]
     lost = [watch for watch in job.unseen if not watch.trouble]
     if lost:
         blind.append(f"{name_ranks([watch.rank for watch in lost])}: no agent there is connected")
@@ -327,7 +321,7 @@ def _who(job: JobSnapshot, verdict: Diagnosis) -> _Parts:
     """Say what the culprits do: "rank 5 (node gpu-03, GPU 2) has been in data for 74 s"."""
     culprits, kind = verdict.culprits, verdict.kind
     first = culprits[0]
-    many = len(culprits) > MAX_SEATS
+    many = len(culprits) > MAX_NAMED
     names = name_ranks(verdict.ranks) if many else " and ".join(seat_of(watch) for watch in culprits)
     place = _place(job, first)
     does = _DOES.get(kind, "has been {place}").format(place=place)
@@ -356,7 +350,7 @@ def _waiting(job: JobSnapshot, others: Sequence[RankWatch], after: bool, seen_at
         places.setdefault(_waits_in(job, watch), []).append(watch)
     clauses: list[_Parts] = []
     order = sorted(places.items(), key=lambda place: (-len(place[1]), place[1][0].rank))
-    for place, there in order[:MAX_GROUPS]:
+    for place, there in order[:MAX_NAMED]:
         verb = "has waited" if len(there) == 1 else "have waited"
         if after and len(order) == 1 and len(there) > 1:
             who = f"the other {len(there)}"
@@ -364,8 +358,8 @@ def _waiting(job: JobSnapshot, others: Sequence[RankWatch], after: bool, seen_at
             who = name_ranks([watch.rank for watch in there])
         stalled_s = max(job.stalled_s_of(watch) for watch in there)
         clauses.append([f"{who} {verb} {place} for ", seen_at - stalled_s])
-    if len(order) > MAX_GROUPS:
-        clauses.append([f"{sum(len(there) for _, there in order[MAX_GROUPS:])} more wait elsewhere"])
+    if len(order) > MAX_NAMED:
+        clauses.append([f"{sum(len(there) for _, there in order[MAX_NAMED:])} more wait elsewhere"])
     return clauses
 
 

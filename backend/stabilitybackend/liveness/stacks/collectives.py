@@ -15,15 +15,12 @@ from typing import Any, NamedTuple
 
 from stabilitybackend.liveness.format import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
+from stabilitybackend.schema.bounds import MAX_RANKS, NAME_CHARS
 from stabilitybackend.schema.ranks import StuckCollective
 
 #: Process groups and active collectives read of one rank: a rank of a 4D parallel job is in about ten.
 MAX_GROUPS = 32
 MAX_ACTIVE = 16
-#: Members read of one group.
-MAX_MEMBERS = 65_536
-#: Characters of a group's name and of an operation's name.
-MAX_TEXT = 80
 #: Recorders compared in one go.
 RECORDERS_AT_ONCE = 512
 
@@ -147,9 +144,9 @@ def read(report: object, shared: dict[Group, Group]) -> Recorder | None:
     by_name: dict[str, Group] = {}
     joined = []
     for one in _entries(report.get("pgs"), MAX_GROUPS):
-        key, desc = str(one.get("name") or "")[:MAX_TEXT], str(one.get("desc") or "")[:MAX_TEXT]
+        key, desc = str(one.get("name") or "")[:NAME_CHARS], str(one.get("desc") or "")[:NAME_CHARS]
         given = one.get("ranks")
-        members = tuple(given[:MAX_MEMBERS]) if isinstance(given, list) else ()
+        members = tuple(given[:MAX_RANKS]) if isinstance(given, list) else ()
         group = Group(key, "" if desc == "undefined" else desc, members)
         try:
             known = shared.get(group)  # as all other members of a large group reported it
@@ -169,8 +166,8 @@ def read(report: object, shared: dict[Group, Group]) -> Recorder | None:
         of = by_name.get(str(one.get("pg") or "")) or (joined[0].group if len(joined) == 1 else None)
         at = int(number(one.get("seq"), -1))
         if of is not None and at >= 0:
-            op = re.sub(r"^\w+:", "", str(one.get("op") or ""))[:MAX_TEXT]
-            active.append(Active(of, at, op, str(one.get("sizes"))[:MAX_TEXT]))
+            op = re.sub(r"^\w+:", "", str(one.get("op") or ""))[:NAME_CHARS]
+            active.append(Active(of, at, op, str(one.get("sizes"))[:NAME_CHARS]))
     return Recorder(tuple(joined), tuple(active)) if joined else None
 
 

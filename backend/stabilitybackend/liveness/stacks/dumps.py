@@ -22,6 +22,7 @@ from stabilitybackend.liveness.stacks.collectives import (
 from stabilitybackend.liveness.stacks.events import ranks_of
 from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, collective_of, main_thread
 from stabilitybackend.process.slices import at_once
+from stabilitybackend.schema.bounds import MAX_RANKS, SENTENCE_CHARS
 from stabilitybackend.schema.ranks import DumpedRank, RankStacks, StackFrame, StackGroup, Where
 from stabilitybackend.stateful import Stateful, fresh
 
@@ -29,8 +30,6 @@ from stabilitybackend.stateful import Stateful, fresh
 MAX_DUMPS = 8
 #: ... and bytes that all of them together may take in memory, as counted here.
 MAX_BYTES = 8 * 1024 * 1024
-#: Ranks of one dump; more are counted.
-MAX_RANKS = 20_000
 #: Different stacks of one dump that are kept; ranks with another one are counted as without.
 MAX_STACKS = 512
 #: Characters of text kept of one dump, one text a stack, the first ones.
@@ -38,8 +37,6 @@ MAX_TEXT_CHARS = 1_000_000
 #: Characters of one rank's text and of its small facts.
 MAX_RANK_CHARS = 60_000
 MAX_FACTS_CHARS = 4_000
-#: Characters of a request's id and of a reason.
-MAX_NAME_CHARS = 200
 
 #: Stacks that have not come after so long are not waited for, seconds: a node needs at most 3.
 DUMP_WAIT_S = 8.0
@@ -110,7 +107,7 @@ class Dump:
             return
         slot, proc, text = data.get("slot"), data.get("proc"), data.get("stack")
         slot = slot if isinstance(slot, Mapping) else {}
-        stack, missing = -1, str(data.get("stack_missing") or "")[:MAX_NAME_CHARS]
+        stack, missing = -1, str(data.get("stack_missing") or "")[:SENTENCE_CHARS]
         if isinstance(text, str) and text:
             stack = self._stack(text, str(slot.get("phase") or ""))
             missing = "" if stack >= 0 else missing or "the text shows no stack of the main thread"
@@ -297,7 +294,7 @@ class DumpBook(Stateful):
         """
         self._wanted.append(DumpRequest(request, reason))
         dump = self._of(request, now)
-        dump.reason = reason[:MAX_NAME_CHARS]
+        dump.reason = reason[:SENTENCE_CHARS]
         dump.expected = frozenset(expected)
 
     def wants(self) -> list[DumpRequest]:
@@ -320,7 +317,7 @@ class DumpBook(Stateful):
         for sample in ranks_of(data):  # one after the other: their texts together may be large
             rank = sample.get("rank")
             if type(rank) is int and 0 <= rank <= MAX_RANK:
-                dump = dump or self._of(request[:MAX_NAME_CHARS], time)
+                dump = dump or self._of(request[:SENTENCE_CHARS], time)
                 dump.take(rank, sample, node)
         if dump is None:
             return None

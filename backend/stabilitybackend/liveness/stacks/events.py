@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stabilitybackend.liveness.stacks.collectives import MAX_GROUPS, MAX_MEMBERS
+from stabilitybackend.liveness.stacks.collectives import MAX_GROUPS
 from stabilitybackend.liveness.stacks.parse import MAX_CHARS
+from stabilitybackend.schema.bounds import MAX_RANKS
 
 #: Ranks read of one event: an agent follows 256.
 MAX_EVENT_RANKS = 1_024
@@ -89,7 +90,7 @@ class _Groups:
         )
         if runs not in self._members:
             size = sum(max(0, count) for _, count, _ in runs)
-            fits = size <= min(self._room, MAX_MEMBERS)
+            fits = size <= min(self._room, MAX_RANKS)
             self._room -= size if fits else 0
             self._members[runs] = (
                 [first + at * stride for first, count, stride in runs for at in range(count)] if fits else []

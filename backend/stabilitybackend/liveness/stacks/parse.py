@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from stabilitybackend.liveness.budgets import is_long
+from stabilitybackend.schema.bounds import NAME_CHARS
 from stabilitybackend.schema.ranks import Where
 
 #: Frames kept of the main thread, innermost ones; faulthandler writes at most 100.
@@ -17,9 +18,8 @@ MAX_FRAMES = 64
 MAX_THREAD_FRAMES = 100
 #: Characters of a text that are read: agents send at most 60,000.
 MAX_CHARS = 100_000
-#: Characters kept of a file's path (its end) and of a function's name.
+#: Characters kept of a file's path, its end.
 MAX_FILE_CHARS = 200
-MAX_FUNCTION_CHARS = 100
 #: Frames, from the innermost, in which the reason for the hang is looked for.
 DEPTH = 24
 
@@ -114,7 +114,7 @@ def _frames(block: str) -> tuple[ParsedFrame, ...]:
     """Return the frames of one thread; what is no frame is passed over."""
     return tuple(
         ParsedFrame(
-            sys.intern(match[3][:MAX_FUNCTION_CHARS]),
+            sys.intern(match[3][:NAME_CHARS]),
             sys.intern(match[1][-MAX_FILE_CHARS:]),
             int(match[2]) if match[2].isascii() and match[2].isdigit() else 0,
         )
