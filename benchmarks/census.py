@@ -25,7 +25,7 @@ PACKAGES = {
 }
 #: Folders whose module-level numbers are rules: detectors, liveness, policy, and what they are to be called; and the
 #: bounds that they share.
-RULES = re.compile(r"/(detectors|detection|liveness|policy|incidents|commands|fleet|gpus)/|/schema/bounds\.py$")
+RULES = re.compile(r"/(detectors|detection|liveness|policy|incidents|commands|fleet|gpus)/|/schema/json_data\.py$")
 #: What a helper is called that makes a value of a type out of anything.
 COERCION = re.compile(r"_(as_)?(number|text|int|ints|float|str|list|dict|bool|optional|seconds|state|finite)s?$")
 #: A kind of incident: files that spell two or more of these as strings hold a table of them.

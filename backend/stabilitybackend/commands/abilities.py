@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.schema.bounds import MAX_RANKS
+from stabilitybackend.schema.json_data import MAX_RANKS
 from stabilitybackend.stateful import Stateful
 
 __all__ = ["CHANGES", "Handlers"]

@@ -10,9 +10,9 @@ from typing import Any
 from stabilitybackend.commands.abilities import Handlers
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.incidents.illness import inside
-from stabilitybackend.schema.bounds import NAME_CHARS, TEXT_CHARS
 from stabilitybackend.schema.commands import KINDS, CommandRequest, Fence
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import NAME_CHARS, TEXT_CHARS
 from stabilitybackend.schema.lineage import Checkpoint
 
 __all__ = ["JobView", "NewCommand", "check_behind", "check_fields", "check_outside", "last_good", "usable_checkpoint"]

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from stabilitybackend.commands.request import check_behind, check_outside, last_good, usable_checkpoint
 from stabilitybackend.incidents.illness import inside, spoiling
 from stabilitybackend.incidents.incidents import stops_job
-from stabilitybackend.schema.bounds import MAX_LISTED
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, JudgedFacts, facts
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import MAX_LISTED
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint, Offer
 from stabilitybackend.schema.plan import Plan, PlannedAction, PlannedCheckpoint, PlannedSuspect

@@ -25,7 +25,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     role_of,
 )
 from stabilitybackend.incidents.way import RATE_RISE_PERCENT
-from stabilitybackend.schema.bounds import MAX_LISTED
+from stabilitybackend.schema.json_data import MAX_LISTED
 
 __all__ = [
     "BASELINE_POINTS", "EARLIER_POINTS", "Attribution", "Move", "attribute", "is_logit", "part_of",

@@ -32,7 +32,7 @@ from stabilitybackend.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, role_of
 from stabilitybackend.points.store import SeriesKey
-from stabilitybackend.schema.bounds import NAME_CHARS
+from stabilitybackend.schema.json_data import NAME_CHARS
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.stateful import Stateful, fresh
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import BATCH_SIZE, LR, role_of
-from stabilitybackend.schema.bounds import MAX_LISTED
+from stabilitybackend.schema.json_data import MAX_LISTED
 from stabilitybackend.schema.kinds import kind_of, kinds_where
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.schema.bounds import MAX_NAMED
 from stabilitybackend.schema.evidence import FaultyGpu, GpuFaultFacts, facts
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.gpus import FleetFault, FleetGpu, Offences, RememberedFault
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import MAX_NAMED
 
 __all__ = ["GpuFaultHistory", "counts"]
 

@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stabilitybackend.schema.bounds import MAX_LISTED, SENTENCE_CHARS
 from stabilitybackend.schema.commands import Restart
 from stabilitybackend.schema.evidence import Death, DeathFacts, GpuFaultFacts, HangFacts, Raised, facts
 from stabilitybackend.schema.fleet import Confidence
 from stabilitybackend.schema.gpus import KernelLogLine
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import MAX_LISTED, SENTENCE_CHARS
 
 __all__ = ["Judgement", "Stop", "judge"]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from stabilitybackend.gpus.faults import NodeGpu
-from stabilitybackend.schema.bounds import NAME_CHARS
+from stabilitybackend.schema.json_data import NAME_CHARS
 
 __all__ = ["MAX_GPUS_A_NODE", "bus_key", "devices_of", "place"]
 

@@ -7,7 +7,7 @@ import math
 import re
 
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.schema.bounds import MAX_NODES
+from stabilitybackend.schema.json_data import MAX_NODES
 
 __all__ = ["GpuReadings", "gpu_parts"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from stabilitybackend.detectors.engine.base import Severity
 from stabilitybackend.gpus.meanings import MEANINGS
 from stabilitybackend.gpus.xids import Family, XidClass, xid_of
-from stabilitybackend.schema.bounds import SENTENCE_CHARS
+from stabilitybackend.schema.json_data import SENTENCE_CHARS
 
 __all__ = ["RECOVERY_ACTIONS", "Sign", "sign_of"]
 

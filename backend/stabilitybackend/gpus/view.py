@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from stabilitybackend.gpus.faults import PhysicalFault
 from stabilitybackend.gpus.watch import GpuWatch
-from stabilitybackend.schema.bounds import MAX_LISTED
 from stabilitybackend.schema.gpus import Gpu, GpuFault, GpuState, Offences
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import MAX_LISTED
 
 __all__ = ["gpus_view"]
 

@@ -16,9 +16,9 @@ from stabilitybackend.gpus.faults import BURST_S, GROUP_S, NodeGpu, PhysicalFaul
 from stabilitybackend.gpus.inventory import MAX_GPUS_A_NODE, bus_key, devices_of, place
 from stabilitybackend.gpus.signs import Sign, sign_of
 from stabilitybackend.lineage.changes import LineageEvent
-from stabilitybackend.schema.bounds import MAX_RANKS, SENTENCE_CHARS
 from stabilitybackend.schema.gpus import CriticalFault, KernelLogLine
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import MAX_RANKS, SENTENCE_CHARS
 from stabilitybackend.stateful import Stateful, fresh
 
 #: Types of events that are for ``GpuWatch.event``.

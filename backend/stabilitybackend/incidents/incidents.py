@@ -19,9 +19,9 @@ from stabilitybackend.detectors.engine.base import SEVERITIES, Finding
 from stabilitybackend.incidents.illness import off_at, rates_of, spoiling
 from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest import has_advice, suggest
-from stabilitybackend.schema.bounds import TEXT_CHARS
 from stabilitybackend.schema.evidence import GpuFaultFacts, facts
 from stabilitybackend.schema.incidents import Incident, RolledBack
+from stabilitybackend.schema.json_data import TEXT_CHARS
 from stabilitybackend.schema.kinds import KINDS, kind_of
 from stabilitybackend.schema.numbers import json_number
 from stabilitybackend.schema.runs import WorstIncident

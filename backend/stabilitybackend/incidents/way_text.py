@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stabilitybackend.incidents.rollback_target import GUARD_STEPS, Target, Usable
 from stabilitybackend.incidents.way import Way, jumped_rate
-from stabilitybackend.schema.bounds import MAX_NAMED
 from stabilitybackend.schema.incidents import Incident, RolledBack
+from stabilitybackend.schema.json_data import MAX_NAMED
 from stabilitybackend.schema.kinds import kind_of
 
 __all__ = ["LR_RELATIVE", "way_text"]

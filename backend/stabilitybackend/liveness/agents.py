@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.lost_agents import GATHER_S, SILENT_AFTER_S, LostAgents, Silence
 from stabilitybackend.liveness.rank_watch import RankWatch
-from stabilitybackend.schema.bounds import MAX_LISTED, MAX_NODES, SENTENCE_CHARS
 from stabilitybackend.schema.health import AgentHealth, VisibilityGap
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import MAX_LISTED, MAX_NODES, SENTENCE_CHARS
 
 #: Those that matter where a rank is stalled: the others are about GPUs, logs and disks.
 BLIND_FOR_RANKS = frozenset({"clock", "signals", "slot"})

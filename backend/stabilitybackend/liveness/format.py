@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from stabilitybackend.liveness.budgets import AFTER_LOOP
 from stabilitybackend.liveness.rank_watch import RankWatch
-from stabilitybackend.schema.bounds import MAX_NAMED
+from stabilitybackend.schema.json_data import MAX_NAMED
 from stabilitybackend.schema.verdicts import SuspectGpu
 
 #: Ranks named one by one in a text; of the others only the number is given.

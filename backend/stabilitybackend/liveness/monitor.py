@@ -30,10 +30,10 @@ from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.stacks.dumps import DumpBook, DumpRequest
 from stabilitybackend.process.slices import at_once
-from stabilitybackend.schema.bounds import MAX_RANKS
 from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import MAX_RANKS
 from stabilitybackend.schema.runs import RunStatus
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import started_ns

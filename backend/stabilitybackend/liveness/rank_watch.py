@@ -8,8 +8,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from stabilitybackend.liveness.budgets import Budgets, Limits, Seen, is_long
-from stabilitybackend.schema.bounds import NAME_CHARS
 from stabilitybackend.schema.health import GpuOfRank, Proc, RankHealth
+from stabilitybackend.schema.json_data import NAME_CHARS
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
 BEAT_STOPPED_AFTER_S = 5.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stabilitybackend.liveness.job_snapshot import JobStart
-from stabilitybackend.schema.bounds import MAX_NODES
 from stabilitybackend.schema.health import AgentHealth
+from stabilitybackend.schema.json_data import MAX_NODES
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.runs import WorldSize
 from stabilitybackend.stateful import Stateful, fresh

@@ -1,4 +1,4 @@
-"""Says whether free data is what JSON can hold, and of what bounds."""
+"""How much is kept of what a job and its machines say, and whether free data is what JSON can hold."""
 
 from __future__ import annotations
 
@@ -6,8 +6,25 @@ from typing import Any
 
 from stabilitybackend.errors import BadRequest
 
-__all__ = ["MAX_DEPTH", "MAX_TEXT_CHARS", "check_data"]
+__all__ = [
+    "MAX_DEPTH", "MAX_LISTED", "MAX_NAMED", "MAX_NODES", "MAX_RANKS", "MAX_TEXT_CHARS", "NAME_CHARS", "SENTENCE_CHARS",
+    "TEXT_CHARS", "check_data",
+]  # fmt: skip
 
+#: Ranks, and GPUs, of a job that are followed; more are counted, not followed.
+MAX_RANKS = 20_000
+#: Nodes of a job that are followed; those that have been silent longest go first.
+MAX_NODES = 5_000
+#: Characters kept of a name: of a node, a phase, a function, a batch, a process group.
+NAME_CHARS = 128
+#: Characters kept of a sentence: why a rank did not do something, the message of an exception, a line of a log.
+SENTENCE_CHARS = 300
+#: Characters kept of a longer text: a reason that people give, a fact in evidence.
+TEXT_CHARS = 2_000
+#: Entries of a list that people read, in evidence or on a page.
+MAX_LISTED = 16
+#: Of those the ones that a sentence names; of the others it gives the number.
+MAX_NAMED = 3
 #: Longest text in an event, a config or a health message, characters: a stack dump of many threads fits.
 MAX_TEXT_CHARS = 100_000
 #: Deepest nesting of such data: JSON encoders give up at some hundred levels.

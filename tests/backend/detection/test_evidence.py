@@ -18,6 +18,7 @@ from stabilitybackend.lineage.changes import Forked, LineageEvent, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.schema.incidents import as_json
+from stabilitybackend.schema.json_data import NAME_CHARS
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.saved_state import taken_over
@@ -204,7 +205,7 @@ def test_batches_are_those_of_the_lowest_rank_bounded_and_kept_over_a_restart() 
     for kept in (evidence, taken_over(evidence, Evidence())):
         [batches, rank] = kept.saved_values()
         assert (rank, [step for step, _ in batches]) == (0, list(range(744, 1_000)))
-        assert {len(mark) for _, mark in batches} == {64}
+        assert {len(mark) for _, mark in batches} == {NAME_CHARS}
 
 
 def test_quiet_gradients_before_a_burst_and_growing_logits_are_told() -> None:

@@ -9,7 +9,7 @@ from stabilitybackend.detection.naming.watched_names import MAX_NAMES, MISSING_R
 from stabilitybackend.detectors.engine.metric_roles import LOSS, RATIO, dataset_of, role_of
 from stabilitybackend.detectors.mixture import TAKEN
 from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.schema.bounds import MAX_NAMED
+from stabilitybackend.schema.json_data import MAX_NAMED
 from stabilitybackend.schema.watched import Watched, WatchedMetric, Why
 
 __all__ = ["missing_text", "watched_of"]

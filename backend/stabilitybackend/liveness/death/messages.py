@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from stabilitybackend.liveness.death.causes import asked_to_end, is_cascade, passes_on
 from stabilitybackend.liveness.format import MAX_NAMED_RANKS, capital, name_ranks
-from stabilitybackend.schema.bounds import SENTENCE_CHARS
 from stabilitybackend.schema.evidence import Death, Hung
+from stabilitybackend.schema.json_data import SENTENCE_CHARS
 from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
 
 #: How an agent knows the end of a process (``how`` of docs/wire.md), in words.

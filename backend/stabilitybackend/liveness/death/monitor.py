@@ -35,9 +35,9 @@ from stabilitybackend.liveness.death.messages import (
     where_it_was,
 )
 from stabilitybackend.liveness.format import capital, name_ranks
-from stabilitybackend.schema.bounds import MAX_LISTED, MAX_RANKS, TEXT_CHARS
 from stabilitybackend.schema.evidence import Death, DeathFacts, HangFacts, Hung, Raised, facts
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import MAX_LISTED, MAX_RANKS, TEXT_CHARS
 from stabilitybackend.schema.verdicts import Verdict
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.arguments import cut_inside, gist

@@ -15,8 +15,8 @@ from stabilitybackend.liveness.hang.verdict import Diagnosis, judging
 from stabilitybackend.liveness.job_snapshot import JobSnapshot
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, DumpBook
-from stabilitybackend.schema.bounds import MAX_LISTED
 from stabilitybackend.schema.evidence import HangFacts, JudgedFacts, facts
+from stabilitybackend.schema.json_data import MAX_LISTED
 from stabilitybackend.schema.verdicts import Verdict
 
 #: A hang is reported again when it has lasted this many times longer.

@@ -13,7 +13,7 @@ from stabilitybackend.liveness.hang.suspects import Suspicion, suspicions
 from stabilitybackend.liveness.job_snapshot import RUNS_PYTHON_S, JobSnapshot, is_data
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.stacks.parse import calls_of, collective_of, own_call
-from stabilitybackend.schema.bounds import MAX_LISTED, MAX_NAMED
+from stabilitybackend.schema.json_data import MAX_LISTED, MAX_NAMED
 from stabilitybackend.schema.verdicts import Confidence, Verdict
 
 #: Evidence that suffices alone: the rank's own recorder, the kernel, a rank's own clean exit.

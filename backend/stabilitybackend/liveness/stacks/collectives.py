@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from stabilitybackend.liveness.format import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
-from stabilitybackend.schema.bounds import MAX_RANKS, NAME_CHARS
+from stabilitybackend.schema.json_data import MAX_RANKS, NAME_CHARS
 from stabilitybackend.schema.ranks import StuckCollective
 
 #: Process groups and active collectives read of one rank: a rank of a 4D parallel job is in about ten.

@@ -22,7 +22,7 @@ from stabilitybackend.liveness.stacks.collectives import (
 from stabilitybackend.liveness.stacks.events import ranks_of
 from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, collective_of, main_thread
 from stabilitybackend.process.slices import at_once
-from stabilitybackend.schema.bounds import MAX_RANKS, SENTENCE_CHARS
+from stabilitybackend.schema.json_data import MAX_RANKS, SENTENCE_CHARS
 from stabilitybackend.schema.ranks import DumpedRank, RankStacks, StackFrame, StackGroup, Where
 from stabilitybackend.stateful import Stateful, fresh
 

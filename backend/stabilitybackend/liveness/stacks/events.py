@@ -11,7 +11,7 @@ from typing import Any
 
 from stabilitybackend.liveness.stacks.collectives import MAX_GROUPS
 from stabilitybackend.liveness.stacks.parse import MAX_CHARS
-from stabilitybackend.schema.bounds import MAX_RANKS
+from stabilitybackend.schema.json_data import MAX_RANKS
 
 #: Ranks read of one event: an agent follows 256.
 MAX_EVENT_RANKS = 1_024

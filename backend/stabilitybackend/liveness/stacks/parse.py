@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from stabilitybackend.liveness.budgets import is_long
-from stabilitybackend.schema.bounds import NAME_CHARS
+from stabilitybackend.schema.json_data import NAME_CHARS
 from stabilitybackend.schema.ranks import Where
 
 #: Frames kept of the main thread, innermost ones; faulthandler writes at most 100.
