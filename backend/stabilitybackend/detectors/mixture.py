@@ -29,6 +29,8 @@ BACK_PART = 0.5
 NEAR_BLOCKS = 4
 #: Data sets of one declaration.
 MAX_DATASETS = 64
+#: Where one set is outside, those that went this part of the way to the limit may be what is named: the largest move.
+CLEAR_PART = 0.5
 #: Sets that moved the other way are named where they moved by this part of what the named one did: they paid for it.
 EXCHANGED_PART = 0.25
 #: Blocks of the window that is shown with its band: 128 rows.
@@ -84,7 +86,7 @@ class MixtureDetector(Detector):
     Idea: rows are summed in blocks of 8. The newest 2, 4, 8 ... blocks since the declaration or the last resume,
     each window once in half of its length, are compared with the declared shares. Outside is what independent
     draws, as many as make the run's own blocks vary as they do, would give once in half a million looks. The
-    incident names the set outside whose share moved most, declared and realised, since which step, how many tokens or
+    incident names the set whose share moved most, declared and realised, since which step, how many tokens or
     samples too many or too few, in exchange for which sets, and the resume that it began at. A later declaration is a
     new target from its step on.
 
@@ -196,8 +198,9 @@ class MixtureDetector(Detector):
 
     def _judge(self, watch: _Watch) -> list[Finding]:
         windows = watch.taken.due()
-        worst, clearest = windows[-1], 1.0
-        outside: dict[str, float] = {}
+        worst, clearest = 0, 1.0
+        # Window -> data set -> how far it lies from its declared share there, of those that are off beyond doubt.
+        moves: dict[int, dict[str, float]] = {}
         for name, declared in self._datasets(watch).items():
             least = self.settings["min_off"] * min(declared, 1 - declared)
             draws = most = -1.0
@@ -215,15 +218,15 @@ class MixtureDetector(Detector):
                         break
                     most = self._most(watch, differences)
                 beyond = excess(draws * window.rows / BLOCK_ROWS, share, declared) / most
-                if beyond > 1:
-                    outside[name] = declared
-                    worst, clearest = (window, beyond) if beyond > clearest else (worst, clearest)
-        if not outside:
+                if beyond > CLEAR_PART:
+                    moves.setdefault(at, {})[name] = share - declared
+                    worst, clearest = (at, beyond) if beyond > clearest else (worst, clearest)
+        if not worst:
             return []
-        moves = {one: worst.share(one) - declared for one, declared in outside.items()}
         # Of two that changed places, as far as a percent shows, the one that is taken too often.
-        named = max(moves, key=lambda one: (round(abs(moves[one]), 2), moves[one]))
-        return self._open(watch, named, worst.share(named), watch.row_step)
+        off = moves[worst]
+        named = max(off, key=lambda one: (round(abs(off[one]), 2), off[one]))
+        return self._open(watch, named, windows[worst].share(named), watch.row_step)
 
     def _open(self, watch: _Watch, name: str, share: float, step: int) -> list[Finding]:
         declared = self._datasets(watch)[name]
