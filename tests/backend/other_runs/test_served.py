@@ -144,6 +144,15 @@ async def test_data_that_the_weights_have_learned_in_the_run_they_come_from_is_a
     await run.end()
 
 
+async def test_an_origin_that_cannot_be_read_is_named_with_what_is_expected(server: RunningServer) -> None:
+    run = Trained(server, "more", 1, [3.0] * 16)
+    await run.begin(config={"fork_from": "base"})
+    await run.log(16)
+    [note] = server.get("/runs/more/batches")["notes"]
+    assert note.startswith("config fork_from is 'base', expected '<run id>?_step=<step>'")
+    await run.end()
+
+
 async def test_a_run_that_goes_on_with_the_data_behind_its_fork_is_no_alarm(server: RunningServer) -> None:
     hard = batches(1_200, 1)
     await trained(server, "base", losses(hard, 2))
