@@ -40,8 +40,7 @@ def init(
         project: groups runs. name: what people call this run.
         run_id: the same id continues a run after a restart. Default: STABILITY_RUN_ID, else made from the
             launcher's facts so that all ranks agree, else the name with date and a random suffix.
-        config: anything that JSON can hold; shown with the run. ``fork_from`` in it, ``"<run id>?_step=<step>"``, says
-            whose checkpoint the weights come from: data that they have learned there is an alarm then.
+        config: anything that JSON can hold; shown with the run.
         url: server (STABILITY_URL, default http://127.0.0.1:8080). api_key: STABILITY_API_KEY.
         dir: folder for the spool (STABILITY_DIR, default ``.stability``); best on the node's own disk.
 

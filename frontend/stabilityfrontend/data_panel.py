@@ -50,14 +50,14 @@ def data(run: str, api: Any) -> Any:
     """Return the panel."""
     found = api.get("/runs/{run}/batches", run=run)
     others = [_other_run(run, one) for one in found["other_runs"]]
-    notes = [html.P(sentence(note), className="panel-note data-note") for note in found["notes"]]
     if not found["steps"]:
         unsaid = html.P(
             "The job does not say what its steps see. With run.data(step, ids=...) data that is seen twice is found "
             "here: batches and samples that come again, and how many samples are new.",
             className="sub",
         )
-        return html.Div([*others, *notes, unsaid])
+        return html.Div([*others, unsaid])
+    notes = [html.P(sentence(note), className="panel-note data-note") for note in found["notes"]]
     summary = html.P(_summary(found), className="panel-note", **{"data-data-steps": found["steps"]})
     parts: list[Any] = [*others, summary, *notes]
     if found["new_samples"]:

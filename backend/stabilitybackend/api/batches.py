@@ -14,7 +14,7 @@ from stabilitybackend.api.access import Commander, Reader, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.batches.view import Stretch, view_of
 from stabilitybackend.errors import BadRequest, NotFound
-from stabilitybackend.other_runs.report import origin_notes, shared_data
+from stabilitybackend.other_runs.report import shared_data
 from stabilitybackend.schema.batches import BatchAnswers, Batches, BatchSamples
 
 __all__ = ["router"]
@@ -36,8 +36,7 @@ async def batches(
     pair = (stretches[0], stretches[1]) if stretches else None
     state = await worker.ready()
     others = shared_data(state.incidents.all())
-    wrong = origin_notes(worker.listing.run.config)
-    make = view_of(state.batches, state.fold.tree.path(), dict(map(_size, size or ())), pair, others, wrong)
+    make = view_of(state.batches, state.fold.tree.path(), dict(map(_size, size or ())), pair, others)
     return await asyncio.to_thread(lambda: answer(make()))
 
 

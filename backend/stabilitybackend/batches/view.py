@@ -25,7 +25,6 @@ def view_of(
     sizes: Mapping[str, int],
     stretches: tuple[Stretch, Stretch] | None = None,
     other_runs: Sequence[SharedData] = (),
-    more_notes: Sequence[str] = (),
 ) -> Callable[[], Batches]:
     """Return what makes the answer of a run as it is now.
 
@@ -33,14 +32,13 @@ def view_of(
         path: the effective one.
         sizes: samples of each data set, as far as they are known.
         stretches: two, whose common samples are asked for. other_runs: that had the run's data.
-        more_notes: said after those about the ids.
     """
     hashes, steps, _, sets = fold.samples.on(path)
     names, shifts = list(fold.samples.names), list(fold.samples.shifts)
     # Each that is kept stands for so many.
     weights = np.array([1 << shift for shift in shifts] or [1], np.float64)[sets]
     layout = fold.coverage.layouts[-1] if fold.coverage.layouts else None
-    notes, repeats = [*_notes(fold), *more_notes], _repeats(fold)
+    notes, repeats = list(_notes(fold)), _repeats(fold)
     judged, last, repeated, partial = (
         fold.repeats.judged, fold.coverage.last, fold.repeats.repeated, fold.repeats.partial,
     )  # fmt: skip

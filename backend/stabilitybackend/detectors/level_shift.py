@@ -93,6 +93,8 @@ class LevelShiftDetector(CurveDetector):
     _differences: deque[float] = fresh(deque, maxlen=DIFFERENCES + NEWEST_DIFFERENCES)
     _usual: float = 0.0
     _sigma: float = math.inf
+    #: Points when they were measured.
+    _measured: int = 0
     _candidate: Jump | None = None
     _confirming: list[float] = fresh(list)
     _event: ShiftEvent | None = None
@@ -181,11 +183,12 @@ class LevelShiftDetector(CurveDetector):
             self._confirming = []
             return
         self._differences.append(difference)
-        if self._count % MEASURE_EVERY_POINTS == 0 or not math.isfinite(self._sigma):
+        if self._count - self._measured >= MEASURE_EVERY_POINTS or not math.isfinite(self._sigma):
             self._measure()
 
     def _measure(self) -> None:
         """Take the usual difference and its spread again: it moves slowly."""
+        self._measured = self._count
         every = sorted(self._differences)
         recent = list(self._differences)[-RECENT_DIFFERENCES:]
         self._usual = median(recent)

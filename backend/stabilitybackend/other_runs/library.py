@@ -1,15 +1,14 @@
-"""What is kept in memory of the runs of a project, to look for the data of live ones in it.
+"""What is kept in memory of the runs of a project, to look for the data of live ones in it. Read in slow motion.
 
-Runs that are followed are copied where they have news. The others are read from the archive one by one, newest first,
-and kept until nobody has compared with them for an hour: a run that nobody follows does not change. 24 ms for one of
-100,000 points.
+Runs that are followed are copied where they have news. Of the others one is read from the archive at a time, newest
+first, and kept until nobody has looked into it for an hour: a finished run does not change.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from stabilitybackend.errors import StabilityBoardError
@@ -27,9 +26,8 @@ MAX_RUNS = 200
 #: Memory for all projects together, bytes: 200 runs of 100,000 points take 40 MiB, with batch ids 115 MiB. What is full
 #: takes no further run.
 MAX_BYTES = 128 * 2**20
-#: How old the list of a project's runs may be (0.1 s of CPU for 10,000 runs; who is followed is known without),
-#: and what nobody compared with is forgotten after so long, seconds.
-LIST_S, FORGET_S = 120.0, 3_600.0
+#: How old the list of a project's runs may be, and what nobody looked into is forgotten after so long, seconds.
+LIST_S, FORGET_S = 60.0, 3_600.0
 #: A run that could not be read is tried again after so long, seconds.
 AGAIN_S = 600.0
 
@@ -78,17 +76,23 @@ class Library:
         """Return the data of a followed run as it is now."""
         return (await self._copied(worker)).prints
 
-    async def others(self, worker: RunWorker) -> dict[str, Prints]:
-        """Return the data of the other runs of a run's project, as far as it has been read.
+    async def others(self, worker: RunWorker, first: str | None = None) -> dict[str, Prints]:
+        """Return the data of the other runs of a project as far as they are known by now; one more is read.
+
+        Args:
+            worker: of the run that is compared. first: a run that is read before all others.
 
         Raises:
             RedisError: Redis is away.
         """
-        run_ids = await self._others(worker)
+        run_ids = [one for one in await self._listed(worker.listing.run.project) if one != worker.run_id]
+        if first in run_ids:
+            run_ids.sort(key=lambda one: one != first)
         followed = self._manager.followed()
         for run_id in run_ids:
             if run_id in followed:
                 await self._copied(followed[run_id])
+        await self._read_one([run_id for run_id in run_ids if run_id not in followed])
         now, found = self._clock(), {}
         for run_id in run_ids:
             if (known := self._known.get(run_id)) is not None:
@@ -103,40 +107,6 @@ class Library:
     def created(self, run_id: str) -> float:
         """Return when a run that is kept began, unix seconds."""
         return self._known[run_id].created
-
-    async def read_one(self, worker: RunWorker, first: str | None = None) -> bool:
-        """Read one more of the runs of a run's project that nobody follows; say whether there was one to read.
-
-        Args:
-            worker: of the run that is compared. first: a run that is read before all others.
-
-        Raises:
-            RedisError: Redis is away.
-        """
-        followed = self._manager.followed()
-        left = [one for one in await self._others(worker) if not (one in followed or one in self._failed)]
-        left = [one for one in left if not ((known := self._known.get(one)) and known.final)]
-        if not left:
-            return False
-        if self.nbytes >= MAX_BYTES:
-            text = f"{len(left)} runs of a project are not compared with live ones: there is no room for more"
-            self._quiet.log(logging.WARNING, text)
-            return False
-        run_id = first if first in left else left[0]
-        try:
-            known = await self._copied(await self._manager.glance(run_id))
-            known.final = True
-        except StabilityBoardError as error:
-            self._failed[run_id] = self._clock()
-            self._quiet.log(logging.WARNING, f"run {run_id} is not compared with live ones for now: {error.message}")
-        return True
-
-    async def _others(self, worker: RunWorker) -> list[str]:
-        """Return the other runs of a run's project: those that are followed, and the newest ones."""
-        project = worker.listing.run.project
-        followed = self._manager.followed().items()
-        ours = [run_id for run_id, other in followed if other.listing.run.project == project]
-        return [one for one in dict.fromkeys([*ours, *await self._listed(project)]) if one != worker.run_id]
 
     async def _listed(self, project: str) -> list[str]:
         now = self._clock()
@@ -160,3 +130,19 @@ class Library:
             known = _Known(prints, reached, run.name or run.run_id, run.created, False, self._clock())
             self._known[worker.run_id] = known
         return known
+
+    async def _read_one(self, run_ids: Iterable[str]) -> None:
+        """Take up the first of the runs that is not kept as it ended; it is let go again by itself."""
+        left = [one for one in run_ids if one not in self._failed and not ((k := self._known.get(one)) and k.final)]
+        if not left:
+            return
+        if self.nbytes >= MAX_BYTES:
+            text = f"{len(left)} runs of a project are not compared with live ones: no room for more than others"
+            self._quiet.log(logging.WARNING, text)
+            return
+        try:
+            known = await self._copied(await self._manager.glance(left[0]))
+            known.final = True
+        except StabilityBoardError as error:
+            self._failed[left[0]] = self._clock()
+            self._quiet.log(logging.WARNING, f"run {left[0]} is not compared with live ones for now: {error.message}")

@@ -15,7 +15,7 @@ from stabilitybackend.schema.batches import SharedData
 from stabilitybackend.schema.evidence import BY_OTHER_RUNS, SHARED_DATA, SharedDataFacts, facts
 from stabilitybackend.schema.incidents import Incident
 
-__all__ = ["Origin", "alarm", "note", "origin_notes", "origin_of", "over", "shared_data"]
+__all__ = ["Origin", "alarm", "note", "origin_of", "over", "shared_data"]
 
 #: Where a run says which weights it began with: the key of its config, spelled as W&B's argument of ``init``.
 ORIGIN_KEY = "fork_from"
@@ -38,16 +38,6 @@ def origin_of(config: Mapping[str, Any]) -> Origin | None:
     """
     found = _ORIGIN.fullmatch(str(config.get(ORIGIN_KEY, "")))
     return None if found is None else Origin(found["run"], int(found["step"]))
-
-
-def origin_notes(config: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with what a run declares that it goes on from, a sentence; empty where nothing is."""
-    if ORIGIN_KEY not in config or origin_of(config) is not None:
-        return []
-    return [
-        f"config {ORIGIN_KEY} is {str(config[ORIGIN_KEY])[:80]!r}, expected '<run id>?_step=<step>': data that the "
-        "weights have learned in that run is no alarm."
-    ]
 
 
 def note(place: Place, stretch: Stretch, name: str, now_step: int) -> Finding:

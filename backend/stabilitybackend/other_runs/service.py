@@ -54,7 +54,6 @@ class _Compared:
     Attributes:
         head: its segment at the newest one. points, batches: that it had then. at: when that was, monotonic seconds.
         hits: how often each place was found. lost: comparisons in a row without the place of its alarm.
-        done: nothing is left to find out: a note is said once, and an alarm needs a declaration.
     """
 
     head: int
@@ -63,7 +62,6 @@ class _Compared:
     at: float = 0.0
     hits: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     lost: int = 0
-    done: bool = False
 
     def is_confirmed(self, place: Place) -> bool:
         """Note a place that was found; say whether that was often enough."""
@@ -103,10 +101,7 @@ class OtherRuns:
             await asyncio.sleep(min(LONGEST_PAUSE_S, max(ROUND_S, spent / SHARE)))
 
     async def round(self) -> None:
-        """Read one run to compare with, then compare the live runs with news, those that waited longest first.
-
-        One at least; a round ends when its time is over. What is left of it reads more runs.
-        """
+        """Compare the live runs with news, those that waited longest first, as far as a round's time goes."""
         live = {
             run_id: worker
             for run_id, worker in self._manager.followed().items()
@@ -116,30 +111,18 @@ class OtherRuns:
             del self._compared[gone]
         due = [run_id for run_id, worker in live.items() if self._has_news(worker)]
         due.sort(key=lambda run_id: self._compared[run_id].at)
-        until = self._clock() + ROUND_S * SHARE
-        more = await self._read_one(live)
+        began = self._clock()
         for run_id in due:
             await self._compare(live[run_id])
-            if self._clock() > until:
-                return
-        while more and self._clock() < until:
-            more = await self._read_one(live)
-
-    async def _read_one(self, live: Mapping[str, RunWorker]) -> bool:
-        """Read one run that a live one is to be compared with; say whether there was one."""
-        for run_id, worker in live.items():
-            if not self._compared[run_id].done:
-                origin = report.origin_of(worker.listing.run.config)
-                if await self._library.read_one(worker, None if origin is None else origin.run):
-                    return True
-        return False
+            if self._clock() - began > ROUND_S * SHARE:
+                break
 
     def _has_news(self, worker: RunWorker) -> bool:
         state, head = worker.state, worker.state.fold.tree.head
         known = self._compared.get(worker.run_id)
         if known is None or known.head != head:
             known = self._compared[worker.run_id] = _Compared(head)
-        new_points = abs(state.judge.past_points - known.points)  # fewer where the run was folded again
+        new_points = state.judge.past_points - known.points
         return max(new_points, state.batches.repeats.judged - known.batches) >= EVERY_POINTS
 
     async def _compare(self, worker: RunWorker) -> None:
@@ -149,10 +132,9 @@ class OtherRuns:
         origin = report.origin_of(worker.listing.run.config)
         reported = [one for one in state.incidents.all() if one.detector == BY_OTHER_RUNS and not one.dead]
         noted = any(one.kind == SHARED_DATA for one in reported)
-        compared.done = noted and origin is None
-        if compared.done:
+        if noted and origin is None:
             return
-        others = await self._library.others(worker)
+        others = await self._library.others(worker, None if origin is None else origin.run)
         if noted:  # what is left to find is an alarm
             others = {name: prints for name, prints in others.items() if origin and name == origin.run}
         own = await self._library.own(worker)

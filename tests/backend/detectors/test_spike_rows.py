@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from stabilitybackend.detectors.divergence import DivergenceDetector
 from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.engine.base import Finding, Row
 from stabilitybackend.detectors.engine.synthetic import noisy
@@ -55,6 +56,16 @@ def test_several_data_sets_at_once_without_a_loss_are_one_incident_that_names_no
     found = feed(columns)
     assert len({finding.key for finding in found}) == 1
     assert {finding.dataset for finding in found} == {None}
+
+
+def test_a_spike_within_a_divergence_of_the_whole_loss_is_part_of_it_for_data_sets_too() -> None:
+    climb = [1 + max(0.0, 0.002 * (i - 200)) for i in range(COUNT)]
+    raises = [up * (3.0 if 400 <= i < 420 else 1.0) for i, up in enumerate(climb)]
+    columns = {name: [value * up for value, up in zip(noisy(COUNT, seed), raises, strict=True)]
+               for seed, name in enumerate(("loss", "loss/code", "loss/text"))}  # fmt: skip
+    bank = DetectorBank({"divergence": DivergenceDetector, "spike": SpikeDetector})
+    rows = [Row(i, float(i), {name: column[i] for name, column in columns.items()}) for i in range(COUNT)]
+    assert {finding.kind for row in rows for finding in bank.feed_row(row)} == {"divergence"}
 
 
 def test_a_short_blip_of_one_data_set_is_nothing() -> None:

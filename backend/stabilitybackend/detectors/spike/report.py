@@ -9,7 +9,6 @@ from stabilitybackend.detectors.engine.metric_roles import dataset_of
 from stabilitybackend.detectors.stats.levels import change, percent
 
 from .event import SpikeEvent
-from .tracker import NOTED_SIGMAS, Suspect, Tracker
 
 __all__ = ["finding_of", "lone_finding"]
 
@@ -69,28 +68,12 @@ def finding_of(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
     )
 
 
-def lone_finding(spike: Detector, tracker: Tracker, lone: Suspect, now_step: int) -> Finding:
+def lone_finding(spike: Detector, event: SpikeEvent, now_step: int) -> Finding:
     """Return the note of ``spike`` about a single high point of the total loss, made at step ``now_step``."""
-    baseline = tracker.baseline
-    event = SpikeEvent(
-        metric=tracker.metric,
-        onset=lone.step,
-        seen=now_step,
-        severity="info",
-        level=baseline.level(),
-        scale=baseline.scale(),
-        peak=lone.value,
-        peak_step=lone.step,
-        told_peak=lone.value,
-        points=1,
-        needed=f"1 point above {tracker.demand * NOTED_SIGMAS:g} sigmas",
-        recovery="fast",
-        recovered_step=min(now_step, lone.step + round(tracker.interval)),
-    )
     size = change(event.peak, event.level, event.scale)
     return replace(
         finding_of(spike, event, now_step),
-        title=f"One high loss at step {lone.step}",
-        text=f"The loss was {lone.value:.4g}{size} in one logged point, at a level of {event.level:.4g}, and usual "
+        title=f"One high loss at step {event.onset}",
+        text=f"The loss was {event.peak:.4g}{size} in one logged point, at a level of {event.level:.4g}, and usual "
         "again in the next one. As a rule that is one odd batch.",
     )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stabilitybackend.detectors.engine.metric_roles import dataset_of
 from stabilitybackend.detectors.stats.alike import NEW_POINTS, STRETCH_POINTS, Alike
 from stabilitybackend.detectors.stats.baseline import YOUNG_POINTS, RobustBaseline
 from stabilitybackend.detectors.stats.levels import LARGEST
@@ -54,7 +56,7 @@ LONE_STEPS = 10
 #: Events that did not come back and may do so late.
 LEFT_BEHIND = 8
 
-__all__ = ["LONE_STEPS", "Proof", "Suspect", "Tracker"]
+__all__ = ["LONE_STEPS", "NOTED_SIGMAS", "Proof", "Suspect", "Tracker"]
 
 
 class Suspect(NamedTuple):
@@ -198,6 +200,29 @@ class Tracker:
         needed = f"evidence of {PROOF:g}: 1 a point of {self.full():.3g} sigmas or more, less {ALLOWANCE:g} a point"
         return Proof(list(self.suspects), needed)
 
+    def event_of(self, suspects: Sequence[Suspect], step: int, needed: str) -> SpikeEvent:
+        """Return the event that suspects make at step ``step``, as a warning.
+
+        Args:
+            suspects: at least one; the first of them is its onset.
+            needed: what they had to reach, in words.
+        """
+        first, top = suspects[0], max(suspects, key=lambda one: one.value)
+        return SpikeEvent(
+            metric=self.metric,
+            onset=first.step,
+            seen=step,
+            severity="warning",
+            level=self.baseline.level(),
+            scale=self.baseline.scale(),
+            peak=top.value,
+            peak_step=top.step,
+            told_peak=top.value,
+            points=self.seen - first.number,
+            needed=needed,
+            dataset=dataset_of(self.metric),
+        )
+
     def forget(self) -> None:
         """Drop the excursion: it became an event."""
         self.suspects.clear()
@@ -215,7 +240,8 @@ class Tracker:
     def _give_up(self) -> Suspect | None:
         """Learn an excursion that proved nothing, and return its highest point if it is worth a note."""
         top = max(self.suspects, key=lambda one: one.sigmas)
-        noted = top.sigmas >= self.demand * NOTED_SIGMAS and self.tail.share(top.sigmas) <= NOTED_SHARE
+        alone = self.evidence <= 0  # else it is a part of what another detector follows
+        noted = alone and top.sigmas >= self.demand * NOTED_SIGMAS and self.tail.share(top.sigmas) <= NOTED_SHARE
         self.tail.lone(top.sigmas)
         self.tail.passed(len(self.suspects))
         for one in self.suspects:

@@ -35,12 +35,7 @@ export function panelChart(element, legend, panel, config, page) {
     element,
     interval: config.limits.panel_interval_ms,
     metrics: () => matching(panel.metrics, page.names),
-    forget() {
-      memory.clear();
-      // A legend of several lines is there before the chart is near: nothing jumps when somebody scrolls to it.
-      const declared = declaredMixture();
-      if (declared) writeLegend(...named(declared));
-    },
+    forget: () => memory.clear(),
     plot,
     hasLine: () => Boolean(plot.spec?.lines?.length),
     pointAt: (step) => plot.pointer.place(step),
@@ -48,7 +43,14 @@ export function panelChart(element, legend, panel, config, page) {
       const { colors } = config.themes[colorTheme.name()];
       const window = page.look.window();
       const budget = config.limits.panel_points;
-      const declared = declaredMixture();
+      const declared =
+        panel.id === MIXTURE
+          ? mixtureShapes(page.mixture?.curves, colors, {
+              limit: config.limits.lines,
+              ghosts: page.settings.ghosts,
+              off: page.mixture?.off || [],
+            })
+          : null;
       if (declared) return drawMixture(declared, width, height, colors);
       const names = chart.metrics();
       const lines = [];
@@ -118,23 +120,7 @@ export function panelChart(element, legend, panel, config, page) {
     },
   };
 
-  function declaredMixture() {
-    if (panel.id !== MIXTURE) return null;
-    return mixtureShapes(page.mixture?.curves, config.themes[colorTheme.name()].colors, {
-      limit: config.limits.lines,
-      ghosts: page.settings.ghosts,
-      off: page.mixture?.off || [],
-    });
-  }
-
-  /** The lines of the legend, and how many data sets have none. */
-  function named({ lines }) {
-    const shown = lines.filter((line) => line.name);
-    return [shown, page.mixture.curves.sets.length - shown.length];
-  }
-
-  function drawMixture(declared, width, height, colors) {
-    const { lines, areas, marks, range } = declared;
+  function drawMixture({ lines, areas, marks, range }, width, height, colors) {
     plot.draw({
       width,
       height,
@@ -149,7 +135,8 @@ export function panelChart(element, legend, panel, config, page) {
       marks,
       ...shapes(page.view(), colors, false),
     });
-    writeLegend(...named(declared));
+    const named = lines.filter((line) => line.name);
+    writeLegend(named, page.mixture.curves.sets.length - named.length);
   }
 
   function writeLegend(lines, left) {

@@ -24,16 +24,6 @@ export function route(pathname, pages) {
   return { ...page, skeleton: { ...page.skeleton, props: { ...page.skeleton.props, ...ids } } };
 }
 
-/** Where a run is laid over another one, whose steps are moved by `shift`. */
-export function compareHref(run, other, shift) {
-  const query = new URLSearchParams([
-    ["run", run],
-    ["run", other],
-  ]);
-  for (const by of shift ? [0, shift] : []) query.append("shift", String(by));
-  return `/compare?${query}`;
-}
-
 /** This page's address with some parameters changed, `?days=7&project=`; an empty one is taken away. */
 export function changed(search) {
   const query = new URLSearchParams(location.search);

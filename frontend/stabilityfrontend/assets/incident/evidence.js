@@ -3,7 +3,7 @@
 import { h, setText } from "../core/dom.js";
 import { formatAge, formatCount, formatValue, plural, toNumber } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
-import { compareHref, incidentHref } from "../core/route.js";
+import { incidentHref } from "../core/route.js";
 import { severityOf } from "./severity.js";
 import { sharesTable } from "./shares.js";
 import { trainLine } from "./trains.js";
@@ -216,14 +216,6 @@ function batches(incident) {
   ]);
 }
 
-/** The link to the run that had the data of this one, laid over it at the right steps; null where none did. */
-function otherRun(incident) {
-  const { other_run: other, other_name: name, offset_steps: shift } = incident.evidence;
-  if (!other) return null;
-  const href = compareHref(incident.run_id, String(other), number(shift) || 0);
-  return h("p", { class: "other-run" }, h("a", { href }, `Compare with ${name || other}`));
-}
-
 /** Everything behind the fold; null where there is nothing. */
 function details(incident) {
   const { suggestion } = incident;
@@ -256,7 +248,6 @@ export function evidence(page, incident, first) {
   const excuses = list(incident.evidence.explained_by).filter((text) => text);
   return [
     excuses.length ? h("p", { class: "excuse" }, `Explained by: ${excuses.join("; ")}.`) : null,
-    otherRun(incident),
     chart,
     suggestion && suggestion.text && (open || suggestion.action !== "none")
       ? h("p", { class: "suggestion" }, suggestion.text)
