@@ -34,8 +34,9 @@ SIDE_BLOCKS = 2
 GAP_BLOCKS = 1
 #: Blocks that must stay on the new level before a jump is reported: 32 points after the two that showed it.
 CONFIRM_BLOCKS = 3
-#: Their median must keep this part of the jump; each of them more than what is left of one that went back.
-KEPT_PART = 0.55
+#: Their median must keep this part of the least jump: what was seen first is the largest by selection. Each of them
+#: keeps more than what is left of one that went back.
+KEPT_PART = 0.75
 #: A drop that nothing explains is reported only from this fraction of the level on: smaller ones are of no use to
 #: anyone.
 UNEXPLAINED_DROP = 0.05
@@ -235,7 +236,7 @@ class LevelShiftDetector(CurveDetector):
         confirmed = self._confirming
         self._rebase(confirmed)
         after = median(confirmed)
-        if (after - jump.before) / way < KEPT_PART:
+        if (after - jump.before) * math.copysign(1, way) < KEPT_PART * jump.threshold:
             return []
         jump = jump._replace(after=after)
         self._scale_up(jump)
