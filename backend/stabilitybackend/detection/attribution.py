@@ -162,11 +162,13 @@ class Attribution:
         dataset: the one data set that carries it, None where several do, none does, or the run logs only one.
         datasets: all that left their range or carry a quarter, the one that carries most first.
         moved: series outside their usual range, the first to move first.
+        by_rate: the cause is the learning rate, which all data sets have in common.
     """
 
     dataset: str | None
     datasets: tuple[str, ...]
     moved: tuple[Move, ...]
+    by_rate: bool
 
 
 def usual(values: Iterable[float], floor: float = LOSS_FLOOR) -> tuple[float, float] | None:
@@ -205,14 +207,12 @@ def attribute(
     ordered = sorted(shares, key=lambda name: (-shares[name], name))
     onsets = {move.dataset: move.onset_step for move in moves if move.dataset}
     datasets = tuple(name for name in ordered if name in onsets or shares[name] >= COMPANION_SHARE)
-    elsewhere = all_alike or any(
-        (role_of(m.metric) == LR and (m.rise_percent or 0) >= RATE_RISE_PERCENT) or m.metric.startswith(RATIO)
-        for m in moves
-    )
+    by_rate = all_alike or any(role_of(m.metric) == LR and (m.rise_percent or 0) >= RATE_RISE_PERCENT for m in moves)
+    elsewhere = by_rate or any(move.metric.startswith(RATIO) for move in moves)
     one = None if elsewhere else _one(ordered, shares, carried, onsets)
     if len(losses) < 2:
-        return Attribution(None, (), tuple(moves[:MAX_LISTED]))
-    return Attribution(one, datasets, tuple(moves[:MAX_LISTED]))
+        one, datasets = None, ()
+    return Attribution(one, datasets, tuple(moves[:MAX_LISTED]), by_rate)
 
 
 def _one(

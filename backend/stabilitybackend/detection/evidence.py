@@ -30,7 +30,7 @@ from stabilitybackend.detection.naming.watched_names import WatchedNames
 from stabilitybackend.detection.nearby import nearby_events
 from stabilitybackend.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, role_of
+from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
 from stabilitybackend.points.store import SeriesKey
 from stabilitybackend.schema.json_data import NAME_CHARS
 from stabilitybackend.schema.kinds import kind_of
@@ -292,7 +292,8 @@ def _attributed(
     role = role_of(known or "")
     whole = role == LOSS or (role == GRAD_NORM and finding.kind == "nonfinite")
     if not whole or not kind_of(finding.kind).by_dataset or not any(part_of(name) for name in series):
-        return finding.dataset
+        # The first data set whose loss left its range is to blame for nothing where the rate moves all of them.
+        return None if found.by_rate and dataset_of(known or "") else finding.dataset
     # Of the whole loss all curves together know more than the one that happened to be outside first.
     if found.datasets:
         more["datasets"] = list(found.datasets)

@@ -107,6 +107,12 @@ def test_a_data_set_that_the_detector_names_stays_unless_the_curves_of_a_whole_l
     assert calm.of(finding(dataset="prose")).dataset == "prose"
 
 
+def test_the_first_data_set_to_rise_is_not_blamed_where_the_learning_rate_jumped() -> None:
+    steps = range(300)
+    run = run_of(steps, spiked(steps) | {"lr": noisy(1e-3, steps, jump=50.0)})
+    assert run.of(finding(metric="loss/code", dataset="code")).dataset is None
+
+
 @pytest.mark.parametrize("every", [10, 100, 1_000])
 def test_a_run_that_logs_rarely_has_a_window_of_as_many_points(every: int) -> None:
     steps = range(0, 300 * every, every)
