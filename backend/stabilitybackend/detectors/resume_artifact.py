@@ -253,7 +253,9 @@ class ResumeArtifactDetector(Detector):
             together = small_rise(watch.before, watch.values, drift=watch.drift(), least=least, by=self._sigmas / 4)
             if together:
                 return found + self._open(watch, together, step, together=True)
-        if watch.points >= WATCH_POINTS:
+        # As long as the rate is off, a rise is put down to it: a schedule that began anew warms up first.
+        off = self._event is not None and far(self.context.lr.last, watch.before.lr * watch.before.lr_scale)
+        if watch.points >= (2 * DECIDE_POINTS if off else WATCH_POINTS):
             self._watch = None
             found += [] if self._event is None else self._close(step, "resolved", None)
         return found

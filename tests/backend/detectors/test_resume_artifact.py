@@ -150,6 +150,12 @@ def test_a_learning_rate_that_steps_after_a_gap_counts_as_a_resume_without_a_mar
     assert [finding.severity for finding in _found(late, None)][:2] == ["info", "warning"]
 
 
+def test_a_rise_long_after_the_fork_is_put_down_to_it_while_the_rate_is_off() -> None:
+    late = [0.0] * 80 + [0.1] * 60
+    assert _found(_rows(late), _mark()) == []
+    assert [finding.severity for finding in _found(_rows(late, lr=9e-4), _mark())][:2] == ["info", "warning"]
+
+
 def test_sensitivity_finds_smaller_bumps() -> None:
     small = _rows([0.008] * 60, noise=0.008)
     assert _found(small, _mark()) == []
