@@ -27,6 +27,7 @@ from .stats.before_fork import (
     LEAST_POINTS,
     LEVEL_POINTS,
     BeforeFork,
+    above_left,
     before_fork,
     differences,
     drifted,
@@ -92,7 +93,7 @@ class _ResumeEvent(Event):
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     #: Of the loss when it was opened.
     rise: float = 0.0
-    #: Seen in many points together only: single ones say little, here and on the way back.
+    #: Seen in many points together only: single ones say little.
     together: bool = False
     causes: list[str] = field(default_factory=list)
     explained_by: list[str] = field(default_factory=list)
@@ -253,7 +254,7 @@ class ResumeArtifactDetector(Detector):
             together = small_rise(watch.before, watch.values, drift=watch.drift(), least=least, by=self._sigmas / 4)
             if together:
                 return found + self._open(watch, together, step, together=True)
-        # As long as the rate is off, a rise is put down to it: a schedule that began anew warms up first.
+        # A rise is put down to a rate that is off: a schedule that began anew warms up first.
         off = self._event is not None and far(self.context.lr.last, watch.before.lr * watch.before.lr_scale)
         if watch.points >= (2 * DECIDE_POINTS if off else WATCH_POINTS):
             self._watch = None
@@ -273,9 +274,10 @@ class ResumeArtifactDetector(Detector):
         self, watch: _Watch, out: Sequence[tuple[int, float]], step: int, together: bool = False
     ) -> list[Finding]:
         """Open an event, or turn the note about the learning rate into one, unless the rise is not the resume's."""
-        same = [loss - watch.before.left[at] for at, loss in out if at in watch.before.left]
+        # A rate that is off shows late: that the branches were alike before is no excuse then.
+        same = above_left(watch.before, out, watch.values if self._event is None else ())
         rise = median([loss for _, loss in out]) - watch.expected()
-        known = 2 * len(same) > len(out) and median(same) < (1 - SAME_RISE) * rise
+        known = bool(same) and median(same) < (1 - SAME_RISE) * rise
         self._watch = None
         if known or self.context.claimed(self._metric, self.name, within_steps=WINDOW * self.context.interval):
             return [] if self._event is None else self._close(step, "resolved", None)

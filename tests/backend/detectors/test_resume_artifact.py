@@ -150,6 +150,13 @@ def test_a_learning_rate_that_steps_after_a_gap_counts_as_a_resume_without_a_mar
     assert [finding.severity for finding in _found(late, None)][:2] == ["info", "warning"]
 
 
+def test_a_rise_after_steps_that_repeat_the_left_branch_exactly_is_not_put_down_to_the_resume() -> None:
+    rows = _rows([0.0] * 24 + [0.2] * 60)
+    repeated = [(row.step, row.values["loss"]) for row in rows[FORK : FORK + 24]]
+    assert _found(rows, _mark(left=repeated)) == []
+    assert _found(rows, _mark(left=repeated[:2])) != []
+
+
 def test_a_rise_long_after_the_fork_is_put_down_to_it_while_the_rate_is_off() -> None:
     late = [0.0] * 80 + [0.1] * 60
     assert _found(_rows(late), _mark()) == []

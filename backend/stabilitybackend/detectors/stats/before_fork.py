@@ -41,6 +41,7 @@ __all__ = [
     "LEVEL_POINTS",
     "LR_DIFFERS",
     "BeforeFork",
+    "above_left",
     "before_fork",
     "differences",
     "drifted",
@@ -143,6 +144,22 @@ def paired(before: BeforeFork, after: Sequence[tuple[int, float]]) -> tuple[floa
     if sigma > SAME_DATA * before.sigma:  # another order: the difference has the noise of both
         sigma = max(sigma, 2**0.5 * before.sigma)
     return above, float(MEDIAN_ERROR * max(sigma, 0.5 * SIGMA_FLOOR * abs(before.level)) / len(pairs) ** 0.5)
+
+
+def above_left(before: BeforeFork, out: Sequence[tuple[int, float]], since: Sequence[tuple[int, float]]) -> list[float]:
+    """Return by how much the losses lie above the branch that was left, at the same steps.
+
+    Args:
+        before: what was known at the fork.
+        out: (step, loss) of the points that are high; they are compared where most of them have such a step.
+        since: (step, loss) since the fork, which are compared otherwise, if LEAST_POINTS can be: branches that were
+            alike until then say that all was restored.
+    """
+    high = [loss - before.left[at] for at, loss in out if at in before.left]
+    if 2 * len(high) > len(out):
+        return high
+    older = [loss - before.left[at] for at, loss in since if at in before.left]
+    return older if len(older) >= LEAST_POINTS else []
 
 
 def small_rise(
