@@ -183,6 +183,10 @@ class LevelShiftDetector(CurveDetector):
             self._candidate = candidate
             self._confirming = []
             return
+        self._learn(difference)
+
+    def _learn(self, difference: float) -> None:
+        """Take a difference that the curve made by itself: none of a jump, or of one that went back at once."""
         self._differences.append(difference)
         if self._count - self._measured >= MEASURE_EVERY_POINTS or not math.isfinite(self._sigma):
             self._measure()
@@ -230,6 +234,7 @@ class LevelShiftDetector(CurveDetector):
         self._confirming.append(middle)
         if (middle - jump.before) / way <= BACK_PART:
             self._rebase([middle])
+            self._learn(way)
             return []
         if len(self._confirming) < CONFIRM_BLOCKS:
             return []

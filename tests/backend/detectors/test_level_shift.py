@@ -166,3 +166,9 @@ def test_a_jump_that_went_back_is_told_once_however_often_it_comes() -> None:
     values = noisy(3_600, seed=7, sigma=0.004)
     values = [value * (1.04 if i > JUMP and (i - JUMP) // 400 % 2 == 0 else 1.0) for i, value in enumerate(values)]
     assert len({finding.key for finding in feed(values) if finding.severity != "info"}) == 1
+
+
+def test_noise_that_grew_is_learnt_from_the_jumps_that_go_back() -> None:
+    quiet, noise = noisy(300, 30, sigma=0.002), [noisy(700, seed, sigma=0.12) for seed in range(6)]
+    found = [finding.onset_step for loud in noise for finding in feed(quiet + loud) if finding.severity != "info"]
+    assert [onset for onset in found if onset >= 500] == []
