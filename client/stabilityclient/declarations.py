@@ -27,7 +27,7 @@ class Declarations:
 
     _guard: Guard
 
-    def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
+    def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> bool:
         raise NotImplementedError
 
     def names(

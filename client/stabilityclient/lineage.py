@@ -26,7 +26,7 @@ class RankLineage:
         key: of the segment, "" before the first rollback of this process.
     """
 
-    def __init__(self, event: Callable[[str, int | None, dict[str, Any]], None]) -> None:
+    def __init__(self, event: Callable[[str, int | None, dict[str, Any]], object]) -> None:
         self.key = ""
         self._event = event
         self._declared = 0

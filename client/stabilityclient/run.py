@@ -287,10 +287,9 @@ class Run(DataCalls, Declarations, StateCalls):
         self._event("start", None, {})
         parts.heartbeat.once = parts.environment
 
-    def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
+    def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> bool:
         parts = self._components
-        if parts is not None:
-            parts.spool.append_event(kind, step, time(), data)
+        return parts is not None and parts.spool.append_event(kind, step, time(), data)
 
     def _current_step(self) -> int | None:
         parts = self._components

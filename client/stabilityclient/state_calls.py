@@ -31,7 +31,7 @@ class StateCalls:
     #: Whether it was said from which state this process goes on.
     _said_restored = False
 
-    def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
+    def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> bool:
         raise NotImplementedError
 
     def checkpoint(self, step: int, path: str | os.PathLike[str]) -> None:

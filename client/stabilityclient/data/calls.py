@@ -36,7 +36,7 @@ class DataCalls:
     _ring: BatchRing | None = None
     _restoring: Restoring
 
-    def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
+    def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> bool:
         raise NotImplementedError
 
     def phase(self, name: str, expect_s: float | None = None) -> Phase:

@@ -62,7 +62,7 @@ class BatchRing:
     Args:
         explain: the job's callable: batch -> a mapping for each sample (``explained.FIELDS``).
         last: batches that are held.
-        commands: of this rank. event: logs an event: ``event(kind, step, data)``.
+        commands: of this rank. event: logs an event (kind, step, data) and says whether there was room.
         report: logs how far a command is: ``report(command, state, detail, step)``.
         phase: makes what is declared while the callable runs.
         warn: takes a text where the ring is too small for orders that the server gives by itself; None: it gives none.
@@ -73,7 +73,7 @@ class BatchRing:
         explain: Explain,
         last: int,
         commands: CommandFiles,
-        event: Callable[[str, int | None, dict[str, Any]], None],
+        event: Callable[[str, int | None, dict[str, Any]], bool],
         report: Callable[[Mapping[str, Any], str, str, int], None],
         phase: Callable[[], AbstractContextManager[object]],
         warn: Callable[[str], None] | None = None,
@@ -133,9 +133,12 @@ class BatchRing:
             return
         try:
             data = self._looked_at(command)
-            self._event("batch_samples", step, data)
+            stored = self._event("batch_samples", step, data)
         except Exception as error:  # whatever the order holds: the answer says it, and training goes on
             self._report(command, "failed", f"{type(error).__name__}: {error}"[:1_000], step)
+            return
+        if not stored:  # this short line may find the room that the samples did not
+            self._report(command, "failed", "its samples found no room: the disk is full, or the spool's limit", step)
             return
         looked_at = [one["samples"] for one in data["steps"] if "samples" in one]
         detail = f"{sum(looked_at)} samples of {len(looked_at)} batches in {data['seconds']:.1f} s"

@@ -31,7 +31,7 @@ class Restoring:
         guard: takes what must not reach training.
     """
 
-    def __init__(self, event: Callable[[str, int | None, dict[str, Any]], None], guard: Guard) -> None:
+    def __init__(self, event: Callable[[str, int | None, dict[str, Any]], object], guard: Guard) -> None:
         self._event = event
         self._guard = guard
         self._handler: Callable[[Rollback], object] | None = None

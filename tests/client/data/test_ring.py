@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -240,3 +242,23 @@ def test_an_answer_to_an_order_for_a_batch_that_has_left_says_so(start: Start) -
         run.keep_batch(step, [])
     ((state, detail, _),) = _answers(run)
     assert (state, "the batch of step 3 had left, the oldest one held is of step 7" in detail) == ("acted", True)
+
+
+def test_samples_that_find_no_room_on_a_full_disk_are_no_answer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, at: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = start()
+    run.keep_batches(lambda batch: batch, last=1)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    chars = 100_000
+    while chars > 1_000:  # little room is left, as on a disk that has just filled up
+        chars //= 1 if run._event("alert", None, {"title": "x" * chars}) else 2
+    _ask(run, samples=64, text_chars=2_000)
+    run.keep_batch(1, [{"text": "y" * 2_000} for _ in range(64)])
+    run.log(1, {"loss": 1.0})
+    run.finish()
+    monkeypatch.undo()
+    assert [(state, "found no room" in detail, shown) for state, detail, shown in _answers(run)] == [
+        ("failed", True, {})
+    ]
