@@ -19,7 +19,7 @@ import stabilityclient
 from stabilityclient.agent.commands.downlink import Downlink
 from stabilityclient.data import ring
 from stabilityclient.data.explained import FIELDS, repeated_share, worst_first
-from stabilityclient.spool import MAX_EVENT_BYTES
+from stabilityclient.spool import CHUNK_BYTES, MAX_EVENT_BYTES
 from support.agent.spooled import stored
 
 Start = Callable[..., stabilityclient.Run]
@@ -251,9 +251,10 @@ def test_samples_that_find_no_room_on_a_full_disk_are_no_answer(start: Start, mo
     run = start()
     run.keep_batches(lambda batch: batch, last=1)
     monkeypatch.setattr(os, "posix_fallocate", full)
-    chars = 100_000
-    while chars > 1_000:  # little room is left, as on a disk that has just filled up
-        chars //= 1 if run._event("alert", None, {"title": "x" * chars}) else 2
+    while run._event("alert", None, {"title": "x" * 100_000}):
+        pass
+    spool = run._components.spool  # 2 KB are left, as on a disk that has just filled up
+    run._event("alert", None, {"title": "x" * (CHUNK_BYTES - spool._pos - 2_000)})
     _ask(run, samples=64, text_chars=2_000)
     run.keep_batch(1, [{"text": "y" * 2_000} for _ in range(64)])
     run.log(1, {"loss": 1.0})
