@@ -30,7 +30,10 @@ from redis.exceptions import (
 from stabilitybackend.errors import RedisStartError, Unavailable
 from stabilitybackend.redis_server.binary import OLDEST_VERSION
 
-__all__ = ["InRedis", "as_unavailable", "check_server", "make_redis", "make_watchful", "redis_errors", "shown_url"]
+__all__ = [
+    "InRedis", "answer_of", "as_unavailable", "check_server", "make_redis", "make_watchful", "redis_errors",
+    "shown_url",
+]  # fmt: skip
 
 #: A reply that takes longer than this many seconds counts as a dead server.
 SOCKET_TIMEOUT_S = 5.0
@@ -171,10 +174,15 @@ def _check_role(info: Mapping[str, object], place: str) -> None:
         )
 
 
+def answer_of(error: BaseException) -> str:
+    """Return what Redis answered: of a pipeline redis-py puts the number of the command and its text before it."""
+    return str(error).rpartition(" of pipeline caused error: ")[2].lstrip("('\"")
+
+
 def as_unavailable(error: BaseException) -> Unavailable | None:
     """Return Unavailable if ``error`` means that Redis is away for now, else None."""
     away = isinstance(error, (OSError, *_AWAY)) or (
-        isinstance(error, ResponseError) and str(error).startswith(_AWAY_CODES)
+        isinstance(error, ResponseError) and answer_of(error).startswith(_AWAY_CODES)
     )
     if not away:
         return None

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.keys import PROBE
+from stabilitybackend.redis_link import answer_of
 from stabilitybackend.schema.runs import StoringProblem
 
 __all__ = ["PROBE_S", "Storing", "trouble_of"]
@@ -56,7 +57,7 @@ _AWAY = ("redis_away", "Redis does not answer", "start it, and check the way to 
 
 def trouble_of(error: BaseException, since: float) -> StoringProblem:
     """Return what ``error``, which Redis answered to a write, means."""
-    text = str(error)
+    text = answer_of(error)
     name = type(error).__name__
     known = {"OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
     prefix = next((prefix for prefix in _PROBLEMS if text.startswith(prefix) or known.get(name) == prefix), "")

@@ -15,6 +15,7 @@ from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import make_redis, redis_errors
 from stabilitybackend.redis_server.binary import bundled_binary
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.storing import trouble_of
 from stabilityclient.wire import Ack, Error
 from support.gateway_stack import SOURCE, RawAgent, RunningGateway, frame
 from support.waiting import until
@@ -80,3 +81,13 @@ async def test_a_redis_that_keeps_every_connection_busy_is_called_slow_and_not_a
     with redis_errors():
         assert await redis.ping()
     await redis.aclose()
+
+
+async def test_a_full_redis_that_refuses_a_command_of_a_pipeline_is_away_and_no_defect_of_ours(tmp_path: Path) -> None:
+    with EmbeddedRedis(tmp_path, server=bundled_binary()) as server:
+        redis = make_redis(server.url)
+        await redis.config_set("min-replicas-to-write", 1)
+        with pytest.raises(Unavailable, match="NOREPLICAS") as refused, redis_errors():
+            await redis.pipeline(transaction=True).hset("key", "MISCONF of nothing", "1").execute()
+        await redis.aclose()
+    assert trouble_of(refused.value.__cause__ or refused.value, 0.0).code == "redis_no_replicas"
