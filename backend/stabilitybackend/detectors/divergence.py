@@ -160,8 +160,10 @@ class DivergenceDetector(CurveDetector):
         self._wander.passed(BLOCK_POINTS)
         if event is not None:
             event.ended_points += BLOCK_POINTS
-        if self.context.claimed(self._metric, self.name, AFTER_CLAIM_POINTS * self.context.interval) is not None:
-            self._after_claim = True
+        claim = self.context.claimed(self._metric, self.name, AFTER_CLAIM_POINTS * self.context.interval)
+        if claim is not None:
+            # A spike that came back is no end of a climb that is under way: the lower points before it stay known.
+            self._after_claim = not claim.back
             return []
         if self._after_claim:
             self._after_claim = False

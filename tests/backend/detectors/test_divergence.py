@@ -124,6 +124,20 @@ def test_an_event_of_another_detector_keeps_it_silent_and_its_new_level_is_the_u
     assert found == []
 
 
+def test_a_spike_that_comes_back_is_no_end_of_the_climb_around_it() -> None:
+    bank = DetectorBank({"divergence": DivergenceDetector})
+    context = bank.context
+    found = []
+    for i, row in enumerate(rows("loss", climbing(0.3, 100, after=600))):
+        if i == ONSET + 20:
+            context.claim("loss", Claim("spike", "spike:loss:620", "spike", ONSET + 20))
+        if i == ONSET + 30:
+            context.claim("loss", Claim("spike", "spike:loss:620", "spike", ONSET + 20, row.step, back=True))
+        found += bank.feed_row(row)
+    assert [finding.state for finding in found][:1] == ["open"]
+    assert abs(found[0].onset_step - ONSET) <= 8
+
+
 def test_a_loss_around_0_that_wanders_is_no_climb_and_one_that_leaves_its_range_is() -> None:
     rng, level, wander = random.Random(8), 0.0, []
     for _ in range(8_000):  # a policy's loss: its level is 0, so that no rise is a small fraction of it

@@ -94,4 +94,4 @@ def test_the_chart_of_a_mixture_names_every_set_and_draws_what_the_discarded_bra
     drawn = "() => window.stability.page.panels.find((one) => one.panel.id === 'ratio').chart.plot.spec.lines.length"
     assert page.evaluate(drawn) == 8 * 3
     page.click("#focus-ghosts")
-    page.wait_for_function(f"({drawn})() === 8 * 2")
+    wait_until(lambda: page.evaluate(drawn) == 8 * 2, 20, "the discarded branch is not drawn any more")

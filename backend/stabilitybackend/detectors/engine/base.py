@@ -202,6 +202,7 @@ class Claim:
     Args:
         detector, key, kind, onset_step: as in its findings.
         ended_step: the step at which the event ended; None while it is open.
+        back: it ended because the metric was back at its level.
     """
 
     detector: str
@@ -209,6 +210,7 @@ class Claim:
     kind: str
     onset_step: int
     ended_step: int | None = None
+    back: bool = False
 
 
 @dataclass(slots=True)
@@ -341,15 +343,16 @@ class Detector(Stateful, ABC):
         """Return what identifies the event of ``metric`` that began at ``onset``."""
         return f"{self.name}:{metric}:{onset}"
 
-    def claim(self, metric: str, onset: int, ended: int | None = None, of: str = "") -> None:
+    def claim(self, metric: str, onset: int, ended: int | None = None, of: str = "", *, back: bool = False) -> None:
         """Follow an event of ``metric``: other detectors stay silent about it until it is over.
 
         Args:
             onset, ended: its first step, and the step at which it was over.
             of: the metric that the event is named after, where that is another one.
+            back: it ended because the metric was back at its level.
         """
         key = self.key(of or metric, onset)
-        self.context.claim(metric, Claim(self.name, key, self.kinds[0], onset, ended))
+        self.context.claim(metric, Claim(self.name, key, self.kinds[0], onset, ended, back))
 
     def finding(self, event: Event, now_step: int, state: State, **facts: Any) -> Finding:
         """Return what is known now of ``event``.

@@ -265,7 +265,7 @@ class SpikeDetector(Detector):
             tracker.tail.passed(1)
             tracker.set_band()
             if event.told:
-                self.claim(event.metric, event.onset, step)
+                self.claim(event.metric, event.onset, step, back=event.is_over)
         return [self._finding(tracker, event, step)] if news and event.told else []
 
     def _learn_again(self, tracker: Tracker, event: SpikeEvent) -> None:
