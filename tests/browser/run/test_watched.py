@@ -93,5 +93,6 @@ def test_the_chart_of_a_mixture_names_every_set_and_draws_what_the_discarded_bra
     assert [page.eval_on_selector(f"#panel-ratio {part}", hidden) for part in (".legend", "h3")] == [False, False]
     drawn = "() => window.stability.page.panels.find((one) => one.panel.id === 'ratio').chart.plot.spec.lines.length"
     assert page.evaluate(drawn) == 8 * 3
-    page.click("#focus-ghosts")
+    page.click("#focus-ghosts")  # above: only charts in sight are drawn
+    page.locator("#panel-ratio").scroll_into_view_if_needed()
     wait_until(lambda: page.evaluate(drawn) == 8 * 2, 20, "the discarded branch is not drawn any more")
