@@ -25,7 +25,7 @@ SLOW_TOLERANCE = 50
 LASTING_KINDS = ("plateau",)
 #: Points after an event's end that still belong to it.
 AFTERMATH_POINTS = 10
-#: Points that an event without an end lasts at most, if it is no lasting state.
+#: Points after it can be seen that an event without an end lasts at most, if it is no lasting state.
 LONGEST_POINTS = 500
 #: The beginning of a public log that is not scored: one part in so many, at least so many points; fewer in a short log.
 UNSCORED_PART, UNSCORED_POINTS, SHORT_LOG_POINTS, SHORT_UNSCORED_POINTS = 20, 50, 200, 20
@@ -127,18 +127,21 @@ class Labelled:
         """Return whether an alarm at ``place`` finds the event."""
         if event.kind in LASTING_KINDS:
             return self.covers(event, place)
-        seen_from = self.place(event.onset if event.visible is None else event.visible)
-        return self.place(event.first) - 1 <= place <= seen_from + TOLERANCE.get(event.kind, SLOW_TOLERANCE)
+        latest = self._seen_from(event) + TOLERANCE.get(event.kind, SLOW_TOLERANCE)
+        return self.place(event.first) - 1 <= place <= latest
 
     def covers(self, event: Event, place: int) -> bool:
         """Return whether an alarm at ``place`` speaks of the event, in time or not."""
         if event.recovered is None:
             last = len(self.rows) - 1
-            end = last if event.kind in LASTING_KINDS else min(last, self.place(event.onset) + LONGEST_POINTS)
+            end = last if event.kind in LASTING_KINDS else min(last, self._seen_from(event) + LONGEST_POINTS)
         else:
             end = self.place(event.recovered)
         later = -1 if event.ignore_until is None else self.place(event.ignore_until)
         return self.place(event.first) - 1 <= place <= max(end + AFTERMATH_POINTS, later)
+
+    def _seen_from(self, event: Event) -> int:
+        return self.place(event.onset if event.visible is None else event.visible)
 
 
 def logs_of(folder: Path) -> Iterator[tuple[Path, Labelled]]:
