@@ -32,6 +32,18 @@ def story(found: list[Finding]) -> list[tuple[str, str | None, str]]:
     return [(finding.state, finding.recovery, finding.severity) for finding in found]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_of_a_loss_near_zero_that_varies_by_factors_two_odd_batches_are_no_spike_and_ten_are(seed: int) -> None:
+    dice = random.Random(seed)
+    values = [0.05 * math.exp(dice.gauss(0.0, 0.8)) for _ in range(600)]
+    odd, high = list(values), list(values)
+    odd[ONSET : ONSET + 2] = [1.2, 0.9]
+    high[ONSET : ONSET + 10] = [1.0] * 10
+    assert [finding for finding in feed(odd) if finding.severity != "info"] == []
+    first = next(finding for finding in feed(high) if finding.severity != "info")
+    assert (first.onset_step, first.step < ONSET + 10) == (ONSET, True)
+
+
 def test_a_spike_opens_at_its_second_point_and_names_its_first() -> None:
     first = feed(with_spike(30))[0]
     assert (first.kind, first.onset_step, first.step, first.state) == ("spike", ONSET, ONSET + 1, "open")

@@ -195,10 +195,18 @@ class Tracker:
 
     def proof(self) -> Proof | None:
         """Return what the suspects prove, None while it is too little."""
-        if self.evidence < PROOF:
+        if self.evidence < PROOF or self._evidence_near_zero() < PROOF:
             return None
         needed = f"evidence of {PROOF:g}: 1 a point of {self.full():.3g} sigmas or more, less {ALLOWANCE:g} a point"
         return Proof(list(self.suspects), needed)
+
+    def _evidence_near_zero(self) -> float:
+        """Return what the suspects prove by the heights of their logarithms, where noise is larger than the level."""
+        baseline = self.baseline
+        if baseline.points < WARM_UP_POINTS or not 0 < baseline.location() < baseline.scale():
+            return math.inf
+        full = self.demand * FULL_SIGMAS
+        return sum(min(baseline.log_sigmas(one.value) / full, 1.0) - ALLOWANCE for one in self.suspects)
 
     def event_of(self, suspects: Sequence[Suspect], step: int, needed: str) -> SpikeEvent:
         """Return the event that suspects make at step ``step``, as a warning.

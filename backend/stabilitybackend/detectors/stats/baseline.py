@@ -96,6 +96,17 @@ class RobustBaseline:
         location = abs(self.location())
         return max(RELATIVE_FLOOR * location, ABSOLUTE_FLOOR, self._step_of_values(location))
 
+    def log_sigmas(self, value: float) -> float:
+        """Return how far the logarithm of ``value`` > 0 is above those of the last 128 values, robust deviations.
+
+        A loss whose noise is larger than its level (near 0) varies by factors: so many times the level is usual there.
+        """
+        logs = sorted(math.log(one) for one in self._values if one > 0)
+        middle = median(logs)
+        deviation = MAD_TO_SIGMA * median([abs(one - middle) for one in logs])
+        upper = (logs[min(len(logs) - 1, int(0.9 * len(logs)))] - middle) / Q90_SIGMAS
+        return (math.log(value) - middle) / max(deviation, upper, RELATIVE_FLOOR)
+
     def slow_location(self) -> float:
         """Return the median of the last 128 values, as of the last ``refresh`` or 64 points ago at most."""
         return self._old
