@@ -14,15 +14,18 @@ from stabilityclient.errors import NotReadyError, RefusedError, SettingError, St
 from stabilityclient.init_run import init
 from stabilityclient.plan import read_plan
 from stabilityclient.rollback.decision import Rollback
+from stabilityclient.rollback.orders import Rewind, Stop
 from stabilityclient.run import Run
 
 __all__ = [
     "NotReadyError",
     "RefusedError",
+    "Rewind",
     "Rollback",
     "Run",
     "SettingError",
     "StabilityError",
+    "Stop",
     "__version__",
     "init",
     "read_plan",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from _operator import index  # the same as operator.index, without the module's import time
 from time import time
 
 from stabilityclient import hooks
@@ -17,20 +16,17 @@ from stabilityclient.metrics.values import Types
 from stabilityclient.rank_state.phase import Phase
 from stabilityclient.rank_state.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
 from stabilityclient.rollback.handler import Restoring
-from stabilityclient.state_calls import StateCalls
+from stabilityclient.step_calls import StepCalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
-    from typing import Any, TypeVar
+    from typing import Any
 
     from stabilityclient.guard import Guard
-    from stabilityclient.rollback.decision import Rollback
     from stabilityclient.run_components import RunComponents
     from stabilityclient.settings import ClientSettings
-
-    Handler = TypeVar("Handler", bound=Callable[[Rollback], object])
 
 __all__ = ["Run"]
 
@@ -41,7 +37,7 @@ MAX_TITLE_CHARS = 300
 _SEVERITIES = ("info", "warning", "critical")
 
 
-class Run(DataCalls, Declarations, StateCalls):
+class Run(DataCalls, Declarations, StepCalls):
     """One training run, seen from one rank. Made by :func:`stabilityclient.init`.
 
     Attributes:
@@ -65,7 +61,6 @@ class Run(DataCalls, Declarations, StateCalls):
         #: Step of the newest log() and its unix seconds; the heartbeat thread reads them.
         self.logged_step = -1
         self.logged_at = 0.0
-        self._went_back: int | None = None
         self._lineage = RankLineage(self._event)
         self._restoring = Restoring(self._event, self._guard)
 
@@ -129,84 +124,6 @@ class Run(DataCalls, Declarations, StateCalls):
         parts = self._components
         return Phase(None if parts is None else parts.slot, self._guard, name, expect_s)
 
-    # --- steps and rollback --------------------------------------------------------------------------------------
-
-    def on_rollback(
-        self, handler: Handler | None = None, *, can: Iterable[str] | None = None, later: bool = False
-    ) -> Any:
-        """Register the function that restores the job's state; it gets a :class:`Rollback`. Use as a decorator.
-
-        It may return what it applied, e.g. ``{"lr_scale": 0.5}``: the rollback costs show that beside what was ordered.
-
-        Args:
-            can: what it can change beside the step: some of ``lr_scale``, ``seed``, ``skip_batches``, ``skip_range``;
-                orders for others are refused. Left out (``@run.on_rollback``) only the step is promised: the page
-                offers no change, and what is ordered over HTTP all the same reaches the handler.
-            later: it only notes the order; the state is back when the job calls :meth:`restored`.
-        """
-        named = self._restoring.named(can)
-
-        def register(taken: Handler) -> Handler:
-            self._restoring.take(taken, named, later)
-            if self._components is not None:
-                self._components.boundary.has_handler = True
-            return taken
-
-        return register if handler is None else register(handler)
-
-    def steps(self, start: int, stop: int | None = None) -> Iterator[int]:
-        """Yield ``start``, ``start + 1``, ... before ``stop``, and obey the commands that people send in between.
-
-        On a rollback on which all ranks agreed, the handler of ``@run.on_rollback`` is called on every rank at the same
-        step boundary, and the steps go on from ``to_step + 1``; so they do after :meth:`rolled_back`. On an ordered
-        stop the loop ends.
-
-        Raises:
-            Exception: what the handler raises; the command is reported as failed.
-        """
-        step = index(start)
-        end = None if stop is None else index(stop)
-        self._went_back = None
-        if self._components is not None:
-            self._components.enter()
-            self._say_environment()
-            if doubt := self._components.boundary.doubt():
-                self._guard.note("steps()", f"commands are refused: {doubt}")
-            self._goes_on(step - 1)
-        try:
-            while end is None or step < end:
-                command = self._between(step, end)
-                if command is not None:
-                    if command["kind"] == "stop":
-                        self._restoring.report(command, "acted", f"stopped before step {step}", step)
-                        return
-                    step = self._roll_back(command, step)
-                    continue
-                yield step
-                if self._went_back is not None:
-                    step, self._went_back = self._went_back, None
-                step += 1
-        finally:
-            self._leave(step)
-
-    def rolled_back(self, to_step: int, reason: str = "", **changes: Any) -> None:
-        """Say that the job went back by itself: points after ``to_step`` are dead, the next ones a new segment.
-
-        Inside a loop over :meth:`steps` the next step is then ``to_step + 1``.
-
-        Args:
-            to_step: step whose state was restored; the next point belongs to ``to_step + 1``.
-            reason: why, in words.
-            changes: what is different now, e.g. ``lr_scale=0.5``. Call it on all ranks in the same order.
-        """
-        try:
-            self._went_back = step_of(to_step)
-            self._drain_device_values(self._went_back)
-            self._lineage.declare(self._went_back, cut(reason, MAX_TEXT_CHARS), changes)
-            self._say_restored(self._went_back)
-        except Exception as error:
-            self._guard.caught("rolled_back()", error)
-
     # --- end -----------------------------------------------------------------------------------------------------
 
     def finish(self, timeout_s: float | None = None) -> str:
@@ -223,6 +140,7 @@ class Run(DataCalls, Declarations, StateCalls):
         parts = self._components
         if parts is None:
             return self._outcome
+        self._end_steps("the job finished")
         try:
             self._drain_device_values()
             self._append = None
@@ -303,40 +221,6 @@ class Run(DataCalls, Declarations, StateCalls):
         if self._coercion is not None:
             self._coercion.drain()
 
-    def _between(self, step: int, stop: int | None) -> dict[str, Any] | None:
-        """Return the command on which all ranks act now; without one, let the step begin."""
-        parts = self._components
-        if parts is None:
-            return None
-        try:
-            command = parts.boundary.check(step, stop)
-            if command is None:
-                parts.slot.set_step(step, time())
-            return command
-        except Exception as error:
-            self._guard.caught("steps()", error)
-            return None
-
-    def _leave(self, step: int) -> None:
-        try:
-            if self._components is not None:
-                self._components.leave(step)
-        except Exception as error:
-            self._guard.caught("steps()", error)
-
-    def _roll_back(self, command: dict[str, Any], step: int) -> int:
-        """Call the user's handler and return the step that comes next."""
-        with self.phase("rollback"):
-            rollback, answer = self._restoring.call(command, step)
-        try:
-            self._drain_device_values(rollback.to_step)
-            self._lineage.follow(rollback)
-        except Exception as error:
-            self._guard.caught("steps()", error)
-        if self._restoring.back(command, step, answer):
-            self._goes_on(rollback.to_step, again=True)
-        return rollback.to_step + 1
-
     # --- hooks ---------------------------------------------------------------------------------------------------
 
     def _on_exception(self, error: BaseException) -> None:
@@ -347,6 +231,7 @@ class Run(DataCalls, Declarations, StateCalls):
         try:
             kind, text = type(error).__name__, cut_inside(str(error), MAX_TEXT_CHARS)
             data = {"type": kind, "message": text, "traceback": trace_of(error)}
+            self._end_steps(f"the job ended by {kind}: {gist(text)}")
             self._event("exception", self._current_step(), data)
             parts.heartbeat.publish()
             parts.slot.set_state(STATE_EXCEPTION, f"{kind}: {gist(text)}")
@@ -360,6 +245,7 @@ class Run(DataCalls, Declarations, StateCalls):
         if parts is None:
             return
         try:
+            self._end_steps("the process ended")
             self._drain_device_values()
             parts.heartbeat.publish()
             if self._outcome != "exception":

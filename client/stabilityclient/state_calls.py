@@ -54,18 +54,19 @@ class StateCalls:
     def restored(self, rollback: Rollback | int, *, applied: Mapping[str, Any] | None = None) -> None:
         """Say that a state is back, right after it was loaded: its random numbers are compared with those saved.
 
-        A process that loops over :meth:`steps` need not say it of its start: the first step does.
+        Of an ordered rollback this is when it has acted, and the next row is in the new segment. A process that uses
+        :meth:`steps` or :meth:`boundary` need not say it of its start: the first step does.
 
         Args:
-            rollback: what an ``on_rollback(later=True)`` handler noted; or the step whose state a process that was
-                started again has loaded.
+            rollback: what :meth:`boundary` returned or an ``on_rollback(later=True)`` handler noted; or the step whose
+                state a process that was started again has loaded.
             applied: what was changed on order.
         """
         if self._components is None:
             return
         try:
             if isinstance(rollback, Rollback):
-                self._say_restored(self._restoring.restored(rollback, applied))
+                self._back(rollback, applied)
                 return
             if applied is not None:
                 what = "restored() got applied= and a step"
@@ -73,6 +74,9 @@ class StateCalls:
             self._say_restored(step_of(rollback))
         except Exception as error:
             self._guard.caught("restored()", error)
+
+    def _back(self, rollback: Rollback, applied: Mapping[str, Any] | None) -> None:
+        raise NotImplementedError
 
     def _goes_on(self, step: int, *, again: bool = False) -> None:
         """This rank goes on from the state after ``step``, at the start of its process or (``again``) later."""

@@ -39,10 +39,12 @@ def test_public_names_are_exactly_these() -> None:
     assert sorted(stabilityclient.__all__) == [
         "NotReadyError",
         "RefusedError",
+        "Rewind",
         "Rollback",
         "Run",
         "SettingError",
         "StabilityError",
+        "Stop",
         "__version__",
         "init",
         "read_plan",

@@ -20,7 +20,7 @@ INFERRED = "u-"
 
 
 class Rollback:
-    """What the handler of ``@run.on_rollback`` gets; nothing of it can be changed.
+    """What the handler of ``@run.on_rollback`` gets and ``run.boundary`` returns; nothing of it can be changed.
 
     Attributes:
         to_step: step whose state to restore; training goes on with ``to_step + 1``.
@@ -133,7 +133,7 @@ class Situation:
         segment_key: segment of this rank, "" before it named one.
         segment_entered: unix seconds of this node when it entered that segment (the start of the process for "").
         world_size: ranks in the job.
-        has_handler: ``@run.on_rollback`` was used.
+        has_handler: somebody would carry it out (``@run.on_rollback``, ``run.can_roll_back``).
         exists: whether a path is on disk.
     """
 
@@ -195,7 +195,10 @@ def _judge_rollback(command: Mapping[str, Any], at: Situation, apply_at: int) ->
     if skipped is not None and not _fits(skipped, to_step):
         return ("rejected", f"skip_range is {skipped!r:.80}, expected [first, last] with {to_step} < first <= last")
     if not at.has_handler:
-        return ("rejected", "the job has no rollback handler (@run.on_rollback)")
+        return (
+            "rejected",
+            "the job has no rollback handler (@run.on_rollback; with run.boundary(): run.can_roll_back)",
+        )
     path = checkpoint_path(command)
     # A path with a scheme lies on a remote store: only the job itself can say whether it is there.
     if path is not None and "://" not in path and not at.exists(path):

@@ -1,4 +1,4 @@
-"""Carries out an ordered rollback with the job's own handler, and reports what it can do and what it did."""
+"""Carries out an ordered rollback with the job's own code, and reports what it can do and what it did."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_TEXT_CHARS = 10_000
 
 
 class Restoring:
-    """The handler of one rank.
+    """The rollbacks of one rank: a handler's, or those that ``run.boundary`` returned.
 
     Args:
         event: logs an event: ``event(kind, step, data)``.
@@ -36,8 +36,16 @@ class Restoring:
         self._guard = guard
         self._handler: Callable[[Rollback], object] | None = None
         self._later = False
-        #: The rollback that the handler only noted, until ``restored``.
-        self._noted: tuple[Mapping[str, Any], int] | None = None
+        #: The job carries out by itself what ``boundary()`` returns.
+        self.promised = False
+        #: The rollback whose state is not back yet: command, step of its boundary, whether the next row is in its
+        #: segment already (a handler noted it), or the old one goes on until then (``boundary()`` returned it).
+        self._open: tuple[Mapping[str, Any], int, bool] | None = None
+
+    @property
+    def has_handler(self) -> bool:
+        """Whether there is a handler for loops over ``steps()``."""
+        return self._handler is not None
 
     def named(self, can: Iterable[str] | None) -> list[str] | None:
         """Return what ``can`` names, in the order of CHANGES; None where nothing, or nothing usable, was given."""
@@ -55,10 +63,18 @@ class Restoring:
     def take(self, handler: Callable[[Rollback], object], can: list[str] | None, later: bool) -> None:
         """Register the handler and say what it can change."""
         self._handler, self._later = handler, later
+        self._say(can, "on_rollback()")
+
+    def promise(self, can: list[str]) -> None:
+        """The job carries out what ``boundary()`` returns: say what it can change."""
+        self.promised = True
+        self._say(can, "can_roll_back()")
+
+    def _say(self, can: list[str] | None, place: str) -> None:
         try:
             self._event("handler", None, {"can": can})
         except Exception as error:
-            self._guard.caught("on_rollback()", error)
+            self._guard.caught(place, error)
 
     def call(self, command: Mapping[str, Any], step: int) -> tuple[Rollback, object]:
         """Call the handler and return what it got and what it answered.
@@ -78,26 +94,40 @@ class Restoring:
     def back(self, command: Mapping[str, Any], step: int, answer: object) -> bool:
         """The handler returned: say whether the rank has gone back, or it only noted the order."""
         if self._later:
-            self._noted = (command, step)
+            self._open = (command, step, True)
         else:
-            self._acted(command, step, answer)
+            self.acted(command, step, answer)
         return not self._later
 
-    def restored(self, rollback: Rollback, answer: object) -> int:
-        """The state of a rollback that was noted is back: report it, and return the step of that state.
+    def hand_out(self, command: Mapping[str, Any], step: int) -> Rollback:
+        """Return the rollback that the job itself is to carry out, and wait for what it says of it."""
+        self._open = (command, step, False)
+        return Rollback.of(command)
+
+    def noted(self, rollback: Rollback, place: str) -> tuple[Mapping[str, Any], int, bool]:
+        """The job says how an open rollback went: return it, and wait for it no longer.
+
+        Returns:
+            Its command, the step of its boundary, and whether the next row is in its segment already.
 
         Raises:
-            RefusedError: the handler has noted another one, or none.
+            RefusedError: another one is open, or none.
         """
-        noted = self._noted
-        if noted is None or noted[0]["command_id"] != getattr(rollback, "command_id", None):
+        known = self._open
+        if known is None or known[0]["command_id"] != getattr(rollback, "command_id", None):
             what = getattr(rollback, "command_id", rollback)
-            raise RefusedError(
-                [f"restored() came for {what!r:.80}, expected the rollback that the handler noted, or a step"]
-            )
-        self._noted = None
-        self._acted(*noted, answer)
-        return int(noted[0]["to_step"])
+            expected = "the rollback that the handler noted or boundary() returned, once"
+            raise RefusedError([f"{place} came for {what!r:.80}, expected {expected}, or a step"])
+        self._open = None
+        return known
+
+    def given_up(self) -> tuple[Mapping[str, Any], int] | None:
+        """Return a rollback that ``boundary()`` returned and whose state is not back, and wait for it no longer."""
+        known = self._open
+        if known is None or known[2]:
+            return None
+        self._open = None
+        return known[:2]
 
     def report(self, command: Mapping[str, Any], state: str, detail: str, step: int, **more: Any) -> None:
         """Log what this rank says of a command."""
@@ -105,7 +135,7 @@ class Restoring:
         data = {"command_id": command["command_id"], "attempt": attempt, "state": state, "detail": detail}
         self._event("command", step, data | more)
 
-    def _acted(self, command: Mapping[str, Any], step: int, answer: object) -> None:
+    def acted(self, command: Mapping[str, Any], step: int, answer: object) -> None:
         """Report that this rank went back, and what else the job says that it changed."""
         applied: dict[str, Any] | None = None
         trouble: Exception | None = None
