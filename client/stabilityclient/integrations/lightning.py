@@ -1,0 +1,143 @@
+"""Lightning: ``fit`` in place of ``trainer.fit``. Works with the packages ``lightning`` and ``pytorch_lightning``.
+
+    from stabilityclient.integrations.lightning import fit
+
+    fit(trainer, model, loader, run=run)
+
+What it does and what it can't: docs/integrations/lightning.md. A step is an optimizer step, counted as
+``trainer.global_step`` counts: the first one is 1, and a checkpoint of step N holds the state after it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from stabilityclient.integrations.lightning_data import Place, order_comes_again
+from stabilityclient.integrations.lightning_hooks import Hooks, saving_io
+from stabilityclient.integrations.rates import scale_rates
+from stabilityclient.rollback.orders import Rewind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stabilityclient.rollback.decision import Rollback
+    from stabilityclient.run import Run
+
+__all__ = ["fit"]
+
+#: Launchers whose processes run ``fit`` itself. Those of ``ddp_spawn`` run only Lightning's part of it.
+_LAUNCHERS = ("NoneType", "_SubprocessScriptLauncher")
+
+
+def fit(trainer: Any, model: Any, *data: Any, run: Run, **more: Any) -> None:
+    """Train as ``trainer.fit(model, *data, **more)`` does, report it to ``run``, and obey rollbacks and stops.
+
+    On a rollback all ranks leave Lightning's loop before the same step, load the rollback's checkpoint and go on.
+    Call it on every rank.
+
+    Args:
+        trainer, model, data, more: of ``Trainer.fit``.
+        run: of :func:`stabilityclient.init`.
+
+    Raises:
+        Exception: what ``trainer.fit`` raises; a rollback that was being carried out has then failed.
+    """
+    package = _package_of(trainer)
+    callback = _callback(package, run, obeys=type(trainer.strategy.launcher).__name__ in _LAUNCHERS)
+    trainer.callbacks.insert(0, callback)
+    io = saving_io(trainer, import_module(f"{package}.plugins.io").CheckpointIO, run)
+    try:
+        while True:
+            try:
+                trainer.fit(model, *data, **more)
+                return
+            except Rewind as rewind:
+                more["ckpt_path"] = rewind.rollback.checkpoint
+                callback.rollback = rewind.rollback
+                trainer.fit_loop = _fresh(trainer)
+    finally:
+        io.run = None
+        trainer.callbacks.remove(callback)
+
+
+def _package_of(trainer: Any) -> str:
+    """Return the package that a trainer is from, also where its class is the user's."""
+    for kind in type(trainer).__mro__:
+        for package in ("lightning.pytorch", "pytorch_lightning"):
+            if kind.__module__.startswith(f"{package}."):
+                return package
+    raise TypeError(f"trainer is a {type(trainer).__name__}, expected a Trainer of lightning or pytorch_lightning")
+
+
+def _fresh(trainer: Any) -> Any:
+    """Return a fit loop as the trainer's was before it began."""
+    old = trainer.fit_loop
+    loop = type(old)(trainer, min_epochs=old.min_epochs, max_epochs=old.max_epochs)
+    steps = old.epoch_loop
+    loop.epoch_loop = type(steps)(trainer, min_steps=steps.min_steps, max_steps=steps.max_steps)
+    return loop
+
+
+def _callback(package: str, run: Run, *, obeys: bool) -> Any:
+    base: Any = import_module(package).Callback
+    return type("StabilityCallback", (_Obeying, base), {})(run, obeys)
+
+
+class _Obeying(Hooks):
+    """Goes back: what is done between the exception that leaves Lightning's loop and the first step after it."""
+
+    def __init__(self, run: Run, obeys: bool) -> None:
+        super().__init__(run)
+        self._obeys = obeys
+        self._place: Place | None = None
+        #: Of the checkpoint that was loaded: batches left out in its epoch, and still to be left out.
+        self._skipped = self._skip = 0
+        #: The rollback whose checkpoint this fit has loaded.
+        self.rollback: Rollback | None = None
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        rollback, self.rollback = self.rollback, None
+        step = trainer.global_step
+        skip = 0 if rollback is None else rollback.skip_batches or 0
+        self._place = Place(trainer, self._skipped, self._skip + skip) if step else None
+        if rollback is not None:
+            self._finish(trainer, rollback, step)
+        elif self._obeys and module.automatic_optimization:
+            self._run.can_roll_back("lr_scale", *(["skip_batches"] if order_comes_again(trainer) else []))
+        super().on_train_start(trainer, module)
+
+    def _finish(self, trainer: Any, rollback: Rollback, step: int) -> None:
+        applied: dict[str, Any] = {}
+        if rollback.lr_scale is not None:
+            schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
+            applied["rates"] = scale_rates(trainer.optimizers, schedules, rollback.lr_scale)
+            applied["lr_scale"] = rollback.lr_scale
+        if rollback.skip_batches is not None:
+            applied["skip_batches"] = rollback.skip_batches
+        for callback in trainer.checkpoint_callbacks:
+            if hasattr(callback, "_last_global_step_saved"):
+                callback._last_global_step_saved = step  # or a step that was saved before is not saved again
+        if step == rollback.to_step:
+            self._run.restored(rollback, applied=applied)
+        else:
+            self._run.refused(rollback, f"{rollback.checkpoint} holds the state of step {step}")
+            self._run.rolled_back(step, "another checkpoint than the one that was ordered", **applied)
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        if self._place is not None:
+            self._place.skipped = 0
+
+    def go_back(self, rollback: Rollback) -> None:
+        """Leave Lightning's loop, or say why not."""
+        if rollback.checkpoint is None:
+            self._run.refused(rollback, f"no checkpoint of step {rollback.to_step} is known")
+        else:
+            raise Rewind(rollback)
+
+    def state_dict(self) -> dict[str, int]:
+        place = self._place
+        return {"skipped": 0, "skip": 0} if place is None else {"skipped": place.skipped, "skip": place.skip}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._skipped, self._skip = state["skipped"], state["skip"]

@@ -1,0 +1,61 @@
+"""Scales learning rates where they are kept: in the parameter groups and in what schedules compute them from."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+__all__ = ["scale_rates"]
+
+#: Of a parameter group: the rate now, and those from which schedules of torch compute the next one.
+_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
+#: Of a schedule, lists of one rate a group.
+_OF_SCHEDULES = ("base_lrs", "_last_lr", "max_lrs", "min_lrs")
+#: Of a schedule, one rate for all groups.
+_SINGLE = ("eta_min",)
+
+
+def scale_rates(optimizers: Iterable[Any], schedules: Iterable[Any], factor: float) -> list[float]:
+    """Multiply all learning rates by ``factor``, so that the next step has it and each step of the schedule keeps it.
+
+    Of torch's own schedules each number that is a rate is scaled, also of those inside of ``SequentialLR`` and
+    ``ChainedScheduler``. A schedule of somebody else that sets rates from numbers under other names undoes it at its
+    next step.
+
+    Args:
+        optimizers: with ``param_groups``.
+        schedules: with ``base_lrs`` and the like; what one has not is passed over.
+        factor: 0.5 halves.
+
+    Returns:
+        The rate of each parameter group now.
+    """
+    rates = []
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for name in _OF_GROUPS:
+                if name in group:
+                    group[name] = group[name] * factor
+            rates.append(float(group["lr"]))
+    done: set[int] = set()
+    for schedule in schedules:
+        _scale_schedule(schedule, factor, done)
+    return rates
+
+
+def _scale_schedule(schedule: Any, factor: float, done: set[int]) -> None:
+    if id(schedule) in done:
+        return
+    done.add(id(schedule))
+    for name in _OF_SCHEDULES:
+        held = getattr(schedule, name, None)
+        if isinstance(held, list | tuple):
+            setattr(schedule, name, [rate * factor for rate in held])
+    for name in _SINGLE:
+        held = getattr(schedule, name, None)
+        if isinstance(held, int | float):
+            setattr(schedule, name, held * factor)
+    for inner in getattr(schedule, "_schedulers", None) or ():
+        _scale_schedule(inner, factor, done)

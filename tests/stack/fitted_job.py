@@ -1,0 +1,68 @@
+"""A Lightning job with stabilityclient.integrations.lightning: ``python fitted_job.py FOLDER DEVICES``.
+
+The project has the folder's name. Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of
+each step that it trained: ``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+import stabilityclient
+from stabilityclient.integrations.lightning import fit
+
+BATCH = 2
+
+
+class Samples(torch.utils.data.Dataset[tuple[int, torch.Tensor]]):
+    """Samples that know their number."""
+
+    def __len__(self) -> int:
+        return 400_000
+
+    def __getitem__(self, number: int) -> tuple[int, torch.Tensor]:
+        return number, torch.full((2,), 1.0 + number % 7)
+
+
+class Model(lightning.LightningModule):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self._folder = folder
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        numbers, inputs = batch
+        step, rate = self.trainer.global_step + 1, self.trainer.optimizers[0].param_groups[0]["lr"]
+        with (self._folder / f"truth.{self.trainer.global_rank}").open("a") as file:
+            file.write(f"step {step} {rate!r} {numbers[0]}\n")
+        loss = self.layer(inputs).square().mean()
+        self.log("train_loss", loss)
+        return loss  # type: ignore[no-any-return]
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=1e-3)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1.0 + step / 1000))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def main() -> None:
+    folder, devices = Path(sys.argv[1]), int(sys.argv[2])
+    run = stabilityclient.init(project=folder.name, name="fitted")
+    loader = torch.utils.data.DataLoader(Samples(), batch_size=BATCH)
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", max_epochs=2, logger=False,
+        callbacks=[ModelCheckpoint(folder / "saved", every_n_train_steps=20, save_top_k=-1)],
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=os.fspath(folder),
+    )  # fmt: skip
+    fit(trainer, Model(folder), loader, run=run)
+    print(run.run_id, run.finish(), flush=True)
+
+
+main()

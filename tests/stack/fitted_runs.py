@@ -1,0 +1,145 @@
+"""A job of ``fitted_job.py`` that people give orders to, and what it wrote down of itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import httpx
+
+from stabilityclient.agent.commands.downlink import Downlink
+from support.processes import Server
+from support.waiting import wait_until
+
+__all__ = ["BATCH", "Fitted", "Step"]
+
+_SCRIPT = Path(__file__).parent / "fitted_job.py"
+#: Samples in a batch of the job.
+BATCH = 2
+#: Seconds that the job may take to its first step: it imports torch and lightning.
+START_S = 120.0
+#: Steps from an order to stop until it is obeyed: more than the job takes while the order is written.
+STOP_STEPS = 500
+
+
+class Step(NamedTuple):
+    """A step that the job trained, as it wrote it down."""
+
+    number: int
+    rate: float
+    sample: int
+
+
+class Fitted:
+    """The job and what a person does with it; a context that ends it.
+
+    Args:
+        folder: of the job. server: to which it reports.
+        devices: how many ranks Lightning's own launcher makes of it.
+    """
+
+    def __init__(self, folder: Path, server: Server, devices: int = 1) -> None:
+        self.folder, self.server, self._devices = folder, server, devices
+        told = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "MASTER_", "SLURM_", "STABILITY_")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(told)}
+        self.log = (folder / "log").open("w+b")
+        self.process = subprocess.Popen(
+            [sys.executable, str(_SCRIPT), str(folder), str(devices)],
+            env=clean | {"STABILITY_URL": server.url, "STABILITY_DIR": str(folder / "spool"), "OMP_NUM_THREADS": "1"},
+            stdout=self.log,
+            stderr=self.log,
+        )
+
+    def truth(self, rank: int = 0) -> list[Step]:
+        """Return the steps that a rank trained, in order."""
+        file = self.folder / f"truth.{rank}"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        rows = [line.split()[1:] for line in lines if line.endswith("\n")]
+        return [Step(int(number), float(rate), int(sample)) for number, rate, sample in rows]
+
+    def branches(self, rank: int = 0) -> list[list[Step]]:
+        """Return the steps that a rank trained, of each segment."""
+        found: list[list[Step]] = []
+        for step in self.truth(rank):
+            if not found or step.number != found[-1][-1].number + 1:
+                found.append([])
+            found[-1].append(step)
+        return found
+
+    def get(self, what: str = "", **params: Any) -> Any:
+        """Return what the server answers of the run."""
+        return self.server.get(f"/runs/{self.run_id}{what}", **params)
+
+    def wait_for_run(self) -> None:
+        """Wait until the server knows the run."""
+
+        def known() -> list[str]:
+            runs = self.server.get("/runs")["runs"]
+            return [run["run_id"] for run in runs if run["project"] == self.folder.name]
+
+        (self.run_id,) = wait_until(known, START_S, "the server knows the run")
+        ranks = [*range(self._devices)]
+        self.server.wait_for(f"/runs/{self.run_id}", lambda run: run["ranks"] == ranks, "all ranks report", START_S)
+
+    def wait_for_checkpoint(self, step: int, segment: int) -> None:
+        """Wait until a checkpoint of a step is offered that was saved in a segment."""
+        saved = {"step": step, "segment": segment, "available": True}
+
+        def there(answer: Any) -> bool:
+            return any(saved.items() <= one.items() for one in answer["checkpoints"])
+
+        self.server.wait_for(f"/runs/{self.run_id}/checkpoints", there, f"checkpoint {saved}", START_S)
+
+    def order(self, **body: Any) -> dict[str, Any]:
+        """Order a rollback and return the command as it ended, with ``took_s``, from the order to the end."""
+        begin = time.monotonic()
+        body = {"kind": "rollback", "accept_inside_incident": True} | body
+        answer = httpx.post(f"{self.server.url}/api/v1/runs/{self.run_id}/commands", json=body, timeout=30)
+        assert answer.status_code == 201, answer.text
+        command_id = answer.json()["command_id"]
+
+        def ended() -> dict[str, Any] | None:
+            (one,) = [each for each in self.get("/commands")["commands"] if each["command_id"] == command_id]
+            return one if one["state"] in ("done", "rejected", "failed", "expired") else None
+
+        command: dict[str, Any] = wait_until(ended, 60, "the command has ended")
+        return command | {"took_s": time.monotonic() - begin}
+
+    def stop(self) -> int:
+        """Order that the job stops, some steps from now, and return the step before which it does."""
+        now, step = time.time(), self.truth()[-1].number + STOP_STEPS
+        key = self.get("/segments")["segments"][-1]["key"]
+        command = {
+            "command_id": "stop-1", "kind": "stop", "reason": "enough", "issuer": "ada", "issued": now,
+            "expires": now + 600, "fence": {"segment": 0, "segment_key": key}, "attempt": 1, "apply_at_step": step,
+            "world_size": self._devices, "state": "pending",
+        }  # fmt: skip
+        problems: list[str] = []
+        Downlink(self.folder / "spool" / self.run_id, problems.append).take(command, 0.0)
+        assert problems == []
+        return step
+
+    def wait(self) -> str:
+        """Wait until the job has ended by itself, and return what it printed."""
+        code = self.process.wait(120)
+        text = (self.folder / "log").read_text(errors="replace")
+        assert code == 0, text[-4_000:]
+        return text
+
+    def __enter__(self) -> Fitted:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+        if error is not None:
+            print((self.folder / "log").read_text(errors="replace")[-4_000:])
