@@ -75,6 +75,12 @@ def test_a_whole_run_in_a_bare_interpreter_loads_the_standard_library_only(tmp_p
     assert foreign == []
 
 
+def test_an_integration_imports_its_framework_when_it_is_used(tmp_path: Path) -> None:
+    seen = _look(tmp_path, "import stabilityclient.integrations.lightning")
+    foreign = {name.split(".")[0] for name in seen["modules"]} - {*sys.stdlib_module_names, "stabilityclient"}
+    assert foreign == set()
+
+
 def test_importing_leaves_what_is_costly_for_later() -> None:
     code = f"import sys; sys.path.insert(0, {str(_PACKAGE_ROOT)!r}); import stabilityclient; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True).stdout

@@ -1,7 +1,7 @@
-"""A Lightning job with stabilityclient.integrations.lightning: ``python fitted_job.py FOLDER DEVICES``.
+"""The job of docs/integrations/lightning.md: ``python fitted_job.py FOLDER DEVICES``.
 
-The project has the folder's name. Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of
-each step that it trained: ``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop.
+Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of each step that it trained:
+``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 
-import stabilityclient
-from stabilityclient.integrations.lightning import fit
-
-BATCH = 2
+_PAGE = Path(__file__).resolve().parents[2] / "docs/integrations/lightning.md"
 
 
 class Samples(torch.utils.data.Dataset[tuple[int, torch.Tensor]]):
@@ -32,15 +28,14 @@ class Samples(torch.utils.data.Dataset[tuple[int, torch.Tensor]]):
 
 
 class Model(lightning.LightningModule):
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(2, 1)
-        self._folder = folder
 
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
         numbers, inputs = batch
         step, rate = self.trainer.global_step + 1, self.trainer.optimizers[0].param_groups[0]["lr"]
-        with (self._folder / f"truth.{self.trainer.global_rank}").open("a") as file:
+        with Path(f"truth.{self.trainer.global_rank}").open("a") as file:
             file.write(f"step {step} {rate!r} {numbers[0]}\n")
         loss = self.layer(inputs).square().mean()
         self.log("train_loss", loss)
@@ -53,16 +48,15 @@ class Model(lightning.LightningModule):
 
 
 def main() -> None:
-    folder, devices = Path(sys.argv[1]), int(sys.argv[2])
-    run = stabilityclient.init(project=folder.name, name="fitted")
-    loader = torch.utils.data.DataLoader(Samples(), batch_size=BATCH)
-    trainer = lightning.Trainer(
-        accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", max_epochs=2, logger=False,
-        callbacks=[ModelCheckpoint(folder / "saved", every_n_train_steps=20, save_top_k=-1)],
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=os.fspath(folder),
-    )  # fmt: skip
-    fit(trainer, Model(folder), loader, run=run)
-    print(run.run_id, run.finish(), flush=True)
+    os.chdir(sys.argv[1])
+    devices = int(sys.argv[2])
+    settings = {
+        "accelerator": "cpu", "devices": devices, "strategy": "ddp" if devices > 1 else "auto", "logger": False,
+        "enable_progress_bar": False, "enable_model_summary": False,
+    }  # fmt: skip
+    loader = torch.utils.data.DataLoader(Samples(), batch_size=2)
+    code = _PAGE.read_text().split("```python\n")[1].split("```")[0]
+    exec(compile(code, str(_PAGE), "exec"), {"settings": settings, "loader": loader, "model": Model()})
 
 
 main()

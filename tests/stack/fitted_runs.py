@@ -45,12 +45,19 @@ class Fitted:
 
     def __init__(self, folder: Path, server: Server, devices: int = 1) -> None:
         self.folder, self.server, self._devices = folder, server, devices
+        self.run_id = f"fitted-{folder.name}"
         told = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "MASTER_", "SLURM_", "STABILITY_")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(told)}
         self.log = (folder / "log").open("w+b")
         self.process = subprocess.Popen(
             [sys.executable, str(_SCRIPT), str(folder), str(devices)],
-            env=clean | {"STABILITY_URL": server.url, "STABILITY_DIR": str(folder / "spool"), "OMP_NUM_THREADS": "1"},
+            env=clean
+            | {
+                "STABILITY_URL": server.url,
+                "STABILITY_DIR": str(folder / "spool"),
+                "STABILITY_RUN_ID": self.run_id,
+                "OMP_NUM_THREADS": "1",
+            },
             stdout=self.log,
             stderr=self.log,
         )
@@ -76,13 +83,7 @@ class Fitted:
         return self.server.get(f"/runs/{self.run_id}{what}", **params)
 
     def wait_for_run(self) -> None:
-        """Wait until the server knows the run."""
-
-        def known() -> list[str]:
-            runs = self.server.get("/runs")["runs"]
-            return [run["run_id"] for run in runs if run["project"] == self.folder.name]
-
-        (self.run_id,) = wait_until(known, START_S, "the server knows the run")
+        """Wait until the server has rows of all ranks."""
         ranks = [*range(self._devices)]
         self.server.wait_for(f"/runs/{self.run_id}", lambda run: run["ranks"] == ranks, "all ranks report", START_S)
 

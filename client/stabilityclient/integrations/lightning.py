@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from stabilityclient.integrations.lightning_data import Place, order_comes_again
-from stabilityclient.integrations.lightning_hooks import Hooks, saving_io
+from stabilityclient.integrations.lightning_hooks import Hooks, guarded, saving_io
 from stabilityclient.integrations.rates import scale_rates
 from stabilityclient.rollback.orders import Rewind
 
@@ -30,15 +30,24 @@ __all__ = ["fit"]
 _LAUNCHERS = ("NoneType", "_SubprocessScriptLauncher")
 
 
-def fit(trainer: Any, model: Any, *data: Any, run: Run, **more: Any) -> None:
-    """Train as ``trainer.fit(model, *data, **more)`` does, report it to ``run``, and obey rollbacks and stops.
+def fit(
+    trainer: Any,
+    model: Any,
+    train_dataloaders: Any = None,
+    val_dataloaders: Any = None,
+    datamodule: Any = None,
+    ckpt_path: Any = None,
+    *,
+    run: Run,
+    **more: Any,
+) -> None:
+    """Train as ``trainer.fit`` with these arguments does, report it to ``run``, and obey rollbacks and stops.
 
     On a rollback all ranks leave Lightning's loop before the same step, load the rollback's checkpoint and go on.
     Call it on every rank.
 
     Args:
-        trainer, model, data, more: of ``Trainer.fit``.
-        run: of :func:`stabilityclient.init`.
+        run: of :func:`stabilityclient.init`. The others are of ``Trainer.fit``.
 
     Raises:
         Exception: what ``trainer.fit`` raises; a rollback that was being carried out has then failed.
@@ -50,14 +59,15 @@ def fit(trainer: Any, model: Any, *data: Any, run: Run, **more: Any) -> None:
     try:
         while True:
             try:
-                trainer.fit(model, *data, **more)
+                trainer.fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, **more)
                 return
             except Rewind as rewind:
-                more["ckpt_path"] = rewind.rollback.checkpoint
                 callback.rollback = rewind.rollback
+                ckpt_path = rewind.rollback.checkpoint
                 trainer.fit_loop = _fresh(trainer)
     finally:
-        io.run = None
+        if io is not None:
+            io.run = None
         trainer.callbacks.remove(callback)
 
 
@@ -90,12 +100,14 @@ class _Obeying(Hooks):
     def __init__(self, run: Run, obeys: bool) -> None:
         super().__init__(run)
         self._obeys = obeys
+        self._can: tuple[str, ...] = ()
         self._place: Place | None = None
         #: Of the checkpoint that was loaded: batches left out in its epoch, and still to be left out.
         self._skipped = self._skip = 0
         #: The rollback whose checkpoint this fit has loaded.
         self.rollback: Rollback | None = None
 
+    @guarded
     def on_train_start(self, trainer: Any, module: Any) -> None:
         rollback, self.rollback = self.rollback, None
         step = trainer.global_step
@@ -104,7 +116,8 @@ class _Obeying(Hooks):
         if rollback is not None:
             self._finish(trainer, rollback, step)
         elif self._obeys and module.automatic_optimization:
-            self._run.can_roll_back("lr_scale", *(["skip_batches"] if order_comes_again(trainer) else []))
+            self._can = ("lr_scale", "skip_batches") if order_comes_again(trainer) else ("lr_scale",)
+            self._run.can_roll_back(*self._can)
         super().on_train_start(trainer, module)
 
     def _finish(self, trainer: Any, rollback: Rollback, step: int) -> None:
@@ -124,14 +137,17 @@ class _Obeying(Hooks):
             self._run.refused(rollback, f"{rollback.checkpoint} holds the state of step {step}")
             self._run.rolled_back(step, "another checkpoint than the one that was ordered", **applied)
 
+    @guarded
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         if self._place is not None:
             self._place.skipped = 0
 
     def go_back(self, rollback: Rollback) -> None:
-        """Leave Lightning's loop, or say why not."""
+        cannot = sorted(rollback.changes().keys() - set(self._can))
         if rollback.checkpoint is None:
             self._run.refused(rollback, f"no checkpoint of step {rollback.to_step} is known")
+        elif cannot:
+            self._run.refused(rollback, f"this job can't change {', '.join(cannot)}")
         else:
             raise Rewind(rollback)
 

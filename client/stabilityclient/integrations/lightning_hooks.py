@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, TypeVar
 
     from stabilityclient.rank_state.phase import Phase
     from stabilityclient.run import Run
 
-__all__ = ["Hooks", "saving_io"]
+    Hook = TypeVar("Hook", bound=Callable[..., None])
+
+__all__ = ["Hooks", "guarded", "saving_io"]
 
 #: The name under which ``lightning.pytorch.utilities.grad_norm`` logs the norm of all gradients.
 _TOTAL_NORM = "grad_2.0_norm_total"
+
+
+def guarded(hook: Hook) -> Hook:
+    """Keep trouble of a hook of ours out of training, as calls of a run do; ``Rewind`` is none."""
+
+    @wraps(hook)
+    def call(self: Any, *given: Any) -> None:
+        try:
+            hook(self, *given)
+        except Exception as error:
+            self._run._guard.caught(f"lightning {hook.__name__}()", error)
+
+    return call  # type: ignore[return-value]
 
 
 class Hooks:
@@ -41,10 +59,12 @@ class Hooks:
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
+    @guarded
     def on_train_start(self, trainer: Any, module: Any) -> None:
         self._step, self._within, self._losses = trainer.global_step, False, []
         self._enter("data")
 
+    @guarded
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
         self._enter(None)
         if not self._within:
@@ -58,16 +78,20 @@ class Hooks:
             self._within = True
         self._enter("forward")
 
+    @guarded
     def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
         self._enter("backward")
 
+    @guarded
     def on_after_backward(self, trainer: Any, module: Any) -> None:
         self._enter(None)
 
+    @guarded
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         self._lr = optimizer.param_groups[0]["lr"]  # a schedule moves on before the batch ends
         self._enter("optimizer")
 
+    @guarded
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else None
         if loss is not None:
@@ -90,19 +114,23 @@ class Hooks:
         if values:
             self._run.log(self._step, values)
 
+    @guarded
     def on_train_end(self, trainer: Any, module: Any) -> None:
         self._enter(None)
         self._run.boundary(self._step + 1, self._step + 1)
 
+    @guarded
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         self._leave_eval()
         self._enter(None)
 
     # --- evaluation ----------------------------------------------------------------------------------------------
 
+    @guarded
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         self._eval = self._run.phase("eval").__enter__()
 
+    @guarded
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         self._leave_eval()
         if not trainer.sanity_checking and (values := dict(_logged(trainer, on_step=False))):
@@ -139,7 +167,8 @@ def _end_here(trainer: Any, module: Any) -> None:
 def saving_io(trainer: Any, base: Any, run: Run) -> Any:
     """Put ourselves where the trainer's checkpoints are written: each is reported when its file is there.
 
-    Under ``AsyncCheckpointIO`` that is in its thread. Returns what reports as long as its ``run`` is not None.
+    Under ``AsyncCheckpointIO`` that is in its thread. Returns what reports as long as its ``run`` is not None, or None
+    where that can't be done.
     """
 
     class Saving(base):  # type: ignore[misc]
@@ -164,9 +193,13 @@ def saving_io(trainer: Any, base: Any, run: Run) -> Any:
         def teardown(self) -> None:
             self.inner.teardown()
 
-    outer, io = trainer.strategy, trainer.strategy.checkpoint_io
-    while hasattr(io, "_checkpoint_io"):  # plug-ins around another one: the innermost writes
-        outer, io = io, io._checkpoint_io
-    ours = Saving(io, run)
-    outer._checkpoint_io = ours
-    return ours
+    try:
+        outer, io = trainer.strategy, trainer.strategy.checkpoint_io
+        while hasattr(io, "_checkpoint_io"):  # plug-ins around another one: the innermost writes
+            outer, io = io, io._checkpoint_io
+        ours = Saving(io, run)
+        outer._checkpoint_io = ours
+        return ours
+    except Exception as error:  # a strategy that writes in another way
+        run._guard.note("lightning", f"checkpoints are not reported: {type(error).__name__}: {error}")
+        return None
