@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from _thread import get_ident
 
 from stabilityclient.arguments import cut, step_of
 from stabilityclient.errors import RefusedError
@@ -38,7 +39,8 @@ class StateCalls:
         """Say that the state after ``step`` is saved at ``path``: a place to roll back to.
 
         Call it right after saving: a digest of the random number generators' states (some 0.1 ms) goes with it, and is
-        compared when the job goes on from here.
+        compared when the job goes on from here. From another thread than the one that steps nothing goes with it:
+        training has gone on since.
         """
         try:
             text = os.fspath(path)
@@ -47,7 +49,9 @@ class StateCalls:
                     [f"checkpoint path is {path!r:.80}, expected a path of 1 to {MAX_PATH_CHARS} characters"]
                 )
             text = text if "://" in text else os.path.abspath(text)
-            self._event("checkpoint", step_of(step), {"path": cut(text, 2 * MAX_PATH_CHARS), **self._random()})
+            owner = 0 if self._components is None else self._components.slot.owner
+            random = self._random() if owner in (0, get_ident()) else {}
+            self._event("checkpoint", step_of(step), {"path": cut(text, 2 * MAX_PATH_CHARS), **random})
         except Exception as error:
             self._guard.caught("checkpoint()", error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -242,6 +243,17 @@ def test_the_first_boundary_reports_where_training_goes_on(start: Start) -> None
     store = stored(run.folder)
     assert [event.step for event in store.events("restored")] == [6]
     assert len(store.events("environment")) == 1
+
+
+def test_a_checkpoint_that_another_thread_reports_has_no_random_numbers_of_now(start: Start) -> None:
+    run = start()
+    run.boundary(1)
+    run.checkpoint(1, "/c/1")
+    thread = threading.Thread(target=run.checkpoint, args=(2, "/c/2"))
+    thread.start()
+    thread.join()
+    run.finish()
+    assert ["rng" in event.data for event in stored(run.folder).events("checkpoint")] == [True, False]
 
 
 def test_a_disabled_run_returns_nothing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

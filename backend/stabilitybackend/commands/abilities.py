@@ -55,7 +55,7 @@ class Handlers(Stateful):
         missing = {name: what for name, what in CHANGES.items() if name not in self.can()}
         if self.declares():
             return {
-                name: f"the job does not say that it {what}: @run.on_rollback(can=...)"
+                name: f"the job does not say that it {what}: @run.on_rollback(can=...), run.can_roll_back(...)"
                 for name, what in missing.items()
             }
         return dict.fromkeys(missing, "the job promises only the step: @run.on_rollback(can=...)")

@@ -36,7 +36,8 @@ def why_ignored(command: Command, job: JobView, now: float) -> str:
         return ""
     return (
         f"the job went past step {command.apply_at_step} without answering: it takes commands "
-        "only where it steps with run.steps() and has a handler (@run.on_rollback); nothing was rolled back"
+        "only where it steps with run.steps() and a handler (@run.on_rollback), or calls run.boundary() and "
+        "run.can_roll_back(); nothing was rolled back"
     )
 
 

@@ -107,7 +107,8 @@ class Hooks:
             values.setdefault("grad_norm", values[_TOTAL_NORM])
         if self._losses:
             # Lightning divides the loss of a micro-batch by how many there are.
-            values["loss"] = sum(self._losses) * (trainer.accumulate_grad_batches / len(self._losses))
+            parts = trainer.accumulate_grad_batches
+            values["loss"] = self._losses[0] if parts == 1 else sum(self._losses) * (parts / len(self._losses))
         if self._lr is not None:
             values.setdefault("lr", self._lr)
         self._losses = []
