@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from stabilityclient.integrations.lightning_data import Place, order_comes_again
+from stabilityclient.integrations.lightning_data import Place, hands_out_batches, order_comes_again
 from stabilityclient.integrations.lightning_hooks import Hooks, guarded, saving_io
 from stabilityclient.integrations.rates import scale_rates
 from stabilityclient.rollback.orders import Rewind
@@ -112,10 +112,11 @@ class _Obeying(Hooks):
         rollback, self.rollback = self.rollback, None
         step = trainer.global_step
         skip = 0 if rollback is None else rollback.skip_batches or 0
-        self._place = Place(trainer, self._skipped, self._skip + skip) if step else None
+        fetched = hands_out_batches(trainer)
+        self._place = Place(trainer, self._skipped, self._skip + skip) if step and fetched else None
         if rollback is not None:
             self._finish(trainer, rollback, step)
-        elif self._obeys and module.automatic_optimization:
+        elif self._obeys and fetched and module.automatic_optimization:
             self._can = ("lr_scale", "skip_batches") if order_comes_again(trainer) else ("lr_scale",)
             self._run.can_roll_back(*self._can)
         super().on_train_start(trainer, module)

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["Place", "order_comes_again"]
+__all__ = ["Place", "hands_out_batches", "order_comes_again"]
+
+#: Samplers of torch whose second pass over an epoch is as the first; the last one is that of a stream of data.
+_REPEATING = ("SequentialSampler", "DistributedSampler", "_InfiniteConstantSampler")
 
 
 class Place:
@@ -80,20 +83,28 @@ class _Sized:
         return iter(self._place)
 
 
+def hands_out_batches(trainer: Any) -> bool:
+    """Say whether Lightning asks for the batches; a ``training_step(dataloader_iter)`` does it by itself."""
+    return "DataLoaderIter" not in type(trainer.fit_loop._data_fetcher).__name__
+
+
 def order_comes_again(trainer: Any) -> bool:
     """Say whether a second pass over the same epoch has the same batches: only then some of them can be skipped.
 
-    It has not where a sampler draws from torch's own generator (``shuffle=True``), unless the loader keeps its state.
+    It has where the loader keeps its state, and where a sampler of torch follows the data or computes its order from
+    seed and epoch. Where it draws (``shuffle=True``), and where nobody knows (samplers and loaders of the job), not.
     """
-    loaders = trainer.fit_loop._data_fetcher.combined_loader.flattened
-    return all(_stateful(loader) or not _draws(getattr(loader, "sampler", None)) for loader in loaders)
+    return all(map(_repeats, trainer.fit_loop._data_fetcher.combined_loader.flattened))
+
+
+def _repeats(loader: Any) -> bool:
+    if _stateful(loader):
+        return True
+    batches = getattr(loader, "batch_sampler", None)
+    if batches is not None and type(batches).__name__ != "BatchSampler":
+        return False
+    return type(getattr(loader, "sampler", None)).__name__ in _REPEATING
 
 
 def _stateful(loader: Any) -> bool:
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-
-
-def _draws(sampler: Any) -> bool:
-    # RandomSampler, WeightedRandomSampler and SubsetRandomSampler have a generator; with one of their own the second
-    # pass is another one too. DistributedSampler computes its order from seed and epoch.
-    return hasattr(sampler, "generator")

@@ -96,6 +96,8 @@ def _loader(kind: str) -> Any:
     if kind == "stateful":
         return Stateful()
     data: Any = Iterable() if kind == "iterable" else numbers
+    if kind == "own sampler":
+        return torch.utils.data.DataLoader(data, batch_size=1, sampler=[*range(EPOCH)])
     return torch.utils.data.DataLoader(
         data, batch_size=1, num_workers=2 if kind == "workers" else 0, shuffle=kind == "shuffled"
     )
@@ -172,9 +174,12 @@ def test_after_a_rollback_exactly_the_ordered_batches_are_left_out(case: Case, s
     assert _answers(run) == [("ready", None), ("acted", {"skip_batches": case.skip})]
 
 
-def test_a_shuffled_loader_is_not_offered_to_skip_and_an_order_to_is_refused(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loader", ["shuffled", "own sampler"])
+def test_a_loader_whose_order_may_change_is_not_offered_to_skip_and_an_order_to_is_refused(
+    loader: str, start: Start, tmp_path: Path
+) -> None:
     run = start()
-    seen = _trained(run, Case(4, 8, 3, 2, loader="shuffled"), tmp_path / "saved")
+    seen = _trained(run, Case(4, 8, 3, 2, loader=loader), tmp_path / "saved")
     assert [step for step, _, _ in seen] == [*range(1, EPOCH * EPOCHS + 1)]
     assert [event.data for event in stored(run.folder).events("handler")] == [{"can": ["lr_scale"]}]
     last = stored(run.folder).events("command")[-1].data
