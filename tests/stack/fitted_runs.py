@@ -40,17 +40,20 @@ class Fitted:
 
     Args:
         folder: of the job. server: to which it reports.
-        devices: how many ranks Lightning's own launcher makes of it.
+        devices: how many ranks it has.
+        torchrun: start them with torchrun, not with Lightning's own launcher.
     """
 
-    def __init__(self, folder: Path, server: Server, devices: int = 1) -> None:
+    def __init__(self, folder: Path, server: Server, devices: int = 1, *, torchrun: bool = False) -> None:
         self.folder, self.server, self._devices = folder, server, devices
         self.run_id = f"fitted-{folder.name}"
         told = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "MASTER_", "SLURM_", "STABILITY_")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(told)}
+        run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
+        launcher = run if torchrun else []
         self.log = (folder / "log").open("w+b")
         self.process = subprocess.Popen(
-            [sys.executable, str(_SCRIPT), str(folder), str(devices)],
+            [sys.executable, *launcher, str(_SCRIPT), str(folder), str(devices)],
             env=clean
             | {
                 "STABILITY_URL": server.url,

@@ -97,12 +97,10 @@ def test_a_stop_ends_the_job_before_its_step_as_lightning_ends_one(story: Story)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("orders", [1, 100])
-def test_two_ranks_of_lightnings_own_launcher_go_back_together_or_not_at_all(
-    orders: int, tmp_path: Path, server: Server
-) -> None:
+@pytest.mark.parametrize(("orders", "torchrun"), [(1, False), (100, False), (5, True)])
+def test_two_ranks_go_back_together_or_not_at_all(orders: int, torchrun: bool, tmp_path: Path, server: Server) -> None:
     draw, ended = random.Random(orders), []
-    with Fitted(tmp_path, server, devices=2) as job:
+    with Fitted(tmp_path, server, devices=2, torchrun=torchrun) as job:
         job.wait_for_run()
         job.wait_for_checkpoint(40, 0)
         for _ in range(orders):

@@ -62,7 +62,7 @@ def fit(
                 trainer.fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, **more)
                 return
             except Rewind as rewind:
-                callback.rollback = rewind.rollback
+                callback.rewind(rewind.rollback)
                 ckpt_path = rewind.rollback.checkpoint
                 trainer.fit_loop = _fresh(trainer)
     finally:
@@ -104,12 +104,16 @@ class _Obeying(Hooks):
         self._place: Place | None = None
         #: Of the checkpoint that was loaded: batches left out in its epoch, and still to be left out.
         self._skipped = self._skip = 0
-        #: The rollback whose checkpoint this fit has loaded.
-        self.rollback: Rollback | None = None
+        self._rollback: Rollback | None = None
+
+    def rewind(self, rollback: Rollback) -> None:
+        """The next fit loads the checkpoint of this rollback."""
+        self._rollback = rollback
+        self._skipped = self._skip = 0
 
     @guarded
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        rollback, self.rollback = self.rollback, None
+        rollback, self._rollback = self._rollback, None
         step = trainer.global_step
         skip = 0 if rollback is None else rollback.skip_batches or 0
         fetched = hands_out_batches(trainer)
