@@ -146,8 +146,8 @@ def test_a_step_that_begins_before_the_state_is_back_fails_the_rollback(start: S
     run.can_roll_back()
     _order(run)
     assert run.boundary(4) is None
-    run.finish()
     assert _answers(run) == [(6, "ready"), (8, "failed")]
+    assert "step 4 began without run.restored()" in stored(run.folder).events("command")[-1].data["detail"]
 
 
 def test_a_test_of_the_job_sees_that_the_state_was_not_said_to_be_back(start: Start) -> None:
