@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.schema.json_data import MAX_NAMED
 from stabilitybackend.schema.resumes import Changed
 from stabilitybackend.stateful import Stateful, fresh
 
@@ -109,8 +110,8 @@ class Reported(Stateful):
     # --- compared ------------------------------------------------------------------------------------------------
 
     def environments(self, processes: Collection[str]) -> list[Mapping[str, str]]:
-        """Return what some processes compute with, one each that said it; variables are among it where they are set."""
-        known = (self._environments[self._of[one]] for one in processes if one in self._of)
+        """Return the different environments of some processes; variables are among them where they are set."""
+        known = [self._environments[number] for number in {self._of[one] for one in processes if one in self._of}]
         return [one.entries | {f"${name}": value for name, value in one.variables.items()} for one in known]
 
     def random_states(self, since: Collection[str], fork_step: int) -> RandomStates | None:
@@ -145,20 +146,23 @@ def environment_changes(
 ) -> list[Changed] | None:
     """Return what differs between two launches of a job, None where one of them says nothing.
 
-    Where nodes differ a value names all that there are. An entry that only one side knows (a package that was imported
-    later) is no difference; a variable that only one has is.
+    Where nodes differ a value names the first MAX_NAMED of what there is. An entry that only one side knows (a package
+    that was imported later) is no difference; a variable that only one has is.
     """
     if not before or not since:
         return None
     names = sorted({name for one in (*before, *since) for name in one}, key=lambda name: (name.startswith("$"), name))
     found = []
     for name in names:
-        was, now = (
-            " and ".join(sorted({one.get(name, _absent(name)) for one in side} - {""})) for side in (before, since)
-        )
+        was, now = (sorted({one.get(name, _absent(name)) for one in side} - {""}) for side in (before, since))
         if was and now and was != now:
-            found.append(Changed(name, was, now))
+            found.append(Changed(name, _named(was), _named(now)))
     return found[:MAX_CHANGES]
+
+
+def _named(values: Sequence[str]) -> str:
+    # Not how many more: while nodes report one after the other what is said would change with each of them.
+    return " and ".join(values[:MAX_NAMED]) + (" and more" if len(values) > MAX_NAMED else "")
 
 
 def _absent(name: str) -> str:

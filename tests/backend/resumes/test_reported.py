@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stabilitybackend.resumes.reported import environment_changes
 from stabilitybackend.schema.resumes import PartSeen, Resume
 from support.resumes.resumed_job import Resumed, folded, newest
 
@@ -52,6 +53,21 @@ def test_a_package_that_was_imported_later_is_no_difference_but_a_variable_that_
         ("$NVIDIA_TF32_OVERRIDE", "not set", "0")
     ]
     assert (part(relaunched(dict(OLD)), "environment").known, relaunched(dict(OLD)).environment) == ("equal", [])
+
+
+def test_of_an_entry_that_is_another_on_each_node_the_first_few_are_named() -> None:
+    nodes = [{"driver": f"{number:03}" * 60} for number in range(100)]
+    [changed] = environment_changes([{"driver": "550"}], nodes) or ()
+    assert (changed.before, changed.since) == ("550", " and ".join(f"{n:03}" * 60 for n in range(3)) + " and more")
+
+
+def test_nodes_that_compute_with_the_same_are_one_environment_to_compare() -> None:
+    made, processes = Resumed(), []
+    for _ in range(50):
+        processes.append(made.job.info.source)
+        made.frames.append(made.job.event("environment", entries=OLD))
+        made.another_process()
+    assert folded(made.frames).resumes.reported.environments(processes) == [OLD]
 
 
 def test_a_job_whose_environment_changed_is_not_called_not_deterministic() -> None:
