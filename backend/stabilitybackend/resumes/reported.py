@@ -95,10 +95,12 @@ class Reported(Stateful):
     def _take_saved(self, rank: int, taken: _States) -> None:
         saved = self._saved.setdefault(rank, {})
         same = saved.pop(taken.step, None)
+        known = (self._restored.get(rank), saved[next(reversed(saved))] if saved else None)
+        before = [one for one in known if one is not None and one.source == taken.source]
         if same is not None and same.source == taken.source:  # the same state at another path
             taken.idle = same.idle
-        elif saved and (before := saved[next(reversed(saved))]).source == taken.source:
-            taken.idle = {name for name, state in taken.states.items() if before.states.get(name) == state}
+        elif before:
+            taken.idle = {name for name, state in taken.states.items() if before[-1].states.get(name) == state}
         saved[taken.step] = taken
         if len(saved) > MAX_CHECKPOINTS:
             del saved[next(iter(saved))]

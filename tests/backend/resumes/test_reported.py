@@ -114,6 +114,21 @@ def test_random_states_are_compared_at_the_step_of_the_checkpoint(
     assert words in rng.why
 
 
+def test_a_generator_that_had_not_moved_since_its_process_began_is_no_difference_after_its_first_checkpoint() -> None:
+    made = Resumed()
+    made.train(1, 240)
+    made.another_process()
+    made.frames.append(made.job.event("restored", 240, rng={"torch": "1", "python": "aa"}))
+    made.train(241, 280)
+    made.frames.append(made.job.event("checkpoint", 280, path="/c/280", rng={"torch": "2", "python": "aa"}))
+    made.train(281, 300)
+    made.another_process()
+    made.frames.append(made.job.event("restored", 280, rng={"torch": "2", "python": "bb"}))
+    made.train(281, 400, numerics=0.003)
+    rng = part(newest(made.frames), "rng")
+    assert (rng.known, rng.why.partition("; ")[2]) == ("equal", "python differs, but nothing drew from it")
+
+
 def test_a_rank_that_got_the_random_states_of_another_one_is_named() -> None:
     made, other = Resumed(), Resumed()
     other.job.info.rank, other.job.info.source = 3, "r3-1"
