@@ -90,11 +90,9 @@ class Restoring:
             RefusedError: the handler has noted another one, or none.
         """
         noted = self._noted
-        if noted is None or noted[0]["command_id"] != getattr(rollback, "command_id", None):
-            what = getattr(rollback, "command_id", rollback)
-            raise RefusedError(
-                [f"restored() came for {what!r:.80}, expected the rollback that the handler noted, or a step"]
-            )
+        if noted is None or noted[0]["command_id"] != rollback.command_id:
+            what = f"restored() came for {rollback.command_id!r:.80}"
+            raise RefusedError([f"{what}, expected the rollback that the handler noted, or a step"])
         self._noted = None
         self._acted(*noted, answer)
         return int(noted[0]["to_step"])
