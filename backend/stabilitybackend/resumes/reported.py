@@ -94,8 +94,11 @@ class Reported(Stateful):
 
     def _take_saved(self, rank: int, taken: _States) -> None:
         saved = self._saved.setdefault(rank, {})
-        same = saved.pop(taken.step, None)
-        known = (self._restored.get(rank), saved[next(reversed(saved))] if saved else None)
+        back, same = self._restored.get(rank), saved.get(taken.step)
+        if same is not None and back is not None and (back.source, back.step) == (taken.source, taken.step):
+            return  # saved again as it was loaded: what was to be loaded is the older one
+        saved.pop(taken.step, None)
+        known = (back, saved[next(reversed(saved))] if saved else None)
         before = [one for one in known if one is not None and one.source == taken.source]
         if same is not None and same.source == taken.source:  # the same state at another path
             taken.idle = same.idle

@@ -129,6 +129,18 @@ def test_a_generator_that_had_not_moved_since_its_process_began_is_no_difference
     assert (rng.known, rng.why.partition("; ")[2]) == ("equal", "python differs, but nothing drew from it")
 
 
+def test_states_that_a_process_saves_again_as_it_loaded_them_are_held_against_those_that_it_was_to_load() -> None:
+    made = Resumed()
+    made.train(1, 240)
+    made.frames.append(made.job.event("checkpoint", 240, path="/c/240", rng={"torch": "aa"}))
+    made.train(241, 300)
+    made.another_process()
+    made.frames.append(made.job.event("restored", 240, rng={"torch": "bb"}))
+    made.frames.append(made.job.event("checkpoint", 240, path="/c/240", rng={"torch": "bb"}))
+    made.train(241, 400, numerics=0.003)
+    assert part(newest(made.frames), "rng").known == "different"
+
+
 def test_a_rank_that_got_the_random_states_of_another_one_is_named() -> None:
     made, other = Resumed(), Resumed()
     other.job.info.rank, other.job.info.source = 3, "r3-1"
