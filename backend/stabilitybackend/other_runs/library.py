@@ -109,6 +109,7 @@ class Library:
         return self._known[run_id].created
 
     async def _listed(self, project: str) -> list[str]:
+        """Return the newest runs of a project, without those that were deleted since they were listed."""
         now = self._clock()
         at, run_ids = self._lists.get(project, (float("-inf"), []))
         if now - at > LIST_S:
@@ -117,7 +118,7 @@ class Library:
             self._lists[project] = (now, run_ids)
             self._failed = {run_id: failed for run_id, failed in self._failed.items() if now - failed <= AGAIN_S}
             self._known = {run_id: known for run_id, known in self._known.items() if now - known.used <= FORGET_S}
-        return run_ids
+        return await self._index.existing(run_ids)
 
     async def _copied(self, worker: RunWorker) -> _Known:
         """Return what is kept of a followed run, copied again where it has news."""

@@ -39,3 +39,10 @@ async def test_a_run_that_somebody_has_opened_stays_when_it_was_glanced_at(stage
     assert opened.used == stage.now
     await stage.restart()
     assert (await stage.manager.glance("run-1")).used == 0.0
+
+
+async def test_a_run_that_was_deleted_is_compared_with_none_from_then_on(stage: Stage, redis: Redis) -> None:
+    found, live = await followed(stage, redis), await stage.manager.get("run-2")
+    assert [*await found.others(live)] == ["run-1"]
+    await stage.manager.delete_run("run-1", force=True)
+    assert await found.others(live) == {}
