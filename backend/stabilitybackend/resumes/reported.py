@@ -110,7 +110,12 @@ class Reported(Stateful):
 
     def went_back(self, before: Collection[str]) -> None:
         """A branch begins: what the processes that were there restored until now was for an earlier one."""
-        self._restored = {rank: one for rank, one in self._restored.items() if one.source not in before}
+        over = self._went_on(before)
+        self._restored = {rank: one for rank, one in self._restored.items() if one.source not in over}
+
+    def _went_on(self, processes: Collection[str]) -> set[str]:
+        """Return those of some processes, which may be all 20,000 of a job, that said how they went on."""
+        return {one.source for one in self._restored.values()}.intersection(processes)
 
     # --- compared ------------------------------------------------------------------------------------------------
 
@@ -126,11 +131,11 @@ class Reported(Stateful):
             since: the processes that went on.
             fork_step: what they went on from; of a log that has not every step it may lie some steps ahead.
         """
-        ranks, step = 0, -1
+        ranks, step, went_on = 0, -1, self._went_on(since)
         equal, differing, idle = set[str](), dict[str, list[int]](), set[str]()
         for rank, now in sorted(self._restored.items()):
             was = self._saved.get(rank, {}).get(now.step)
-            if now.source not in since or now.step > fork_step or was is None:
+            if now.source not in went_on or now.step > fork_step or was is None:
                 continue
             common = was.states.keys() & now.states.keys()
             ranks, step = ranks + bool(common), now.step
