@@ -81,6 +81,8 @@ class Reported(Stateful):
                 self._take_saved(rank, taken)
 
     def _take_environment(self, source: str, given: _Environment) -> None:
+        if source in self._of:
+            return  # said once in a process: a flood must not have its resume compared again each time
         number = next((number for number, known in self._environments.items() if known == given), None)
         if number is None:
             number = next(reversed(self._environments), 0) + 1

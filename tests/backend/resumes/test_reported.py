@@ -55,6 +55,13 @@ def test_a_package_that_was_imported_later_is_no_difference_but_a_variable_that_
     assert (part(relaunched(dict(OLD)), "environment").known, relaunched(dict(OLD)).environment) == ("equal", [])
 
 
+def test_of_a_process_that_reports_its_environment_again_and_again_the_first_report_counts() -> None:
+    made = Resumed()
+    made.frames += [made.job.event("environment", entries={"torch": f"2.{at}"}) for at in range(4)]
+    reported = folded(made.frames).resumes.reported
+    assert reported.environments([made.job.info.source]) == [{"torch": "2.0"}]
+
+
 def test_of_an_entry_that_is_another_on_each_node_the_first_few_are_named() -> None:
     nodes = [{"driver": f"{number:03}" * 60} for number in range(100)]
     [changed] = environment_changes([{"driver": "550"}], nodes) or ()
