@@ -145,6 +145,10 @@ class KeptBatches(Stateful):
         """Ranks that keep batches."""
         return len(self._rings)
 
+    def keeps(self, rank: int | None) -> bool:
+        """Return whether a rank keeps batches."""
+        return rank in self._rings
+
     @property
     def on_spike(self) -> bool:
         """Whether the job wants to be asked when a spike is found."""
