@@ -87,6 +87,24 @@ def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
     assert page.evaluate(FORM) == {"step": "200", "skip": "220-270", "marked": ["250"], "suggested": ["200"]}
 
 
+def test_on_a_phone_a_checkpoints_step_is_one_line_and_nothing_lies_over_it(
+    spoilt: Spoilt, open_page: OpenPage
+) -> None:
+    page = open_page(spoilt.url, **PHONE)
+    page.click("#rollback-open:not([disabled])")
+    page.wait_for_selector("#rollback-confirm:not([disabled])")
+    covered = """(all) => all.flatMap((row) => {
+      const box = row.getBoundingClientRect();
+      const parts = [...row.children].map((one) => one.getBoundingClientRect()).filter((one) => one.width);
+      const over = parts.some((a, at) => parts.slice(at + 1).some((b) => a.right > b.left + 1 && b.right > a.left + 1
+        && a.bottom > b.top + 1 && b.bottom > a.top + 1));
+      const out = parts.some((one) => one.top < box.top || one.bottom > box.bottom || one.right > box.right);
+      const lines = row.querySelector(".choice-step").getBoundingClientRect().height > 26;
+      return over || out || lines ? [row.innerText] : [];
+    })"""
+    assert page.locator(".choice").evaluate_all(covered) == []
+
+
 #: A graver incident is reported, as the live feed does it, and the page brings everything up to date.
 GRAVER = """(id) => {
   const page = window.stability.page;

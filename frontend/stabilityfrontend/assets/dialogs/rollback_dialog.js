@@ -192,8 +192,9 @@ export class RollbackDialog extends CommandDialog {
   }
 
   /** Show what the field of the batches means, or what is wrong with it. */
-  explainSkip({ skip_range, problem }) {
+  explainSkip({ skip_batches, skip_range, problem }) {
     this.skip.setCustomValidity(problem);
+    this.skip.parentElement.querySelector("small").classList.toggle("bad", problem !== "");
     if (this.noSkip) return;
     const { cannot } = this.offer;
     const forms = cannot.skip_range
@@ -201,9 +202,10 @@ export class RollbackDialog extends CommandDialog {
       : cannot.skip_batches
         ? "steps, as 1200-1250"
         : "or steps: 1200-1250";
+    const behind = skip_batches ? "right behind the checkpoint" : "";
     this.hint(
       this.skip,
-      problem || (skip_range ? "those of these steps" : this.followsSkip ? "past the incident" : forms),
+      problem || (skip_range ? "those of these steps" : this.followsSkip ? "past the incident" : behind || forms),
     );
   }
 
