@@ -111,3 +111,18 @@ def test_the_chart_of_a_mixture_names_every_set_and_draws_what_the_discarded_bra
     page.click("#focus-ghosts")  # above: only charts in sight are drawn
     page.locator("#panel-ratio").scroll_into_view_if_needed()
     wait_until(lambda: page.evaluate(drawn) == 8 * 2, 20, "the discarded branch is not drawn any more")
+
+
+def test_a_long_name_is_cut_only_where_there_is_no_place_for_it(server: Server, open_page: OpenPage) -> None:
+    [found] = server.wait_for(
+        "/runs/mixture/incidents",
+        lambda answer: [one for one in answer["incidents"] if one["kind"] == "data_mix_drift"],
+        "the mixture is off",
+    )["incidents"]
+    page = open_page(f"{server.url}/runs/mixture/incidents/{found['incident_id']}")
+    page.wait_for_selector(".shares .cut-name")
+    cut = "(all) => all.map((name) => name.firstChild.scrollWidth > name.firstChild.clientWidth)"
+    assert page.locator(".shares .cut-name").evaluate_all(cut) == [False] * 8
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.locator(".shares .cut-name").evaluate_all(cut) == [True] * 8
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
