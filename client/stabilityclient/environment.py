@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from stabilityclient.arguments import cut
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,16 +47,17 @@ def environment(environ: Mapping[str, str], world_size: int, git: str) -> dict[s
     for name in PACKAGES:
         # Not getattr: a package that imports its parts when they are asked for must not do so here.
         version = getattr(modules.get(name), "__dict__", {}).get("__version__")
-        if version is not None:
-            found[name] = _text(version)
+        if isinstance(version, str):  # an object may do anything where it is asked for its text
+            found[name] = cut(version, MAX_TEXT_CHARS)
     for name, read in _FACTS.items():
         try:
             fact = read(modules.get("torch"))
         except Exception:  # a build without it, a module half imported, no such file: not known
             continue
         if fact is not None:
-            found[name] = _text(fact)
-    return {"entries": found, "variables": {name: _text(environ[name]) for name in VARIABLES if name in environ}}
+            found[name] = cut(fact, MAX_TEXT_CHARS)
+    variables = {name: cut(environ[name], MAX_TEXT_CHARS) for name in VARIABLES if name in environ}
+    return {"entries": found, "variables": variables}
 
 
 def git_commit(script: str | None) -> str:
@@ -96,10 +99,6 @@ def _commit_of(place: str) -> str:
 def _read(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read(4 * 1024 * 1024).strip()
-
-
-def _text(value: object) -> str:
-    return str(value)[:MAX_TEXT_CHARS]
 
 
 def _driver(torch: Any) -> str | None:

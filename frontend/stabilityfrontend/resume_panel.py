@@ -19,7 +19,7 @@ AIR_STEPS, AIR_SHARE = 20, 0.4
 #: Verdict -> what people read.
 _VERDICTS = {
     "identical": "Identical",
-    "same_data": "Same data, other numerics",
+    "same_data": "Same data",
     "other_order": "Other order",
     "other_data": "Other data",
     "repeated": "Repeated data",
@@ -97,6 +97,7 @@ def _rows(one: Mapping[str, Any], labels: Mapping[int, str]) -> list[html.Tr]:
     pill = html.Span(_VERDICTS[one["verdict"]], className=f"pill {_PILLS[one['grade']]}")
     skip = _SKIPS[one["skip"]["known"]] if one["skip"] else ("", "")
     below = [html.Div(words, className=f"sub {look}") for words, look in (skip,) if words]
+    below += [_sub("other numerics")] if one["verdict"] == "same_data" else []
     below += [] if one["settled"] else [_sub("still compared")]
     parts = {part["part"]: part for part in one["parts"]}
     data = {"data-resume": one["segment"], "data-verdict": one["verdict"], "data-grade": one["grade"]}
@@ -144,13 +145,18 @@ def _sub(words: str) -> html.Div:
     return html.Div(words, className="sub")
 
 
+def _signed(words: str) -> str:
+    """Return a number with the minus that the pages have elsewhere."""
+    return words.replace("-", "−")
+
+
 def _correlation(one: Mapping[str, Any]) -> Any:
     shift = one["shift"]
     if one["ids"]:
         return [f"{count(one['same_ids'])} of {count(one['ids'])}", _sub("ids in place")]
     if one["verdict"] in ("repeated", "skipped") and shift is not None and shift["r"] is not None:
-        return [f"{shift['r']:.2f}", _sub(f"at {shift['steps']:+,} steps")]
-    return "–" if one["r"] is None else [f"{one['r']:.2f}", _sub(f"{one['r_sigmas']:.1f} σ")]
+        return [_signed(f"{shift['r']:.2f}"), _sub(_signed(f"at {shift['steps']:+,} steps"))]
+    return "–" if one["r"] is None else [_signed(f"{one['r']:.2f}"), _sub(_signed(f"{one['r_sigmas']:.1f} σ"))]
 
 
 def _difference(one: Mapping[str, Any]) -> Any:

@@ -92,7 +92,7 @@ def _row(one: Mapping[str, Any], run: str, labels: Mapping[int, str], titles: Ma
     skipped = one["batches_skipped"]
     unknown = "Ordered; the job did not report whether it skipped any" if skipped is None else None
     links = [
-        html.A(titles.get(incident, "incident"), href=f"/runs/{run}/incidents/{incident}", className="link")
+        html.Div(html.A(titles.get(incident, "incident"), href=f"/runs/{run}/incidents/{incident}", className="link"))
         for incident in one["incidents"][:2]
     ]
     return html.Tr(

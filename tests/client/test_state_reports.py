@@ -126,6 +126,24 @@ def test_a_package_that_makes_its_version_up_when_asked_is_not_asked(monkeypatch
     assert not {"jax", "flax"} & set(environment({}, 1, "")["entries"])
 
 
+def test_a_package_whose_version_is_no_text_is_not_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = types.ModuleType("jax")
+    odd.__version__ = type("Version", (), {"__str__": lambda self: 1 / 0})()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jax", odd)
+    assert "jax" not in environment({}, 1, "")["entries"]
+
+
+def test_texts_that_are_no_unicode_are_sent_all_the_same(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", os.fsdecode(b"--dump=/tmp/\xff"))
+    run = start()
+    run.data(1, position=os.fsdecode(b"shard \xff"))
+    run.log(1, {"loss": 1.0})
+    run.finish()
+    spool = stored(run.folder)
+    assert [event.data["position"] for event in spool.events("batch")] == ["shard ?"]
+    assert [event.data["variables"]["XLA_FLAGS"] for event in spool.events("environment")] == ["--dump=/tmp/?"]
+
+
 def test_the_commit_is_that_of_the_checkout_of_the_script(tmp_path: Path) -> None:
     def git(*words: str) -> str:
         who = ("-c", "user.name=n", "-c", "user.email=e")

@@ -138,14 +138,16 @@ test("what is typed for the batches is a number or two steps behind the checkpoi
   assert.deepEqual(
     ["150-160", "213-200", "some", "-4"].map((text) => read(text)),
     [
-      "from step 151 on",
+      "steps behind the checkpoint only: from step 151 on",
       "the last step is before the first",
       "a number, or two steps as in 1200-1250",
       "a number, or two steps as in 1200-1250",
     ],
   );
   assert.equal(read("200-213", { skip_range: "no" }), "give a number: the job does not leave out a range");
+  assert.equal(read("some", { skip_range: "no" }), "a number of batches, as in 50");
   assert.equal(read("40", { skip_batches: "no" }), "give two steps: the job leaves out a range only");
+  assert.equal(read("some", { skip_batches: "no" }), "two steps, as in 1200-1250");
 });
 
 test("of a suggested range only what lies behind the checkpoint is left out", () => {

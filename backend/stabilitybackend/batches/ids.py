@@ -10,7 +10,7 @@ id, nothing for steps at equal distances), with an order by id that is made agai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -211,20 +211,32 @@ class BatchIds(Stateful):
                 return min(steps)
         return None
 
-    def all_on(self, path: Sequence[PathRange]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """Return all steps on a path that have an id, and the ids, in no order; copies. 1 ms for 100,000 batches."""
-        steps, ids = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-        for part in path:
-            known = self._segments.get(part.segment, _Segment())
-            chunks = [(chunk.steps(), chunk.ids) for chunk in known.chunks]
-            chunks.append((np.array(list(known.open), np.int64), np.array(list(known.open.values()), np.uint64)))
-            for of_chunk, ids_of in chunks:
-                inside = of_chunk >= part.first
-                if part.last is not None:
-                    inside &= of_chunk <= part.last
-                steps.append(of_chunk[inside])
-                ids.append(ids_of[inside])
-        return np.concatenate(steps), np.concatenate(ids)
+    def all_on(self, path: Sequence[PathRange]) -> Callable[[], tuple[NDArray[np.int64], NDArray[np.uint64]]]:
+        """Return what reads all steps on a path that have an id, and the ids, in no order; 30 ms for a million batches.
+
+        Call it in any thread, once: it reads what is there now. Where a rank adds its part to an older id meanwhile, it
+        may be that with this part or without.
+        """
+        parts = [
+            (part, known.chunks.copy(), list(known.open), list(known.open.values()))
+            for part in path
+            if (known := self._segments.get(part.segment)) is not None
+        ]
+
+        def read() -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+            steps, ids = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+            for part, chunks, open_steps, open_ids in parts:
+                arrays = [(chunk.steps(), chunk.ids) for chunk in chunks]
+                arrays.append((np.array(open_steps, np.int64), np.array(open_ids, np.uint64)))
+                for of_chunk, ids_of in arrays:
+                    inside = of_chunk >= part.first
+                    if part.last is not None:
+                        inside &= of_chunk <= part.last
+                    steps.append(of_chunk[inside])
+                    ids.append(ids_of[inside])
+            return np.concatenate(steps), np.concatenate(ids)
+
+        return read
 
     def newest(self, path: Sequence[PathRange], batch: int, before: int) -> int | None:
         """Return the newest step before ``before`` of a path whose batch has this id, None where it is a new one."""

@@ -15,7 +15,7 @@ from stabilitybackend.schema.batches import BatchAnswer, BatchAnswers, BatchSamp
 from stabilitybackend.schema.events import KeepsBatches, SampleSeen, SamplesShown, StepSeen
 from stabilitybackend.stateful import Stateful, fresh
 
-__all__ = ["EVENTS", "MAX_SAMPLES", "KeptBatches"]
+__all__ = ["EVENTS", "MAX_RANKS", "MAX_SAMPLES", "KeptBatches"]
 
 #: Answers kept per run, newest ones; each has some hundred samples of at most 2,000 characters.
 MAX_ANSWERS = 8
@@ -144,6 +144,10 @@ class KeptBatches(Stateful):
     def ranks(self) -> int:
         """Ranks that keep batches."""
         return len(self._rings)
+
+    def keeps(self, rank: int | None) -> bool:
+        """Return whether a rank keeps batches."""
+        return rank in self._rings
 
     @property
     def on_spike(self) -> bool:

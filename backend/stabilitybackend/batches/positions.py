@@ -117,7 +117,8 @@ class Positions(Stateful):
         grown: list[float] = []
         before: tuple[int, int] | None = None
         for first, last, begin, end in self._numbers(path, step)[-PACE_POINTS:]:
-            if before is not None and begin > before[1]:  # else another pass over the data began there
+            # Else it came late, or another pass over the data began there.
+            if before is not None and first > before[0] and begin > before[1]:
                 grown.append((begin - before[1]) / (first - before[0]))
             if end > begin:
                 grown.append((end - begin) / (last - first))

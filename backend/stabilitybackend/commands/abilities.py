@@ -51,7 +51,8 @@ class Handlers(Stateful):
     def cannot(self) -> dict[str, str]:
         """Return what is not to be offered -> why, in words."""
         if not self.any_declared():
-            return dict.fromkeys(_SINCE_LISTS, "the job's client is older than this change")
+            old = "the job's stabilityclient is older than the one that {}: update it"
+            return {name: old.format(CHANGES[name]) for name in _SINCE_LISTS}
         missing = {name: what for name, what in CHANGES.items() if name not in self.can()}
         if self.declares():
             return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stabilitybackend.batches.kept import MAX_SAMPLES
+from stabilitybackend.batches.kept import MAX_RANKS, MAX_SAMPLES
 from stabilitybackend.commands.agent_commands import OURSELVES
 from stabilitybackend.commands.request import JobView, NewCommand
 from stabilitybackend.errors import Conflict
@@ -29,8 +29,6 @@ STEPS = 2
 #: Characters kept of what a rank says of its answer, ranks that are named, and lines of the history: each change of the
 #: order goes to all agents and pages, and stays below 64 KiB however many ranks there are.
 MAX_DETAIL_CHARS, MAX_NAMED, MAX_LINES = 200, 32, 48
-#: Ranks above this are not counted: which ones answered is a bit a rank.
-MAX_RANKS = 65_536
 
 _ENDS = frozenset({"acted", "rejected", "failed"})
 
@@ -88,7 +86,7 @@ def take(command: ShowBatches, rank: int, step: int | None, report: CommandRepor
     That is the 1st, 2nd, 4th, 8th ... answer, and the last one: each change of a command goes to all agents and pages.
     """
     before = int(command.answered or "0", 16)
-    if report.state not in _ENDS or rank >= MAX_RANKS or before >> rank & 1:
+    if report.state not in _ENDS or rank >= MAX_RANKS or before >> rank & 1:  # which ones answered is a bit a rank
         return []
     answered = before | 1 << rank
     command.answered, command.acted = f"{answered:x}", command.acted + (report.state == "acted")

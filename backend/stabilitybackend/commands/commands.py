@@ -223,9 +223,14 @@ class CommandBook:
         return changed
 
     def on_event(
-        self, rank: int | None, step: int | None, report: CommandReport, time: float, *, node: str = ""
-    ) -> list[Command]:
-        """Take what a rank reports (or an agent, rank None); return what changed."""
+        self, rank: int | None, step: int | None, report: CommandReport, time: float, *, node: str = "",
+        keeps: bool = True,
+    ) -> list[Command]:  # fmt: skip
+        """Take what a rank reports (or an agent, rank None); return what changed.
+
+        Args:
+            keeps: the rank keeps batches: an order for batches does not wait for others, which reject it.
+        """
         command = self._commands.get(report.command_id)
         if command is None or report.state == "delivered":  # older agents report that too: who sent it has noted it
             return []
@@ -237,7 +242,7 @@ class CommandBook:
         if rank is None:
             return []
         if isinstance(command, ShowBatches):
-            return take(command, rank, step, report, time)
+            return take(command, rank, step, report, time) if keeps or reported != "rejected" else []
         if (report.attempt or command.attempt) != command.attempt and reported != "acted":
             return []  # about a boundary that was given up
         known = command.ranks.get(str(rank))

@@ -16,7 +16,7 @@ from .stats.robust import median
 OWN_WORK = frozenset({"compute_s", "forward_s", "backward_s", "optimizer_s", "data_s", "dataloader_s", "gpu_s"})
 #: Times with one of these words are waiting: long for the ranks that are fast.
 WAITING = ("wait", "comm", "nccl", "sync", "barrier", "reduce", "gather", "bubble", "idle")
-#: Metrics of one run that are watched; further ones are ignored.
+#: Logged metrics of one run that are watched; further ones are ignored.
 MAX_METRICS = 8
 #: Ranks that are compared; what further ones log is dropped and counted.
 MAX_RANKS = 4_096
@@ -219,7 +219,7 @@ class StragglerDetector(Detector):
     # --- one window of all ranks ----------------------------------------------------------------------------------
 
     def compare(
-        self, metric: str, times: Mapping[int, float], window: tuple[int, int], step: int, whole_s: float
+        self, metric: str, times: Mapping[int, float], window: tuple[int, int], step: int, whole_s: float, most: int
     ) -> list[Finding]:
         """Judge a window that somebody else has put together; windows come in their order.
 
@@ -228,10 +228,13 @@ class StragglerDetector(Detector):
             window: its first step, and how many.
             step: the newest of the job.
             whole_s: seconds of a step, of which the metric is a part: a slow rank needs ``STEP_SHARE`` of them more.
+            most: metrics that are kept; of more, those judged longest ago that have nothing open are forgotten.
         """
-        if metric not in self._tables and len(self._tables) >= MAX_METRICS:
-            return []
-        return self._compare(metric, self._tables.setdefault(metric, RankTable()), times, window, step, whole_s)
+        table = self._tables[metric] = self._tables.pop(metric, RankTable())
+        idle = [name for name, one in self._tables.items() if one.event is None]
+        for name in idle[: max(0, len(self._tables) - most)]:
+            del self._tables[name]
+        return self._compare(metric, table, times, window, step, whole_s)
 
     def is_slow(self, metric: str) -> bool:
         """Return whether a rank was slow in the newest window of a metric."""

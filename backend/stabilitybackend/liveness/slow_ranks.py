@@ -144,7 +144,7 @@ class SlowRanks:
         for name, times in pace.phases.items():
             if len(times) < 2:
                 continue
-            found += self._judge.compare(name, times, (start, newest - start), newest, step_s)
+            found += self._judge.compare(name, times, (start, newest - start), newest, step_s, MAX_TABLE)
             if len(times) < ENOUGH_RANKS and self._judge.is_slow(name):
                 break  # in the phases after it the others wait for it
         return [self._dressed(finding, watches) for finding in found]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from stabilitybackend.errors import StabilityBoardError
@@ -90,7 +90,7 @@ class Library:
             run_ids.sort(key=lambda one: one != first)
         followed = self._manager.followed()
         for run_id in run_ids:
-            if run_id in followed:
+            if run_id in followed and (run_id in self._known or not self._is_full(run_ids)):
                 await self._copied(followed[run_id])
         await self._read_one([run_id for run_id in run_ids if run_id not in followed])
         now, found = self._clock(), {}
@@ -109,6 +109,7 @@ class Library:
         return self._known[run_id].created
 
     async def _listed(self, project: str) -> list[str]:
+        """Return the newest runs of a project, without those that were deleted since they were listed."""
         now = self._clock()
         at, run_ids = self._lists.get(project, (float("-inf"), []))
         if now - at > LIST_S:
@@ -117,7 +118,7 @@ class Library:
             self._lists[project] = (now, run_ids)
             self._failed = {run_id: failed for run_id, failed in self._failed.items() if now - failed <= AGAIN_S}
             self._known = {run_id: known for run_id, known in self._known.items() if now - known.used <= FORGET_S}
-        return run_ids
+        return await self._index.existing(run_ids)
 
     async def _copied(self, worker: RunWorker) -> _Known:
         """Return what is kept of a followed run, copied again where it has news."""
@@ -125,7 +126,7 @@ class Library:
         reached = (state.judge.past_points, state.batches.repeats.judged, state.fold.tree.head)
         if known is None or known.reached != reached:
             past, batches = state.judge.past, state.batches.ids.all_on(state.fold.tree.path())
-            prints = await in_thread(lambda: prints_of(past, *batches))
+            prints = await in_thread(lambda: prints_of(past, *batches()))
             run = worker.listing.run
             known = _Known(prints, reached, run.name or run.run_id, run.created, False, self._clock())
             self._known[worker.run_id] = known
@@ -136,9 +137,7 @@ class Library:
         left = [one for one in run_ids if one not in self._failed and not ((k := self._known.get(one)) and k.final)]
         if not left:
             return
-        if self.nbytes >= MAX_BYTES:
-            text = f"{len(left)} runs of a project are not compared with live ones: no room for more than others"
-            self._quiet.log(logging.WARNING, text)
+        if self._is_full(left):
             return
         try:
             known = await self._copied(await self._manager.glance(left[0]))
@@ -146,3 +145,10 @@ class Library:
         except StabilityBoardError as error:
             self._failed[left[0]] = self._clock()
             self._quiet.log(logging.WARNING, f"run {left[0]} is not compared with live ones for now: {error.message}")
+
+    def _is_full(self, left: Sequence[str]) -> bool:
+        if self.nbytes < MAX_BYTES:
+            return False
+        text = f"some of {len(left)} runs of a project are not compared with live ones: no room for more than others"
+        self._quiet.log(logging.WARNING, text)
+        return True

@@ -138,7 +138,7 @@ def _same_data(run: ComparedRun, first: ComparedRun) -> list[dict[str, Any]]:
 
 def _moved_window(request: SeriesRequest, shift: int) -> SeriesRequest:
     """Return the request with the run's own steps: what is asked for is a window of the moved ones."""
-    start, stop = (None if at is None else max(0, at - shift) for at in (request.start, request.stop))
+    start, stop = (None if at is None else at - shift for at in (request.start, request.stop))
     return replace(request, start=start, stop=stop)
 
 

@@ -25,7 +25,7 @@ from stabilitybackend.resumes.parts import parts_of
 from stabilitybackend.resumes.reported import Reported, environment_changes
 from stabilitybackend.resumes.reported_parts import Reports
 from stabilitybackend.resumes.verdict import check_skip, grade_of, sentence_of, verdict_of, wrongs_of
-from stabilitybackend.schema.resumes import Determinism, Resume, ResumeGrade, Resumes
+from stabilitybackend.schema.resumes import Changed, Determinism, Resume, ResumeGrade, Resumes
 from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["MAX_RESUMES", "ResumeBook"]
@@ -176,7 +176,7 @@ class ResumeBook(Stateful):
         watch = self._watch
         if event.type != "environment" or watch is None or not watch.points:
             return []
-        if self._reports(watch).changes == self._resumes[-1].environment:
+        if self._changes(watch) == self._resumes[-1].environment:
             return []
         return self._compare(self._run(), event.time)
 
@@ -273,12 +273,16 @@ class ResumeBook(Stateful):
         )
         if not watch.points:  # which process goes on is known with its first row
             return Reports(None, False, None, position)
-        before, since = fold.started_with(watch.process), fold.started_with(self._source)
-        random = self.reported.random_states(since, watch.fork_step)
+        random = self.reported.random_states(fold.started_with(self._source), watch.fork_step)
+        return Reports(self._changes(watch), self._source == watch.process, random, position)
+
+    def _changes(self, watch: _Watch) -> list[Changed] | None:
+        """Return what is another in the environment since, None where one side says nothing."""
         if self._source == watch.process:
-            return Reports([], True, random, position)
-        changes = environment_changes(self.reported.environments(before), self.reported.environments(since))
-        return Reports(changes, False, random, position)
+            return []
+        fold, reported = self._judge.fold, self.reported
+        before, since = (fold.started_with(process) for process in (watch.process, self._source))
+        return environment_changes(reported.environments(before), reported.environments(since))
 
     def _report(self, watch: _Watch, seen: Overlap | None, resume: Resume, time: float) -> list[Found]:
         verdict, skip = resume.verdict, resume.skip

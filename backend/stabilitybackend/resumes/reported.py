@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.schema.json_data import MAX_NAMED
 from stabilitybackend.schema.resumes import Changed
 from stabilitybackend.stateful import Stateful, fresh
 
@@ -80,6 +81,8 @@ class Reported(Stateful):
                 self._take_saved(rank, taken)
 
     def _take_environment(self, source: str, given: _Environment) -> None:
+        if source in self._of:
+            return  # said once in a process: a flood must not have its resume compared again each time
         number = next((number for number, known in self._environments.items() if known == given), None)
         if number is None:
             number = next(reversed(self._environments), 0) + 1
@@ -93,24 +96,34 @@ class Reported(Stateful):
 
     def _take_saved(self, rank: int, taken: _States) -> None:
         saved = self._saved.setdefault(rank, {})
-        same = saved.pop(taken.step, None)
+        back, same = self._restored.get(rank), saved.get(taken.step)
+        if same is not None and back is not None and (back.source, back.step) == (taken.source, taken.step):
+            return  # saved again as it was loaded: what was to be loaded is the older one
+        saved.pop(taken.step, None)
+        known = (back, saved[next(reversed(saved))] if saved else None)
+        before = [one for one in known if one is not None and one.source == taken.source]
         if same is not None and same.source == taken.source:  # the same state at another path
             taken.idle = same.idle
-        elif saved and (before := saved[next(reversed(saved))]).source == taken.source:
-            taken.idle = {name for name, state in taken.states.items() if before.states.get(name) == state}
+        elif before:
+            taken.idle = {name for name, state in taken.states.items() if before[-1].states.get(name) == state}
         saved[taken.step] = taken
         if len(saved) > MAX_CHECKPOINTS:
             del saved[next(iter(saved))]
 
     def went_back(self, before: Collection[str]) -> None:
         """A branch begins: what the processes that were there restored until now was for an earlier one."""
-        self._restored = {rank: one for rank, one in self._restored.items() if one.source not in before}
+        over = self._went_on(before)
+        self._restored = {rank: one for rank, one in self._restored.items() if one.source not in over}
+
+    def _went_on(self, processes: Collection[str]) -> set[str]:
+        """Return those of some processes, which may be all 20,000 of a job, that said how they went on."""
+        return {one.source for one in self._restored.values()}.intersection(processes)
 
     # --- compared ------------------------------------------------------------------------------------------------
 
     def environments(self, processes: Collection[str]) -> list[Mapping[str, str]]:
-        """Return what some processes compute with, one each that said it; variables are among it where they are set."""
-        known = (self._environments[self._of[one]] for one in processes if one in self._of)
+        """Return the different environments of some processes; variables are among them where they are set."""
+        known = [self._environments[number] for number in {self._of[one] for one in processes if one in self._of}]
         return [one.entries | {f"${name}": value for name, value in one.variables.items()} for one in known]
 
     def random_states(self, since: Collection[str], fork_step: int) -> RandomStates | None:
@@ -120,11 +133,11 @@ class Reported(Stateful):
             since: the processes that went on.
             fork_step: what they went on from; of a log that has not every step it may lie some steps ahead.
         """
-        ranks, step = 0, -1
+        ranks, step, went_on = 0, -1, self._went_on(since)
         equal, differing, idle = set[str](), dict[str, list[int]](), set[str]()
         for rank, now in sorted(self._restored.items()):
             was = self._saved.get(rank, {}).get(now.step)
-            if now.source not in since or now.step > fork_step or was is None:
+            if now.source not in went_on or now.step > fork_step or was is None:
                 continue
             common = was.states.keys() & now.states.keys()
             ranks, step = ranks + bool(common), now.step
@@ -145,20 +158,23 @@ def environment_changes(
 ) -> list[Changed] | None:
     """Return what differs between two launches of a job, None where one of them says nothing.
 
-    Where nodes differ a value names all that there are. An entry that only one side knows (a package that was imported
-    later) is no difference; a variable that only one has is.
+    Where nodes differ a value names the first MAX_NAMED of what there is. An entry that only one side knows (a package
+    that was imported later) is no difference; a variable that only one has is.
     """
     if not before or not since:
         return None
     names = sorted({name for one in (*before, *since) for name in one}, key=lambda name: (name.startswith("$"), name))
     found = []
     for name in names:
-        was, now = (
-            " and ".join(sorted({one.get(name, _absent(name)) for one in side} - {""})) for side in (before, since)
-        )
+        was, now = (sorted({one.get(name, _absent(name)) for one in side} - {""}) for side in (before, since))
         if was and now and was != now:
-            found.append(Changed(name, was, now))
+            found.append(Changed(name, _named(was), _named(now)))
     return found[:MAX_CHANGES]
+
+
+def _named(values: Sequence[str]) -> str:
+    # Not how many more: while nodes report one after the other what is said would change with each of them.
+    return " and ".join(values[:MAX_NAMED]) + (" and more" if len(values) > MAX_NAMED else "")
 
 
 def _absent(name: str) -> str:

@@ -68,6 +68,11 @@ class RunIndex:
         """Return whether there is such a run."""
         return await self._redis.zscore(RUNS, run_id) is not None
 
+    async def existing(self, run_ids: Sequence[str]) -> list[str]:
+        """Return those of some runs that are there, in their order."""
+        scores: Any = await self._redis.zmscore(RUNS, list(run_ids)) if run_ids else []
+        return [run_id for run_id, score in zip(run_ids, scores, strict=True) if score is not None]
+
     async def project(self, run_id: str) -> str | None:
         """Return the project of a run, "" where it has none, None where there is no such run."""
         pipe = self._redis.pipeline(transaction=True)

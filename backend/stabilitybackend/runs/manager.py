@@ -224,9 +224,11 @@ class RunManager:
         return worker
 
     async def glance(self, run_id: str) -> RunWorker:
-        """Return the worker of a run as ``get``; it is let go at once again where nobody else asks for it."""
+        """Return the worker of a run as ``get``; it is let go at once again where nobody had asked for it."""
+        was_there = run_id in self._workers
         worker = await self.get(run_id)
-        worker.used = 0.0
+        if not was_there:
+            worker.used = 0.0
         return worker
 
     async def project(self, run_id: str) -> str:

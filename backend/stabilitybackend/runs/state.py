@@ -263,7 +263,11 @@ class RunState:
             self._gpu_notes.of[event.source.node] = msgspec.convert(event.data, GpuNote)
         elif event.type == "command" and not replayed:
             report = msgspec.convert(event.data, CommandReport)
-            changes.add_commands(self.commands.on_event(rank, event.step, report, event.time, node=event.source.node))
+            changes.add_commands(
+                self.commands.on_event(
+                    rank, event.step, report, event.time, node=event.source.node, keeps=self.kept.keeps(rank)
+                )
+            )
         changes.segments |= event.type == "command" and event.data.get("applied") is not None
         if event.type in ("process_death", "exception") and not replayed:
             source = event.data.get("source") or event.source.source

@@ -86,7 +86,7 @@ class DataCalls:
                 if not 1 <= len(position) <= MAX_POSITION_CHARS:
                     what = f"position= is a text of {len(position)} characters"
                     raise RefusedError([f"{what}, expected 1 to {MAX_POSITION_CHARS}, or a number from 0 on"])
-                facts["position"], position = position, None
+                facts["position"], position = cut(position, MAX_POSITION_CHARS), None
             for name, value in (("epoch", epoch), ("position", position), ("tokens", tokens)):
                 if value is not None:
                     if not isinstance(value, (int, float) if name == "epoch" else int) or not 0 <= value < 2**53:

@@ -142,7 +142,8 @@ class BatchRing:
             return
         looked_at = [one["samples"] for one in data["steps"] if "samples" in one]
         detail = f"{sum(looked_at)} samples of {len(looked_at)} batches in {data['seconds']:.1f} s"
-        around, oldest = command.get("step"), self._kept[0].step
+        # After a rollback the lowest step is not the first one.
+        around, oldest = command.get("step"), min(kept.step for kept in self._kept)
         if isinstance(around, int) and around < oldest:
             detail += f"; the batch of step {around} had left, the oldest one held is of step {oldest}"
         if data["error"]:

@@ -114,10 +114,9 @@ class Restoring:
             RefusedError: another one is open, or none.
         """
         known = self._open
-        if known is None or known[0]["command_id"] != getattr(rollback, "command_id", None):
-            what = getattr(rollback, "command_id", rollback)
-            expected = "the rollback that the handler noted or boundary() returned, once"
-            raise RefusedError([f"{place} came for {what!r:.80}, expected {expected}, or a step"])
+        if known is None or known[0]["command_id"] != rollback.command_id:
+            expected = "the rollback that the handler noted or boundary() returned, once, or a step"
+            raise RefusedError([f"{place} came for {rollback.command_id!r:.80}, expected {expected}"])
         self._open = None
         return known
 

@@ -34,7 +34,8 @@ def issued(handler: Handlers, **asked: Any) -> Rollback:
 
 
 def test_a_client_that_says_nothing_is_offered_everything_that_such_clients_know() -> None:
-    assert handlers().cannot() == {"skip_range": "the job's client is older than this change"}
+    why = "the job's stabilityclient is older than the one that leaves out the batches of a range of steps: update it"
+    assert handlers().cannot() == {"skip_range": why}
     assert issued(handlers(), lr_scale=0.5).unpromised == []
     assert issued(handlers(), skip_range=[210, 230]).unpromised == ["skip_range"]
 

@@ -57,6 +57,14 @@ def test_when_all_rise_at_once_none_is_named_and_all_are_listed() -> None:
     assert set(found.datasets) == set(LEVELS)
 
 
+@pytest.mark.parametrize(("every", "name"), [(1, None), (2, "prose")])
+def test_where_all_leave_their_range_at_one_step_no_share_is_large_enough_to_name_one(
+    every: int, name: str | None
+) -> None:
+    found = named({"prose": rising(20.0), "code": rising(0.6), "digits": rising(0.6)}, every=every)
+    assert found.dataset == name  # of a row of two steps nobody knows which of them it was
+
+
 def test_the_one_that_carries_most_is_named_where_the_others_only_follow() -> None:
     found = named({"code": rising(1.5), "prose": rising(0.3, ONSET + 2), "digits": rising(0.3, ONSET + 2)})
     assert (found.dataset, found.datasets[0]) == ("code", "code")

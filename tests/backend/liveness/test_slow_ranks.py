@@ -60,6 +60,14 @@ def test_a_slow_rank_is_named_with_its_phase_whatever_the_number_of_ranks(ranks:
     assert found.title.startswith(f"Rank 1 is slow in {phase} since step ")
 
 
+def test_a_slow_rank_is_named_in_a_late_phase_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(9):
+        monkeypatch.setitem(PHASES, f"part_{number}", 0.02)
+    monkeypatch.setitem(PHASES, "ema", 0.02)
+    job = paced(8, lambda rank, second: {"ema": 0.3} if rank == 1 and second > 30 else {})
+    assert {(found.rank, found.evidence["phase"]) for found in slow_findings(job)} == {(1, "ema")}
+
+
 @pytest.mark.parametrize("ranks", [2, 8, 24])
 def test_ranks_of_one_pace_are_not_compared_to_death(ranks: int) -> None:
     assert slow_findings(paced(ranks, lambda rank, second: {})) == []

@@ -38,6 +38,16 @@ def test_by_step_nothing_moves() -> None:
     assert _xs(_run(), "step") == [list(range(1, 11))]
 
 
+def test_of_a_curve_that_is_moved_behind_the_window_nothing_is_shown() -> None:
+    job = Job()
+    run = NaiveRun([job.rows(range(10))])
+    moved = ComparedRun("a", "A", run.store, run.lineage, "loss", shift=100)
+    windows = [SeriesRequest.of(["loss"], start=start, stop=start + 9, points=points)
+               for start in (0, 95, 100) for points in (None, 100)]  # fmt: skip
+    shown = [[each["xs"].tolist() for each in compare(moved, one, "step")["series"]] for one in windows]
+    assert shown == [[], [], [[*range(100, 105)]], [[*range(100, 105)]], [[*range(100, 110)]], [[*range(100, 110)]]]
+
+
 def test_by_fork_the_step_of_the_newest_rollback_is_zero() -> None:
     found = compare(_run(7, 4), REQUEST, "fork")
     assert (found["offset"], found["fork_step"]) == (4, 4)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stabilitybackend.resumes.reported import environment_changes
 from stabilitybackend.schema.resumes import PartSeen, Resume
 from support.resumes.resumed_job import Resumed, folded, newest
 
@@ -54,6 +55,28 @@ def test_a_package_that_was_imported_later_is_no_difference_but_a_variable_that_
     assert (part(relaunched(dict(OLD)), "environment").known, relaunched(dict(OLD)).environment) == ("equal", [])
 
 
+def test_of_a_process_that_reports_its_environment_again_and_again_the_first_report_counts() -> None:
+    made = Resumed()
+    made.frames += [made.job.event("environment", entries={"torch": f"2.{at}"}) for at in range(4)]
+    reported = folded(made.frames).resumes.reported
+    assert reported.environments([made.job.info.source]) == [{"torch": "2.0"}]
+
+
+def test_of_an_entry_that_is_another_on_each_node_the_first_few_are_named() -> None:
+    nodes = [{"driver": f"{number:03}" * 60} for number in range(100)]
+    [changed] = environment_changes([{"driver": "550"}], nodes) or ()
+    assert (changed.before, changed.since) == ("550", " and ".join(f"{n:03}" * 60 for n in range(3)) + " and more")
+
+
+def test_nodes_that_compute_with_the_same_are_one_environment_to_compare() -> None:
+    made, processes = Resumed(), []
+    for _ in range(50):
+        processes.append(made.job.info.source)
+        made.frames.append(made.job.event("environment", entries=OLD))
+        made.another_process()
+    assert folded(made.frames).resumes.reported.environments(processes) == [OLD]
+
+
 def test_a_job_whose_environment_changed_is_not_called_not_deterministic() -> None:
     made = Resumed()
     made.frames.append(made.job.event("environment", entries=OLD))
@@ -96,6 +119,33 @@ def test_random_states_are_compared_at_the_step_of_the_checkpoint(
     rng = part(restored({"torch": "aa", "python": "bb"}, back, before=before), "rng")
     assert rng.known == known
     assert words in rng.why
+
+
+def test_a_generator_that_had_not_moved_since_its_process_began_is_no_difference_after_its_first_checkpoint() -> None:
+    made = Resumed()
+    made.train(1, 240)
+    made.another_process()
+    made.frames.append(made.job.event("restored", 240, rng={"torch": "1", "python": "aa"}))
+    made.train(241, 280)
+    made.frames.append(made.job.event("checkpoint", 280, path="/c/280", rng={"torch": "2", "python": "aa"}))
+    made.train(281, 300)
+    made.another_process()
+    made.frames.append(made.job.event("restored", 280, rng={"torch": "2", "python": "bb"}))
+    made.train(281, 400, numerics=0.003)
+    rng = part(newest(made.frames), "rng")
+    assert (rng.known, rng.why.partition("; ")[2]) == ("equal", "python differs, but nothing drew from it")
+
+
+def test_states_that_a_process_saves_again_as_it_loaded_them_are_held_against_those_that_it_was_to_load() -> None:
+    made = Resumed()
+    made.train(1, 240)
+    made.frames.append(made.job.event("checkpoint", 240, path="/c/240", rng={"torch": "aa"}))
+    made.train(241, 300)
+    made.another_process()
+    made.frames.append(made.job.event("restored", 240, rng={"torch": "bb"}))
+    made.frames.append(made.job.event("checkpoint", 240, path="/c/240", rng={"torch": "bb"}))
+    made.train(241, 400, numerics=0.003)
+    assert part(newest(made.frames), "rng").known == "different"
 
 
 def test_a_rank_that_got_the_random_states_of_another_one_is_named() -> None:

@@ -57,3 +57,14 @@ def test_who_orders_it_for_an_incident_gets_the_step_of_that() -> None:
     request = CommandRequest("show_batches", incident_id=incident.incident_id)
     command: Any = state.issue(request, command_id="c-1", issuer="ada")
     assert (command.step, command.world_size) == (60, 1)
+
+
+def test_of_ranks_that_read_one_batch_the_one_that_keeps_it_is_waited_for() -> None:
+    state = _state(1_010.0)
+    keeper, *others = (Job(rank, world_size=4) for rank in range(4))
+    for frame in (keeper.event("keeps_batches", last=8), *(job.rows(range(1, 9)) for job in (keeper, *others))):
+        state.apply(frame, replayed=False)
+    command: Any = state.issue(CommandRequest("show_batches", step=8), command_id="c-1", issuer="ada")
+    for job, said in (*((job, "rejected") for job in others), (keeper, "acted")):
+        state.apply(job.event("command", 8, command_id="c-1", state=said, detail="8 samples"), replayed=False)
+    assert (command.state, list(command.ranks)) == ("done", ["0"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,6 +92,41 @@ def test_a_verdict_names_who_since_when_how_sure_why_and_what_is_not_visible(pag
         "Verdict: stuck in the data loader, high confidence",
     ):  # fmt: skip
         assert expected in words, expected
+
+
+def test_the_step_since_which_a_mixture_is_off_is_no_time(pages: Page) -> None:
+    words = show(pages, incident(kind="data_mix_drift", rank=None, node=None, evidence={"since": 161}))
+    assert "50 s ago" in words
+    assert " d " not in words
+
+
+def test_what_recovered_says_so_and_a_note_has_no_duration(pages: Page) -> None:
+    back = show(pages, incident(kind="spike", state="recovered", resolved=1955.0))
+    assert re.search(r"Recovered .*, after 5.0 s", back)
+    assert "Resolved" not in back
+    note = show(pages, incident(kind="shared_data", state="resolved", resolved=1950.0))
+    assert "lasted" not in note
+    assert "after" not in note
+
+
+def test_data_of_another_run_lead_to_it_and_to_the_comparison(pages: Page) -> None:
+    evidence = {"other_run": "r/0", "other_name": NASTY, "other_step": 1, "offset_steps": 1840}
+    words = show(pages, incident(kind="shared_data", rank=None, node=None, evidence=evidence))
+    assert f"{NASTY} from its step 1 on" in words
+    links = pages.locator("#incident-verdict dd a").evaluate_all("all => all.map((one) => one.getAttribute('href'))")
+    assert links == ["/runs/r%2F0", "/compare?run=r+1&run=r%2F0&shift=0&shift=1840"]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        ({"earlier_step": 1, "offset_steps": 400}, "step 1, 400 steps back"),
+        ({"earlier_step": 9, "earlier_last_step": 597}, "steps 9–597, in another order"),
+        ({"earlier_step": 7, "what": "same"}, "step 7, and at each step since"),
+    ],
+)
+def test_repeated_data_say_where_they_came_before(pages: Page, evidence: dict[str, Any], words: str) -> None:
+    assert words in show(pages, incident(kind="repeat_data", rank=None, node=None, evidence=evidence))
 
 
 def test_before_the_first_step_no_step_is_named(pages: Page) -> None:

@@ -75,6 +75,17 @@ def test_what_came_again_stands_beside_what_is_new(server: Server, open_page: Op
     shown(page, f"data-{scheme}")
 
 
+@pytest.mark.parametrize("path", ["/", "/runs/several"])
+def test_on_a_phone_nothing_lies_beside_the_page(server: Server, open_page: OpenPage, path: str) -> None:
+    """Long words of an incident in the list, and the hidden words of the resumes in their wide table."""
+    page = open_page(f"{server.url}{path}", width=390, height=844)
+    page.wait_for_selector("#runs-body .pill:has-text('repeated data')" if path == "/" else ".panel-head")
+    if path != "/":
+        page.locator("#more-panels").scroll_into_view_if_needed()
+        page.wait_for_selector("#resumes .unseen", state="attached")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_without_ids_the_panel_says_what_will_be_there(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/silent", scheme="light", width=1440, height=900)
     page.wait_for_selector(".part:has-text('does not say what its steps see')")

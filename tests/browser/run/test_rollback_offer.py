@@ -84,7 +84,43 @@ def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
     page.wait_for_selector("#rollback-confirm:not([disabled])")
     assert page.is_disabled("#rollback-lr")  # the job says that it can skip batches, and no more
     assert "does not say that it changes the learning rate" in page.inner_text("#rollback-cannot")
+    why = "The checkpoint of step 200 is from before the open spike at step 220; the batches behind it are left out."
+    assert (page.text_content("#rollback-why"), page.get_attribute("#rollback-why", "class")) == (why, "sub")
     assert page.evaluate(FORM) == {"step": "200", "skip": "220-270", "marked": ["250"], "suggested": ["200"]}
+
+
+def test_on_a_phone_a_checkpoints_step_is_one_line_and_nothing_lies_over_it(
+    spoilt: Spoilt, open_page: OpenPage
+) -> None:
+    page = open_page(spoilt.url, **PHONE)
+    page.click("#rollback-open:not([disabled])")
+    page.wait_for_selector("#rollback-confirm:not([disabled])")
+    covered = """(all) => all.flatMap((row) => {
+      const box = row.getBoundingClientRect();
+      const parts = [...row.children].map((one) => one.getBoundingClientRect()).filter((one) => one.width);
+      const over = parts.some((a, at) => parts.slice(at + 1).some((b) => a.right > b.left + 1 && b.right > a.left + 1
+        && a.bottom > b.top + 1 && b.bottom > a.top + 1));
+      const out = parts.some((one) => one.top < box.top || one.bottom > box.bottom || one.right > box.right);
+      const lines = row.querySelector(".choice-step").getBoundingClientRect().height > 26;
+      return over || out || lines ? [row.innerText] : [];
+    })"""
+    assert page.locator(".choice").evaluate_all(covered) == []
+
+
+def test_where_rollbacks_did_not_cure_it_the_dialog_warns_before_the_next_one(
+    spoilt: Spoilt, open_page: OpenPage
+) -> None:
+    page = open_page(spoilt.url, **PHONE)
+    first = """(id) => {
+      const { page } = window.stability;
+      const known = page.incidentMap.get(id);
+      const suggestion = { ...known.suggestion, fix_first: "cause" };
+      page.setIncident({ ...known, version: known.version + 1, suggestion });
+    }"""
+    page.wait_for_selector(f'#incidents [data-rollback="{spoilt.spike}"]')
+    page.evaluate(first, spoilt.spike)
+    page.click("#rollback-open:not([disabled])")
+    page.wait_for_selector("#rollback-why.away:visible")
 
 
 #: A graver incident is reported, as the live feed does it, and the page brings everything up to date.

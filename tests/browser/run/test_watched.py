@@ -75,6 +75,13 @@ def test_the_panel_shows_what_is_watched_as_what_and_why(server: Server, open_pa
     assert "'rate' as lr, which none of the 300 rows since then has" in page.inner_text(".watched-warning")
 
 
+def test_on_a_phone_every_word_of_it_is_in_sight(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/r", width=390, height=844)
+    page.click("#watched-fold")
+    page.wait_for_selector("#watched-body tr[data-metric='mix/web']")
+    assert page.eval_on_selector("#watched-body", "(one) => one.scrollWidth - one.clientWidth") <= 0
+
+
 def test_panels_and_strip_show_a_role_under_the_name_that_the_run_has(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r")
     page.wait_for_selector("#panel-grad:visible")
@@ -91,8 +98,31 @@ def test_the_chart_of_a_mixture_names_every_set_and_draws_what_the_discarded_bra
     assert page.inner_text("#note-ratio") == "share of tokens"
     hidden = "(one) => one.scrollHeight - one.clientHeight > 1 || one.scrollWidth - one.clientWidth > 1"
     assert [page.eval_on_selector(f"#panel-ratio {part}", hidden) for part in (".legend", "h3")] == [False, False]
+    # Names that begin alike lose their middle: where each ends is in sight.
+    end = """(one) => {
+      const letters = document.createRange();
+      letters.selectNodeContents(one.querySelector(".cut-name").lastChild);
+      return [letters.toString(), letters.getBoundingClientRect().right <= one.getBoundingClientRect().right + 1];
+    }"""
+    ends = page.locator("#legend-ratio .key").evaluate_all(f"(all) => all.map({end})")
+    assert sorted(ends) == [[f"g_name_{number}", True] for number in range(8)]
     drawn = "() => window.stability.page.panels.find((one) => one.panel.id === 'ratio').chart.plot.spec.lines.length"
     assert page.evaluate(drawn) == 8 * 3
     page.click("#focus-ghosts")  # above: only charts in sight are drawn
     page.locator("#panel-ratio").scroll_into_view_if_needed()
     wait_until(lambda: page.evaluate(drawn) == 8 * 2, 20, "the discarded branch is not drawn any more")
+
+
+def test_a_long_name_is_cut_only_where_there_is_no_place_for_it(server: Server, open_page: OpenPage) -> None:
+    [found] = server.wait_for(
+        "/runs/mixture/incidents",
+        lambda answer: [one for one in answer["incidents"] if one["kind"] == "data_mix_drift"],
+        "the mixture is off",
+    )["incidents"]
+    page = open_page(f"{server.url}/runs/mixture/incidents/{found['incident_id']}")
+    page.wait_for_selector(".shares .cut-name")
+    cut = "(all) => all.map((name) => name.firstChild.scrollWidth > name.firstChild.clientWidth)"
+    assert page.locator(".shares .cut-name").evaluate_all(cut) == [False] * 8
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.locator(".shares .cut-name").evaluate_all(cut) == [True] * 8
+    assert page.evaluate("document.documentElement.scrollWidth") == 390

@@ -126,6 +126,18 @@ def test_an_endless_explanation_ends_and_says_so(start: Start, monkeypatch: pyte
     assert sorted(one["step"] for one in shown["samples"]) == [0] * 8 + [1] * 8
 
 
+def test_a_batch_that_is_held_has_not_left_though_the_job_went_back_since(start: Start) -> None:
+    run = start()
+    run.keep_batches(lambda batch: [{"id": 1}], last=4)
+    for step in (8, 9, 5, 6):
+        run.keep_batch(step, None)
+    _ask(run, step=6)
+    run.keep_batch(7, None)
+    _ask(run, "b2", step=4)
+    run.keep_batch(8, None)
+    assert ["had left" in detail for _, detail, _ in _answers(run)] == [False, True]
+
+
 def test_an_order_is_answered_once_and_not_when_it_has_expired(start: Start) -> None:
     run = start()
     run.keep_batches(lambda batch: [{"id": 1}])

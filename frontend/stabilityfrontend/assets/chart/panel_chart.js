@@ -1,6 +1,6 @@
 // The small multiples: one chart for a metric or a family of metrics, on the shared x axis.
 
-import { fill, h } from "../core/dom.js";
+import { cutName, fill, h } from "../core/dom.js";
 import { matching } from "../core/first_requests.js";
 import { colorTheme } from "../core/theme.js";
 import { STEP_AXIS } from "./axis.js";
@@ -148,7 +148,7 @@ export function panelChart(element, legend, panel, config, page) {
     fill(
       legend,
       shown.map(({ name, color }) =>
-        h("span", { class: "key", title: name }, h("i", { style: { background: color } }), name),
+        h("span", { class: "key", title: name }, h("i", { style: { background: color } }), cutName(name)),
       ),
       left ? h("span", { class: "key" }, `+ ${left} more`) : null,
     );

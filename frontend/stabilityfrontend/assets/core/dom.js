@@ -35,6 +35,19 @@ export function h(tag, props, ...children) {
   return element;
 }
 
+/** Characters at the end of a name that are always shown; a name of twice as many is never cut. */
+const END = 8;
+
+/**
+ * A name that loses its middle where there is no place for all of it: names of data sets and metrics often begin alike.
+ * `.cut-name` in base.css.
+ */
+export function cutName(name) {
+  const words = String(name);
+  if (words.length <= 2 * END) return words;
+  return h("span", { class: "cut-name" }, h("span", {}, words.slice(0, -END)), words.slice(-END));
+}
+
 /** Replace what an element holds. */
 export function fill(element, ...children) {
   if (element)

@@ -184,7 +184,9 @@ export class RestartDialog extends CommandDialog {
     if (this.accept.checked && this.insideOf(order.to_step)) order.accept_inside_incident = true;
     const { skip_batches, skip_range, problem } = readSkip(this.skip.value, order.to_step ?? null);
     this.skip.setCustomValidity(problem);
-    setText(this.skip.parentElement?.querySelector("small"), problem || "or steps: 1200-1250");
+    const hint = this.skip.parentElement?.querySelector("small");
+    setText(hint, problem || "or steps: 1200-1250");
+    hint?.classList.toggle("bad", problem !== "");
     if (skip_batches !== null) order.skip_batches = skip_batches;
     if (skip_range !== null) order.skip_range = skip_range;
     return order;

@@ -2,8 +2,8 @@
 
 import { changes } from "../chart/traces.js";
 import { api } from "../core/api.js";
-import { asRecord, toldStep } from "../core/as_type.js";
-import { fill, h, setShown, setText } from "../core/dom.js";
+import { asRecord, asText, toldStep } from "../core/as_type.js";
+import { fill, h, setClass, setShown, setText } from "../core/dom.js";
 import { ago, errorText, formatCount, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
@@ -114,6 +114,7 @@ export class RollbackDialog extends CommandDialog {
     this.list = h("div", { class: "choices", role: "radiogroup", "aria-label": "Checkpoint" });
     this.drawChoices();
     this.sentence = h("p", { class: "sentence", id: "rollback-sentence", "aria-live": "polite" });
+    this.why = h("p", { id: "rollback-why" });
     this.away = h(
       "p",
       { class: "away", hidden: true },
@@ -129,6 +130,7 @@ export class RollbackDialog extends CommandDialog {
         [
           h("h3", {}, "Back to checkpoint"),
           this.list,
+          this.why,
           this.makeAccept(),
           h(
             "div",
@@ -192,8 +194,9 @@ export class RollbackDialog extends CommandDialog {
   }
 
   /** Show what the field of the batches means, or what is wrong with it. */
-  explainSkip({ skip_range, problem }) {
+  explainSkip({ skip_batches, skip_range, problem }) {
     this.skip.setCustomValidity(problem);
+    this.skip.parentElement.querySelector("small").classList.toggle("bad", problem !== "");
     if (this.noSkip) return;
     const { cannot } = this.offer;
     const forms = cannot.skip_range
@@ -201,9 +204,10 @@ export class RollbackDialog extends CommandDialog {
       : cannot.skip_batches
         ? "steps, as 1200-1250"
         : "or steps: 1200-1250";
+    const behind = skip_batches ? "right behind the checkpoint" : "";
     this.hint(
       this.skip,
-      problem || (skip_range ? "those of these steps" : this.followsSkip ? "past the incident" : forms),
+      problem || (skip_range ? "those of these steps" : this.followsSkip ? "past the incident" : behind || forms),
     );
   }
 
@@ -294,6 +298,12 @@ export class RollbackDialog extends CommandDialog {
         ? rangeBehind(this.offer.skip_range, checkpoint.step)
         : String(checkpoint.skip_batches);
     this.explainSkip(readSkip(this.skip.value, this.chosen, this.offer.cannot));
+    // Why this checkpoint; where something has to be corrected first, whoever reads only this has to see it.
+    const { text, incident_id: about, checkpoints } = this.offer;
+    const lead = this.incident || this.page.incidentMap?.get(about);
+    setText(this.why, text);
+    setShown(this.why, checkpoints.length > 0 && text !== "");
+    setClass(this.why, asText(asRecord(lead?.suggestion).fix_first) ? "away" : "sub");
     const unasked = this.askInside(checkpoint && checkpoint.inside, "Go back to it all the same.");
     const order = this.order();
     setText(this.sentence, rollbackSentence(order, this.facts()));

@@ -1,6 +1,6 @@
 // What an incident rests on: the curve around its onset, who moved first, what else happened, what to go through.
 
-import { h, setText } from "../core/dom.js";
+import { cutName, h, setText } from "../core/dom.js";
 import { formatAge, formatCount, formatValue, plural, toNumber } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
@@ -144,28 +144,30 @@ function change(move) {
 function movedTable(incident) {
   const moved = list(incident.evidence.moved_first);
   if (!moved.length) return null;
+  const shares = moved.some((move) => move.share !== undefined && move.share !== null);
   const rows = moved
     .slice(0, FEW)
     .map((move) =>
       h(
         "tr",
         {},
-        h("td", { class: "name", title: move.metric }, move.metric),
+        h("td", { class: "name", title: move.metric }, cutName(move.metric)),
         h("td", {}, fromOnset(move.onset_step - incident.onset_step)),
         h(
           "td",
           { class: "num", title: `from ${formatValue(toNumber(move.from))} to ${formatValue(toNumber(move.to))}` },
           change(move),
         ),
-        h(
-          "td",
-          { class: "num" },
-          move.share === undefined || move.share === null ? "" : `${Math.round(100 * move.share)} %`,
-        ),
+        shares
+          ? h(
+              "td",
+              { class: "num" },
+              move.share === undefined || move.share === null ? "" : `${Math.round(100 * move.share)} %`,
+            )
+          : null,
       ),
     );
-  const shares = moved.some((move) => move.share !== undefined && move.share !== null);
-  const head = ["Moved first", "when", "change", shares ? "share" : ""];
+  const head = ["Moved first", "when", "change", ...(shares ? ["of the rise"] : [])];
   return h(
     "table",
     { class: "moved" },
@@ -178,7 +180,7 @@ function movedTable(incident) {
         head.map((word, index) =>
           h(
             "th",
-            { class: index > 1 ? "num" : "", title: word === "share" ? "Of the rise of all data sets" : null },
+            { class: index > 1 ? "num" : "", title: index > 2 ? "Share of the rise of all data sets" : null },
             word,
           ),
         ),

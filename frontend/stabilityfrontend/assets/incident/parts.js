@@ -6,10 +6,11 @@ import { clock, formatCount, moment, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { blindSpot, rankWords } from "../ranks/rank_words.js";
+import { dataFacts } from "./data_facts.js";
 import { factList } from "./facts.js";
 import { severityOf } from "./severity.js";
 import { trainLength, trainLine } from "./trains.js";
-import { ageWords, lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
+import { ageWords, isNote, lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
 
 /** A table that may be wider than its place: a shade at the edge shows that there is more. */
 export const wide = (table) => (table ? h("div", { class: "wide-table" }, table) : null);
@@ -169,7 +170,8 @@ function verdictParts(page) {
     ],
     ["Metric", detector ? asText(incident.metric) : ""],
     ["Data set", asText(incident.dataset)],
-    ["Train", trainLine(incident, page.alike || [], page.id)],
+    ...dataFacts(incident, page.id),
+    ["Recurring", trainLine(incident, page.alike || [], page.id)],
   ]);
   const words = verdict && verdict.text ? verdict.text : asText(incident.text);
   const more =
@@ -227,12 +229,12 @@ function verdictParts(page) {
     open && more && !more.includes(words)
       ? h("details", { class: "told" }, h("summary", {}, "As it was reported"), h("p", {}, more))
       : null,
-    open || !incident.resolved
+    open || !incident.resolved || isNote(incident)
       ? null
       : h(
           "p",
           { class: "over" },
-          `Resolved ${moment(incident.resolved)}${since ? `, after ${ageWords(incident)}` : ""}.${more ? ` ${more}` : ""}`,
+          `${incident.state === "recovered" ? "Recovered" : "Resolved"} ${moment(incident.resolved)}${since ? `, after ${ageWords(incident)}` : ""}.${more ? ` ${more}` : ""}`,
         ),
   ];
 }
@@ -258,7 +260,10 @@ export function drawIncidentTop(page) {
   const age = ageWords(incident, page.now());
   tickLasting(byId("incident-verdict"), page.now());
   setText(page.root.querySelector(".since-age"), incident.state === "open" ? `, ${age} ago` : "");
-  setText(page.root.querySelector(".incident-age"), incident.state === "open" ? `for ${age}` : `lasted ${age}`);
+  setText(
+    page.root.querySelector(".incident-age"),
+    incident.state === "open" ? `for ${age}` : isNote(incident) ? moment(incident.opened) : `lasted ${age}`,
+  );
 }
 
 // -- what it rests on -----------------------------------------------------------------------------------------------

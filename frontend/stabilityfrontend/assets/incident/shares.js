@@ -1,7 +1,7 @@
 // A declared mixture that is off: declared and taken share of each data set, as a table.
 
 import { asFinite, asText } from "../core/as_type.js";
-import { h } from "../core/dom.js";
+import { cutName, h } from "../core/dom.js";
 import { formatCount } from "../core/format.js";
 
 /** Data sets before it says how many more there are. */
@@ -42,7 +42,7 @@ export function sharesTable(incident) {
           h(
             "tr",
             {},
-            h("td", { class: "name", title: asText(one.dataset) }, asText(one.dataset)),
+            h("td", { class: "name", title: asText(one.dataset) }, cutName(asText(one.dataset))),
             h("td", { class: "num" }, share(one.declared)),
             h("td", { class: "num" }, share(one.realised)),
             counted ? h("td", { class: "num" }, offWords(asFinite(one.off) ?? 0)) : null,

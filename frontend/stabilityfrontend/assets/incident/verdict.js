@@ -3,7 +3,7 @@
 import { asFinite, asList, asRecord, asText, asTexts } from "../core/as_type.js";
 import { h, setText } from "../core/dom.js";
 import { duration, readable } from "../core/format.js";
-import { verdictWords } from "../core/kinds.js";
+import { incidentKind, verdictWords } from "../core/kinds.js";
 import { ranksOf } from "../ranks/rank_words.js";
 
 /** An incident's verdict with every field in its shape; null where there is none. */
@@ -45,11 +45,18 @@ function blindWords(blind) {
   );
 }
 
-/** Since when, unix seconds: of the last progress where that is known. */
+/**
+ * Since when, unix seconds: of the last progress where that is known. Only what is found of machines has a time in
+ * `evidence.since`; a mixture that is off has the step there.
+ */
 export const sinceOf = (incident) => {
   const verdict = verdictOf(incident);
-  return (verdict && verdict.since) || asFinite(asRecord(incident.evidence).since) || asFinite(incident.opened);
+  const told = incidentKind(incident.kind).of_machine ? asFinite(asRecord(incident.evidence).since) : null;
+  return (verdict && verdict.since) || told || asFinite(incident.opened);
 };
+
+/** Whether it was told as something that is over: a fact worth knowing, which has no duration. */
+export const isNote = (incident) => incident.state !== "open" && incident.resolved === incident.opened;
 
 /** How long it has lasted, in words: of an open one in whole seconds, since they are counted; "" where that is not known. */
 export function ageWords(incident, now) {

@@ -118,7 +118,11 @@ export class Watched {
             ),
             h("tbody", {}, answer.watched.map(row)),
           )
-        : h("p", { class: "sub" }, "Nothing that this run logs is watched."),
+        : h(
+            "p",
+            { class: "sub watched-none" },
+            answer.unwatched_count ? "Nothing that this run logs is watched." : "This run has not logged a metric yet.",
+          ),
       answer.unwatched_count
         ? h(
             "p",
