@@ -146,8 +146,12 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
         if quiet:
             page.on(
                 "console",
+                # A page that is left while its socket opens is no trouble: the browser warns of that all the same.
                 lambda message: (
-                    troubles.append(f"console: {message.text}") if message.type in ("error", "warning") else None
+                    troubles.append(f"console: {message.text}")
+                    if message.type in ("error", "warning")
+                    and "before the connection is established" not in message.text
+                    else None
                 ),
             )
         page.goto(url)

@@ -254,7 +254,6 @@ import os, stabilityclient
 run = stabilityclient.init(run_id="r", dir={str(small_disk)!r})
 for step in range(100_000):
     run.log(step, {{"a": 1.0, "b": 2.0}})
-run._components.heartbeat.say_once()
 print(run._components.spool.last_seq, run._components.spool.dropped)
 os.kill(os.getpid(), run._components.slot.dump_signal)  # stacks that find no room harm nobody
 run.finish()
@@ -263,7 +262,7 @@ run.finish()
     out, err = job.communicate(timeout=60)
     assert job.returncode == 0, err
     kept, dropped = map(int, out.split())
-    assert kept + dropped == 100_002, "the rows, the start and the environment"
+    assert kept + dropped - 100_001 in (0, 1), "the rows, the start, and the environment if the heartbeat reported it"
     assert dropped > 0
     assert "No space left on device" in err
     # Not always one piece: a spare chunk that was being reserved as the disk filled up is used a second later.

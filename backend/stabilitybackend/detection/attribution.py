@@ -209,7 +209,7 @@ def attribute(
     datasets = tuple(name for name in ordered if name in onsets or shares[name] >= COMPANION_SHARE)
     by_rate = all_alike or any(role_of(m.metric) == LR and (m.rise_percent or 0) >= RATE_RISE_PERCENT for m in moves)
     elsewhere = by_rate or any(move.metric.startswith(RATIO) for move in moves)
-    one = None if elsewhere or _at_once(losses, onsets) else _one(ordered, shares, carried, onsets)
+    one = None if elsewhere or _at_once(losses, onsets, shares) else _one(ordered, shares, carried, onsets)
     if len(losses) < 2:
         one, datasets = None, ()
     return Attribution(one, datasets, tuple(moves[:MAX_LISTED]), by_rate)
@@ -232,13 +232,14 @@ def _one(
     return None if together else first
 
 
-def _at_once(losses: Mapping[str, Series], onsets: Mapping[str, int]) -> bool:
-    """Say whether all data sets left their range at one step: what one of them broke, others show a step later.
+def _at_once(losses: Mapping[str, Series], onsets: Mapping[str, int], shares: Mapping[str, float]) -> bool:
+    """Say whether all data sets left their range at one step, and those that carry less carry a quarter together.
 
-    Where not each step is logged, that step may lie within the same row.
+    What one data set broke, the others show a step later. Where not each step is logged, that may be the same row.
     """
     each_step = all(rows[-1][0] - rows[-2][0] == 1 for rows in losses.values() if len(rows) > 1)
-    return each_step and set(onsets) == set(losses) and len(set(onsets.values())) == 1
+    together = set(onsets) == set(losses) and len(set(onsets.values())) == 1
+    return each_step and together and 1 - max(shares.values(), default=1.0) >= COMPANION_SHARE
 
 
 def _split(rows: Series, onset_step: int) -> tuple[int, int]:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from stabilitybackend.detectors.engine.long_past import PAST_BLOCK, LongPast
-from stabilitybackend.detectors.stats.fingerprint import Fingerprints
+from stabilitybackend.detectors.stats.fingerprint import (
+    MAX_PLACES,
+    WORD_POINTS,
+    Fingerprints,
+    Window,
+    places_alike,
+    sign_words,
+)
 from stabilitybackend.detectors.stats.same_order import same_order
 
 
@@ -25,6 +33,13 @@ def _past(batches: list[float], seed: int, fall: float = 0.2) -> LongPast:
 def _batches(count: int, seed: int) -> list[float]:
     rng = random.Random(seed)
     return [rng.gauss(0, 0.05) for _ in range(count)]
+
+
+def test_of_a_curve_that_is_like_itself_everywhere_the_first_places_are_looked_at() -> None:
+    data = np.full(4_000, 200, np.uint8)
+    assert places_alike(Window.of(data), sign_words(data), len(data)) == [
+        (0, WORD_POINTS + at) for at in range(MAX_PLACES)
+    ]
 
 
 def test_two_models_on_the_same_order_of_data_are_recognised_over_all_their_steps() -> None:

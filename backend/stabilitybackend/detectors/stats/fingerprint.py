@@ -172,15 +172,17 @@ def places_alike(window: Window, words: NDArray[np.uint64], points: int) -> list
         words: of the past, from ``sign_words``. points: in it.
     """
     most = int(WORD_POINTS / 2 - WORD_POINTS**0.5 / 2 * NORMAL.inv_cdf(1 - 1 / points))
-    alike: list[tuple[int, int]] = []
+    best = np.empty(0, np.int64)  # signs that differ and place as one number, the smallest ones
     rows = max(1, _WORDS // len(words))
     for row in range(0, PAST_BLOCK, rows):
         differ = np.bitwise_count(words ^ window.words[row : row + rows, None])
-        for found in np.flatnonzero(differ <= most).tolist():
-            at, place = divmod(found, len(words))
-            # This one of the window's words ends some points before the newest, the past's with block ``place`` + 3.
-            alike.append((int(differ[at, place]), place * PAST_BLOCK + WORD_POINTS + PAST_BLOCK - 1 - row - at))
-    return sorted(alike)[:MAX_PLACES]
+        at, place = np.nonzero(differ <= most)
+        # This one of the window's words ends some points before the newest, the past's with block ``place`` + 3.
+        ends = place * PAST_BLOCK + WORD_POINTS + PAST_BLOCK - 1 - row - at
+        best = np.append(best, differ[at, place].astype(np.int64) << 32 | ends)
+        if len(best) > MAX_PLACES:  # a smooth curve is like itself everywhere
+            best = np.partition(best, MAX_PLACES)[:MAX_PLACES]
+    return [(one >> 32, one & 2**32 - 1) for one in np.sort(best).tolist()]
 
 
 def sign_words(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
