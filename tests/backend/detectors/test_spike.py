@@ -44,6 +44,14 @@ def test_of_a_loss_near_zero_that_varies_by_factors_two_odd_batches_are_no_spike
     assert (first.onset_step, first.step < ONSET + 10) == (ONSET, True)
 
 
+def test_a_loss_of_exactly_zero_among_high_points_near_zero_is_a_usual_point() -> None:
+    dice = random.Random(1)
+    values = [0.05 * math.exp(dice.gauss(0.0, 0.8)) for _ in range(400)]
+    values[ONSET : ONSET + 4] = [1.2, 0.9, 0.9, 0.0]
+    values[ONSET + 40 : ONSET + 44] = [1.2, 0.9, 0.0, -0.1]
+    assert {finding.onset_step for finding in feed(values) if finding.severity != "info"} <= {ONSET, ONSET + 40}
+
+
 def test_a_spike_opens_at_its_second_point_and_names_its_first() -> None:
     first = feed(with_spike(30))[0]
     assert (first.kind, first.onset_step, first.step, first.state) == ("spike", ONSET, ONSET + 1, "open")

@@ -202,11 +202,12 @@ class Tracker:
 
     def _evidence_near_zero(self) -> float:
         """Return what the suspects prove by the heights of their logarithms, where noise is larger than the level."""
-        baseline = self.baseline
-        if baseline.points < WARM_UP_POINTS or not 0 < baseline.location() < baseline.scale():
+        baseline, location = self.baseline, self.baseline.location()
+        if baseline.points < WARM_UP_POINTS or not 0 < location < baseline.scale():
             return math.inf
         full = self.demand * FULL_SIGMAS
-        return sum(min(baseline.log_sigmas(one.value) / full, 1.0) - ALLOWANCE for one in self.suspects)
+        high = [one.value for one in self.suspects if one.value > location]
+        return sum(min(baseline.log_sigmas(value) / full, 1.0) for value in high) - ALLOWANCE * len(self.suspects)
 
     def event_of(self, suspects: Sequence[Suspect], step: int, needed: str) -> SpikeEvent:
         """Return the event that suspects make at step ``step``, as a warning.
