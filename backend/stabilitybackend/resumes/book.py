@@ -207,7 +207,10 @@ class ResumeBook(Stateful):
                 return self._compare_now(watch, run, time, last=last)
         except Exception as error:
             self.failures += 1
-            self._watch = None
+            self._watch = None  # and so no later look will settle it
+            ended = "Comparing ended by a fault of ours, which the server's log names."
+            before = self._resumes[-1]
+            self._resumes[-1] = replace(before, settled=True, text=f"{before.text} {ended}")
             _quiet.log(logging.ERROR, f"resume after step {watch.fork_step} can't be compared: {error}", error)
             return []
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
+from stabilitybackend.resumes import book
 from stabilitybackend.resumes.book import MAX_RESUMES
 from stabilitybackend.runs.archiving.snapshot import freeze, thaw
 from stabilitybackend.runs.state import RunState
@@ -74,6 +75,17 @@ def test_odd_losses_are_compared_or_not_and_break_nothing(loss: Callable[[int], 
     state = folded(made.frames)
     assert state.resumes.view().resumes[0].verdict in ("identical", "not_comparable")
     assert (state.resumes.failures, state.unreadable.passed_over) == (0, 0)
+
+
+def test_a_fault_of_ours_settles_the_resume_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ArithmeticError("planted")
+
+    monkeypatch.setattr(book, "measure", fails)
+    state = folded(_story())
+    first = state.resumes.view().resumes[0]
+    assert state.resumes.failures == 2  # both forks of the story
+    assert first.settled and "a fault of ours" in first.text
 
 
 @given(stories())
