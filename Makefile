@@ -17,13 +17,14 @@ UP_ARGS     ?=
 PYTEST_ARGS ?=
 # Much of a test's time is waiting for processes: five at once fill two cores. A file stays in one process, its fixtures are shared.
 TEST_JOBS   ?= 5
+FRAMEWORKS  ?= $(patsubst requirements/integrations/%.txt,%,$(wildcard requirements/integrations/*.txt))
 BENCH       ?= batch_ids client_overhead metric_sets live_latency rollback_peers fold archive backtest timeline gpu_poll page_open growth ingest
 
 # Some containers set it: each of the hundred processes that the tests start would then compile all our code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check fix soak bench screenshots types docs clean
+.PHONY: help demo up test check fix soak integrations bench screenshots types docs clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -55,6 +56,9 @@ fix: $(VENV)/.test $(VENV)/.node ## repair what the linter can, and format
 
 soak: $(VENV)/.test ## the long tests: minutes to hours
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+integrations: $(VENV)/.test $(FRAMEWORKS:%=$(VENV)/integrations/%/.made) ## jobs of other people's frameworks, wheels on each Python that is here (FRAMEWORKS=huggingface for one)
+	@STABILITY_FRAMEWORKS="$(FRAMEWORKS)" $(BIN)/python -m pytest -m integrations $(PYTEST_ARGS)
 
 bench: $(VENV)/.bench ## measure against peers and floors, about 25 minutes (BENCH="timeline ingest" for a part; docs/benchmarks.md)
 	@$(MAKE) --no-print-directory $(VENV)/.peers || echo "== MLflow, Aim and W&B could not be installed: they are left out" >&2
@@ -109,6 +113,14 @@ $(VENV)/.node: $(VENV)/.test package.json .npmrc
 $(VENV)/.bench: $(VENV)/.test requirements/bench.txt
 	@echo "== Installing the trackers that the benchmarks compare with" >&2
 	@$(PIP) -r requirements/bench.txt >&2
+	@touch $@
+
+# Each in an environment of its own: what they need does not fit together. A job of the tests runs there, the server here.
+$(VENV)/integrations/%/.made: requirements/integrations/%.txt $(VENV)/.test
+	@echo "== Installing $* into $(@D)" >&2
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip install --disable-pip-version-check --no-input $(PIP_ARGS) -r $< >&2
+	@$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable client >&2
 	@touch $@
 
 # In an environment of its own: what these trackers need does not fit together with what ours needs.

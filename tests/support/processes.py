@@ -28,13 +28,20 @@ class Server:
         data_dir: its folder.
         port: TCP port.
         env: more environment variables.
+        python: that has the server; by default that of the tests, with the working tree.
     """
 
-    def __init__(self, data_dir: Path, port: int, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, port: int, env: dict[str, str] | None = None, *, python: Path | None = None
+    ) -> None:
         self.data_dir = data_dir
         self.url = f"http://127.0.0.1:{port}"
         self._arguments = ["up", "--port", str(port), "--data-dir", str(data_dir)]
-        self._env = os.environ | (env or {})
+        self._python = sys.executable if python is None else str(python)
+        around = dict(os.environ)
+        if python is not None:  # it is to run what is installed there
+            around.pop("PYTHONPATH", None)
+        self._env = around | (env or {})
         # One for all questions, without the TLS context that takes 30 ms of CPU. No connection is kept: the server is
         # killed now and then.
         self._client = httpx.Client(base_url=self.url, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
@@ -44,7 +51,7 @@ class Server:
         """Start it and wait until it answers."""
         with (self.data_dir.parent / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "stabilitybackend.cli", *self._arguments], env=self._env, stdout=log, stderr=log
+                [self._python, "-m", "stabilitybackend.cli", *self._arguments], env=self._env, stdout=log, stderr=log
             )
         if wait:
             try:

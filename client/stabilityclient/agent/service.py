@@ -148,7 +148,7 @@ class AgentService:
                         task.result()  # a defect of ours: end with its trace in the log, a rank starts a new agent
                 try:
                     await asyncio.wait_for(stopping.wait(), SOURCES_POLL_S)
-                except TimeoutError:
+                except asyncio.TimeoutError:
                     pass
         finally:
             for task in tasks:

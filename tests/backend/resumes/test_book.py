@@ -85,7 +85,8 @@ def test_a_fault_of_ours_settles_the_resume_and_says_so(monkeypatch: pytest.Monk
     state = folded(_story())
     first = state.resumes.view().resumes[0]
     assert state.resumes.failures == 2  # both forks of the story
-    assert first.settled and "a fault of ours" in first.text
+    assert first.settled
+    assert "a fault of ours" in first.text
 
 
 @given(stories())

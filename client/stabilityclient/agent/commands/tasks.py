@@ -61,6 +61,6 @@ async def carry_out(command: CommandToRun, over: bool, folder: str, node: str) -
     call = TaskCall(command.run_id, folder, node, command.reason)
     try:
         answer = await asyncio.wait_for(asyncio.to_thread(task, call), TIMEOUT_S)
-    except TimeoutError:
+    except asyncio.TimeoutError:
         return "failed", f"no answer after {TIMEOUT_S:.0f} s"
     return "acted", " ".join(str(answer).split())[:MAX_DETAIL_CHARS]

@@ -168,7 +168,7 @@ class Uplink:
                 self.refused = str(error)
                 self._on_state("refused", self.refused)
                 pause = REFUSED_PAUSE_S
-            except (OSError, TimeoutError, BadMessage, _Broken, websockets.WebSocketException) as error:
+            except (OSError, asyncio.TimeoutError, BadMessage, _Broken, websockets.WebSocketException) as error:
                 text = f"{type(error).__name__}: {error}"[:300]
                 self._on_state("connecting", text)
                 self._log(f"no connection to {self._url}: {text}")
@@ -221,8 +221,7 @@ class Uplink:
             source.observe()
         hello = self._hello()
         await socket.send(encode_message(hello))
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            answer = decode_message(_binary(await socket.recv()))
+        answer = decode_message(_binary(await asyncio.wait_for(socket.recv(), CONNECT_TIMEOUT_S)))
         if isinstance(answer, Error):
             if answer.fatal:
                 raise Refused(f"{answer.code}: {answer.message}")
@@ -327,7 +326,7 @@ class Uplink:
             # Where each source waits longer anyway, polls that often would find nothing.
             poll = max(ACTIVE_POLL_S, pause_s / 4) if now < active_until else IDLE_POLL_S
             if self._in_flight() >= WINDOW:
-                with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._ready.wait(), 1.0)
             else:
                 await asyncio.sleep(poll)
