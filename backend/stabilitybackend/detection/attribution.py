@@ -24,6 +24,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     dataset_of,
     role_of,
 )
+from stabilitybackend.detectors.stats.together import COMPANION_SHARE, MEAN_ERRORS
 from stabilitybackend.incidents.way import RATE_RISE_PERCENT
 from stabilitybackend.schema.json_data import MAX_LISTED
 
@@ -50,11 +51,6 @@ ALONE_SIGMAS = 10.0
 LOSS_FLOOR = 0.005
 #: Share of the whole rise that one data set must carry to be named alone.
 MIN_SHARE = 0.6
-#: A second data set that moved no later and carries so much, or moved by this part of the first one's distance in its
-#: own noise, means that it was not one alone.
-COMPANION_SHARE = 0.25
-#: Two means differ when they lie so many standard errors apart.
-MEAN_ERRORS = 2.0
 #: Series that are looked at.
 MAX_WATCHED = 64
 

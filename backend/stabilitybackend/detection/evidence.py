@@ -137,8 +137,8 @@ class Evidence(Stateful):
             if band is not None:
                 more["onset_band"] = [max(band[0], *earlier), band[1]] if earlier else band
             if not kind_of(finding.kind).of_machine:
-                by_rate = incidents.rate_was_off(finding.onset_step, interval)
-                dataset = _attributed(finding, names.known_as(finding.metric), series, more, all_alike=by_rate)
+                alike = incidents.rate_was_off(finding.onset_step, interval) or "all_alike" in finding.evidence
+                dataset = _attributed(finding, names.known_as(finding.metric), series, more, all_alike=alike)
             _optimizer(finding, series, more)
         nearby = nearby_events(finding, time, fold, incidents, series, interval)
         if nearby:

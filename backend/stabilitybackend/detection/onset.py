@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from stabilitybackend.detection.attribution import CONFIRMED_SIGMAS, LOSS_FLOOR, MEAN_ERRORS, usual
+from stabilitybackend.detection.attribution import CONFIRMED_SIGMAS, LOSS_FLOOR, usual
+from stabilitybackend.detectors.stats.together import MEAN_ERRORS
 
 __all__ = ["BAND_POINTS", "onset_band"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,8 +15,9 @@ from .engine.metric_roles import LOSS, RATIO, dataset_of, role_of
 from .engine.synthetic import noisy
 from .level_shift import LevelShiftDetector
 from .stats.blocks import BLOCK_POINTS
-from .stats.levels import LARGEST
+from .stats.levels import LARGEST, SMALLEST_SIGMA, change, percent
 from .stats.robust import median
+from .stats.together import MEAN_ERRORS, Moved, moved_alone
 
 #: Data sets that are watched, the first ones seen. Each takes some 5 KB, and that 32 times in snapshots.
 MAX_DATASETS = 32
@@ -35,6 +37,8 @@ class _Dataset(Stateful):
         steps, values: the points since the last block.
         held: whether an event waits for the next block. reported: onset of the one that was, or -1.
         warned: whether that was a warning.
+        whole: of what was reported as an event of all data sets: the whole loss before, its largest since, and the
+            standard error of their difference; empty for one of this data set alone.
     """
 
     steps: list[int] = fresh(list)
@@ -45,10 +49,15 @@ class _Dataset(Stateful):
     held: bool = False
     reported: int = -1
     warned: bool = False
+    whole: list[float] = fresh(list)
 
     def newest(self, step: int) -> Finding | None:
         """Return what is known at ``step`` of the event that is open, None where none is."""
         return self.shift.open_finding(step) or self.climb.open_finding(step)
+
+    def moved(self, step: int) -> Moved | None:
+        """Return how far its newest points are from its level before a step, None where too little is known."""
+        return self.climb.moved(step, self.shift.since(step))
 
 
 class DatasetLossDetector(Detector):
@@ -56,11 +65,12 @@ class DatasetLossDetector(Detector):
 
     Idea: each ``loss/<data set>`` has a level-shift and a divergence detector of its own, with a larger least rise.
     What they find waits for one block of points. It is dropped where the whole loss has an event that covers its
-    onset, where more than half of the data sets have one (then it is none of one alone), and where the mixture
-    changed; it is closed when the whole loss shows it later. A warning where the rise times the data set's share of
+    onset, and where the mixture changed; it is closed when the whole loss shows it later. The least noisy data set
+    shows first what all of them do: where the others moved as well over the same steps, each in its own noise, or may
+    have, it is one event of the whole loss, and nobody is named. A warning where the rise times the data set's share of
     the data (declared, or ``ratio/<data set>``, or equal ones) is half a percent of the whole loss, else a note; never
-    critical, and no reason to go back: the advice is about the data set. Drops and what learning rate, batch size or a
-    fork explain are silent.
+    critical, and of one alone no reason to go back: the advice is about the data set. Drops and what learning rate,
+    batch size or a fork explain are silent.
 
     Args:
         sensitivity: divides the thresholds.
@@ -83,6 +93,8 @@ class DatasetLossDetector(Detector):
     #: Metric of a share -> its newest value; of the declared mixture alone where there is one.
     _shares: dict[str, float] = fresh(dict)
     _declared: bool = False
+    #: The metric of the whole loss, the first of its role.
+    _loss: str = ""
 
     def configured(self) -> None:
         for one in self._sets.values():
@@ -96,7 +108,7 @@ class DatasetLossDetector(Detector):
         one.climb.configure({"sensitivity": by, "min_rise": self.settings["min_rise"]})
 
     def wants(self, metric: str) -> bool:
-        return dataset_of(metric) is not None or metric.startswith(f"{RATIO}/")
+        return dataset_of(metric) is not None or role_of(metric) == LOSS or metric.startswith(f"{RATIO}/")
 
     def update(self, point: Point) -> list[Finding]:
         step, metric, value, _, _ = point
@@ -124,7 +136,10 @@ class DatasetLossDetector(Detector):
         return [Row(i, 1e9 + i, dict(zip(names, row, strict=True))) for i, row in enumerate(zip(*sets, strict=True))]
 
     def _first(self, metric: str, value: float) -> _Dataset | None:
-        """Take a share, or begin with a data set."""
+        """Take a share or the name of the whole loss, or begin with a data set."""
+        if role_of(metric) == LOSS:
+            self._loss = self._loss or metric
+            return None
         if self._declared and metric.startswith(RATIO):
             return None
         if metric in self._shares or dataset_of(metric) is None:
@@ -162,15 +177,23 @@ class DatasetLossDetector(Detector):
     # --- one alone ------------------------------------------------------------------------------------------------
 
     def _release(self, metric: str, one: _Dataset, step: int) -> list[Finding]:
-        """Report the event that waited, unless it is over or none of one data set alone."""
+        """Report the event that waited, unless it is over: of this data set where it is alone, else of all."""
         finding = one.newest(step)
-        together = sum(other.newest(step) is not None for other in self._sets.values())
         other = self.context.open_claims().get(metric)
         followed = other is not None and other.detector not in (one.shift.name, one.climb.name)
-        if finding is None or followed or 2 * together > len(self._sets) or self._of_the_whole(finding.onset_step):
+        if finding is None or followed or self._of_the_whole(finding.onset_step):
             self._let_go(metric, one)
             return []
-        one.reported, one.warned = finding.onset_step, False
+        every = {of: moved for of, each in self._sets.items() if (moved := each.moved(finding.onset_step)) is not None}
+        mine = every.get(metric)
+        alone = mine is not None and moved_alone(mine, [moved for of, moved in every.items() if of != metric])
+        known = any(each.whole and each.reported >= 0 for each in self._sets.values())
+        whole = self._summed(every)
+        if not alone:
+            self._let_go(metric, one)
+            if known or len(every) < 2 or whole.errors < MEAN_ERRORS:
+                return []
+        one.reported, one.warned, one.whole = finding.onset_step, False, [] if alone else list(whole)
         return [self._dressed(metric, one, finding)]
 
     def _of_the_whole(self, onset: int) -> bool:
@@ -202,8 +225,21 @@ class DatasetLossDetector(Detector):
         parts = [(self._share(dataset_of(metric) or ""), one.shift.level()) for metric, one in self._sets.items()]
         return sum(share * abs(level) for share, level in parts) / (sum(share for share, _ in parts) or 1.0)
 
+    def _summed(self, every: Mapping[str, Moved]) -> Moved:
+        """Return how far the whole loss moved, put together from the data sets and their shares."""
+        shares = {metric: self._share(dataset_of(metric) or "") for metric in every}
+        total = sum(shares.values()) or 1.0
+        parts = [(shares[metric] / total, moved) for metric, moved in every.items()]
+        return Moved(
+            sum(share * moved.before for share, moved in parts),
+            sum(share * moved.after for share, moved in parts),
+            math.hypot(*(share * moved.error for share, moved in parts)) or SMALLEST_SIGMA,
+        )
+
     def _dressed(self, metric: str, one: _Dataset, finding: Finding) -> Finding:
-        """Return a finding of one of the two judges as one about a data set."""
+        """Return a finding of one of the two judges as one about a data set, or about all of them."""
+        if one.whole:
+            return self._of_all(one, finding)
         name = dataset_of(metric) or metric
         share, whole = self._share(name), self._whole()
         facts = finding.evidence
@@ -215,6 +251,38 @@ class DatasetLossDetector(Detector):
             key=self.key(metric, finding.onset_step),
             severity="warning" if one.warned else "info",
             title=finding.title.replace("Loss", f"Loss of {name}", 1),
-            text=f"{finding.text.replace('The loss', f'The loss of {name}', 1)} Its share of the data is {share:.3g}.",
+            text=f"{finding.text.replace('The loss', f'The loss of {name}', 1)} It makes up {100 * share:.3g} % of the "
+            "data.",
             dataset=name,
+        )
+
+    def _of_all(self, one: _Dataset, finding: Finding) -> Finding:
+        """Return a finding of one of the two judges as one about all data sets, in the numbers of the whole loss."""
+        onset = finding.onset_step
+        every = {metric: moved for metric, each in self._sets.items() if (moved := each.moved(onset)) is not None}
+        before, after, error = one.whole
+        if finding.state == "open" and every:
+            after = one.whole[1] = max(after, self._summed(every).after)
+        one.warned = one.warned or after - before >= SHOWN_IN_THE_WHOLE * abs(before)
+        text = (
+            f"Several data sets rose at about step {onset}, or are too noisy to tell: together from {before:.4g} to "
+            f"{after:.4g}{change(after, before, error, digits=1)}. No one of them is to blame: look at what they have "
+            "in common, such as labels, tokeniser, preprocessing or the code of the loss."
+        )
+        if finding.state == "recovered":
+            text += f" They were back at step {finding.recovered_step}."
+        elif finding.state == "resolved":
+            text += " The new level is taken as the usual one now."
+        facts = {**finding.evidence, "level_before": before, "sigma": error, "rise_percent": percent(after, before)}
+        facts |= {name: after for name in ("level_after", "peak") if facts.get(name) is not None}
+        del facts["threshold"]  # of one data set
+        return replace(
+            finding,
+            detector=self.name,
+            key=self.key(self._loss or LOSS, onset),
+            severity="warning" if one.warned else "info",
+            text=text,
+            metric=self._loss or LOSS,
+            score=min((after - before) / error, 1e9),
+            evidence={**facts, "score_unit": "standard errors of the whole loss", "all_alike": True},
         )

@@ -26,6 +26,7 @@ from .stats.blocks import AFTER_CLAIM_POINTS, BACK_PART, BLOCK_POINTS, SETTLED_P
 from .stats.climb import LARGE_FACTOR, LEVEL_BLOCKS_BEFORE, LONG_BLOCKS, RING_POINTS, Climb, Climbs
 from .stats.levels import LARGEST, change
 from .stats.robust import median, robust_sigma
+from .stats.together import Moved
 from .stats.wander import Wander
 
 #: While the learning rate is higher than at the onset by LR_RISE, a climb is expected: only a large one is divergence.
@@ -142,6 +143,10 @@ class DivergenceDetector(CurveDetector):
     def open_finding(self, step: int) -> Finding | None:
         """Return what is known at ``step`` of the climb that is open, None where none is."""
         return self._finding(self._event, step) if self._event is not None and self._event.state == "open" else None
+
+    def moved(self, step: int, since: Sequence[float]) -> Moved | None:
+        """Return how far the loss went from what it was before a step to the points ``since``, None if unknown."""
+        return self._climbs.moved(step, since)
 
     @classmethod
     def story(cls) -> Sequence[Row | Mark]:

@@ -138,6 +138,10 @@ class LevelShiftDetector(CurveDetector):
         """Return the median of the newest points, 0 before the first."""
         return median(self._values) if self._values else 0.0
 
+    def since(self, step: int) -> list[float]:
+        """Return the newest points, those of ``step`` and later, RING_POINTS at most."""
+        return [value for at, value in zip(self._steps, self._values, strict=True) if at >= step]
+
     @classmethod
     def story(cls) -> Sequence[Row | Mark]:
         losses = noisy(700, seed=22, sigma=0.01)

@@ -18,6 +18,7 @@ from stabilitybackend.incidents.suggest_machine import MACHINE_RULES
 from stabilitybackend.incidents.suggestion import Case, over, suggestion
 from stabilitybackend.incidents.way import Way, asks_of, jumped_rate, way_of
 from stabilitybackend.incidents.way_text import way_text
+from stabilitybackend.schema.evidence import SHARED_DATA, SharedDataFacts, facts
 from stabilitybackend.schema.incidents import Incident, Suggestion
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.resumes import BY_RESUMES
@@ -256,6 +257,22 @@ def _repeat(case: Case) -> Suggestion:
     return suggestion("inspect", text, checklist=lit.REPEAT_CHECKS)
 
 
+def _shared(case: Case) -> Suggestion:
+    known = facts(case.incident.evidence, SharedDataFacts)
+    if not known.offset_steps:
+        text = (
+            "Both runs read the same data at the same steps. That harms neither: compare their curves point by point. "
+            "Where each was to have an order of its own, give them different seeds of the shuffle."
+        )
+        return suggestion("none", text)
+    text = (
+        f"If this run began with weights of run {known.other_name}, they have learned this data already: restore the "
+        "loader's place with the weights, and set config fork_from, so that it is an alarm next time. If it did not, "
+        "the data is new to this model and nothing is wrong."
+    )
+    return suggestion("inspect", text)
+
+
 def _rate(case: Case) -> Suggestion:
     if case.incident.state != "open":
         return over(case.incident)
@@ -269,6 +286,10 @@ def _level(case: Case) -> Suggestion:
         return suggestion(
             "none", f"Nothing to do if this was meant: {'; '.join(excuses[:3])}.", checklist=lit.LEVEL_CHECKS[:1]
         )
+    if case.curve.all_alike and case.incident.state == "resolved":
+        text = "It did not come back. Where that was not meant, look at what the data sets have in common since step "
+        text += f"{case.onset}: labels, tokeniser, preprocessing, the code of the loss."
+        return suggestion("none", text, checklist=_checks(case))
     return suggestion("none", "Nothing to do: the loss found another level.", checklist=_checks(case))
 
 
@@ -296,6 +317,7 @@ _RULES: Mapping[str, Callable[[Case], Suggestion]] = {
     "resume_artifact": _resume,
     "data_mix_drift": _mix,
     "repeat_data": _repeat,
+    SHARED_DATA: _shared,
     "learning_rate": _rate,
     "level_shift": _level,
     "plateau": _plateau,
@@ -304,5 +326,14 @@ _RULES: Mapping[str, Callable[[Case], Suggestion]] = {
 }
 #: Kinds about which there is more to say than that it is over, also when it is.
 _ALSO_AFTERWARDS = frozenset(
-    {"spike", "nonfinite", "resume_artifact", "data_mix_drift", "repeat_data", "level_shift", "process_death"}
+    {
+        "spike",
+        "nonfinite",
+        "resume_artifact",
+        "data_mix_drift",
+        "repeat_data",
+        SHARED_DATA,
+        "level_shift",
+        "process_death",
+    }
 )

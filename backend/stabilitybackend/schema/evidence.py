@@ -81,6 +81,7 @@ class CurveFacts(msgspec.Struct, frozen=True):
     Attributes:
         onset_band: first and last step at which it may have begun, both inclusive; empty where the onset is exact.
         regained: it did not come back, but training came down to the level from before it.
+        all_alike: several data sets rose together, so that no one of them is to blame.
     """
 
     moved_first: list[Moved] = []
@@ -93,6 +94,7 @@ class CurveFacts(msgspec.Struct, frozen=True):
     level_after: float | None = None
     onset_band: list[int] = []
     regained: bool = False
+    all_alike: bool = False
 
 
 #: Who reports data that another run of the project had, and the kind of what wakes nobody.

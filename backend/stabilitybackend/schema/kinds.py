@@ -107,9 +107,7 @@ KINDS: dict[str, IncidentKind] = {
                      trains=True),
         IncidentKind("resume_artifact", "Resume artifact", "resume artifact", curable=True, by_dataset=True),
         IncidentKind("repeat_data", "Repeated data", "repeated data", "data", curable=True, by_dataset=True),
-        IncidentKind("shared_data", "Data of another run", "data of another run", "data", band=False,
-                     advice="Nothing to do where the runs are to share their order. Where the weights come from the "
-                            "other run, check that the loader's place came with them."),
+        IncidentKind("shared_data", "Data of another run", "data of another run", "data", band=False),
         IncidentKind("data_mix_drift", "Data mix drift", "data mix drift", "data", curable=True),
         IncidentKind("learning_rate", "Learning rate", "learning rate off its past", curable=True, leads=True,
                      sign="η", nearby="learning_rate"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
+
 from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.engine.base import Finding, Mark, Row
 from stabilitybackend.detectors.engine.synthetic import noisy
@@ -49,6 +51,17 @@ def test_a_jump_of_one_data_set_alone_is_one_warning_with_its_name() -> None:
     }
     assert abs(found[0].onset_step - BEGIN) <= 3
     assert len({finding.key for finding in found}) == 1
+    assert "It makes up 12.5 % of the data." in found[0].text
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+def test_where_the_least_noisy_of_all_that_rose_shows_it_first_none_is_named(part: float) -> None:
+    sets = {f"set{i}": noisy(POINTS, seed=900 + i, sigma=0.015 if i == 0 else 0.12) for i in range(3)}
+    others = raised(sets, ["set1", "set2"], 0.05 * part)
+    found = found_in({**others, "set0": raised(sets, ["set0"], 0.05)["set0"]})
+    assert {(finding.metric, finding.dataset) for finding in found} == {("loss", None)}
+    assert "dataset_loss" in {finding.detector for finding in found}
+    assert not any(name in finding.title + finding.text for finding in found for name in sets)
 
 
 def test_a_climb_of_one_data_set_alone_is_a_divergence_of_it() -> None:

@@ -20,7 +20,7 @@ FIELDS = {
 }  # fmt: skip
 KINDS = (
     "spike", "divergence", "nonfinite", "level_shift", "plateau", "repeat_data", "resume_artifact", "data_mix_drift",
-    "learning_rate", "grad_norm", "throughput", "straggler", "hang", "process_death", "agent_lost",
+    "shared_data", "learning_rate", "grad_norm", "throughput", "straggler", "hang", "process_death", "agent_lost",
 )  # fmt: skip
 ONSET, NOW = 1_200, 1_203
 
@@ -100,6 +100,23 @@ def test_one_data_set_that_did_not_come_back_is_looked_at_and_nobody_goes_back()
     found = advice(incident("level_shift", state="resolved", metric="loss/code", dataset="code"))
     assert (found["action"], found["to_step"]) == ("none", None)
     assert "look at what code reads since step 1200" in found["text"]
+
+
+def test_where_several_data_sets_rose_for_good_what_they_have_in_common_is_looked_at() -> None:
+    found = advice(incident("level_shift", state="resolved", evidence={"all_alike": True, "now_step": NOW}))
+    assert (found["action"], found["skip_batches"]) == ("none", None)
+    assert "what the data sets have in common since step 1200" in found["text"]
+
+
+@pytest.mark.parametrize(("offset", "action", "word"), [(0, "none", "seeds"), (400, "inspect", "weights of run base")])
+def test_data_of_another_run_is_looked_at_only_where_the_weights_may_know_it(
+    offset: int, action: str, word: str
+) -> None:
+    evidence = {"other_name": "base", "offset_steps": offset, "now_step": NOW}
+    found = advice(incident("shared_data", severity="info", state="resolved", metric=None, evidence=evidence))
+    assert found["action"] == action
+    assert word in found["text"]
+    assert "Nothing to do" not in found["text"]
 
 
 def test_how_long_is_waited_follows_from_the_earlier_spikes_of_the_run() -> None:

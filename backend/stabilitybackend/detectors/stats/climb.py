@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .blocks import BLOCK_POINTS, rise_points, smoothed
-from .robust import median, robust_sigma
+from .robust import median, midmean, robust_sigma
+from .together import Moved
 from .wander import OVER_TAKEN_BACK
 
 #: Blocks that each of the two scales looks back on: 512 and 4,096 points.
@@ -131,6 +132,23 @@ class Climbs:
     def recent(self) -> list[float]:
         """Return the newest medians, oldest first, as many as make a long block."""
         return self._short.medians[-LONG_BLOCKS:]
+
+    def moved(self, step: int, since: Sequence[float]) -> Moved | None:
+        """Return how far the curve went from what it was before a step, None where too little is known of one of them.
+
+        Before it count as many of the newest short blocks as make a long one, or as many long ones where the short
+        scale does not reach back so far.
+
+        Args:
+            since: the points behind, no fewer than a block has.
+        """
+        for scale in (self._short, self._long):
+            medians = scale.before(step)
+            if len(medians) >= SUSTAINED_BLOCKS and len(since) >= BLOCK_POINTS:
+                newest = medians[-LONG_BLOCKS:]
+                both = 1 / len(newest) + scale.block_points / len(since)
+                return Moved(midmean(newest), midmean(since), _block_sigma(medians) * math.sqrt(both))
+        return None
 
     def search(self, values: Sequence[float], min_rise: float, sigmas: float) -> Climb | None:
         """Return the climb that the newest blocks are in, None when there is none. Cheap in most cases.

@@ -1,0 +1,60 @@
+"""Says whether one of several curves moved alone: the least noisy one shows first what all of them do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+#: A second data set that moved no later and carries so much, or moved by this part of the first one's distance in its
+#: own noise, means that it was not one alone.
+COMPANION_SHARE = 0.25
+#: Two means differ when they lie so many standard errors apart.
+MEAN_ERRORS = 2.0
+
+__all__ = ["COMPANION_SHARE", "MEAN_ERRORS", "Moved", "moved_alone"]
+
+
+class Moved(NamedTuple):
+    """How far one curve moved since a step.
+
+    Args:
+        before, after: its level before the step and since.
+        error: standard error of their difference, > 0.
+    """
+
+    before: float
+    after: float
+    error: float
+
+    @property
+    def errors(self) -> float:
+        """How far it moved, standard errors."""
+        return (self.after - self.before) / self.error
+
+
+def moved_alone(mine: Moved, others: Sequence[Moved]) -> bool:
+    """Say whether the others stayed where they were while this one moved; False where their noise hides it.
+
+    Alone it is where the others' mean distance in their own errors is less than COMPANION_SHARE of its own, and where
+    they lie MEAN_ERRORS below what a move by the same part of their levels would be.
+
+    Args:
+        mine: of the one that moved. others: of all others that can be measured.
+
+    Example:
+        >>> mine = Moved(1.0, 1.1, 0.01)
+        >>> moved_alone(mine, [Moved(2.0, 2.02, 0.02), Moved(2.0, 1.98, 0.02)])
+        True
+        >>> moved_alone(mine, [Moved(2.0, 2.06, 0.02), Moved(2.0, 2.04, 0.02)])
+        False
+        >>> moved_alone(mine, [Moved(2.0, 2.02, 0.2)])
+        False
+    """
+    if not others or not mine.before or fmean(other.errors for other in others) >= COMPANION_SHARE * mine.errors:
+        return False
+    part = (mine.after - mine.before) / abs(mine.before)
+    alike = [part * abs(other.before) / other.error for other in others]
+    short = sum(same * (same - other.errors) for same, other in zip(alike, others, strict=True))
+    return short >= MEAN_ERRORS * math.hypot(*alike)
