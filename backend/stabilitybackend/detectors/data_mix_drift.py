@@ -18,7 +18,6 @@ from .stats.shares import (
     BLOCK_POINTS,
     FORK_CONFIRM,
     FORK_POINTS,
-    FORK_SIGMAS,
     FORK_WINDOW,
     USUAL_BLOCKS,
     ShareTrack,
@@ -59,8 +58,8 @@ class DataMixDriftDetector(Detector):
     away from the level are an event. In the first 50 points after a fork three of five points 4 sigmas away from
     the level at the fork step are enough: a sampler whose state was not restored is the usual cause. A sudden shift
     without a fork is an alarm when it is large, the mixture did not move before, and the other shares kept their
-    proportions (one source failed; a new stage has new weights for all), otherwise a note (``info``), as is a
-    steady ramp: that the loss moves with it is reported, and says nothing about whether somebody wanted it. A
+    proportions (one source failed, and is named; a new stage has new weights for all), otherwise a note (``info``),
+    as is a steady ramp: that the loss moves with it is reported, and says nothing about whether somebody wanted it. A
     mixture that has moved like that before (in steps, in waves, shard by shard) is not reported.
 
     Args:
@@ -233,6 +232,13 @@ class DataMixDriftDetector(Detector):
             return []
         fork = self._fork if self._fork is not None and self._near(onset, self._fork[0]) else None
         onset = max(onset, fork[0]) if fork is not None else onset
+        lone = metric if fork is not None else self._lone(onset, metric)
+        also: dict[str, list[float]] = {}
+        if lone is not None and lone != metric and self._tracks[lone].shifted:
+            # The first share that is seen to move is not always the one that moved the others.
+            also, metric, track = {metric: [before, after]}, lone, self._tracks[lone]
+            before, sigma = track.level() or level
+            after, _ = track.since(onset)
         ramp = not at_fork and not track.sudden(before, after)
         home = self._homes.pop(metric, None)
         is_back = home is not None and abs(after - home[1]) < BACK * abs(before - home[1])
@@ -244,7 +250,7 @@ class DataMixDriftDetector(Detector):
         if home is not None and is_back:
             changed.append(f"back at the level of before step {home[0]}")
             self._hold_loss = self._hold_loss or self._free_loss()  # it comes back with the mixture
-        elif fork is None and self._reweighted(onset):
+        elif lone is None:
             changed.append("the other shares changed among themselves, too: all weights are new, as with a new stage")
         # A mixture that did not move as far back as is remembered; one that was at this level for a while is a stage.
         large = abs(after - before) > LARGE_SHIFT * abs(before) and len(track.usual) == USUAL_BLOCKS and not stages
@@ -258,6 +264,7 @@ class DataMixDriftDetector(Detector):
             points=len(track.shifted) * BLOCK_POINTS if not at_fork else FORK_CONFIRM,
             loss_before=level_of(losses[: -2 * BLOCK_POINTS], 0.002) if len(losses) >= 3 * BLOCK_POINTS else None,
             explained_by=changed,
+            also=also,
         )  # fmt: skip
         if not at_fork:
             event.loss_after = losses[-BLOCK_POINTS:]
@@ -268,35 +275,39 @@ class DataMixDriftDetector(Detector):
 
     def _moved_before(self, before: float, after: float, *, at_fork: bool) -> bool:
         """Return whether this move is of the run's own habit; remember it, unless a fork explains it."""
-        move = abs(math.log(max(after, SMALLEST_SHARE) / max(before, SMALLEST_SHARE)))
+        move = _move(before, after)
         known = more_than_before(self._moves)
         if not at_fork:
             self._moves.append(move)
         return move <= known
 
-    def _reweighted(self, onset: int) -> bool:
-        """Return whether more than one source has another weight: whichever is left out, the others' proportions moved.
+    def _lone(self, onset: int, metric: str) -> str | None:
+        """Return the one share whose source has another weight, None where more sources have one.
 
         By all points since the onset. A source that runs dry, is stuck, or has a wrong weight leaves the proportions of
-        the others as they were.
+        the others as they were: it is the one that explains them best when it is left out. They count as kept where
+        that is likelier than that they moved among themselves as far as it did: of few and small batches nobody can
+        tell. ``metric`` is the answer where fewer than three are known: of two shares each is what the other leaves.
         """
         known = []
-        for track in self._tracks.values():
-            if (level := track.level()) is not None:
-                now, sigma = track.since(onset)
-                known.append((level[0], now, max(FORK_SIGMAS / self._by * sigma, self._shift * level[0])))
-        if len(known) < 3:  # of two shares each is what the other leaves
-            return False
-        before, after = (sum(one[at] for one in known) for at in (0, 1))
-        for left_out in known:
-            rest = before - left_out[0]
-            scale = (after - left_out[1]) / rest if rest > 0 else 1.0
-            moved = (
-                abs(share - scale * level) > away for level, share, away in known if (level, share) != left_out[:2]
-            )
-            if not any(moved):
-                return False
-        return True
+        for name, track in self._tracks.items():
+            if (usual := track.level()) is not None:
+                known.append((name, usual[0], *track.since(onset)))
+        if len(known) < 3:
+            return metric
+        before, after = sum(one[1] for one in known), sum(one[2] for one in known)
+        best: tuple[float, str | None] = (1.0, None)
+        for at, (name, level, now, _) in enumerate(known):
+            rest, move = before - level, _move(level, now)
+            scale = (after - now) / rest if rest > 0 else 1.0
+            worst = 0.0
+            for _, other, share, sigma in known[:at] + known[at + 1 :]:
+                noise = sigma / self._by
+                likelier = noise * math.sqrt(2 * math.log(max(1.0, scale * other * move / noise)))
+                worst = max(worst, abs(share - scale * other) / max(likelier, self._shift * other, SMALLEST_SHARE))
+            if worst < best[0]:
+                best = worst, name
+        return best[1]
 
     def _near(self, onset: int, fork: int) -> bool:
         # Of small batches the first point beyond half of the shift may lie before it.
@@ -378,3 +389,8 @@ class DataMixDriftDetector(Detector):
             score=min(abs(event.after - event.before) / event.sigma, 1e9),
             evidence=evidence,
         )
+
+
+def _move(before: float, after: float) -> float:
+    """Return by how much a share changed, as the logarithm of the factor."""
+    return abs(math.log(max(after, SMALLEST_SHARE) / max(before, SMALLEST_SHARE)))

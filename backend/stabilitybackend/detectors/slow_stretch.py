@@ -76,10 +76,13 @@ class PaceTrack:
         return median(list(self.usual)) if len(self.usual) >= LEAST_BLOCKS else None
 
     def spread(self) -> float:
-        """Return how far the usual blocks lie apart, without their tails, as a fraction of their level."""
+        """Return how far the usual blocks lie apart, without their tails, as a fraction of their level.
+
+        Few blocks show less than the run will: they count as that much further apart as they are fewer than remembered.
+        """
         ordered = sorted(self.usual)
         tail = int(TAIL * len(ordered))
-        return (ordered[-1 - tail] - ordered[tail]) / median(ordered)
+        return USUAL_BLOCKS / len(ordered) * (ordered[-1 - tail] - ordered[tail]) / median(ordered)
 
     def rise(self) -> float | None:
         """Return by what fraction the block costs more than usual, None while that is not known."""

@@ -157,3 +157,20 @@ def test_new_weights_for_all_sets_are_a_note_and_one_set_that_fails_is_an_alarm(
         drawn = rng.choices("abc", (0.5, 0.3, 0.2) if step < 350 else later, k=256)
         rows.append(Row(step, float(step), {f"ratio/{name}": drawn.count(name) / 256 for name in "abc"}))
     assert {finding.severity for finding in _found(rows)} == {severity}
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+def test_the_source_that_failed_is_named_whichever_share_is_logged_first(order: str) -> None:
+    rng, rows = random.Random(2), list[Row | Mark]()
+    for step in range(450):
+        drawn = rng.choices("abc", (0.5, 0.3, 0.2) if step < 350 else (0.375, 0.225, 0.4), k=512)
+        rows.append(Row(step, float(step), {f"ratio/{name}": drawn.count(name) / 512 for name in order}))
+    assert {(finding.metric, finding.severity) for finding in _found(rows)} == {("ratio/c", "warning")}
+
+
+def test_batches_too_small_to_show_that_the_other_shares_kept_their_proportions_raise_no_alarm() -> None:
+    rng, rows = random.Random(3), list[Row | Mark]()
+    for step in range(450):
+        drawn = rng.choices("abc", (0.5, 0.3, 0.2) if step < 350 else (0.13, 0.45, 0.42), k=16)
+        rows.append(Row(step, float(step), {f"ratio/{name}": drawn.count(name) / 16 for name in "abc"}))
+    assert {finding.severity for finding in _found(rows)} == {"info"}

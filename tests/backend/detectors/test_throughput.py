@@ -8,6 +8,7 @@ import pytest
 
 from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.detectors.slow_stretch import PaceTrack
 from stabilitybackend.detectors.throughput import ThroughputDetector
 
 
@@ -144,3 +145,10 @@ def test_of_slow_stretches_that_come_and_go_alike_the_first_is_told_and_one_that
         (3, "warning"),
         (17, "warning"),
     ]
+
+
+def test_a_stretch_stands_out_from_few_usual_blocks_by_as_much_more_as_these_are_fewer_than_remembered() -> None:
+    full, few = PaceTrack("step_time_s"), PaceTrack("step_time_s")
+    full.usual.extend([1.0, 1.1] * 16)
+    few.usual.extend([1.0, 1.1] * 8)
+    assert few.spread() == pytest.approx(2 * full.spread())

@@ -24,14 +24,13 @@ BLOCK_NOISE: float = MEDIAN_ERROR / BLOCK_POINTS**0.5
 BLOCK_SIGMAS = 5.0
 #: A shift is sudden when this part of it comes within so many points on both sides of its middle.
 SUDDEN_POINTS, SUDDEN_PART = 6, 0.55
-#: Right after a fork points are judged one by one: so many of the last FORK_WINDOW this far away make an event. The
-#: proportions of the other shares have changed from so many sigmas on, too.
+#: Right after a fork points are judged one by one: so many of the last FORK_WINDOW this far away make an event.
 FORK_POINTS = 50
 FORK_SIGMAS = 4.0
 FORK_CONFIRM, FORK_WINDOW = 3, 5
 
 __all__ = [
-    "BLOCK_NOISE", "BLOCK_POINTS", "FORK_CONFIRM", "FORK_POINTS", "FORK_SIGMAS", "FORK_WINDOW", "USUAL_BLOCKS",
+    "BLOCK_NOISE", "BLOCK_POINTS", "FORK_CONFIRM", "FORK_POINTS", "FORK_WINDOW", "USUAL_BLOCKS",
     "ShareTrack",
 ]  # fmt: skip
 
