@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stabilitybackend.commands.rollback_offer import way_back
-from stabilitybackend.incidents.illness import beginning
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.incidents.illness import beginning, stretches
+from stabilitybackend.incidents.rollback_target import GUARD_STEPS, UsableOf
 from stabilitybackend.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import KINDS, kind_of
@@ -51,7 +51,7 @@ def incidents(draw: st.DrawFn) -> list[Incident]:
                 onset_step=onset,
                 step=onset,
                 recovery=draw(st.sampled_from([None, "pending", "none"])),
-                recovered_step=onset + 5 if state == "recovered" else None,
+                recovered_step=onset + draw(st.integers(1, 500)) if state == "recovered" else None,
                 evidence=evidence,
             )
         )
@@ -84,6 +84,18 @@ def test_the_advised_checkpoint_is_older_than_the_first_sign_of_all_that_is_open
     signs = [beginning(one) for one in every if harms(one)]
     there = {c.step for c in checkpoints if c.usable}
     assert [step for step in steps if step is not None and (step not in there or step >= min(signs))] == []
+
+
+@given(incidents(), CHECKPOINTS)
+@settings(deadline=None)
+def test_no_checkpoint_from_inside_of_damage_that_came_back_is_advised_where_an_older_one_is_from_outside(
+    every: list[Incident], checkpoints: list[Checkpoint]
+) -> None:
+    spoiled = stretches(every)
+    outside = {c.step for c in checkpoints if c.usable and not any(first <= c.step < over for first, over in spoiled)}
+    steps = {one.suggestion.to_step for one in advised(every, checkpoints) if one.suggestion is not None} - {None}
+    begun = [first for first, over in spoiled for step in steps if first <= step < over]
+    assert [step for step in outside if begun and step < min(begun) - GUARD_STEPS] == []
 
 
 @given(incidents(), CHECKPOINTS)

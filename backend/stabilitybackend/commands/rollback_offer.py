@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from msgspec.structs import asdict
 
-from stabilitybackend.incidents.illness import first_sign, ill
+from stabilitybackend.incidents.illness import first_sign, ill, stretches
 from stabilitybackend.incidents.rollback_target import UsableOf, bad_batches, target
 from stabilitybackend.incidents.way import way_of
 from stabilitybackend.schema.incidents import Incident
@@ -55,7 +55,8 @@ def way_back(
         back = None if way is None else way.back
         if way is None or sign < way.sign:
             again = about is not None and kind_of(about.kind).damaging
-            back = target(sign, known, now, bad=bad_batches(about, now) if about is not None and again else None)
+            suspects = bad_batches(about, now) if about is not None and again else None
+            back = target(sign, known, now, bad=suspects, spoiled=stretches(incidents))
         if way is not None:
             lr_scale, reseed = way.lr_scale, way.reseed
         if back is not None:

@@ -131,7 +131,8 @@ class Evidence(Stateful):
                 more["window"] = window
             back = finding.onset_step - (main[0][0] if main else 0)
             series = _series(store, fold, finding, rank, interval, back, names)
-            band = _band(store, fold, finding, own, interval)
+            norm = next((name for name in store.metrics() if names.compared_as(name) == GRAD_NORM), None)
+            band = _band(store, fold, finding, own, interval, norm)
             # What began within an earlier illness did not begin before it: the loss was no longer as low as ever.
             earlier = [one.onset_step for one in incidents.spoiling() if one.onset_step < finding.onset_step]
             if band is not None:
@@ -209,15 +210,25 @@ def _series(
     return series
 
 
-def _band(store: RunStore, fold: LineageFold, finding: Finding, rank: int, interval: float) -> list[int] | None:
-    """Return when the incident may have begun, None where its onset is exact, or nobody goes back for it."""
+def _band(
+    store: RunStore, fold: LineageFold, finding: Finding, rank: int, interval: float, norm: str | None
+) -> list[int] | None:
+    """Return when the incident may have begun, None where its onset is exact, or nobody goes back for it.
+
+    Args:
+        norm: name of the gradient norm, None where it is not logged.
+    """
     onset, seen = finding.onset_step, finding.step
     if finding.metric is None or seen <= onset or finding.kind not in BANDED:
         return None
-    before = _read(store, fold, finding.metric, rank, max(0, onset - int(BAND_POINTS * interval)), onset - 1)
-    since = _read(store, fold, finding.metric, rank, onset, min(seen, onset + MAX_SPAN_STEPS))
+    first, last = max(0, onset - int(BAND_POINTS * interval)), min(seen, onset + MAX_SPAN_STEPS)
+    points = _read(store, fold, finding.metric, rank, first, last)
+    at = bisect_left(points, onset, key=lambda point: point[0])
     level, sigma = finding.evidence.get("level_before"), finding.evidence.get("sigma")
-    return onset_band(before, since, onset, seen, (level, sigma) if level is not None and sigma else None)
+    # The sigma of a climb is of a block's median: a usual point lies far outside of that.
+    found = (level, sigma) if level is not None and sigma and finding.kind != "divergence" else None
+    gradients = [] if norm is None else _read(store, fold, norm, rank, first, last)
+    return onset_band(points[:at], points[at:], onset, seen, found, gradients)
 
 
 # --- the window ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from .repeat_data_report import REST_POINTS, LowEvent, worded
 from .stats.before_fork import BEFORE_POINTS, LR_DIFFERS, BeforeFork, before_fork
 from .stats.fingerprint import WORD_POINTS
 from .stats.levels import LARGEST
-from .stats.low_loss import LOW_POINTS, falsely_low
+from .stats.low_loss import BACK_POINTS, LOW_POINTS, PATIENCE_POINTS, WayBack, falsely_low
 from .stats.repeated_order import RepeatedOrder, Repetition
 from .stats.robust import median
 
@@ -20,11 +20,6 @@ WATCH_POINTS = 64
 LOOK_POINTS = 4
 #: Where shares of a declared mixture are compared, they are judged first: that takes 16 rows and the start of the next.
 SHARES_POINTS = 20
-#: The jump back is over when the median of RECENT points has made up for this part of what was missing.
-BACK = 0.65
-RECENT = 9
-#: A low loss is followed for so many points; then it is the usual one.
-PATIENCE_POINTS = 2_048
 #: Points above the true level by so many sigmas are no part of this: the claim is given back at once.
 ABOVE_SIGMAS = 8.0
 #: An order that begins to repeat so many points after a resume is put down to it: the first batches of a run, when
@@ -142,15 +137,16 @@ class RepeatDataDetector(CurveDetector):
         if low is None:
             return []
         self._watch, self._after = None, []
-        if before.lr_differs(self.context.lr.last, LR_DIFFERS) or self._others(RECENT):
+        if before.lr_differs(self.context.lr.last, LR_DIFFERS) or self._others(BACK_POINTS):
             return []
         drift = self._drift()
         known = [*before.declared(), *drift]
         evidence = {**low.evidence, "explained_by": known}
         severity: Severity = "info" if known else "warning"
         event = LowEvent(
-            self._metric, after[0][0], step, severity, before, low.level, low.low, evidence, count, bool(drift)
-        )
+            self._metric, after[0][0], step, severity, before, low.level, low.low, evidence,
+            WayBack(low.level, low.low, before.drag * before.sigma), count, bool(drift),
+        )  # fmt: skip
         self._low, self._low_onset = event, event.onset
         self.claim(self._metric, event.onset)
         return [self._low_finding(event, "open", step)]
@@ -167,13 +163,13 @@ class RepeatDataDetector(CurveDetector):
         if alone and (drift := self._drift()):
             event.by_mixture, event.evidence["explained_by"] = True, drift
             return [self._low_finding(event, "resolved", step)]
-        event.recent = [*event.recent[-(RECENT - 1) :], (step, value)]
-        high = sum(loss > event.level + ABOVE_SIGMAS * event.before.sigma for _, loss in event.recent[-3:])
+        event.recent = [*event.recent[-2:], (step, value)]
+        high = [at for at, loss in event.recent if loss > event.level + ABOVE_SIGMAS * event.before.sigma]
         was_back = event.back is not None
-        enough = event.low + BACK * (event.level - event.low)
-        if high >= 2 or (len(event.recent) == RECENT and median([loss for _, loss in event.recent]) >= enough):
-            event.back = event.back or next(at for at, loss in event.recent if loss >= enough)
-        if high >= 2:  # far above the true level: others report that
+        if not was_back and event.way.add(step, value):
+            event.back = event.way.first
+        if len(high) >= 2:  # far above the true level: others report that
+            event.back = event.back or high[0]
             self._low, event.rest = None, -1
             self.context.release(self._metric, self.name)
         elif was_back:
@@ -229,7 +225,7 @@ class RepeatDataDetector(CurveDetector):
     def _await_new_data(self, order: Repetition, losses: Sequence[float], step: int) -> None:
         """Claim the loss around the step at which new data follows: its jump to the true level is of this event."""
         event, before, after = self._again, self._before, (step - order.fresh_step) / self.context.interval
-        if event is None or before is None or event.severity == "info" or self._others(RECENT):
+        if event is None or before is None or event.severity == "info" or self._others(BACK_POINTS):
             return
         if -2 * PAST_BLOCK <= after <= REST_POINTS + PAST_BLOCK:
             over = after > REST_POINTS or median(losses) > before.level + ABOVE_SIGMAS * before.sigma

@@ -8,6 +8,7 @@ from typing import Any
 from .engine.base import Event, State
 from .stats.before_fork import BeforeFork
 from .stats.levels import percent
+from .stats.low_loss import WayBack
 
 __all__ = ["REST_POINTS", "LowEvent", "worded"]
 
@@ -23,7 +24,7 @@ class LowEvent(Event):
         before: what was known at the fork. level, low: where the loss should be, and where it is.
         evidence: facts behind it. points: since the fork.
         by_mixture: another mixture has another loss: that is the event, and this is what follows from it.
-        recent: newest points. back: the step at which it was back.
+        recent: newest three points. back: the step at which it was back.
         rest: points until the claim ends; negative: what ended it was another event.
     """
 
@@ -31,6 +32,7 @@ class LowEvent(Event):
     level: float
     low: float
     evidence: dict[str, Any]
+    way: WayBack
     points: int = 0
     by_mixture: bool = False
     recent: list[tuple[int, float]] = field(default_factory=list)

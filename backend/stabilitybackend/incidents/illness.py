@@ -16,6 +16,7 @@ from stabilitybackend.schema.lineage import SpoiledBy
 __all__ = [
     "RATE_POINTS", "alone", "beginning", "behind_good", "first_sign", "given_up", "ill", "inside", "interval_of",
     "marked_by_rate", "off_at", "rates_of", "spoiling",
+    "stretches",
 ]  # fmt: skip
 
 #: A learning rate that was off until so many logged points before an onset may be its cause: the weights that it made
@@ -132,6 +133,23 @@ def spoiling(incidents: Iterable[Incident]) -> list[Incident]:
         and _open(one)
         and not alone(one)
         and (kind_of(one.kind).damaging or (one.suggestion is not None and one.suggestion.to_step is not None))
+    ]
+
+
+def stretches(incidents: Iterable[Incident]) -> list[tuple[int, int]]:
+    """Return (first step that may be bad, first step that was good again) of each damage that came back by itself.
+
+    What the weights were in between is not to be trusted, although the incident is over.
+    """
+    return [
+        (beginning(one), one.recovered_step)
+        for one in incidents
+        if one.state == "recovered"
+        and one.recovered_step is not None
+        and kind_of(one.kind).damaging
+        and not one.dead
+        and one.severity != "info"
+        and not alone(one)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
@@ -45,12 +45,14 @@ class Target:
         bad: first and last step whose batches are left out, None for none.
         lost: steps that are trained again.
         source: whose advice the distance is, "" for our own.
+        passed: step of a newer checkpoint that was saved inside damage that came back, None where there is none.
     """
 
     to_step: int
     bad: tuple[int, int] | None
     lost: int
     source: str
+    passed: int | None = None
 
     @property
     def skip(self) -> int | None:
@@ -107,7 +109,12 @@ class UsableOf:
 
 
 def target(
-    sign: int, checkpoints: Usable, now_step: int, below: float = math.inf, bad: tuple[int, int] | None = None
+    sign: int,
+    checkpoints: Usable,
+    now_step: int,
+    below: float = math.inf,
+    bad: tuple[int, int] | None = None,
+    spoiled: Collection[tuple[int, int]] = (),
 ) -> Target | None:
     """Return the checkpoint to go back to, None where none is at hand.
 
@@ -119,15 +126,28 @@ def target(
         now_step: newest step of the run.
         below: only checkpoints of an earlier step; where there is none, the oldest one that fits otherwise.
         bad: first and last step whose batches are under suspicion; None where the data are not.
+        spoiled: stretches whose checkpoints are passed over where there is an older one (``illness.stretches``).
     """
     safe = sign - GUARD_STEPS
     oldest, source = checkpoints.oldest(), ""
     if oldest is None or oldest > safe:
         return None
-    to_step = _or(checkpoints.newest(min(safe, below - 1)), oldest)
+    limit = min(safe, below - 1)
+    newest = _or(checkpoints.newest(limit), oldest)
+    to_step = _or(_outside(limit, checkpoints, spoiled), newest)
     if now_step > LONG_RUN_STEPS:
-        to_step, source = _or(checkpoints.newest(min(to_step, sign - PALM_BACK_STEPS)), to_step), PALM
-    return Target(to_step, bad, max(0, now_step - to_step), source)
+        far = _outside(min(to_step, sign - PALM_BACK_STEPS), checkpoints, spoiled)
+        to_step, source = _or(far, to_step), PALM
+    passed = newest if any(first <= newest < over for first, over in spoiled) and newest > to_step else None
+    return Target(to_step, bad, max(0, now_step - to_step), source, passed)
+
+
+def _outside(limit: float, checkpoints: Usable, spoiled: Collection[tuple[int, int]]) -> int | None:
+    """Return the newest checkpoint up to ``limit`` that lies in none of the stretches, None where there is none."""
+    step = checkpoints.newest(limit)
+    while step is not None and (begun := [first for first, over in spoiled if first <= step < over]):
+        step = checkpoints.newest(min(begun) - GUARD_STEPS)
+    return step
 
 
 def bad_batches(incident: Incident, now_step: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from stabilitybackend.incidents.illness import (
     interval_of,
     marked_by_rate,
     rates_of,
+    stretches,
 )
 from stabilitybackend.incidents.rollback_target import (
     Target,
@@ -141,7 +142,8 @@ def way_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) 
     data = bool(suspects) and not by_rate and not again and fix_first in ("", "change")
     ranges = [bad_batches(one, now_step) for one in suspects]
     bad = (min(first for first, _ in ranges), max(last for _, last in ranges)) if data else None
-    back = target(sign, checkpoints, now_step, tried_step + 1 if incurable else tried_step, bad)
+    below = tried_step + 1 if incurable else tried_step
+    back = target(sign, checkpoints, now_step, below, bad, stretches(incidents))
     changes = back is not None and not incurable
     halves = changes and not by_rate and any(one.halves for _, one in asked.values())
     return Way(

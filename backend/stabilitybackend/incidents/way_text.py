@@ -125,6 +125,8 @@ def _way_back(way: Way, back: Target) -> str:
     """Return the sentences about a rollback, the first without a capital."""
     text = f"roll back to the checkpoint of step {back.to_step}, {way.lead.onset_step - back.to_step} steps before the"
     text += f" onset{_why_there(way)}"
+    if back.passed is not None:
+        text += f" (the one of step {back.passed} was saved inside of damage that came back)"
     if back.bad is not None:
         first, last = back.bad
         text += f", and leave out the batches of the steps {first} to {last}; those before were good"

@@ -89,6 +89,16 @@ def test_a_finding_gets_its_window_who_moved_first_and_the_data_set() -> None:
     assert window["level"] == pytest.approx(2.0, rel=0.01)
 
 
+def test_a_climb_that_begins_with_a_high_point_still_may_have_begun_where_the_gradient_norm_rose() -> None:
+    steps, rose, seen = range(ONSET + 21), ONSET - 80, ONSET + 20
+    loss = [2.0 + 0.01 * (step % 5) + 0.01 * max(0, step - ONSET) for step in steps]
+    loss[ONSET] += 0.05
+    norm = [1.0 + 0.01 * (step % 3) + 0.01 * max(0, step - rose) for step in steps]
+    climb = finding(seen, kind="divergence", step=seen, evidence={"level_before": 2.0, "sigma": 0.005})
+    band = run_of(steps, {"loss": loss, "grad_norm": norm}).of(climb).evidence["onset_band"]
+    assert rose - 8 <= band[0] <= rose + 24
+
+
 def test_what_came_after_the_finding_is_not_read_however_the_points_were_cut_into_frames() -> None:
     job, values = Job(), spiked(range(400))
     whole = run_of(range(400)).of(finding())

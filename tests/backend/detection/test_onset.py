@@ -33,6 +33,41 @@ def test_the_band_of_a_climb_holds_the_step_at_which_it_began(seed: int, every: 
     assert band[0] >= begin - 3 * (seen - begin)
 
 
+def gradients(begin: int, growth: float, steps: int, seed: int) -> Points:
+    """Return a gradient norm that rises while the run begins, and by ``growth`` a step from ``begin`` on."""
+    rng = random.Random(seed)
+    return [
+        (step, (min(1.0, 0.5 + step / 200) + growth * max(0, step - begin)) * rng.gauss(1, 0.08))
+        for step in range(steps)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_climb_that_the_gradient_norm_announced_may_have_begun_when_that_one_rose(seed: int) -> None:
+    points, onset, seen = curve(600, 1e-4, 660, seed), 630, 650
+    before, since = [p for p in points if p[0] < onset], [p for p in points if onset <= p[0] <= seen]
+    alone = onset_band(before, since, onset, seen)
+    band = onset_band(before, since, onset, seen, gradients=gradients(480, 0.004, seen, seed))
+    assert alone is not None
+    assert band is not None
+    assert band[0] <= 490 < alone[0]
+    assert band[0] >= 480 - (seen - 480)
+
+
+@pytest.mark.parametrize("begin", [0, 9_999])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gradient_norm_that_always_rises_or_never_does_says_little_about_when_a_climb_began(
+    begin: int, seed: int
+) -> None:
+    points, onset, seen = curve(600, 1e-4, 660, seed), 630, 650
+    before, since = [p for p in points if p[0] < onset], [p for p in points if onset <= p[0] <= seen]
+    alone = onset_band(before, since, onset, seen)
+    band = onset_band(before, since, onset, seen, gradients=gradients(begin, 0.002, seen, seed))
+    assert alone is not None
+    assert band is not None
+    assert band[0] >= alone[0] - 64
+
+
 def test_a_jump_has_no_band() -> None:
     points = [(step, value + 2 * (step >= 300)) for step, value in curve(900, 0, 310, 1)]
     assert onset_band(points[:300], points[300:], 300, 304) is None

@@ -13,6 +13,7 @@ from stabilitybackend.detectors.engine.base import Finding, Mark, Row
 from stabilitybackend.detectors.engine.context import Claim
 from stabilitybackend.detectors.repeat_data import RepeatDataDetector
 from stabilitybackend.detectors.spike.detector import SpikeDetector
+from stabilitybackend.detectors.stats.low_loss import WayBack
 
 FORK = 300
 
@@ -51,6 +52,21 @@ def test_a_loss_below_the_left_branch_after_a_fork_is_told_and_ends_with_the_jum
     assert first.step <= FORK + 20
     assert last.state == "recovered"
     assert last.recovered_step == pytest.approx(FORK + 150, abs=4)
+
+
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_the_end_of_a_low_loss_is_proved_in_its_own_noise_and_not_met_by_chance(seed: int) -> None:
+    rng = random.Random(seed)
+    way = WayBack(level=1.5, low=0.0, sigma=1.0)
+    ends = [step for step in range(600) if way.add(step, rng.gauss(1.5 * (step >= 500), 1.0))]
+    assert 500 <= ends[0] < 550
+    assert way.first == pytest.approx(500, abs=20)
+
+
+def test_a_low_loss_that_few_points_placed_too_low_goes_on_to_say_where_it_is() -> None:
+    rng, way = random.Random(3), WayBack(level=2.0, low=-0.5, sigma=1.0)
+    assert not any(way.add(step, rng.gauss(0.0, 1.0)) for step in range(500))
+    assert way.low == pytest.approx(0.0, abs=0.15)
 
 
 def test_a_spike_out_of_a_low_loss_is_left_to_others_at_once() -> None:

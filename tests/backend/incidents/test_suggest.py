@@ -205,6 +205,15 @@ def test_a_checkpoint_from_after_the_first_sign_is_not_trusted() -> None:
     assert advice(incident(evidence={"moved_first": moved}))["to_step"] == 1_000
 
 
+def test_a_checkpoint_from_inside_of_damage_that_came_back_is_passed_over_where_there_is_an_older_one() -> None:
+    before = recovered(1_050, 140)
+    found = advice(incident("level_shift"), [before])
+    assert found["to_step"] == 1_000
+    assert "the one of step 1100 was saved inside of damage that came back" in found["text"]
+    only = [one for one in CHECKPOINTS if one.step >= 1_100]
+    assert advice(incident("level_shift"), [before], checkpoints=only)["to_step"] == 1_100
+
+
 def test_without_a_checkpoint_it_says_so() -> None:
     found = advice(incident("divergence"), checkpoints=[checkpoint(1_300), checkpoint(900, dead=True)])
     assert (found["action"], found["to_step"]) == ("wait", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .before_fork import LEVEL_POINTS, BeforeFork, paired
@@ -21,7 +22,12 @@ SAME_DROP = 0.4
 #: A loss that falls is expected to go on falling, this much faster than it did: only what lies below that is too low.
 FALL_MARGIN = 1.5
 
-__all__ = ["LOW_POINTS", "LowLoss", "falsely_low"]
+#: A low loss is followed for so many points; then it is the usual one. By chance its end is seen once in as many.
+PATIENCE_POINTS = 2_048
+#: Points up there that the end takes at least: a spike out of a low loss is none.
+BACK_POINTS = 9
+
+__all__ = ["BACK_POINTS", "LOW_POINTS", "PATIENCE_POINTS", "LowLoss", "WayBack", "falsely_low"]
 
 
 class LowLoss(NamedTuple):
@@ -79,3 +85,51 @@ def _same_order(pairs: Sequence[tuple[float, float]]) -> float:
         slope = (median(branch[half:]) - median(branch[:half])) / (len(branch) - half)
         flat.append([value - slope * i for i, value in enumerate(branch)])
     return round(correlation(*flat), 3)
+
+
+@dataclass(slots=True)
+class WayBack:
+    """Watches a low loss until it is proved, against its own noise, to be back at its level.
+
+    Each point says how much likelier it is up there than down here; these logarithms are added up from where their sum
+    was lowest: Page's test (Continuous inspection schemes, Biometrika 1954), optimal for a change at an unknown point.
+    It is wrong less than once in PATIENCE_POINTS where their logarithm is asked for (Lorden 1971). A median of a fixed
+    number of points would be half way back by chance every few hundred points where the drop is not twice the noise.
+    The few points that showed the drop place it badly, so that the points down here go on to say where that is.
+
+    Attributes:
+        level: where the loss should be. low: where it is, the mean of ``known`` points; below ``level``.
+        sigma: noise of a point. known: points that ``low`` is from.
+        first: step from which on the points speak for the level. points: since then. proof: sum of the logarithms.
+        lows: sum of these points, as they would count down here.
+
+    Example:
+        >>> way = WayBack(level=2.5, low=2.3, sigma=0.1)
+        >>> [step for step in range(100) if way.add(step, 2.3 if step < 50 or step == 20 else 2.5)][0], way.first
+        (58, 50)
+    """
+
+    level: float
+    low: float
+    sigma: float
+    known: int = LOW_POINTS
+    first: int = 0
+    points: int = 0
+    proof: float = 0.0
+    lows: float = 0.0
+
+    def add(self, step: int, loss: float) -> bool:
+        """Take the next point; return whether the loss is back, since ``first``."""
+        drop, middle = self.level - self.low, 0.5 * (self.level + self.low)
+        most = max(0.5 * drop, self.sigma)  # an outlier says no more than a point that is up there, or a sigma off
+        off = max(-most, min(loss - middle, most))
+        if not self.points:
+            self.first = step
+        reach = middle + most - self.low  # as far on the other side, so that the mean stays where it is
+        self.points, self.lows = self.points + 1, self.lows + self.low + max(-reach, min(loss - self.low, reach))
+        self.proof += off * drop / self.sigma**2
+        if self.proof <= 0:
+            low = (self.known * self.low + self.lows) / (self.known + self.points)
+            self.known, self.low = self.known + self.points, min(low, self.level)
+            self.points, self.proof, self.lows = 0, 0.0, 0.0
+        return self.points >= BACK_POINTS and self.proof > math.log(PATIENCE_POINTS)
