@@ -1,7 +1,8 @@
-"""A job of ``fitted_job.py`` that people give orders to, and what it wrote down of itself."""
+"""A job of a framework that people give orders to, and what it wrote down of itself."""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from support.waiting import wait_until
 
 __all__ = ["BATCH", "Fitted", "Step"]
 
-_SCRIPT = Path(__file__).parent / "fitted_job.py"
+_SCRIPTS = Path(__file__).parent
 #: Samples in a batch of the job.
 BATCH = 2
 #: Seconds that the job may take to its first step: it imports torch and lightning.
@@ -33,6 +34,7 @@ class Step(NamedTuple):
     number: int
     rate: float
     sample: int
+    loss: float = math.nan
 
 
 class Fitted:
@@ -42,18 +44,28 @@ class Fitted:
         folder: of the job. server: to which it reports.
         devices: how many ranks it has.
         torchrun: start them with torchrun, not with Lightning's own launcher.
+        script: of this folder.
+        told: more arguments of the script.
     """
 
-    def __init__(self, folder: Path, server: Server, devices: int = 1, *, torchrun: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        server: Server,
+        devices: int = 1,
+        *told: str,
+        torchrun: bool = False,
+        script: str = "fitted_job.py",
+    ) -> None:
         self.folder, self.server, self._devices = folder, server, devices
         self.run_id = f"fitted-{folder.name}"
-        told = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "MASTER_", "SLURM_", "STABILITY_")
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(told)}
+        launched = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "MASTER_", "SLURM_", "STABILITY_")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
         run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
         launcher = run if torchrun else []
         self.log = (folder / "log").open("w+b")
         self.process = subprocess.Popen(
-            [sys.executable, *launcher, str(_SCRIPT), str(folder), str(devices)],
+            [sys.executable, *launcher, str(_SCRIPTS / script), str(folder), str(devices), *told],
             env=clean
             | {
                 "STABILITY_URL": server.url,
@@ -70,7 +82,7 @@ class Fitted:
         file = self.folder / f"truth.{rank}"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         rows = [line.split()[1:] for line in lines if line.endswith("\n")]
-        return [Step(int(number), float(rate), int(sample)) for number, rate, sample in rows]
+        return [Step(int(number), float(rate), int(sample), *map(float, more)) for number, rate, sample, *more in rows]
 
     def branches(self, rank: int = 0) -> list[list[Step]]:
         """Return the steps that a rank trained, of each segment."""
@@ -88,7 +100,15 @@ class Fitted:
     def wait_for_run(self) -> None:
         """Wait until the server has rows of all ranks."""
         ranks = [*range(self._devices)]
-        self.server.wait_for(f"/runs/{self.run_id}", lambda run: run["ranks"] == ranks, "all ranks report", START_S)
+
+        def there() -> bool:
+            assert self.process.poll() is None, (self.folder / "log").read_text(errors="replace")[-4_000:]
+            try:
+                return bool(self.get()["ranks"] == ranks)
+            except httpx.HTTPError:
+                return False
+
+        wait_until(there, START_S, "all ranks report")
 
     def wait_for_checkpoint(self, step: int, segment: int) -> None:
         """Wait until a checkpoint of a step is offered that was saved in a segment."""

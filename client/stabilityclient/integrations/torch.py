@@ -1,0 +1,225 @@
+"""A training loop of one's own in torch (DDP, FSDP2, one process): saved, resumed and rolled back in three lines.
+
+    from stabilityclient.integrations.torch import Training
+
+    training = Training(run, "checkpoints", model=model, optimizer=optimizer, loader=loader, save_every=100)
+    for step in training.steps(stop=10_001):
+        inputs = training.batch()
+
+What it does and what it can't: docs/integrations/torch.md.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from stabilityclient.integrations.data import Batches, ids_of
+from stabilityclient.integrations.rates import scale_rates
+from stabilityclient.integrations.skips import Skips
+from stabilityclient.integrations.torch_state import Parts, agreed, rank_and_world
+from stabilityclient.plan import read_plan
+from stabilityclient.rollback.decision import Rollback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    from stabilityclient.run import Run
+
+__all__ = ["Training"]
+
+#: In the folder of the checkpoints: the name of the one that training stands on, which need not be the newest.
+_LATEST = "latest"
+
+
+class Training:
+    """Runs the steps of a job, saves them, and goes back to them when people order it.
+
+    Make it on all ranks, after the process group, with the models as they are trained (wrapped by DDP or FSDP2). It
+    goes on from the checkpoint that the plan of a restart names, else from the one that training stood on last.
+
+    Args:
+        run: of :func:`stabilityclient.init`.
+        folder: of the checkpoints; all nodes must see it.
+        loader: a DataLoader or the like, or a function that draws the next batch. None: :meth:`batch` can't be called.
+        save_every: steps between two checkpoints.
+        keep: how many checkpoints are kept, the newest ones; None keeps all. What is deleted can't be rolled back to.
+        batches_per_step: how often :meth:`batch` is called in a step (gradient accumulation).
+        resume: False begins at step 1, whatever lies in ``folder``.
+        parts: models, optimizers, schedules, scalers and the like, by any names.
+
+    Attributes:
+        step: the last one that is done; 0 before the first.
+        lr_scale: product of the factors that were ordered on the way to this state. They are in the optimizers and in
+            torch's schedules already; who sets rates by hand at each step multiplies them with it.
+
+    Raises:
+        TypeError: a part has no state. ValueError: an optimizer of a model that is not given; a checkpoint that can't
+            be loaded.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        folder: str | os.PathLike[str],
+        *,
+        loader: Iterable[Any] | Callable[[], Any] | None = None,
+        save_every: int = 1_000,
+        keep: int | None = None,
+        batches_per_step: int = 1,
+        resume: bool = True,
+        **parts: Any,
+    ) -> None:
+        for name, value in (("save_every", save_every), ("keep", 1 if keep is None else keep)):
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} is {value!r:.80}, expected a whole number from 1 on")
+        self.step = 0
+        self.lr_scale = 1.0
+        self._run, self._folder, self._save_every, self._keep = run, Path(folder).absolute(), save_every, keep
+        self._parts = Parts(parts)
+        self._batches = None if loader is None else Batches(loader)
+        self._skips = Skips()
+        self._per_step, self._drawn = batches_per_step, 0
+        self._saved: int | None = None
+        can = ["lr_scale"] if self._parts.optimizers else []
+        can += ["skip_batches", "skip_range"] if self._batches is not None else []
+        run.can_roll_back(*can)
+        if resume:
+            self._resume()
+
+    def steps(self, stop: int | None = None) -> Iterator[int]:
+        """Yield the next step, and so on before ``stop``; between two steps save, go back or end as is due.
+
+        What is yielded after a rollback is the step behind the checkpoint. The last step is saved, at ``stop`` and on
+        an ordered stop.
+        """
+        while True:
+            order = self._run.boundary(self.step + 1, stop)
+            if isinstance(order, Rollback):
+                self._go_back(order)
+                continue
+            if order is not None or (stop is not None and self.step + 1 >= stop):
+                break
+            self._drawn = 0
+            yield self.step + 1
+            self.step += 1
+            if self.step % self._save_every == 0:
+                self.save()
+        if self.step and self._saved != self.step:
+            self.save()
+
+    def batch(self) -> Any:
+        """Return the next batch of the loader, and say which one it was; what was ordered to be left out is passed."""
+        if self._batches is None:
+            raise ValueError("batch() was called, and Training got no loader: Training(..., loader=loader)")
+        step = self.step + 1
+        with self._run.phase("data"):
+            if self._drawn == 0:
+                self._batches.skip(self._per_step * self._skips.before(step))
+            batch = next(self._batches)
+        self._drawn += 1
+        ids = ids_of(batch)
+        if ids is not None:
+            self._run.data(step, ids=ids, epoch=self._batches.epoch, position=self._batches.position)
+        return batch
+
+    def save(self) -> None:
+        """Save a checkpoint of the state after :attr:`step`; all ranks call it at the same step."""
+        path = self._folder / f"step-{self.step}"
+        own = {"step": self.step, "lr_scale": self.lr_scale, "skips": self._skips.state()}
+        if self._batches is not None:
+            own["data"] = self._batches.state_dict()
+        with self._run.phase("checkpoint"):
+            agreed(lambda: _discard(path))
+            self._parts.save(path, own)
+            self._stand_on(path)
+        self._saved = self.step
+        if rank_and_world()[0] == 0:
+            self._run.checkpoint(self.step, path)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        plan, latest = agreed(lambda: (read_plan(run_id=self._run.run_id), self._latest()))
+        named = (plan or {}).get("checkpoint")
+        path = str(named["path"]) if named else latest
+        if path is None:
+            return
+        if trouble := self._parts.trouble(path):
+            raise ValueError(f"{trouble}; with resume=False training begins at step 1")
+        self._load(path)
+        if plan is not None and named:
+            self._scale(plan.get("lr_scale"))
+            self._leave_out(plan.get("skip_range"), plan.get("skip_batches"), self._skips)
+
+    def _go_back(self, rollback: Rollback) -> None:
+        path = rollback.checkpoint
+        trouble = f"no checkpoint of step {rollback.to_step} is known" if path is None else self._parts.trouble(path)
+        if path is None or trouble:
+            self._run.refused(rollback, trouble)
+            return
+        before = self._skips
+        self._load(path)
+        if self.step != rollback.to_step:
+            self._run.refused(rollback, f"{path} holds the state of step {self.step}")
+            self._run.rolled_back(self.step, "another checkpoint than the one that was ordered")
+            return
+        applied: dict[str, Any] = {}
+        if rollback.lr_scale is not None:
+            applied = {"lr_scale": rollback.lr_scale, "rates": self._scale(rollback.lr_scale)}
+        self._leave_out(rollback.skip_range, rollback.skip_batches, before)
+        for name, value in (("skip_batches", rollback.skip_batches), ("skip_range", rollback.skip_range)):
+            if value is not None:
+                applied[name] = value
+        self._stand_on(Path(path))
+        self._run.restored(rollback, applied=applied)
+
+    def _load(self, path: str) -> None:
+        own, share = self._parts.load(path)
+        self.step, self.lr_scale, self._saved = own["step"], own["lr_scale"], own["step"]
+        self._skips = Skips(own["skips"])
+        if self._batches is not None and "data" in own:
+            self._batches.load_state_dict(own["data"], share=share)
+
+    def _scale(self, factor: float | None) -> list[float]:
+        if factor is None:
+            return []
+        self.lr_scale *= factor
+        return scale_rates(self._parts.optimizers.values(), self._parts.schedules, factor)
+
+    def _leave_out(self, steps: Any, batches: int | None, before: Skips) -> None:
+        if steps is not None:
+            first, last = steps
+            self._skips.leave_out(before.place(first), before.place(last))
+        elif batches:
+            place = self._skips.place(self.step)
+            self._skips.leave_out(place + 1, place + batches)
+
+    def _stand_on(self, path: Path) -> None:
+        """Note on disk from where a next start goes on, and delete what is not to be kept."""
+        agreed(lambda: self._note(path))
+
+    def _note(self, path: Path) -> None:
+        note = self._folder / f"{_LATEST}.new"
+        note.write_text(path.name if path.parent == self._folder else str(path))
+        note.replace(self._folder / _LATEST)
+        if self._keep is not None:
+            saved = sorted(self._folder.glob("step-*"), key=lambda one: one.stat().st_mtime)
+            for old in saved[: -self._keep]:
+                if old != path:
+                    _discard(old)
+
+    def _latest(self) -> str | None:
+        try:
+            return str(self._folder / (self._folder / _LATEST).read_text().strip())
+        except FileNotFoundError:
+            return None
+
+
+def _discard(path: Path) -> None:
+    """Delete a checkpoint, first of all what makes it whole: half of one must not look like one."""
+    (path / ".metadata").unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
