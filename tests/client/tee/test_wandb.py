@@ -82,78 +82,41 @@ def came(done: Teed) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def test_each_number_comes_at_the_step_of_its_row_under_its_name(tmp_path: Path) -> None:
-    done = teed(tmp_path, KINDS)
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Teed:
+    return teed(tmp_path_factory.mktemp("job"), KINDS)
 
+
+def test_each_number_comes_at_the_step_of_its_row_under_its_name(done: Teed) -> None:
     assert (done.code, len(done.out.splitlines())) == (0, 2), done.err
-    assert repr(came(done)) == repr({name: truth(tmp_path)[name] for name in came(done)})
-    assert set(came(done)) == set(truth(tmp_path))
+    true = truth(done.folder)
+    assert repr(came(done)) == repr({name: true[name] for name in came(done)})
+    assert set(came(done)) == set(true)
     assert math.isnan(came(done)["nan"][0][1])
 
 
-def test_the_config_comes_too_with_what_was_added_after_the_start(tmp_path: Path) -> None:
-    config = teed(tmp_path, KINDS).config()
+def test_the_config_comes_too_with_what_was_added_after_the_start(done: Teed) -> None:
+    config = done.config()
 
     assert {key: config[key] for key in ("lr", "model", "later")} == {"lr": 3e-4, "model": {"layers": 2}, "later": 5}
     assert (config["wandb"]["project"], config["wandb"]["name"]) == ("p", "first")
 
 
-def test_the_same_comes_where_wandb_itself_is_disabled(tmp_path: Path) -> None:
-    code = "import wandb\nwandb.init(config={'lr': 1})\nfor n in range(3): wandb.log({'loss': n / 4})"
+#: Two runs of one process, while W&B itself is disabled; a writer of event files beside it says the same.
+DISABLED = """
+    import wandb
 
-    done = teed(tmp_path, code, WANDB_MODE="disabled")
-
-    assert (done.values("loss"), done.config()["lr"]) == ([(0, 0.0), (1, 0.25), (2, 0.5)], 1)
-
-
-#: Rows -> the steps at which their losses come.
-AXES = {
-    "a step of the training among the values": (
-        "for n in range(4): wandb.log({'iter': n * 250, 'loss': n})",
-        [0, 250, 500, 750],
-    ),
-    "the axis that define_metric names": (
-        "wandb.define_metric('*', step_metric='seen')\nfor n in range(3): wandb.log({'seen': n * 8, 'loss': n})",
-        [0, 8, 16],
-    ),
-    "another axis of some metrics only": (
-        "wandb.define_metric('val/*', step_metric='epoch')\nfor n in range(3): wandb.log({'epoch': 9, 'loss': n})",
-        [0, 1, 2],
-    ),
-    "a step that is given wins": ("for n in range(3): wandb.log({'iter': 1, 'loss': n}, step=n * 5)", [0, 5, 10]),
-    "a row without the step is at the newest one": (
-        "for n in range(3):\n wandb.log({'iter': n * 10, 'x': 0})\n wandb.log({'loss': n})",
-        [0, 10, 20],
-    ),
-    "a count within the epoch is no step": (
-        "for e in range(2):\n for n in range(3): wandb.log({'step': n, 'loss': n})",
-        [0, 1, 2, 3, 4, 5],
-    ),
-    "a second run in the same process": (
-        "wandb.log({'loss': 0})\nwandb.finish()\nwandb.init(name='b')\nwandb.log({'loss': 7})",
-        [0],
-    ),
-}  # fmt: skip
+    for name in ("a", "b"):
+        wandb.init(name=name, config={"lr": 1})
+        wandb.define_metric("*", step_metric="seen")
+        for number in range(3):
+            wandb.log({"seen": number * 8, "loss": number / 4})
+        wandb.finish()
+"""
 
 
-@pytest.mark.parametrize(("code", "steps"), AXES.values(), ids=list(AXES))
-def test_a_row_comes_at_the_step_of_the_training(tmp_path: Path, code: str, steps: list[int]) -> None:
-    done = teed(tmp_path, "import wandb\nwandb.init()\n" + code, WANDB_MODE="disabled")
+def test_the_same_comes_where_wandb_itself_is_disabled_and_a_second_run_is_kept_apart(tmp_path: Path) -> None:
+    done = teed(tmp_path, DISABLED, WANDB_MODE="disabled")
 
-    assert (done.code, [step for step, _ in done.values("loss")]) == (0, steps), done.err
-
-
-def test_a_second_run_of_the_process_keeps_its_values_apart_under_its_name(tmp_path: Path) -> None:
-    code = "import wandb\nfor name in 'ab':\n wandb.init(name=name)\n wandb.log({'loss': 1.5})\n wandb.finish()"
-
-    done = teed(tmp_path, code)
-
-    assert (done.values("loss"), done.values("b/loss")) == ([(0, 1.5)], [(0, 1.5)])
-
-
-def test_the_key_that_somebody_names_is_the_step(tmp_path: Path) -> None:
-    code = "import wandb\nwandb.init()\nfor n in range(3): wandb.log({'tokens': n * 100, 'loss': n})"
-
-    done = teed(tmp_path, code, options=("--step-key", "tokens"), WANDB_MODE="disabled")
-
-    assert [step for step, _ in done.values("loss")] == [0, 100, 200]
+    assert (done.code, done.config()["lr"]) == (0, 1), done.err
+    assert done.values("loss") == done.values("b/loss") == [(0, 0.0), (8, 0.25), (16, 0.5)]
