@@ -56,7 +56,7 @@ class Counting:
         if step is None:
             step = self._of(values)
         else:
-            self._recording.said(self._library, step)
+            self._recording.note_step(self._library, step)
         self._newest = step
         return step
 
@@ -65,7 +65,7 @@ class Counting:
         step = None if key is None else whole(values.get(key))
         if step is not None and (step >= self._newest or key in self._declared):
             self._key = key
-            self._recording.said(self._library, step)
+            self._recording.note_step(self._library, step)
             return step
         if self._key is not None:
             if step is None:

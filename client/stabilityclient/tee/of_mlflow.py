@@ -109,7 +109,7 @@ class Mlflow(Library):
             stream = self._streams[run_id] = Stream(self.title, run_id[:8] or "mlflow")
         step = whole(given)
         if step is not None:
-            self._recording.said(self.title, step)
+            self._recording.note_step(self.title, step)
         elif (step := self._recording.newest) < 0:
             for name in values:  # MLflow itself stores them all at step 0
                 place = (run_id, name)

@@ -88,7 +88,7 @@ class TensorBoard(Library):
             stream = self._streams[folder] = Stream(self.title, os.path.basename(os.path.normpath(folder)))
         step = whole(global_step)
         if step is not None:
-            self._recording.said(self.title, step)
+            self._recording.note_step(self.title, step)
         else:
             step = self._recording.newest
             if step < 0:

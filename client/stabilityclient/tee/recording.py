@@ -61,7 +61,7 @@ class Recording:
         self._rows = 0
         self._troubles = 0
 
-    def said(self, library: str, step: int) -> None:
+    def note_step(self, library: str, step: int) -> None:
         """Note a step that the script gave a library."""
         self._steps[library] = self.newest = step
 

@@ -55,7 +55,7 @@ CASES = {
 def test_a_row_comes_at_the_step_of_the_training(start: Start, case: Case) -> None:
     recording = Recording(start(), print, case.step_key)
     if case.elsewhere is not None:
-        recording.said("TensorBoard", case.elsewhere)
+        recording.note_step("TensorBoard", case.elsewhere)
     counting = Counting(recording, "W&B", 0)
     for step_metric, of in case.axes.items():
         counting.declare(step_metric, of)
