@@ -47,6 +47,8 @@ class ImportHook:
         return None
 
     def _follow(self, name: str, spec: ModuleSpec) -> None:
+        if spec.loader is None:
+            return  # a folder without code, such as that in which W&B keeps its files
         try:
             loader: Any = spec.loader
             execute = loader.exec_module

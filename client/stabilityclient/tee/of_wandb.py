@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+from stabilityclient.step_names import whole
 from stabilityclient.tee.counting import Counting
 from stabilityclient.tee.library import Library
 from stabilityclient.tee.recording import Recording, Stream
@@ -22,7 +25,7 @@ class _Run:
         label = str(getattr(run, "name", None) or getattr(run, "id", None) or "wandb")
         self.run = run  # kept: its id() is its name here
         self.stream = Stream(Wandb.title, label)
-        self.steps = Counting(recording, Wandb.title, int(getattr(run, "starting_step", 0) or 0))
+        self.steps = Counting(recording, Wandb.title, whole(getattr(run, "starting_step", 0)) or 0)
         #: Values of a row that is not complete.
         self.held: dict[str, Any] = {}
         self.config: dict[str, Any] = {}
@@ -38,10 +41,12 @@ class Wandb(Library):
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         self._runs: dict[int, _Run] = {}
+        self._kind: Any = object
         recording.closing.append(self._close)
 
     def patch(self, name: str, module: ModuleType) -> None:
-        kinds: list[Any] = [module.Run]
+        self._kind = getattr(module, "Run", None) or module.sdk.wandb_run.Run
+        kinds: list[Any] = [self._kind]
         while kinds:
             kind = kinds.pop()
             kinds += kind.__subclasses__()  # that of a disabled run has functions of its own
@@ -57,9 +62,15 @@ class Wandb(Library):
         return found
 
     def _began(self, run: Any, *given: Any, **named: Any) -> None:
+        if not isinstance(run, self._kind):
+            # In old versions (0.16) a disabled run is no run, and has functions of its own.
+            self.follow(run, "log", lambda _, *given, **named: self._logged(_, run, *given, **named))
+            sys.modules["wandb"].log = run.log  # type: ignore[attr-defined]
         self._take_config(self._known(run))
         wandb = {key: getattr(run, key, None) for key in ("project", "name", "id", "group")}
-        self._recording.config({"wandb": {key: value for key, value in wandb.items() if isinstance(value, str)}})
+        self._recording.config(
+            {"wandb": {key: value for key, value in wandb.items() if value and isinstance(value, str)}}
+        )
 
     def _logged(
         self,
