@@ -68,10 +68,15 @@ class TensorBoard(Library):
     def _hparams(self, _: Any, writer: Any, hparam_dict: Mapping[str, Any], *given: Any, **named: Any) -> None:
         self._recording.config(hparam_dict)
 
-    def _text(self, _: Any, writer: Any, tag: str, text_string: Any, *given: Any, **named: Any) -> None:
-        # Hugging Face's arguments and model, say. Other texts are not kept.
-        if isinstance(text_string, str) and text_string.lstrip().startswith("{"):
-            found = json.loads(text_string)
+    def _text(
+        self, _: Any, writer: Any, tag: str, text_string: Any, global_step: Any = None, *given: Any, **named: Any
+    ) -> None:
+        # Hugging Face's arguments and model, say. Other texts, and those of a step, are not kept.
+        if global_step is None and isinstance(text_string, str) and text_string.lstrip().startswith("{"):
+            try:
+                found = json.loads(text_string)
+            except ValueError:  # a text that begins like one
+                return
             self._recording.config({tag: found})
 
     def _event(self, _: Any, writer: Any, event: Any, *given: Any, **named: Any) -> None:

@@ -30,6 +30,7 @@ WRITER = """
     writer.add_histogram("bars", np.arange(10), 1)
     writer.add_text("args", '{"seed": 1}')
     writer.add_text("note", "hello")
+    writer.add_text("sample", '{"of": "a step"}', 3)
     writer.add_hparams({"lr": 0.1}, {"hparam/loss": 0.5})
     try:
         writer.add_scalar("wrong", object(), 1)
