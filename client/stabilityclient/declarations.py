@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stabilityclient.guard import Guard
+    from stabilityclient.run_components import RunComponents
 
 __all__ = ["Declarations"]
 
@@ -26,9 +27,28 @@ class Declarations:
     """The part of a run that takes declarations."""
 
     _guard: Guard
+    _components: RunComponents | None
 
     def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> bool:
         raise NotImplementedError
+
+    def update_config(self, values: Mapping[str, Any]) -> None:
+        """Add to the config that ``init()`` was given; a key that is there already gets the new value.
+
+        Call it now and then at most: the node's agent introduces the run to the server again.
+
+        Args:
+            values: anything that JSON can hold; other things become their text.
+        """
+        parts = self._components
+        if parts is None:
+            return
+        try:
+            from stabilityclient.start import add_config
+
+            add_config(parts.folder, values, lambda text: self._guard.note("update_config()", text))
+        except Exception as error:
+            self._guard.caught("update_config()", error)
 
     def names(
         self,

@@ -14,11 +14,21 @@ from stabilityclient.spool import SpoolWriter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
     from stabilityclient.settings import ClientSettings
 
-__all__ = ["MAX_CONFIG_BYTES", "find_twin", "open_source", "pid_namespace", "run_folder", "start_ticks", "write_whole"]
+__all__ = [
+    "MAX_CONFIG_BYTES",
+    "add_config",
+    "find_twin",
+    "open_source",
+    "pid_namespace",
+    "run_folder",
+    "start_ticks",
+    "write_whole",
+]
 
 #: Longest config, bytes of JSON: it travels in each Hello, which must stay far below a message's limit.
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -140,17 +150,35 @@ def _write_run(settings: ClientSettings, folder: str, created: float, trouble: C
     before = read_json(path)
     if before and settings.ranks.local_rank != 0:
         return
-    config = plain(settings.config)
-    size = len(json.dumps(config))
-    if size > MAX_CONFIG_BYTES:
-        trouble(f"config has {size} bytes of JSON, expected at most {MAX_CONFIG_BYTES}: it is left out")
-        config = {"note": f"left out: {size} bytes"}
     facts = {
         "run_id": settings.run_id,
         "project": settings.project,
         "name": settings.name,
-        "config": config,
+        "config": _fitting(plain(settings.config), trouble) or {},
         "url": settings.url,
         "created": before.get("created", created),
     }
     write_whole(path, json.dumps(facts).encode())
+
+
+def add_config(folder: str, values: Mapping[str, Any], trouble: Callable[[str], None]) -> None:
+    """Add values to the config of a run folder; its agent sees that the file is another.
+
+    Raises:
+        OSError: the folder can't be written.
+    """
+    path = os.path.join(folder, "run.json")
+    facts = read_json(path)
+    before = facts.get("config")
+    config = _fitting({**(before if isinstance(before, dict) else {}), **plain(dict(values))}, trouble)
+    if facts and config is not None and config != before:
+        write_whole(path, json.dumps(facts | {"config": config}).encode())
+
+
+def _fitting(config: dict[str, Any], trouble: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return a config, None where it is too long."""
+    size = len(json.dumps(config))
+    if size <= MAX_CONFIG_BYTES:
+        return config
+    trouble(f"config has {size} bytes of JSON, expected at most {MAX_CONFIG_BYTES}: it is left out")
+    return None

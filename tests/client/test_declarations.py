@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,24 @@ def declared(run: stabilityclient.Run, kind: str) -> list[tuple[int | None, dict
     """Return step and data of the events of a kind on the run's spool."""
     blocks = [block for frame in frames(run.folder) for block in frame.blocks]
     return [(one.step, one.data) for one in blocks if isinstance(one, EventBlock) and one.type == kind]
+
+
+def config(run: stabilityclient.Run) -> Any:
+    """Return what the agent introduces the run with."""
+    assert run.folder is not None
+    return json.loads((Path(run.folder) / "run.json").read_text())["config"]
+
+
+def test_config_that_comes_later_is_added_to_what_is_known(start: Start) -> None:
+    run = start(config={"lr": 1.0, "seed": 3})
+    run.update_config({"lr": 0.5, "model": {"layers": 2}, "device": Path("cuda")})
+    assert config(run) == {"lr": 0.5, "seed": 3, "model": {"layers": 2}, "device": "cuda"}
+
+
+def test_config_that_would_be_too_long_leaves_it_as_it_is(start: Start) -> None:
+    run = start(config={"seed": 3})
+    run.update_config({str(number): "x" * 10_000 for number in range(200)})
+    assert config(run) == {"seed": 3}
 
 
 def test_names_are_stored_by_role_and_by_data_set(start: Start) -> None:

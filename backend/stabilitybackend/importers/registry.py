@@ -8,6 +8,7 @@ from __future__ import annotations
 from stabilitybackend.importers.base import Importer
 from stabilitybackend.importers.csv_files import CsvImporter
 from stabilitybackend.importers.jsonl import JsonlImporter
+from stabilitybackend.importers.mlflow_store import MlflowImporter
 from stabilitybackend.importers.parquet import ParquetImporter
 from stabilitybackend.importers.tensorboard import TensorBoardImporter
 from stabilitybackend.importers.trainer_state import TrainerStateImporter
@@ -21,6 +22,7 @@ IMPORTERS: dict[str, Importer] = {
     for importer in (
         TensorBoardImporter(),
         WandbImporter(),
+        MlflowImporter(),
         TrainerStateImporter(),
         ParquetImporter(),
         JsonlImporter(),

@@ -22,6 +22,7 @@ from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, mess
 from stabilitybackend.importers.batches import Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_number, as_step, as_time, note_step, row_of
 from stabilitybackend.importers.troubles import Reading
+from stabilityclient.step_names import STEP_NAMES, names_steps, whole
 
 __all__ = ["WandbImporter"]
 
@@ -34,6 +35,8 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 MAX_MESSAGE_BYTES = 256 << 20
 #: Records looked at for the run's name: it is in the second one.
 _SNIFFED_RECORDS = 50
+#: Records in which the step of the training is looked for: as many as an import of a file that grows has seen before.
+_STEP_RECORDS = 2_000
 #: What W&B adds to each row. The step is its count of log calls.
 _STEP, _TIME, _OWN = "_step", "_timestamp", "_"
 
@@ -114,11 +117,11 @@ class WandbImporter(Importer):
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
     ) -> Iterator[Batch]:
-        # Without a step_key the step is W&B's own count.
+        wanted = step_key or _training_step(path, reading)
         record_of = _record_class().FromString
         groups, who = Grouper(reading), Who(number, rank)
         others: Counter[str] = Counter()
-        time, item = _run_of(path).started, 0
+        time, item, step = _run_of(path).started, 0, 0
         for item, offset, data in _messages(path, reading):
             try:
                 record = record_of(data)
@@ -132,8 +135,11 @@ class WandbImporter(Importer):
             row = {entry.key or ".".join(entry.nested_key): _value(entry.value_json) for entry in record.history.item}
             place = f"record {item} (byte {offset})"
             own = row.pop(_STEP, record.history.step.num)
+            given = own if wanted == _STEP else row.pop(wanted, None)
+            if given is None and step_key is None:
+                given = step  # beside the training: an evaluation, say
             try:
-                step = as_step(own if step_key is None else row.pop(step_key, None))
+                step = as_step(given)
             except NotAStep as error:
                 reading.trouble(path, place, str(error))
                 continue
@@ -146,7 +152,37 @@ class WandbImporter(Importer):
         reading.end_of_file(path, groups.numeric)
         if others["stats"]:
             reading.note(f"{path}: {others['stats']} rows of W&B's system metrics are left out: they have no step")
-        note_step(path, step_key or _STEP, groups.numeric, reading)
+        note_step(path, wanted, groups.numeric, reading)
+
+
+def _training_step(path: Path, reading: Reading) -> str:
+    """Return which value of the rows is the step of the training, W&B's own count where none is.
+
+    It is what ``define_metric`` says, or a known name; what nobody declared and goes back is none. As the tee takes it.
+    """
+    record_of = _record_class().FromString
+    declared: list[str] = []
+    seen: dict[str, list[int]] = {}
+    for number, _, data in _messages(path, Reading()):
+        if number > _STEP_RECORDS:
+            break
+        try:
+            record = record_of(data)
+        except Exception:  # told when the rows are read
+            continue
+        metric = record.metric
+        if metric.step_metric and (metric.glob_name == "*" or names_steps(metric.step_metric)):
+            declared.append(metric.step_metric)
+        for entry in record.history.item:
+            name = entry.key or ".".join(entry.nested_key)
+            if (name in STEP_NAMES or name in declared) and (step := whole(_value(entry.value_json))) is not None:
+                seen.setdefault(name, []).append(step)
+    for name in (*declared, *STEP_NAMES):
+        steps = seen.get(name)
+        if steps and (name in declared or steps == sorted(steps)):
+            reading.note(f"{path}: the step is {name}; for W&B's own count of log calls: --step-key {_STEP}")
+            return name
+    return _STEP
 
 
 def _value(text: str) -> Any:

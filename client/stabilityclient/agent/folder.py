@@ -12,7 +12,7 @@ from stabilityclient.agent.sources import Sources
 from stabilityclient.sidecar import read_json
 from stabilityclient.wire import Hello
 
-__all__ = ["lock_folder", "make_hello"]
+__all__ = ["lock_folder", "make_hello", "written"]
 
 
 def lock_folder(folder: Path, wait_s: float) -> int | None:
@@ -50,3 +50,12 @@ def make_hello(folder: Path, agent: str, node: str, sources: Sources) -> Hello:
         config=config if isinstance(config, dict) else {},
         sources=[source.info for source in sources],
     )
+
+
+def written(folder: Path) -> tuple[int, int] | None:
+    """Return what tells one ``run.json`` from the next, None where there is none."""
+    try:
+        facts = (folder / "run.json").stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns

@@ -17,7 +17,7 @@ from stabilityclient.agent.commands import tasks
 from stabilityclient.agent.commands.agent_commands import AgentCommands, CommandToRun, Handler
 from stabilityclient.agent.commands.downlink import Downlink
 from stabilityclient.agent.commands.restart import Restarter
-from stabilityclient.agent.folder import lock_folder, make_hello
+from stabilityclient.agent.folder import lock_folder, make_hello, written
 from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
 from stabilityclient.agent.gpu.poller import POLL_S
 from stabilityclient.agent.logfile import AgentLog
@@ -111,6 +111,8 @@ class AgentService:
         self._polls = 0
         self._over_since: float | None = None
         self._started = time.monotonic()
+        #: The file that the last Hello was made from.
+        self._introduced: tuple[int, int] | None = None
         url = environ.get("STABILITY_URL") or str(read_json(str(folder / "run.json")).get("url") or DEFAULT_URL)
         self._uplink = Uplink(
             url,
@@ -172,6 +174,8 @@ class AgentService:
         for source in self._sources:
             self._poll_source(source)
         self._deaths.poll()
+        if self._introduced is not None and written(self._folder) not in (None, self._introduced):
+            self._uplink.news.set()
         self._own.flush()
         self._spool_cleaner.sweep(self._sources)
 
@@ -272,6 +276,7 @@ class AgentService:
 
     def _hello(self) -> Hello:
         self._discover()
+        self._introduced = written(self._folder)
         return make_hello(self._folder, self._own.name, self._own.node, self._sources)
 
     def _health_message(self) -> Health:

@@ -56,17 +56,20 @@ def test_a_wandb_file_is_the_run_that_it_says_it_is(wandb_file: Path) -> None:
     result = run.take(wandb_file)
 
     line = run.line()
-    assert [line[6], str(line[7]), line[8], line[9]] == [3.0, "nan", math.inf, 4.5]
-    assert run.line("deep.a")[299] == 299.0
+    assert [line[60], str(line[70]), line[80], line[90]] == [3.0, "nan", math.inf, 4.5]
+    assert run.line("deep.a")[2990] == 299.0
     assert result.reading.count == 0
-    assert result.reading.notes[0].endswith("no numbers, so left out: text")
-    assert result.reading.notes[1].endswith("for the training step: --step-key train/global_step")
+    assert (
+        "the step is train/global_step; for W&B's own count of log calls: --step-key _step" in result.reading.notes[0]
+    )
+    assert result.reading.notes[1].endswith("no numbers, so left out: text")
 
 
-def test_the_training_step_of_a_wandb_file_can_be_named(wandb_file: Path) -> None:
+@pytest.mark.parametrize(("step_key", "last"), [("train/global_step", 2990), ("_step", 299), ("deep.a", 299)])
+def test_the_step_of_a_wandb_file_can_be_named(wandb_file: Path, step_key: str, last: int) -> None:
     run = ImportedRun()
-    run.take(wandb_file, step_key="train/global_step")
-    assert max(run.line()) == 2990
+    run.take(wandb_file, step_key=step_key)
+    assert max(run.line()) == last
 
 
 def test_a_wandb_file_with_damage_names_the_byte_and_goes_on_behind_it(wandb_file: Path, tmp_path: Path) -> None:
@@ -84,7 +87,7 @@ def test_a_wandb_file_with_damage_names_the_byte_and_goes_on_behind_it(wandb_fil
     assert first.reason == "damaged; skipped to byte 65536"
     assert "the last record is cut" in last.reason
     assert 100 < len(run.line()) < 300
-    assert run.line()[250] == 125.0
+    assert run.line()[2500] == 125.0
 
 
 def write_lightning(path: Path) -> Path:

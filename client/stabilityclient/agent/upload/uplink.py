@@ -151,6 +151,8 @@ class Uplink:
         self._resend_at = 0.0
         self._ready = asyncio.Event()
         self._welcomed: set[str] = set()
+        #: Set when the Hello would say something else now: the agent connects again.
+        self.news = asyncio.Event()
         self._offset_s = 0.0
         self.connected = False
         #: Set while the last answer of the server was a refusal for good.
@@ -182,15 +184,14 @@ class Uplink:
     async def _session(self) -> None:
         async with await self._connect() as socket:
             await self._shake_hands(socket)
-            tasks = [
-                asyncio.create_task(part)
-                for part in (self._receive(socket), self._send(socket), self._send_health(socket))
-            ]
+            parts = (self._receive(socket), self._send(socket), self._send_health(socket), self.news.wait())
+            tasks = [asyncio.create_task(part) for part in parts]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                raise _Broken("the connection ended")
+                if tasks[-1] not in done:
+                    raise _Broken("the connection ended")
             finally:
                 for task in tasks:
                     task.cancel()
@@ -219,6 +220,7 @@ class Uplink:
     async def _shake_hands(self, socket: ClientConnection) -> None:
         for source in self._sources:
             source.observe()
+        self.news.clear()
         hello = self._hello()
         await socket.send(encode_message(hello))
         answer = decode_message(_binary(await asyncio.wait_for(socket.recv(), CONNECT_TIMEOUT_S)))
