@@ -1,4 +1,4 @@
-"""A job of ``fitted_job.py`` that people give orders to, and what it wrote down of itself."""
+"""A job whose loop a framework owns, that people give orders to, and what it wrote down of itself."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ from stabilityclient.agent.commands.downlink import Downlink
 from support.processes import Server
 from support.waiting import wait_until
 
-__all__ = ["BATCH", "Fitted", "Step"]
+__all__ = ["BATCH", "Fitted", "Step", "places"]
 
-_SCRIPT = Path(__file__).parent / "fitted_job.py"
+_HERE = Path(__file__).parent
+#: Modules that start the ranks of a job; "" is the framework itself.
+_LAUNCHERS = {
+    "": (),
+    "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node"),
+    "accelerate": ("accelerate.commands.launch", "--cpu", "--num_machines", "1", "--mixed_precision", "no",
+                   "--dynamo_backend", "no", "--main_process_port", "0", "--num_processes"),
+}  # fmt: skip
 #: Samples in a batch of the job.
 BATCH = 2
 #: Seconds that the job may take to its first step: it imports torch and lightning.
@@ -41,20 +48,28 @@ class Fitted:
     Args:
         folder: of the job. server: to which it reports.
         devices: how many ranks it has.
-        torchrun: start them with torchrun, not with Lightning's own launcher.
+        script: the job; it is given its folder and the ranks. launcher: ``torchrun`` or ``accelerate``, or ``""`` for
+            the framework's own.
+        environ: variables of the job.
     """
 
-    def __init__(self, folder: Path, server: Server, devices: int = 1, *, torchrun: bool = False) -> None:
+    def __init__(
+        self, folder: Path, server: Server, devices: int = 1, *, script: str = "fitted_job.py", launcher: str = "",
+        **environ: str,
+    ) -> None:  # fmt: skip
         self.folder, self.server, self._devices = folder, server, devices
         self.run_id = f"fitted-{folder.name}"
         told = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "MASTER_", "SLURM_", "STABILITY_")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(told)}
-        run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
-        launcher = run if torchrun else []
+        start = _LAUNCHERS[launcher]
         self.log = (folder / "log").open("w+b")
         self.process = subprocess.Popen(
-            [sys.executable, *launcher, str(_SCRIPT), str(folder), str(devices)],
+            [
+                sys.executable, *(("-m", *start, str(devices)) if start else ()), str(_HERE / script), str(folder),
+                str(devices),
+            ],  # fmt: skip
             env=clean
+            | environ
             | {
                 "STABILITY_URL": server.url,
                 "STABILITY_DIR": str(folder / "spool"),
@@ -147,3 +162,15 @@ class Fitted:
         self.log.close()
         if error is not None:
             print((self.folder / "log").read_text(errors="replace")[-4_000:])
+
+
+def places(branches: list[list[Step]], skip: int) -> dict[int, set[int]]:
+    """Return the samples that came at each place of the data, if each rollback left out ``skip`` batches."""
+    found: dict[int, set[int]] = {}
+    skipped = {0: -skip}
+    for branch in branches:
+        so_far = skipped[branch[0].number - 1] + skip
+        for step in branch:
+            skipped[step.number] = so_far
+            found.setdefault(step.number + so_far, set()).add(step.sample)
+    return found
