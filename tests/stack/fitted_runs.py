@@ -19,12 +19,14 @@ from support.waiting import wait_until
 __all__ = ["BATCH", "Fitted", "Step", "places"]
 
 _HERE = Path(__file__).parent
-#: Modules that start the ranks of a job; "" is the framework itself.
+#: Modules that start the ranks of a job, where the framework does not.
 _LAUNCHERS = {
-    "": (),
     "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node"),
-    "accelerate": ("accelerate.commands.launch", "--cpu", "--num_machines", "1", "--mixed_precision", "no",
-                   "--dynamo_backend", "no", "--main_process_port", "0", "--num_processes"),
+    # "--cpu" starts one process whatever is asked for: the job itself says that it wants the processor.
+    "accelerate": (
+        "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--mixed_precision", "no",
+        "--dynamo_backend", "no", "--main_process_port", "0", "--num_processes",
+    ),
 }  # fmt: skip
 #: Samples in a batch of the job.
 BATCH = 2
@@ -61,13 +63,10 @@ class Fitted:
         self.run_id = f"fitted-{folder.name}"
         told = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "MASTER_", "SLURM_", "STABILITY_")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(told)}
-        start = _LAUNCHERS[launcher]
+        start = ["-m", *_LAUNCHERS[launcher], str(devices)] if launcher else []
         self.log = (folder / "log").open("w+b")
         self.process = subprocess.Popen(
-            [
-                sys.executable, *(("-m", *start, str(devices)) if start else ()), str(_HERE / script), str(folder),
-                str(devices),
-            ],  # fmt: skip
+            [sys.executable, *start, str(_HERE / script), str(folder), str(devices)],
             env=clean
             | environ
             | {

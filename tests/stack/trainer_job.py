@@ -27,7 +27,7 @@ _names: dict[str, Any] = {}
 
 def _comes(fault: str) -> bool:
     trainer = _names.get("trainer")
-    return _LAST and _FAULT == fault and trainer is not None and trainer.state.global_step >= _AT
+    return _LAST and fault == _FAULT and trainer is not None and trainer.state.global_step >= _AT
 
 
 class Samples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -61,8 +61,14 @@ class Model(transformers.GPT2LMHeadModel):
         return super().forward(input_ids, labels=labels, **more)
 
 
+def _to_cpu(storage: Any, place: str) -> Any:
+    return storage if place.startswith("cpu:") else None
+
+
 def main() -> None:
     os.chdir(sys.argv[1])
+    # With several ranks on the processor Trainer loads an optimizer to "cpu:0", which torch does not know.
+    torch.serialization.register_package(50, lambda storage: None, _to_cpu)
     settings = {
         "num_train_epochs": 50, "per_device_train_batch_size": 2, "learning_rate": 1e-3, "lr_scheduler_type": "cosine",
         "warmup_steps": 10, "use_cpu": True, "report_to": [], "disable_tqdm": True, "dataloader_pin_memory": False,

@@ -1,4 +1,4 @@
-"""Keeps trouble of ours out of a framework's loop."""
+"""Ways into a framework's loop: hooks whose trouble stays ours, and calls around its methods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     Hook = TypeVar("Hook", bound=Callable[..., None])
 
-__all__ = ["guarded"]
+__all__ = ["guarded", "stand_around"]
 
 
 def guarded(hook: Hook) -> Hook:
@@ -29,3 +29,21 @@ def guarded(hook: Hook) -> Hook:
             self._run._guard.caught(f"{framework} {hook.__name__}()", error)
 
     return call  # type: ignore[return-value]
+
+
+def stand_around(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
+    """Let ``around`` be called in place of a method, with the method first; return what makes it as it was."""
+    original, own = getattr(owner, name), vars(owner).get(name)
+
+    @wraps(original)
+    def call(*given: Any, **named: Any) -> Any:
+        return around(original, *given, **named)
+
+    def put_back() -> None:
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+    setattr(owner, name, call)
+    return put_back

@@ -6,10 +6,10 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from typing import Any
 
-__all__ = ["batches_from", "length_of", "order_comes_again", "sampler_of"]
+__all__ = ["batches_from", "draws", "length_of", "order_comes_again", "same_order", "sampler_of"]
 
 #: Samplers whose second pass over an epoch is as the first: in the order of the data, computed from seed and epoch, or
 #: (the last one) that of a stream of data.
@@ -59,3 +59,62 @@ def batches_from(loader: Any, place: int, length: int, count: int) -> Iterator[A
                 return
         if place == begin:
             return
+
+
+def _drawn_from(loader: Any) -> Any:
+    """Return what has the random numbers that shuffle a loader: a generator, or torch itself; None where none is."""
+    sampler = sampler_of(loader)
+    if type(sampler).__name__ != "RandomSampler":
+        return None
+    return sampler.generator or import_module("torch").random
+
+
+def draws(loader: Any) -> str | None:
+    """Return the state, in hex, from which the order of the next pass will be drawn; None where it is not drawn so."""
+    source = _drawn_from(loader)
+    if source is None:
+        return None
+    state = source.get_state() if hasattr(source, "get_state") else source.get_rng_state()
+    return bytes(state.tolist()).hex()
+
+
+def same_order(loader: Any, epoch: int, before: int, order: str | None) -> Generator[Any, None, None]:
+    """Yield a pass over a loader from a batch on; one that was drawn from ``order`` has the same batches again.
+
+    Args:
+        epoch: number of the pass. before: batches to pass over. order: of :func:`draws`, from before that pass.
+    """
+    if hasattr(loader, "set_epoch"):
+        loader.set_epoch(epoch)
+    source = import_module("accelerate").skip_first_batches(loader, before) if before else loader
+    try:
+        if before and order is not None:
+            yield from _drawn_again(loader, source, order)
+        else:
+            yield from source
+    finally:
+        if hasattr(source, "end"):
+            source.end()  # for Accelerate a pass that is left is not over
+
+
+def _drawn_again(loader: Any, source: Any, order: str) -> Iterator[Any]:
+    torch: Any = import_module("torch")
+    drawn_from: Any = _drawn_from(loader)
+    state = torch.tensor(list(bytes.fromhex(order)), dtype=torch.uint8)
+    if drawn_from is not torch.random:
+        drawn_from.set_state(state)
+        yield from source
+        return
+    now = torch.get_rng_state()
+    torch.set_rng_state(state)
+    iterator = iter(source)
+    first = [*_one(iterator)]
+    torch.set_rng_state(now)  # of the checkpoint
+    yield from first
+    yield from iterator
+
+
+def _one(iterator: Iterator[Any]) -> Iterator[Any]:
+    for batch in iterator:
+        yield batch
+        return

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from functools import wraps
 
-from stabilityclient.integrations.guarded import guarded
+from stabilityclient.integrations.guarded import guarded, stand_around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Hooks:
             (trainer.accelerator, "backward", self._backward),
             (trainer.accelerator, "clip_grad_norm_", self._clip),
         ]
-        leave = [_stand_around(*one) for one in around if hasattr(one[0], one[1])]
+        leave = [stand_around(*one) for one in around if hasattr(one[0], one[1])]
         trainer.add_callback(self)
         try:
             yield
@@ -131,24 +130,6 @@ class Hooks:
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._enter(None)
         self._run.boundary(state.global_step + 1, state.global_step + 1)
-
-
-def _stand_around(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    """Let ``around`` be called in place of a method, with the method first; return what makes it as it was."""
-    original, own = getattr(owner, name), vars(owner).get(name)
-
-    @wraps(original)
-    def call(*given: Any, **named: Any) -> Any:
-        return around(original, *given, **named)
-
-    def put_back() -> None:
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
-
-    setattr(owner, name, call)
-    return put_back
 
 
 def _within(run: Run, phase: str) -> Callable[..., Any]:
