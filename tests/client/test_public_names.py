@@ -77,7 +77,7 @@ def test_a_whole_run_in_a_bare_interpreter_loads_the_standard_library_only(tmp_p
     assert foreign == []
 
 
-@pytest.mark.parametrize("name", ["lightning", "transformers"])
+@pytest.mark.parametrize("name", ["lightning", "transformers", "accelerate"])
 def test_an_integration_imports_its_framework_when_it_is_used(name: str, tmp_path: Path) -> None:
     seen = _look(tmp_path, f"import stabilityclient.integrations.{name}")
     foreign = {name.split(".")[0] for name in seen["modules"]} - {*sys.stdlib_module_names, "stabilityclient"}
