@@ -16,7 +16,7 @@ from stabilityclient.agent.commands.downlink import Downlink
 from support.processes import Server
 from support.waiting import wait_until
 
-__all__ = ["BATCH", "Fitted", "Step", "places"]
+__all__ = ["BATCH", "START_S", "Fitted", "Step", "places"]
 
 _HERE = Path(__file__).parent
 #: Modules that start the ranks of a job, where the framework does not.

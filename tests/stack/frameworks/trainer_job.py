@@ -1,8 +1,9 @@
 """The job of docs/integrations/transformers.md, a small GPT-2: ``python trainer_job.py FOLDER RANKS``.
 
 Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of each step that it trained:
-``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop. ``FAULT`` is what happens at step 60
-on the last rank: ``kill``, ``loader``, ``raise``, ``slow``; from then on it is slow.
+``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop. ``FAULT`` is what happens from step
+60 on, on the last rank: ``kill``, ``loader`` (it hands out nothing more), ``raise``, ``slow``; or all the time:
+``rate`` (the job sets the learning rate itself, whatever was ordered).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 import transformers
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs/integrations/transformers.md"
+_PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/transformers.md"
 _FAULT = os.environ.get("FAULT", "")
 _AT = 60
 _LAST = int(os.environ.get("RANK", "0")) == int(sys.argv[2]) - 1
@@ -47,6 +48,9 @@ class Samples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 class Model(transformers.GPT2LMHeadModel):
     def forward(self, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:
         trainer = _names["trainer"]
+        if _FAULT == "rate":
+            for group in trainer.optimizer.param_groups:
+                group["lr"] = 1e-3
         step, rate = trainer.state.global_step + 1, trainer.optimizer.param_groups[0]["lr"]
         if self.training:
             sample = sum(int(digit) * _VOCABULARY**place for place, digit in enumerate(input_ids[0, :3]))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs/integrations/accelerate.md"
+_PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/accelerate.md"
 _names: dict[str, Any] = {}
 
 
