@@ -15,6 +15,7 @@ from importlib import import_module
 from stabilityclient.integrations.guarded import guarded
 from stabilityclient.integrations.prepared_data import batches_from, length_of, order_comes_again, sampler_of
 from stabilityclient.integrations.rates import scale_rates
+from stabilityclient.integrations.transformers_folders import leave, newest
 from stabilityclient.integrations.transformers_hooks import Hooks
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.rollback.orders import Rewind
@@ -41,6 +42,7 @@ def train(trainer: Any, resume_from_checkpoint: Any = None, *, run: Run, **more:
     on every rank.
 
     Args:
+        resume_from_checkpoint: True takes the newest checkpoint, never one that a rollback left.
         run: of :func:`stabilityclient.init`. The others are of ``Trainer.train``.
 
     Returns:
@@ -51,6 +53,8 @@ def train(trainer: Any, resume_from_checkpoint: Any = None, *, run: Run, **more:
     """
     base: Any = import_module("transformers").TrainerCallback
     callback = type("StabilityCallback", (_Obeying, base), {})(run, trainer)
+    if resume_from_checkpoint is True:
+        resume_from_checkpoint = newest(trainer.args.output_dir) or True
     with callback.watching():
         while True:
             try:
@@ -83,8 +87,14 @@ class _Obeying(Hooks):
         self._enter(None)
         self._rollback, self._waits = rollback, True
         self._theirs = self._ours = None
+        self._leave(rollback)
         if (handle := getattr(self._trainer, "neftune_hook_handle", None)) is not None:
             handle.remove()  # or the next train() adds its noise a second time
+
+    @guarded
+    def _leave(self, rollback: Rollback) -> None:
+        if self._trainer.args.should_save:
+            leave(self._trainer.args.output_dir, rollback.to_step)
 
     # --- callback ------------------------------------------------------------------------------------------------
 

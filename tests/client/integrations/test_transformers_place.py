@@ -161,6 +161,32 @@ def test_a_later_checkpoint_remembers_what_was_left_out_before_it(start: Start, 
     assert seen == [row for row in first[7:] if row[0] > 14]
 
 
+def test_a_job_that_starts_again_never_takes_a_checkpoint_that_a_rollback_left(start: Start, tmp_path: Path) -> None:
+    from stabilityclient.integrations.transformers import train
+
+    case, saved = Case(4, 8, 3, 2), tmp_path / "saved"
+    trainer, _ = _trainer(case, saved, save_total_limit=None)
+    run = start()
+    ended: list[int] = []
+
+    def fail(step: int) -> None:
+        ended.append(step)
+        if step == 7 and len(ended) == 7:
+            problems: list[str] = []
+            order = _order(case, checkpoint=str(saved / "checkpoint-4"))
+            Downlink(Path(str(run.folder)), problems.append).take(order, 0.0)
+        if step == 5 and len(ended) > 7:
+            raise ArithmeticError
+
+    trainer.model.at = fail
+    with pytest.raises(ArithmeticError):
+        train(trainer, run=run)
+    assert (saved / "checkpoint-6").exists()
+    trainer, seen = _trainer(case, saved)
+    train(trainer, True, run=start(run_id="r2"))
+    assert [step for step, _ in seen] == [*range(5, EPOCH * EPOCHS + 1)]
+
+
 @pytest.mark.parametrize("why", ["ignore_data_skip", "by length"])
 def test_a_loader_whose_order_may_change_is_not_offered_to_skip_and_an_order_to_is_refused(
     why: str, start: Start, tmp_path: Path
