@@ -22,7 +22,7 @@ from stabilityclient.rollback.orders import Rewind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from stabilityclient.run import Run
@@ -124,13 +124,15 @@ class _Obeying(Hooks):
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
-    def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any) -> Any:
+    def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any, **named: Any) -> Any:
         """Return the batches of the next step, none where training ends before it."""
-        with self._run.phase("data"):
-            if iterator is not self._theirs:
-                self._theirs = self._ours = iterator
-                self._open()
-            batches, items = original(self._ours, *more)
+        # Not all of it is data: Trainer also adds up the tokens of all ranks, and waits for them.
+        self._enter("forward")
+        if iterator is not self._theirs:
+            self._theirs = self._ours = iterator
+            self._open()
+        batches, items = original(self._each(), *more, **named)
+        self._enter(None)
         if batches:
             step = self._trainer.state.global_step
             if self._rollback is not None:
@@ -146,13 +148,22 @@ class _Obeying(Hooks):
             self._tell(step, batches)
         return batches, items
 
+    def _each(self) -> Iterator[Any]:
+        """Yield batches; the time that each takes is the data's."""
+        while True:
+            with self._run.phase("data"):
+                batch = next(self._ours, self)
+            if batch is self:
+                return
+            yield batch
+
     @guarded
     def _open(self) -> None:
         """An epoch of Trainer's begins, or goes on: leave out what is to be left out before its next batch."""
         trainer = self._trainer
         rollback = self._rollback
         skip = 0 if rollback is None else rollback.skip_batches or 0
-        if not self._skipped and not skip:
+        if (not self._skipped and not skip) or trainer.args.ignore_data_skip:
             return
         if self._length is None:
             for _ in range(self._skipped if self._passes == 1 else 0):

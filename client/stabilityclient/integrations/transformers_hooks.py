@@ -34,7 +34,7 @@ class Hooks:
         #: The state is not back yet: what is logged now belongs to no segment.
         self._waits = False
 
-    def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any) -> Any:
+    def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any, **named: Any) -> Any:
         """Return the batches of the next step as ``get_batch_samples`` does."""
         raise NotImplementedError
 

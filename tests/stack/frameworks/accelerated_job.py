@@ -1,7 +1,8 @@
 """The job of docs/integrations/accelerate.md: ``python accelerated_job.py FOLDER RANKS``.
 
 Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of each step that it trained:
-``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop.
+``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop; ``job_faults`` may happen
+to it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from job_faults import in_the_loader, in_the_model
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/accelerate.md"
 _names: dict[str, Any] = {}
@@ -24,6 +26,7 @@ class Samples(torch.utils.data.Dataset[tuple[int, torch.Tensor]]):
         return 400_000
 
     def __getitem__(self, number: int) -> tuple[int, torch.Tensor]:
+        in_the_loader(_names.get("step", 0))
         return number, torch.full((2,), 1.0 + number % 7)
 
 
@@ -34,6 +37,7 @@ class Model(torch.nn.Module):
 
     def forward(self, batch: Any) -> torch.Tensor:
         numbers, inputs = batch
+        in_the_model(_names["step"], _names["optimizer"])
         with Path(f"truth.{os.environ.get('RANK', '0')}").open("a") as file:
             file.write(f"step {_names['step']} {_names['rate']!r} {numbers[0]}\n")
         return self.layer(inputs).square().mean()  # type: ignore[no-any-return]

@@ -1,34 +1,29 @@
 """The job of docs/integrations/transformers.md, a small GPT-2: ``python trainer_job.py FOLDER RANKS``.
 
 Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of each step that it trained:
-``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop. ``FAULT`` is what happens from step
-60 on, on the last rank: ``kill``, ``loader`` (it hands out nothing more), ``raise``, ``slow``; or all the time:
-``rate`` (the job sets the learning rate itself, whatever was ordered).
+``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop; ``job_faults`` may happen
+to it.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from job_faults import in_the_loader, in_the_model
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/transformers.md"
-_FAULT = os.environ.get("FAULT", "")
-_AT = 60
-_LAST = int(os.environ.get("RANK", "0")) == int(sys.argv[2]) - 1
 _VOCABULARY = 128
 _names: dict[str, Any] = {}
 
 
-def _comes(fault: str) -> bool:
+def _step() -> int:
     trainer = _names.get("trainer")
-    return _LAST and fault == _FAULT and trainer is not None and trainer.state.global_step >= _AT
+    return 0 if trainer is None else trainer.state.global_step + 1
 
 
 class Samples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -38,8 +33,7 @@ class Samples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return 20_000
 
     def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        while _comes("loader"):
-            time.sleep(1.0)
+        in_the_loader(_step())
         digits = [number // _VOCABULARY**place % _VOCABULARY for place in range(3)]
         tokens = torch.tensor([*digits, *((number + place) % 7 for place in range(5))])
         return {"input_ids": tokens, "labels": tokens}
@@ -48,20 +42,12 @@ class Samples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 class Model(transformers.GPT2LMHeadModel):
     def forward(self, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:
         trainer = _names["trainer"]
-        if _FAULT == "rate":
-            for group in trainer.optimizer.param_groups:
-                group["lr"] = 1e-3
-        step, rate = trainer.state.global_step + 1, trainer.optimizer.param_groups[0]["lr"]
+        in_the_model(_step(), trainer.optimizer)
+        step, rate = _step(), trainer.optimizer.param_groups[0]["lr"]
         if self.training:
             sample = sum(int(digit) * _VOCABULARY**place for place, digit in enumerate(input_ids[0, :3]))
             with Path(f"truth.{os.environ.get('RANK', '0')}").open("a") as file:
                 file.write(f"step {step} {rate!r} {sample}\n")
-        if _comes("kill"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if _comes("raise"):
-            raise ArithmeticError("of the job")
-        if _comes("slow"):
-            time.sleep(0.3)
         return super().forward(input_ids, labels=labels, **more)
 
 
