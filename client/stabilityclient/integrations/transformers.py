@@ -32,7 +32,10 @@ __all__ = ["train"]
 #: Where a checkpoint's ``trainer_state.json`` says how many batches were left out before it, among what callbacks keep.
 _KEPT = "stabilityboard"
 #: Kinds of training for which a second ``train`` was not tried.
-_UNTRIED = ("is_deepspeed_enabled", "is_fsdp_enabled", "is_fsdp_xla_enabled", "is_tp_enabled")
+_UNTRIED = (
+    "is_deepspeed_enabled", "is_fsdp_enabled", "is_fsdp_xla_enabled", "is_tp_enabled",
+    "is_distributed_loading_by_transformers",
+)  # fmt: skip
 
 
 def train(trainer: Any, resume_from_checkpoint: Any = None, *, run: Run, **more: Any) -> Any:
