@@ -18,6 +18,8 @@ PYTEST_ARGS ?=
 # Much of a test's time is waiting for processes: five at once fill two cores. A file stays in one process, its fixtures are shared.
 TEST_JOBS   ?= 5
 FRAMEWORKS  ?= $(patsubst requirements/integrations/%.txt,%,$(wildcard requirements/integrations/*.txt))
+# Tests that one of these environments runs; what it lacks is skipped.
+INTEGRATED  ?= tests/client/integrations tests/client/tee tests/stack/frameworks tests/stack/test_teed.py tests/stack/test_trained.py
 BENCH       ?= batch_ids client_overhead metric_sets live_latency rollback_peers fold archive backtest timeline gpu_poll page_open growth ingest
 
 # Some containers set it: each of the hundred processes that the tests start would then compile all our code anew.
@@ -58,7 +60,9 @@ soak: $(VENV)/.test ## the long tests: minutes to hours
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 
 integrations: $(VENV)/.test $(FRAMEWORKS:%=$(VENV)/integrations/%/.made) ## jobs of other people's frameworks, wheels on each Python that is here (FRAMEWORKS=huggingface for one)
-	@STABILITY_FRAMEWORKS="$(FRAMEWORKS)" $(BIN)/python -m pytest -m integrations $(PYTEST_ARGS)
+	@for name in $(FRAMEWORKS); do echo "== $$name"; \
+	  $(VENV)/integrations/$$name/bin/python -m pytest -m "" $(INTEGRATED) $(PYTEST_ARGS) || exit 1; done
+	@$(BIN)/python -m pytest -m integrations $(PYTEST_ARGS)
 
 bench: $(VENV)/.bench ## measure against peers and floors, about 25 minutes (BENCH="timeline ingest" for a part; docs/benchmarks.md)
 	@$(MAKE) --no-print-directory $(VENV)/.peers || echo "== MLflow, Aim and W&B could not be installed: they are left out" >&2
@@ -115,12 +119,13 @@ $(VENV)/.bench: $(VENV)/.test requirements/bench.txt
 	@$(PIP) -r requirements/bench.txt >&2
 	@touch $@
 
-# Each in an environment of its own: what they need does not fit together. A job of the tests runs there, the server here.
+# Each in an environment of its own, with ours behind it: what they need does not fit together, and torch is there once.
 $(VENV)/integrations/%/.made: requirements/integrations/%.txt $(VENV)/.test
 	@echo "== Installing $* into $(@D)" >&2
 	@$(BIN)/python -m venv $(@D)
-	@$(@D)/bin/python -m pip install --disable-pip-version-check --no-input $(PIP_ARGS) -r $< >&2
-	@$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable client >&2
+	@$(BIN)/python -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \
+	  > $$($(@D)/bin/python -c "import site; print(site.getsitepackages()[0])")/behind.pth
+	@$(@D)/bin/python -m pip install --disable-pip-version-check --no-input --no-deps --ignore-installed $(PIP_ARGS) -r $< >&2
 	@touch $@
 
 # In an environment of its own: what these trackers need does not fit together with what ours needs.

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import stabilityclient
 
 _PACKAGE_ROOT = Path(stabilityclient.__file__).parent.parent
@@ -75,8 +77,9 @@ def test_a_whole_run_in_a_bare_interpreter_loads_the_standard_library_only(tmp_p
     assert foreign == []
 
 
-def test_an_integration_imports_its_framework_when_it_is_used(tmp_path: Path) -> None:
-    seen = _look(tmp_path, "import stabilityclient.integrations.lightning")
+@pytest.mark.parametrize("name", ["lightning", "transformers", "accelerate"])
+def test_an_integration_imports_its_framework_when_it_is_used(name: str, tmp_path: Path) -> None:
+    seen = _look(tmp_path, f"import stabilityclient.integrations.{name}")
     foreign = {name.split(".")[0] for name in seen["modules"]} - {*sys.stdlib_module_names, "stabilityclient"}
     assert foreign == set()
 

@@ -1,4 +1,4 @@
-"""A job of a framework that people give orders to, and what it wrote down of itself."""
+"""A job whose loop a framework owns, that people give orders to, and what it wrote down of itself."""
 
 from __future__ import annotations
 
@@ -17,9 +17,18 @@ from stabilityclient.agent.commands.downlink import Downlink
 from support.processes import Server
 from support.waiting import wait_until
 
-__all__ = ["BATCH", "Fitted", "Step"]
+__all__ = ["BATCH", "START_S", "Fitted", "Step", "places"]
 
-_SCRIPTS = Path(__file__).parent
+_HERE = Path(__file__).parent
+#: Modules that start the ranks of a job, where the framework does not.
+_LAUNCHERS = {
+    "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node"),
+    # "--cpu" starts one process whatever is asked for: the job itself says that it wants the processor.
+    "accelerate": (
+        "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--mixed_precision", "no",
+        "--dynamo_backend", "no", "--main_process_port", "0", "--num_processes",
+    ),
+}  # fmt: skip
 #: Samples in a batch of the job.
 BATCH = 2
 #: Seconds that the job may take to its first step: it imports torch and lightning.
@@ -43,9 +52,9 @@ class Fitted:
     Args:
         folder: of the job. server: to which it reports.
         devices: how many ranks it has.
-        torchrun: start them with torchrun, not with Lightning's own launcher.
-        script: of this folder.
-        told: more arguments of the script.
+        script: the job; it is given its folder, the ranks and ``more``.
+        launcher: ``torchrun`` or ``accelerate``, or ``""`` for the framework's own.
+        environ: variables of the job.
     """
 
     def __init__(
@@ -53,20 +62,21 @@ class Fitted:
         folder: Path,
         server: Server,
         devices: int = 1,
-        *told: str,
-        torchrun: bool = False,
+        *more: str,
         script: str = "fitted_job.py",
+        launcher: str = "",
+        **environ: str,
     ) -> None:
         self.folder, self.server, self._devices = folder, server, devices
         self.run_id = f"fitted-{folder.name}"
-        launched = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "MASTER_", "SLURM_", "STABILITY_")
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
-        run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
-        launcher = run if torchrun else []
+        told = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "MASTER_", "SLURM_", "STABILITY_")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(told)}
+        start = ["-m", *_LAUNCHERS[launcher], str(devices)] if launcher else []
         self.log = (folder / "log").open("w+b")
         self.process = subprocess.Popen(
-            [sys.executable, *launcher, str(_SCRIPTS / script), str(folder), str(devices), *told],
+            [sys.executable, *start, str(_HERE / script), str(folder), str(devices), *more],
             env=clean
+            | environ
             | {
                 "STABILITY_URL": server.url,
                 "STABILITY_DIR": str(folder / "spool"),
@@ -167,3 +177,15 @@ class Fitted:
         self.log.close()
         if error is not None:
             print((self.folder / "log").read_text(errors="replace")[-4_000:])
+
+
+def places(branches: list[list[Step]], skip: int) -> dict[int, set[int]]:
+    """Return the samples that came at each place of the data, if each rollback left out ``skip`` batches."""
+    found: dict[int, set[int]] = {}
+    skipped = {0: -skip}
+    for branch in branches:
+        so_far = skipped[branch[0].number - 1] + skip
+        for step in branch:
+            skipped[step.number] = so_far
+            found.setdefault(step.number + so_far, set()).add(step.sample)
+    return found

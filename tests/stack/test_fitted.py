@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stack.fitted_runs import BATCH, Fitted, Step
+from stack.fitted_runs import BATCH, Fitted, Step, places
 from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
@@ -97,10 +97,10 @@ def test_a_stop_ends_the_job_before_its_step_as_lightning_ends_one(story: Story)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("orders", "torchrun"), [(1, False), (100, False), (5, True)])
-def test_two_ranks_go_back_together_or_not_at_all(orders: int, torchrun: bool, tmp_path: Path, server: Server) -> None:
+@pytest.mark.parametrize(("orders", "launcher"), [(1, ""), (100, ""), (5, "torchrun")])
+def test_two_ranks_go_back_together_or_not_at_all(orders: int, launcher: str, tmp_path: Path, server: Server) -> None:
     draw, ended = random.Random(orders), []
-    with Fitted(tmp_path, server, devices=2, torchrun=torchrun) as job:
+    with Fitted(tmp_path, server, devices=2, launcher=launcher) as job:
         job.wait_for_run()
         job.wait_for_checkpoint(40, 0)
         for _ in range(orders):
@@ -120,15 +120,3 @@ def test_two_ranks_go_back_together_or_not_at_all(orders: int, torchrun: bool, t
         order = places(of_rank, 3)
         assert [len(samples) for samples in order.values()] == [1] * len(order)
         assert len(set.union(*order.values())) == len(order)
-
-
-def places(branches: list[list[Step]], skip: int) -> dict[int, set[int]]:
-    """Return the samples that came at each place of the data, if each rollback left out ``skip`` batches."""
-    found: dict[int, set[int]] = {}
-    skipped = {0: -skip}
-    for branch in branches:
-        so_far = skipped[branch[0].number - 1] + skip
-        for step in branch:
-            skipped[step.number] = so_far
-            found.setdefault(step.number + so_far, set()).add(step.sample)
-    return found

@@ -47,8 +47,9 @@ class Story(NamedTuple):
 def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: Server) -> Story:
     """To step 40 as it was, again with changes, to a checkpoint after that without a range of steps; then a stop."""
     kind, ranks = request.param
+    launcher = "torchrun" if ranks > 1 else ""
     folder = tmp_path_factory.mktemp(kind)
-    with Fitted(folder, server, ranks, kind, NEVER, torchrun=ranks > 1, script="trained_job.py") as job:
+    with Fitted(folder, server, ranks, kind, NEVER, script="trained_job.py", launcher=launcher) as job:
         job.wait_for_run()
         job.wait_for_checkpoint(40, 0)
         wait_until(lambda: job.truth()[-1].number > 200, 60, "the first branch is long")

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from stabilityclient.integrations.guarded import guarded
 from stabilityclient.integrations.lightning_data import Place, hands_out_batches, order_comes_again
-from stabilityclient.integrations.lightning_hooks import Hooks, guarded, saving_io
+from stabilityclient.integrations.lightning_hooks import Hooks, saving_io
 from stabilityclient.integrations.rates import scale_rates
 from stabilityclient.rollback.orders import Rewind
 

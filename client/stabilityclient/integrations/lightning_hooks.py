@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from functools import wraps
-
+from stabilityclient.integrations.guarded import guarded
 from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
+    from typing import Any
 
     from stabilityclient.rank_state.phase import Phase
     from stabilityclient.run import Run
 
-    Hook = TypeVar("Hook", bound=Callable[..., None])
-
-__all__ = ["Hooks", "guarded", "saving_io"]
+__all__ = ["Hooks", "saving_io"]
 
 #: The name under which ``lightning.pytorch.utilities.grad_norm`` logs the norm of all gradients.
 _TOTAL_NORM = "grad_2.0_norm_total"
-
-
-def guarded(hook: Hook) -> Hook:
-    """Keep trouble of a hook of ours out of training, as calls of a run do; ``Rewind`` is none."""
-
-    @wraps(hook)
-    def call(self: Any, *given: Any) -> None:
-        try:
-            hook(self, *given)
-        except Exception as error:
-            self._run._guard.caught(f"lightning {hook.__name__}()", error)
-
-    return call  # type: ignore[return-value]
 
 
 class Hooks:

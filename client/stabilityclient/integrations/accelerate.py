@@ -1,0 +1,244 @@
+"""Accelerate: a tracker for ``accelerator.log``, and ``steps`` in place of the loops over epochs and batches.
+
+    from stabilityclient.integrations.accelerate import steps, tracker
+
+    accelerator = Accelerator(log_with=tracker(run))
+    for step, batch in steps(accelerator, loader, run=run, epochs=3):
+
+What they do and what they can't: docs/integrations/accelerate.md. A step is an optimizer step, the first one is 1; with
+gradient accumulation it has several batches.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from stabilityclient.integrations.accelerate_state import Saved, Saving
+from stabilityclient.integrations.guarded import guarded
+from stabilityclient.integrations.prepared_data import draws, order_comes_again, same_order
+from stabilityclient.integrations.rates import scale_rates
+from stabilityclient.rollback.decision import Rollback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Generator, Iterator
+    from typing import Any
+
+    from stabilityclient.rank_state.phase import Phase
+    from stabilityclient.run import Run
+
+__all__ = ["steps", "tracker"]
+
+#: Kinds of training whose ``load_state`` into a running job was tried.
+_TRIED = ("NO", "MULTI_CPU", "MULTI_GPU")
+
+
+def tracker(run: Run) -> Any:
+    """Return a tracker for ``Accelerator(log_with=...)``: what ``accelerator.log`` is given becomes metrics of ``run``.
+
+    Without ``step=`` they belong to the step that :func:`steps` is at, or to one more than the last.
+    """
+    base: Any = import_module("accelerate.tracking").GeneralTracker
+    return type("StabilityTracker", (_Tracker, base), {})(run)
+
+
+class _Tracker:
+    name = "stabilityboard"
+    requires_logging_directory = False
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+        self._calls = 0
+
+    @property
+    def tracker(self) -> Run:
+        """The run."""
+        return self._run
+
+    @guarded
+    def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
+        """Store metrics; texts and the like are no metrics."""
+        self._calls += 1
+        if step is None:
+            begun = 0 if self._run._components is None else self._run._components.slot.step
+            step = begun if begun > 0 else self._calls
+        given = {name: value for name, value in values.items() if _is_number(value)}
+        if given:
+            self._run.log(step, given)
+
+
+def _is_number(value: Any) -> bool:
+    return (isinstance(value, int | float) and not isinstance(value, bool)) or hasattr(value, "item")
+
+
+def steps(
+    accelerator: Any,
+    loader: Any,
+    *,
+    run: Run,
+    epochs: int = 1,
+    resume_from: str | os.PathLike[str] | None = None,
+) -> Iterator[tuple[int, Any]]:
+    """Yield ``(step, batch)`` of all epochs in place of the loops over them, and obey rollbacks and stops in between.
+
+    On a rollback all ranks load the rollback's checkpoint with ``accelerator.load_state`` before the same step and go
+    on behind it. What ``accelerator.save_state`` writes, at the end of a step, is known as a checkpoint.
+
+    Args:
+        accelerator: has prepared model, optimizer, schedule and loader.
+        loader: what ``accelerator.prepare`` returned.
+        epochs: passes over it; batches that are left out on order are not replaced.
+        run: of :func:`stabilityclient.init`.
+        resume_from: a folder that ``save_state`` wrote within such a loop: load it, and go on behind it.
+
+    Raises:
+        Exception: what ``load_state`` raises; a rollback that was being carried out has then failed.
+    """
+    loop = _Loop(accelerator, loader, run, epochs)
+    if resume_from is not None:
+        loop.load(resume_from)
+    with loop.saving.watching():
+        try:
+            while (yield from loop.batches()):
+                loop.go_back()
+        finally:
+            loop.leave()
+
+
+class _Loop:
+    def __init__(self, accelerator: Any, loader: Any, run: Run, epochs: int) -> None:
+        self._accelerator, self._loader, self._run, self._epochs = accelerator, loader, run, epochs
+        #: State after the last whole step; batches of its pass that are gone, trained or left out.
+        self._at = Saved()
+        self._gone = 0
+        #: Batches still to be left out.
+        self._skip = 0
+        self._can: tuple[str, ...] | None = None
+        self._rollback: Rollback | None = None
+        self._phase: Phase | None = None
+        self.saving = Saving(accelerator, run, self._state, self._enter)
+        #: A batch is in the job's hands. A step has begun: batches of it may follow.
+        self._training = self._within = False
+
+    def _state(self) -> Saved | None:
+        """Return the state that is saved now, None amid a step."""
+        if not self._training:
+            return self._at
+        if not self._accelerator.sync_gradients:
+            return None
+        return self._at._replace(step=self._at.step + 1, gone=self._gone)
+
+    def load(self, path: Any) -> None:
+        """Load what ``save_state`` wrote."""
+        self._accelerator.load_state(path)
+        self._at = self.saving.read(path)
+        self._skip = 0
+
+    def leave(self) -> None:
+        """The loop is over."""
+        self._enter(None)
+        self._run.boundary(self._at.step + 1, self._at.step + 1)
+
+    def _enter(self, name: str | None) -> None:
+        if self._phase is not None:
+            self._phase.__exit__()
+        self._phase = None if name is None else self._run.phase(name).__enter__()
+
+    # --- batches -------------------------------------------------------------------------------------------------
+
+    def batches(self) -> Generator[tuple[int, Any], None, bool]:
+        """Yield until the data, or training, ends; return whether a rollback is the reason."""
+        while self._at.epoch < self._epochs:
+            if not self._at.gone:
+                self._at = self._at._replace(order=draws(self._loader))
+            self._gone = self._at.gone
+            source = same_order(self._loader, self._at.epoch, self._at.gone, self._at.order)
+            self._enter("data")
+            for batch in source:
+                self._gone += 1
+                if self._skip:
+                    self._skip -= 1
+                    continue
+                if not self._begins():
+                    source.close()
+                    return self._rollback is not None
+                self._enter("forward")
+                self._training = True
+                yield self._at.step + 1, batch
+                self._training = False
+                if self._accelerator.sync_gradients:
+                    self._at = self._at._replace(step=self._at.step + 1, gone=self._gone)
+                    self._within = False
+                self._enter("data")
+            self._at = self._at._replace(epoch=self._at.epoch + 1, gone=0)
+        return False
+
+    def _begins(self) -> bool:
+        """Look for orders before a step; False where training does not go on with it."""
+        if self._within:
+            return True
+        self._enter(None)
+        if self._rollback is not None:
+            self._finish()
+        elif self._can is None:
+            self._offer()
+        order = self._run.boundary(self._at.step + 1)
+        if isinstance(order, Rollback):
+            self._check(order)
+        elif order is not None:
+            return False
+        self._within = self._rollback is None
+        return self._within
+
+    # --- orders --------------------------------------------------------------------------------------------------
+
+    @guarded
+    def _offer(self) -> None:
+        self._can = ()
+        accelerator = self._accelerator
+        if accelerator.distributed_type.name not in _TRIED or not accelerator._optimizers:
+            return
+        groups = [group for optimizer in accelerator._optimizers for group in optimizer.param_groups]
+        # A schedule that was not prepared is neither saved nor found: it would undo the scale at its next step.
+        scales = bool(accelerator._schedulers) or not any("initial_lr" in group for group in groups)
+        again = order_comes_again(self._loader) or self._at.order is not None
+        able = {"lr_scale": scales, "skip_batches": again}
+        self._can = tuple(name for name, can in able.items() if can)
+        self._run.can_roll_back(*self._can)
+
+    @guarded
+    def _check(self, rollback: Rollback) -> None:
+        cannot = sorted(rollback.changes().keys() - set(self._can or ()))
+        if rollback.checkpoint is None:
+            self._run.refused(rollback, f"no checkpoint of step {rollback.to_step} is known")
+        elif cannot:
+            self._run.refused(rollback, f"this job can't change {', '.join(cannot)}")
+        else:
+            self._rollback = rollback
+
+    def go_back(self) -> None:
+        """Load the checkpoint of the rollback; the next batches are those behind it."""
+        assert self._rollback is not None
+        self._within = False
+        self.load(self._rollback.checkpoint)
+        self._skip = self._rollback.skip_batches or 0
+
+    @guarded
+    def _finish(self) -> None:
+        """The checkpoint is loaded and the first batch behind it has come: say what was done."""
+        rollback, self._rollback = self._rollback, None
+        assert rollback is not None
+        applied: dict[str, Any] = {}
+        if rollback.lr_scale is not None:
+            schedules = [getattr(one, "scheduler", one) for one in self._accelerator._schedulers]
+            applied["rates"] = scale_rates(self._accelerator._optimizers, schedules, rollback.lr_scale)
+            applied["lr_scale"] = rollback.lr_scale
+        if rollback.skip_batches is not None:
+            applied["skip_batches"] = rollback.skip_batches - self._skip
+        if self._at.step == rollback.to_step:
+            self._run.restored(rollback, applied=applied)
+        else:
+            self._run.refused(rollback, f"{rollback.checkpoint} holds the state of step {self._at.step}")
+            self._run.rolled_back(self._at.step, "another checkpoint than the one that was ordered", **applied)

@@ -1,0 +1,251 @@
+"""Hugging Face: ``train`` in place of ``trainer.train``. For ``transformers.Trainer`` and what is made of it.
+
+    from stabilityclient.integrations.transformers import train
+
+    train(trainer, run=run)
+
+What it does and what it can't: docs/integrations/transformers.md. A step is an optimizer step, counted as
+``trainer.state.global_step`` counts: the first one is 1, and ``checkpoint-N`` holds the state after step N.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from stabilityclient.integrations.guarded import guarded
+from stabilityclient.integrations.prepared_data import batches_from, length_of, order_comes_again, sampler_of
+from stabilityclient.integrations.rates import scale_rates
+from stabilityclient.integrations.transformers_folders import leave, newest
+from stabilityclient.integrations.transformers_hooks import Hooks
+from stabilityclient.rollback.decision import Rollback
+from stabilityclient.rollback.orders import Rewind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from stabilityclient.run import Run
+
+__all__ = ["train"]
+
+#: Where a checkpoint's ``trainer_state.json`` says how many batches were left out before it, among what callbacks keep.
+_KEPT = "stabilityboard"
+#: Kinds of training for which a second ``train`` was not tried.
+_UNTRIED = (
+    "is_deepspeed_enabled", "is_fsdp_enabled", "is_fsdp_xla_enabled", "is_tp_enabled",
+    "is_distributed_loading_by_transformers",
+)  # fmt: skip
+
+
+def train(trainer: Any, resume_from_checkpoint: Any = None, *, run: Run, **more: Any) -> Any:
+    """Train as ``trainer.train`` with these arguments does, report it to ``run``, and obey rollbacks and stops.
+
+    On a rollback all ranks leave Trainer's loop before the same step, load the rollback's checkpoint and go on. Call it
+    on every rank.
+
+    Args:
+        resume_from_checkpoint: True takes the newest checkpoint, never one that a rollback left.
+        run: of :func:`stabilityclient.init`. The others are of ``Trainer.train``.
+
+    Returns:
+        What ``trainer.train`` returns; after a rollback of what was trained since.
+
+    Raises:
+        Exception: what ``trainer.train`` raises; a rollback that was being carried out has then failed.
+    """
+    base: Any = import_module("transformers").TrainerCallback
+    callback = type("StabilityCallback", (_Obeying, base), {})(run, trainer)
+    if resume_from_checkpoint is True:
+        resume_from_checkpoint = newest(trainer.args.output_dir) or True
+    with callback.watching():
+        while True:
+            try:
+                return trainer.train(resume_from_checkpoint, **more)
+            except Rewind as rewind:
+                callback.rewind(rewind.rollback)
+                resume_from_checkpoint = rewind.rollback.checkpoint
+
+
+class _Obeying(Hooks):
+    """Asks for orders before each step, and goes back."""
+
+    def __init__(self, run: Run, trainer: Any) -> None:
+        super().__init__(run, trainer)
+        self._can: tuple[str, ...] | None = None
+        self._rollback: Rollback | None = None
+        #: Batches of this rank that were left out so far, and that have just been left out on order.
+        self._skipped = self._skips = 0
+        #: Batches of one pass, None where that is not known; passes that Trainer has begun.
+        self._length: int | None = None
+        self._passes = 0
+        #: Trainer's iterator over an epoch, and what is read in place of it.
+        self._theirs: Any = None
+        self._ours: Any = None
+        self._seed: Any = None
+        self._tells_ids = False
+
+    def rewind(self, rollback: Rollback) -> None:
+        """The next ``train`` loads the checkpoint of this rollback."""
+        self._enter(None)
+        self._rollback, self._waits = rollback, True
+        self._theirs = self._ours = None
+        self._leave(rollback)
+        if (handle := getattr(self._trainer, "neftune_hook_handle", None)) is not None:
+            handle.remove()  # or the next train() adds its noise a second time
+
+    @guarded
+    def _leave(self, rollback: Rollback) -> None:
+        if self._trainer.args.should_save:
+            leave(self._trainer.args.output_dir, rollback.to_step)
+
+    # --- callback ------------------------------------------------------------------------------------------------
+
+    @guarded
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._losses, self._grad_norm, self._rate = [], None, None
+        kept = (state.stateful_callbacks or {}).get(_KEPT) or {}
+        self._skipped, self._skips, self._passes = int(kept.get("skipped_batches", 0)), 0, 0
+        loader = self._trainer.callback_handler.train_dataloader
+        self._length = length_of(loader)
+        sampler = sampler_of(loader)
+        if hasattr(sampler, "initial_seed"):
+            if self._rollback is None:
+                self._seed = sampler.initial_seed
+            else:
+                sampler.initial_seed = self._seed  # of whatever torch was seeded with since
+        # What a collator draws anew for each pass names no samples.
+        whole = getattr(self._trainer.accelerator, "parallelism_config", None) is None
+        self._tells_ids = whole and not getattr(self._trainer.data_collator, "mlm", False)
+
+    @guarded
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._passes += 1
+        if self._length is None and self._passes == 2 and self._can:
+            # Trainer takes up a stream of unknown length within its first pass only.
+            self._promise("lr_scale")
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any, **named: Any) -> Any:
+        """Return the batches of the next step, none where training ends before it."""
+        # Not all of it is data: Trainer also adds up the tokens of all ranks, and waits for them.
+        self._enter("forward")
+        if iterator is not self._theirs:
+            self._theirs = self._ours = iterator
+            self._open()
+        batches, items = original(self._each(), *more, **named)
+        self._enter(None)
+        if batches:
+            step = self._trainer.state.global_step
+            if self._rollback is not None:
+                self._finish(step)
+            elif self._can is None:
+                self._offer()
+            order = self._run.boundary(step + 1, self._trainer.state.max_steps + 1)
+            if isinstance(order, Rollback):
+                self._go_back(order)
+            elif order is not None:
+                self._trainer.control.should_training_stop = True
+                return [], None
+            self._tell(step, batches)
+        return batches, items
+
+    def _each(self) -> Iterator[Any]:
+        """Yield batches; the time that each takes is the data's."""
+        while True:
+            with self._run.phase("data"):
+                batch = next(self._ours, self)
+            if batch is self:
+                return
+            yield batch
+
+    @guarded
+    def _open(self) -> None:
+        """An epoch of Trainer's begins, or goes on: leave out what is to be left out before its next batch."""
+        trainer = self._trainer
+        rollback = self._rollback
+        skip = 0 if rollback is None else rollback.skip_batches or 0
+        if (not self._skipped and not skip) or trainer.args.ignore_data_skip:
+            return
+        if self._length is None:
+            for _ in range(self._skipped if self._passes == 1 else 0):
+                next(self._theirs)
+            for _ in range(skip):
+                next(self._theirs)
+                self._skips += 1
+            return
+        epoch, done = self._trained()
+        place = epoch * self._length + done + self._skipped + skip
+        loader = trainer.callback_handler.train_dataloader
+        self._ours = batches_from(loader, place, self._length, self._length - done)
+        self._skips = skip
+
+    def _trained(self) -> tuple[int, int]:
+        """Return the epochs, and batches of the next one, that are trained, as Trainer computes them on a resume."""
+        assert self._length is not None
+        parts = self._trainer.args.gradient_accumulation_steps
+        epoch, steps = divmod(self._trainer.state.global_step, -(-self._length // parts))
+        return epoch, steps * parts
+
+    @guarded
+    def _tell(self, step: int, batches: list[Any]) -> None:
+        if not self._tells_ids:
+            return
+        epoch = self._passes - 1
+        if self._length is not None:
+            begun, done = self._trained()
+            epoch = (begun * self._length + done + self._skipped) // self._length
+        for batch in batches:
+            tokens = batch["input_ids"] if hasattr(batch, "keys") and "input_ids" in batch else None
+            if tokens is not None and not tokens.is_floating_point():
+                self._run.data(step + 1, ids=tokens, epoch=epoch)
+
+    # --- orders --------------------------------------------------------------------------------------------------
+
+    @guarded
+    def _offer(self) -> None:
+        """Say what this job can do, once it is seen that Trainer's own loop runs."""
+        trainer = self._trainer
+        self._can = ()
+        if any(getattr(trainer, kind, False) for kind in _UNTRIED):
+            return
+        args = trainer.args
+        keeps_place = not args.ignore_data_skip and not args.auto_find_batch_size
+        again = keeps_place and order_comes_again(trainer.callback_handler.train_dataloader)
+        self._promise(*("lr_scale", "skip_batches") if again else ("lr_scale",))
+
+    def _promise(self, *changes: str) -> None:
+        self._can = changes
+        self._run.can_roll_back(*changes)
+
+    @guarded
+    def _go_back(self, rollback: Rollback) -> None:
+        cannot = sorted(rollback.changes().keys() - set(self._can or ()))
+        if rollback.checkpoint is None:
+            self._run.refused(rollback, f"no checkpoint of step {rollback.to_step} is known")
+        elif cannot:
+            self._run.refused(rollback, f"this job can't change {', '.join(cannot)}")
+        else:
+            raise Rewind(rollback)
+
+    @guarded
+    def _finish(self, step: int) -> None:
+        """The checkpoint is loaded and the first batch behind it has come: say what was done."""
+        rollback, self._rollback, self._waits = self._rollback, None, False
+        assert rollback is not None
+        applied: dict[str, Any] = {}
+        if rollback.lr_scale is not None:
+            schedule = self._trainer.lr_scheduler
+            applied["rates"] = scale_rates([self._trainer.optimizer], [schedule], rollback.lr_scale)
+            applied["lr_scale"] = rollback.lr_scale
+        if rollback.skip_batches is not None:
+            applied["skip_batches"] = self._skips
+        self._skipped += self._skips
+        if self._skipped:
+            self._trainer.state.stateful_callbacks[_KEPT] = {"skipped_batches": self._skipped}
+        if step == rollback.to_step:
+            self._run.restored(rollback, applied=applied)
+        else:
+            self._run.refused(rollback, f"{rollback.checkpoint} holds the state of step {step}")
+            self._run.rolled_back(step, "another checkpoint than the one that was ordered", **applied)

@@ -1,0 +1,145 @@
+"""Hugging Face Trainer with its integration: rollbacks that people order are carried out to the letter. Real jobs."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from stack.fitted_runs import START_S, Fitted, Step, places
+from support.installed import needs
+from support.ports import free_port
+from support.processes import Server
+
+pytestmark = needs("transformers", "the job of this test needs torch and transformers")
+
+#: Steps of the job, as its schedule counts them: 50 epochs of 10,000.
+_TOTAL, _WARM_UP = 500_000, 10
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server") / "data", free_port()) as server:
+        yield server
+
+
+class Story(NamedTuple):
+    """What was ordered, what became of it, and what the job did."""
+
+    job: Fitted
+    commands: list[dict[str, Any]]
+    branches: list[list[Step]]
+    stopped_before: int
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Story:
+    """Three rollbacks and a stop: to step 40 with changes, to a checkpoint after that, and to one before it."""
+    with Fitted(tmp_path_factory.mktemp("trained"), server, script="frameworks/trainer_job.py") as job:
+        job.wait_for_run()
+        job.wait_for_checkpoint(60, 0)
+        commands = [job.order(to_step=40, lr_scale=0.5, skip_batches=3)]
+        job.wait_for_checkpoint(60, 1)
+        commands.append(job.order(to_step=60, lr_scale=0.5))
+        commands.append(job.order(to_step=20, skip_batches=1))
+        stop = job.stop()
+        job.wait()
+        return Story(job, commands, job.branches(), stop)
+
+
+def schedule(step: int) -> float:
+    """Return the rate that the job's schedule gives by itself at a step."""
+    done = step - 1
+    if done < _WARM_UP:
+        return 1e-3 * done / _WARM_UP
+    return 1e-3 * 0.5 * (1.0 + math.cos(math.pi * (done - _WARM_UP) / (_TOTAL - _WARM_UP)))
+
+
+def test_each_order_is_done_with_what_was_applied(story: Story) -> None:
+    print("seconds from an order to its first new point:", [round(one["took_s"], 2) for one in story.commands])
+    assert [one["state"] for one in story.commands] == ["done"] * 3, [one["history"] for one in story.commands]
+    applied = [one["ranks"]["0"]["applied"] for one in story.commands]
+    assert [(one.get("lr_scale"), one.get("skip_batches")) for one in applied] == [(0.5, 3), (0.5, None), (None, 1)]
+    assert [branch[0].number for branch in story.branches] == [1, 41, 61, 21]
+
+
+def test_the_first_step_after_a_rollback_and_all_that_follow_have_the_scaled_rate(story: Story) -> None:
+    for branch, scale in zip(story.branches, [1.0, 0.5, 0.25, 1.0], strict=True):
+        assert [step.rate for step in branch] == pytest.approx([scale * schedule(step.number) for step in branch])
+
+
+def test_exactly_the_batches_that_were_ordered_are_skipped_and_a_later_checkpoint_remembers_it(story: Story) -> None:
+    first = {step.number: step.sample for step in story.branches[0]}
+    for branch, skipped in zip(story.branches[1:], [3, 3, 1], strict=True):
+        common = [step for step in branch if step.number + skipped in first]
+        assert len(common) >= 10 or skipped == 3
+        assert [step.sample for step in common] == [first[step.number + skipped] for step in common]
+    second = {step.number: step.sample for step in story.branches[1]}
+    common = [step for step in story.branches[2] if step.number in second]
+    assert [step.sample for step in common] == [second[step.number] for step in common]
+
+
+def test_each_step_is_once_in_the_effective_series_with_the_rate_that_it_had(story: Story) -> None:
+    last = story.branches[-1][-1].number
+    story.job.server.wait_for(f"/runs/{story.job.run_id}", lambda run: run["status"] == "finished", "it is finished")
+    told = story.job.get("/series", metric="learning_rate")["series"]
+    steps = [step for entry in told for step in entry["steps"]]
+    rates = [rate for entry in told for rate in entry["values"]]
+    assert steps == [*range(1, last + 1)]
+    truth = story.branches[0][:20] + story.branches[-1]
+    assert rates == pytest.approx([step.rate for step in truth])
+
+
+def test_what_was_ordered_and_happened_makes_no_incident(story: Story) -> None:
+    assert [one for one in story.job.get("/incidents")["incidents"] if one["kind"] == "resume_artifact"] == []
+
+
+def test_a_stop_ends_the_job_before_its_step_as_trainer_ends_one(story: Story) -> None:
+    assert story.branches[-1][-1].number == story.stopped_before - 1
+    assert (story.job.folder / "log").read_text().endswith("delivered\n")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["accelerate", "torchrun"])
+def test_two_ranks_go_back_together_or_not_at_all(launcher: str, tmp_path: Path, server: Server) -> None:
+    draw, ended = random.Random(launcher), []
+    with Fitted(tmp_path, server, devices=2, script="frameworks/trainer_job.py", launcher=launcher) as job:
+        job.wait_for_run()
+        job.wait_for_checkpoint(40, 0)
+        for _ in range(5):
+            time.sleep(draw.uniform(0.0, 0.5))  # a random moment: nothing is waited for
+            usable = [one for one in job.get("/checkpoints")["checkpoints"] if one["available"] and not one["dead"]]
+            ended.append(job.order(to_step=draw.choice(usable)["step"], lr_scale=0.9, skip_batches=3))
+        job.stop()
+        job.wait()
+    done = [one["to_step"] for one in ended if one["state"] == "done"]
+    print(f"{len(done)} of {len(ended)} done, seconds: {[round(one['took_s'], 2) for one in ended]}")
+    both = job.branches(0), job.branches(1)
+    assert [branch[0].number - 1 for branch in both[0]] == [0, *done]
+    assert done
+    of_ranks = [[(step.number, step.rate) for branch in of_rank for step in branch] for of_rank in both]
+    assert of_ranks[0] == of_ranks[1]
+    for of_rank in both:
+        order = places(of_rank, 3)
+        assert [len(samples) for samples in order.values()] == [1] * len(order)
+        assert len(set.union(*order.values())) == len(order)
+
+
+@pytest.mark.soak
+def test_a_rate_that_did_not_change_as_ordered_is_an_incident(tmp_path: Path, server: Server) -> None:
+    with Fitted(tmp_path, server, script="frameworks/trainer_job.py", FAULT="rate") as job:
+        job.wait_for_run()
+        job.wait_for_checkpoint(60, 0)
+        assert job.order(to_step=40, lr_scale=0.5)["state"] == "done"
+        said = server.wait_for(
+            f"/runs/{job.run_id}/incidents",
+            lambda told: [one for one in told["incidents"] if one["kind"] == "resume_artifact"],
+            "the rate is an incident",
+            START_S,
+        )
+        assert "rate" in str(said)
