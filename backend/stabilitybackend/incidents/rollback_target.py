@@ -111,8 +111,8 @@ def target(
 ) -> Target | None:
     """Return the checkpoint to go back to, None where none is at hand.
 
-    Nothing is known of a checkpoint but that it was announced, is still there and lies on the effective path: what
-    "verified" could mean more, nobody says yet. So it is the distance to the first sign that makes it trustworthy.
+    All that is known of a checkpoint is that its files are there and whole and that it lies on the effective path,
+    nothing of its values. So it is the distance to the first sign that makes it trustworthy.
 
     Args:
         sign: first step at which anything shows that one goes back for (``illness.first_sign``).
