@@ -1351,11 +1351,17 @@ export interface RollbackCostTotals {
   notes: string[];
 }
 
-/** Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where. */
+/**
+ * Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where.
+ *
+ * Attributes:
+ *     saving: null before the second checkpoint.
+ */
 export interface RollbackCosts {
   rollbacks: RollbackCost[];
   totals: RollbackCostTotals;
   problems: string[];
+  saving: SaveInterval | null;
 }
 
 /**
@@ -1480,6 +1486,30 @@ export interface SameData {
   other_run: string;
   other_step: number;
   r: number;
+}
+
+/**
+ * What saving checkpoints costs, and how often it would best be done.
+ *
+ * Attributes:
+ *     saves: those whose time is known. interval_s, save_s: medians of the newest 64; of what no phase tells null.
+ *     share: ``save_s / interval_s``.
+ *     mtbi_s: mean time between the ``interruptions`` of this ``run``, or of ``all`` runs, by GPU-hours for as many
+ *         ranks as this one has; null without one.
+ *     best_s: ``sqrt(2 x save_s x mtbi_s)``. cost, best_cost: share of the time that saving takes and that is trained
+ *         again after interruptions, at the interval now and at the best one.
+ */
+export interface SaveInterval {
+  saves: number;
+  interval_s: number;
+  save_s: number | null;
+  share: number | null;
+  mtbi_s: number | null;
+  interruptions: number;
+  interruptions_of: "all" | "run";
+  best_s: number | null;
+  cost: number | null;
+  best_cost: number | null;
 }
 
 /**

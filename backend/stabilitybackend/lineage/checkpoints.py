@@ -15,7 +15,7 @@ from stabilitybackend.schema.events import CheckpointSeen
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock
 
-__all__ = ["CheckpointBook", "CheckpointLook", "LoggedCheckpoint", "UsableCheckpoints"]
+__all__ = ["CheckpointBook", "CheckpointInspection", "LoggedCheckpoint", "UsableCheckpoints"]
 
 #: Looks whose checkpoint was not announced yet that are kept: agents and ranks report in streams of their own.
 MAX_EARLY = 64
@@ -24,7 +24,7 @@ IN_PARTS = "each node sees a part of its files"
 
 
 @dataclass
-class CheckpointLook:
+class CheckpointInspection:
     """What the agents found at a path, as the newest of them told.
 
     Attributes:
@@ -46,14 +46,14 @@ class CheckpointLook:
     parts: bool = False
 
     @classmethod
-    def of(cls, seen: CheckpointSeen, node: str) -> CheckpointLook:
+    def of(cls, seen: CheckpointSeen, node: str) -> CheckpointInspection:
         """Return what the agent of one node found."""
         return cls(
             seen.kind, seen.complete, seen.writing, seen.problem, list(seen.bad), seen.size_bytes, seen.files,
             seen.world_size, seen.loads_with, node,
         )  # fmt: skip
 
-    def after(self, earlier: CheckpointLook | None) -> CheckpointLook:
+    def after(self, earlier: CheckpointInspection | None) -> CheckpointInspection:
         """Return this look as it stands beside an earlier one of the same checkpoint, perhaps of another node."""
         if earlier is None or self.complete is not False or self.node == earlier.node:
             return self
@@ -80,7 +80,7 @@ class LoggedCheckpoint:
     time: float
     available: bool = True
     took_s: float | None = None
-    look: CheckpointLook | None = None
+    look: CheckpointInspection | None = None
 
     def unfit(self, world_size: int) -> str:
         """Return why a job of so many ranks is not offered it although it is there, "" where it is."""
@@ -106,7 +106,7 @@ class CheckpointBook(Stateful):
 
     _all: list[LoggedCheckpoint] = fresh(list)
     #: Path -> step, look.
-    _early: dict[str, tuple[int, CheckpointLook]] = fresh(dict)
+    _early: dict[str, tuple[int, CheckpointInspection]] = fresh(dict)
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class CheckpointBook(Stateful):
         if event.type == "checkpoint_gone":
             self.gone(step, path)
         elif step is not None and event.type == "checkpoint_seen":
-            self.seen(step, path, CheckpointLook.of(msgspec.convert(event.data, CheckpointSeen), node))
+            self.seen(step, path, CheckpointInspection.of(msgspec.convert(event.data, CheckpointSeen), node))
         elif step is not None:
             self.add(step, path, segment, event.time, event.data.get("took_s"))
 
@@ -171,7 +171,7 @@ class CheckpointBook(Stateful):
         if checkpoint.whole:
             insort(there, checkpoint.step)
 
-    def _note_size(self, look: CheckpointLook | None) -> None:
+    def _note_size(self, look: CheckpointInspection | None) -> None:
         if look is not None and look.loads_with == "same" and look.world_size is not None:
             self._bound.add(look.world_size)
 
@@ -181,7 +181,7 @@ class CheckpointBook(Stateful):
             if checkpoint.step == step and checkpoint.available:
                 self._change(checkpoint, available=False)
 
-    def seen(self, step: int, path: str, look: CheckpointLook) -> None:
+    def seen(self, step: int, path: str, look: CheckpointInspection) -> None:
         """Take note of what an agent found; of one that is announced later it is kept until then."""
         newest = self._by_path.get(path, ())[-1:]
         for checkpoint in newest:

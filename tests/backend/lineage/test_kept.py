@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.lineage.checkpoints import CheckpointBook, CheckpointLook
+from stabilitybackend.lineage.checkpoints import CheckpointBook, CheckpointInspection
 from stabilitybackend.lineage.fold import MAX_SOURCES, LineageFold
 from stabilitybackend.lineage.tree import PathRange, SegmentTree
 from stabilityclient.wire import EventBlock, Frame, SourceInfo
@@ -122,7 +122,9 @@ def test_checkpoints_to_go_back_to_are_those_that_looking_through_all_finds(
         elif event == "gone":
             book.gone(step, path)
         else:
-            book.seen(step, path, CheckpointLook("dcp", event != "torn", world_size=2, loads_with=LOADS.get(event)))
+            book.seen(
+                step, path, CheckpointInspection("dcp", event != "torn", world_size=2, loads_with=LOADS.get(event))
+            )
     usable = book.usable(tree, 1)
     every = UsableOf(
         checkpoint(c.step, available=c.available, dead=tree.is_dead(c.segment, c.step), unfit=c.unfit(1)) for c in book

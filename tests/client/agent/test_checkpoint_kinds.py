@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stabilityclient.agent.watch.checkpoint_kinds.dcp import parts_needed
-from stabilityclient.agent.watch.checkpoint_kinds.look import look_at
+from stabilityclient.agent.watch.checkpoint_kinds.inspection import inspect
 from support.agent.written_checkpoints import WRITERS
 
 
@@ -46,7 +46,7 @@ def _copy(path: Path, folder: Path) -> Path:
 def test_a_whole_one_is_known(
     written: dict[str, Path], name: str, kind: str, files: int, world_size: int | None, loads_with: str
 ) -> None:
-    look = look_at(str(written[name]), 2)
+    look = inspect(str(written[name]), 2)
     assert (look.kind, look.complete, look.problem, look.files) == (kind, True, "", files)
     assert (look.world_size, look.loads_with) == (world_size, loads_with)
     inside = [each for each in (written[name], *written[name].rglob("*")) if each.is_file()]
@@ -82,7 +82,7 @@ _NEEDED = [
 def test_a_missing_file_is_named(written: dict[str, Path], tmp_path: Path, name: str, file: str) -> None:
     path = _copy(written[name], tmp_path)
     (path / file).unlink()
-    look = look_at(str(path), 2)
+    look = inspect(str(path), 2)
     assert (look.complete, look.bad, look.problem) == (False, (file,), f"{file} is missing")
 
 
@@ -94,7 +94,7 @@ def test_a_file_that_was_cut_off_is_named(
     path = _copy(written[name], tmp_path)
     torn = path / file if file else path
     os.truncate(torn, int(torn.stat().st_size * share))
-    look = look_at(str(path), 2)
+    look = inspect(str(path), 2)
     assert (look.complete, look.bad) == (False, (file or path.name,))
     assert f"{file or path.name} is {'truncated' if share else 'empty'}" in look.problem
 
@@ -105,12 +105,12 @@ def test_optimizer_states_of_more_ranks_than_the_model_states_tell_are_of_anothe
     path = _copy(written["zero"], tmp_path)
     other = "zero_pp_rank_2_mp_rank_00_optim_states.pt"
     shutil.copy2(path / other.replace("rank_2", "rank_1"), path / other)
-    look = look_at(str(path), 2)
+    look = inspect(str(path), 2)
     assert (look.complete, look.bad, look.world_size) == (False, (other,), 2)
 
 
 def test_random_states_of_more_ranks_than_the_job_has_are_of_another_save(written: dict[str, Path]) -> None:
-    look = look_at(str(written["hugging_face"]), 1)
+    look = inspect(str(written["hugging_face"]), 1)
     assert (look.complete, look.bad) == (False, ("rng_state_1.pth",))
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_is_written_under_another_name_first_is_missing_and_that_is_
 ) -> None:
     path = _copy(written["dcp"], tmp_path)
     (path / ".metadata").rename(path / ".metadata.tmp")
-    assert look_at(str(path)).problem == ".metadata is missing (only .metadata.tmp is there)"
+    assert inspect(str(path)).problem == ".metadata is missing (only .metadata.tmp is there)"
 
 
 def test_what_torch_reads_from_its_metadata_is_what_we_read_without_unpickling(written: dict[str, Path]) -> None:
@@ -132,14 +132,14 @@ def test_what_torch_reads_from_its_metadata_is_what_we_read_without_unpickling(w
 
 def test_nothing_of_a_metadata_is_executed(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(b"cos\nsystem\n(S'touch " + os.fsencode(tmp_path / "ran") + b"'\ntR.")
-    look = look_at(str(tmp_path))
+    look = inspect(str(tmp_path))
     assert (look.kind, look.complete, sorted(os.listdir(tmp_path))) == ("dcp", None, [".metadata"])
 
 
 def test_of_a_kind_that_we_do_not_know_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "weights.npy").write_bytes(b"\x93NUMPY and so on")
-    assert [(look.kind, look.complete) for look in map(look_at, (str(tmp_path), str(tmp_path / "weights.npy")))] == [
+    assert [(look.kind, look.complete) for look in map(inspect, (str(tmp_path), str(tmp_path / "weights.npy")))] == [
         ("unknown", None),
         ("unknown", None),
     ]
-    assert look_at(str(tmp_path / "nothing")) is None
+    assert inspect(str(tmp_path / "nothing")) is None

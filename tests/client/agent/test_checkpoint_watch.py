@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stabilityclient.agent.upload.records import SpooledEvent
-from stabilityclient.agent.watch.checkpoints import MAX_WATCHED, STILL_S, CheckpointWatch, Told, survey
+from stabilityclient.agent.watch.checkpoints import MAX_WATCHED, STILL_S, CheckpointWatch, Notice, survey
 from support.agent.written_checkpoints import WRITERS, write_safetensors
 
 
@@ -25,7 +25,7 @@ class Watched:
     def announce(self, step: int, path: Path | str) -> bool:
         return self.watch.take(SpooledEvent(1, "checkpoint", 0.0, step, {"path": str(path)}), 2)
 
-    def poll(self, after_s: float = 2.0, *, over: bool = False) -> list[Told]:
+    def poll(self, after_s: float = 2.0, *, over: bool = False) -> list[Notice]:
         self.now += after_s
         return self.watch.settle(survey(self.watch.due()), over=over)
 
@@ -52,7 +52,7 @@ def test_a_whole_one_is_told_once_with_all_that_is_known_of_it(zero: Path) -> No
     assert watched.announce(7, zero)
     size = sum(each.stat().st_size for each in zero.iterdir())
     assert watched.poll() == [
-        Told("checkpoint_seen", 7, {
+        Notice("checkpoint_seen", 7, {
             "path": str(zero), "kind": "deepspeed", "complete": True, "writing": False, "problem": "", "bad": (),
             "size_bytes": size, "files": 3, "world_size": 2, "loads_with": "same",
         })

@@ -20,10 +20,10 @@ import msgspec
 
 from stabilityclient.agent.statefile import read_as
 from stabilityclient.agent.upload.records import SpooledEvent
-from stabilityclient.agent.watch.checkpoint_kinds.found import Look
-from stabilityclient.agent.watch.checkpoint_kinds.look import look_at
+from stabilityclient.agent.watch.checkpoint_kinds.found import Inspection
+from stabilityclient.agent.watch.checkpoint_kinds.inspection import inspect
 
-__all__ = ["MAX_WATCHED", "STILL_S", "CheckpointWatch", "Glance", "Told", "survey", "surveyed"]
+__all__ = ["MAX_WATCHED", "STILL_S", "CheckpointWatch", "Glance", "Notice", "survey", "surveyed"]
 
 #: Checkpoints watched at once; the oldest is forgotten first. Two checks a second of 2,000 paths cost under 1 % of a
 #: core.
@@ -74,11 +74,11 @@ class _Saw(NamedTuple):
 
     glance: Glance
     mark: tuple[int, int] | None
-    look: Look | None
+    look: Inspection | None
     took_s: float
 
 
-class Told(NamedTuple):
+class Notice(NamedTuple):
     """An event to send."""
 
     type: str
@@ -143,7 +143,7 @@ class CheckpointWatch:
             glances[self._turn] = turn._replace(look=True, routine=not turn.look)
         return glances
 
-    def settle(self, saw: Iterable[_Saw], *, over: bool = False) -> list[Told]:
+    def settle(self, saw: Iterable[_Saw], *, over: bool = False) -> list[Notice]:
         """Take in what ``survey`` saw; return what is news, in events. ``over``: nobody is left who could write."""
         told = []
         for one in saw:
@@ -154,16 +154,16 @@ class CheckpointWatch:
                 if each.seen:
                     # One that was never seen is not gone: it may still be written, or lie on another node's disk.
                     self._forget(each.path)
-                    told.append(Told("checkpoint_gone", each.step, {"path": each.path}))
+                    told.append(Notice("checkpoint_gone", each.step, {"path": each.path}))
                 continue
             each.seen = True
             if one.glance.routine:
                 self._next_turn = self._now() + one.took_s / LOOK_SHARE
             if one.look is not None:
-                told += self._looked(each, one.mark, one.look, over)
+                told += self._inspected(each, one.mark, one.look, over)
         return told
 
-    def _looked(self, each: _Watched, mark: tuple[int, int], look: Look, over: bool) -> list[Told]:
+    def _inspected(self, each: _Watched, mark: tuple[int, int], look: Inspection, over: bool) -> list[Notice]:
         sight = self._sights.setdefault(each.path, _Sight())
         content = (mark, look.files, look.size_bytes, look.bad)
         changed, first = content != sight.content, not sight.content
@@ -182,7 +182,7 @@ class CheckpointWatch:
         if each.told == about:
             return []
         each.told = about
-        return [Told("checkpoint_seen", each.step, data)]
+        return [Notice("checkpoint_seen", each.step, data)]
 
     def state(self) -> object:
         """Return what a later agent needs to go on, as builtins."""
@@ -203,7 +203,7 @@ def _glance(glance: Glance) -> _Saw:
     if not glance.look and mark == glance.mark:
         return _Saw(glance, mark, None, 0.0)
     began = time.monotonic()
-    look = look_at(glance.path, glance.world_size)
+    look = inspect(glance.path, glance.world_size)
     return _Saw(glance, mark, look, time.monotonic() - began)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found
 
-__all__ = ["is_dcp", "look_at_dcp", "parts_needed"]
+__all__ = ["inspect_dcp", "is_dcp", "parts_needed"]
 
 METADATA = ".metadata"
 #: ``__<rank>_<number>.distcp`` (torch/distributed/checkpoint/filesystem.py).
@@ -30,7 +30,7 @@ def is_dcp(folder: Folder) -> bool:
     return named or METADATA in folder or f"{METADATA}.tmp" in folder
 
 
-def look_at_dcp(folder: Folder) -> Found:
+def inspect_dcp(folder: Folder) -> Found:
     """Return what is found. Raises OSError where a file can't be read."""
     found = Found("dcp", loads_with="any")
     needed: dict[str, int] = {}

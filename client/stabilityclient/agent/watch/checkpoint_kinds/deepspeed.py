@@ -7,7 +7,7 @@ import re
 from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found
 from stabilityclient.agent.watch.checkpoint_kinds.one_file import damage, pickle_of
 
-__all__ = ["is_tag", "look_at_tag", "tag_of"]
+__all__ = ["inspect_tag", "is_tag", "tag_of"]
 
 #: deepspeed/runtime/engine.py, ``_get_ckpt_name``, ``_get_zero_ckpt_name``: ZeRO-3 has model states of each rank too.
 _MODEL = re.compile(r"mp_rank_(?P<mp>\d{2,9})_model_states\.pt")
@@ -37,7 +37,7 @@ def is_tag(folder: Folder) -> bool:
     return any(_MODEL.fullmatch(name) or _ZERO.fullmatch(name) for name in folder.sizes)
 
 
-def look_at_tag(folder: Folder) -> Found:
+def inspect_tag(folder: Folder) -> Found:
     """Return what is found. Raises OSError where a file can't be read."""
     found = Found("deepspeed", loads_with="any")
     models = {int(match["mp"]): name for name in folder.sizes if (match := _MODEL.fullmatch(name))}

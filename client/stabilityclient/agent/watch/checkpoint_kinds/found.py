@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Folder", "Found", "Kind", "LoadsWith", "Look", "listed", "look_of"]
+__all__ = ["Folder", "Found", "Inspection", "Kind", "LoadsWith", "inspection_of", "listed"]
 
 #: ``file``: one file of ``torch.save`` or safetensors; ``dcp``: a folder of torch.distributed.checkpoint.
 Kind = Literal["file", "dcp", "deepspeed", "hugging_face", "lightning", "unknown"]
@@ -24,7 +24,7 @@ MAX_DEPTH = 3
 MAX_NAMED, MAX_TOLD = 16, 3
 
 
-class Look(msgspec.Struct, frozen=True):
+class Inspection(msgspec.Struct, frozen=True):
     """What was found at a path.
 
     Attributes:
@@ -125,9 +125,9 @@ def listed(path: str) -> Folder:
     return Folder(path, sizes)
 
 
-def look_of(found: Found, sizes: Mapping[str, int]) -> Look:
+def inspection_of(found: Found, sizes: Mapping[str, int]) -> Inspection:
     """Return the look at files of these sizes in which a kind's own file found that."""
-    return Look(
+    return Inspection(
         kind=found.kind,
         complete=False if found.bad else True if found.judged else None,
         problem=_problem(found.bad),

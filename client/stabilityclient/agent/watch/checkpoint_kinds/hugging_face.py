@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 
-from stabilityclient.agent.watch.checkpoint_kinds.dcp import look_at_dcp
-from stabilityclient.agent.watch.checkpoint_kinds.deepspeed import look_at_tag, tag_of
+from stabilityclient.agent.watch.checkpoint_kinds.dcp import inspect_dcp
+from stabilityclient.agent.watch.checkpoint_kinds.deepspeed import inspect_tag, tag_of
 from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found
 from stabilityclient.agent.watch.checkpoint_kinds.one_file import damage
 
-__all__ = ["is_hugging_face", "look_at_hugging_face"]
+__all__ = ["inspect_hugging_face", "is_hugging_face"]
 
 STATE = "trainer_state.json"
 #: Files of weights, the first that is there counts: of a whole model, or of an adapter (PEFT).
@@ -33,7 +33,7 @@ def is_hugging_face(folder: Folder) -> bool:
     return STATE in folder or (weights and ("training_args.bin" in folder or "scheduler.pt" in folder))
 
 
-def look_at_hugging_face(folder: Folder, world_size: int | None) -> Found:
+def inspect_hugging_face(folder: Folder, world_size: int | None) -> Found:
     """Return what is found. Raises OSError where a file can't be read.
 
     Args:
@@ -44,14 +44,14 @@ def look_at_hugging_face(folder: Folder, world_size: int | None) -> Found:
     needed = {STATE, "scheduler.pt"}
     if tag is not None:
         needed -= {"scheduler.pt"}  # DeepSpeed keeps its own
-        inner = look_at_tag(tag)
+        inner = inspect_tag(tag)
         found.loads_with = inner.loads_with
         found.bad |= {f"{tag.path.rpartition('/')[2]}/{name}": wrong for name, wrong in inner.bad.items()}
         if not tag.sizes:
             found.bad["latest"] = "of a folder that is missing"
     elif any(each.sizes for each in sharded):
         for name, each in zip(_FSDP, sharded, strict=True):
-            found.bad |= {f"{name}/{file}": wrong for file, wrong in look_at_dcp(each).bad.items()}
+            found.bad |= {f"{name}/{file}": wrong for file, wrong in inspect_dcp(each).bad.items()}
     else:
         needed |= _weights(folder, found)
         needed |= {"optimizer.bin" if "optimizer.bin" in folder else "optimizer.pt"}

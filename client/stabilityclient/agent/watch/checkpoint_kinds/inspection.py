@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import stat
 
-from stabilityclient.agent.watch.checkpoint_kinds.dcp import is_dcp, look_at_dcp
-from stabilityclient.agent.watch.checkpoint_kinds.deepspeed import is_tag, look_at_tag, tag_of
-from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found, Look, listed, look_of
-from stabilityclient.agent.watch.checkpoint_kinds.hugging_face import is_hugging_face, look_at_hugging_face
-from stabilityclient.agent.watch.checkpoint_kinds.one_file import damage, look_at_file
+from stabilityclient.agent.watch.checkpoint_kinds.dcp import inspect_dcp, is_dcp
+from stabilityclient.agent.watch.checkpoint_kinds.deepspeed import inspect_tag, is_tag, tag_of
+from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found, Inspection, inspection_of, listed
+from stabilityclient.agent.watch.checkpoint_kinds.hugging_face import inspect_hugging_face, is_hugging_face
+from stabilityclient.agent.watch.checkpoint_kinds.one_file import damage, inspect_file
 
-__all__ = ["look_at"]
+__all__ = ["inspect"]
 
 #: What Lightning adds to a sharded checkpoint (strategies FSDP and ModelParallel).
 _META = "meta.pt"
 
 
-def look_at(path: str, world_size: int | None = None) -> Look | None:
+def inspect(path: str, world_size: int | None = None) -> Inspection | None:
     """Return what lies at a path, None for nothing that can be read.
 
     Args:
@@ -28,29 +28,29 @@ def look_at(path: str, world_size: int | None = None) -> Look | None:
         state = os.stat(path)
         if not stat.S_ISDIR(state.st_mode):
             regular = stat.S_ISREG(state.st_mode)  # a pipe or device would wait, or never end
-            found = look_at_file(path, state.st_size) if regular else Found("unknown", judged=False)
-            return look_of(found, {path.rpartition("/")[2]: state.st_size})
+            found = inspect_file(path, state.st_size) if regular else Found("unknown", judged=False)
+            return inspection_of(found, {path.rpartition("/")[2]: state.st_size})
         folder = listed(path)
-        return look_of(_in_folder(folder, world_size), folder.sizes)
+        return inspection_of(_in_folder(folder, world_size), folder.sizes)
     except OSError:
         return None  # removed meanwhile, or not for us
 
 
 def _in_folder(folder: Folder, world_size: int | None) -> Found:
     if is_hugging_face(folder):
-        return look_at_hugging_face(folder, world_size)
+        return inspect_hugging_face(folder, world_size)
     if is_dcp(folder):
-        found = look_at_dcp(folder)
+        found = inspect_dcp(folder)
         if _META in folder or folder.path.endswith(".ckpt"):
             found.kind = "lightning"
             wrong = folder.wrong(_META) or damage(folder.file(_META), folder.sizes[_META])
             found.bad |= {_META: wrong} if wrong else {}
         return found
     if is_tag(folder):
-        return look_at_tag(folder)
+        return inspect_tag(folder)
     tag = tag_of(folder)
     if tag is not None and (is_tag(tag) or not tag.sizes):
-        found = look_at_tag(tag)
+        found = inspect_tag(tag)
         name = tag.path.rpartition("/")[2]
         found.bad = {f"{name}/{file}": wrong for file, wrong in found.bad.items()}
         if not tag.sizes:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from stabilityclient.agent.watch.checkpoint_kinds.found import Found
 
-__all__ = ["damage", "look_at_file", "pickle_of"]
+__all__ = ["damage", "inspect_file", "pickle_of"]
 
 #: Largest header of a safetensors file, bytes: its own format's limit.
 #: https://github.com/huggingface/safetensors#format
@@ -19,7 +19,7 @@ _ZIP, _PICKLE = b"PK", b"\x80"
 _LIGHTNING, _LIGHTNING_WITHIN_BYTES = b"pytorch-lightning_version", 65_536
 
 
-def look_at_file(path: str, size: int) -> Found:
+def inspect_file(path: str, size: int) -> Found:
     """Return what is found in one file of ``size`` bytes. Raises OSError where it can't be read."""
     name = path.rpartition("/")[2]
     if not size:
