@@ -130,6 +130,18 @@ def test_what_torch_reads_from_its_metadata_is_what_we_read_without_unpickling(w
     assert parts_needed((written["dcp"] / ".metadata").read_bytes()) == needed
 
 
+def test_of_a_large_metadata_the_parts_are_known_by_their_names(
+    written: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _copy(written["dcp"], tmp_path)
+    monkeypatch.setattr("stabilityclient.agent.watch.checkpoint_kinds.dcp.MAX_METADATA_BYTES", 100)
+    whole = inspect(str(path))
+    os.truncate(path / "__0_0.distcp", 0)
+    (path / "__1_0.distcp").unlink()
+    torn = inspect(str(path))
+    assert (whole.complete, whole.world_size, torn.bad) == (True, 2, ("__0_0.distcp", "__1_0.distcp"))
+
+
 def test_nothing_of_a_metadata_is_executed(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(b"cos\nsystem\n(S'touch " + os.fsencode(tmp_path / "ran") + b"'\ntR.")
     look = inspect(str(tmp_path))
