@@ -189,11 +189,9 @@ def _saving(saving: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
             "share",
             "Time in saves",
             _percent(saving["share"]),
-            f"{duration(saving['save_s'])} every {duration(saving['interval_s'])}"
-            if known
-            else 'save inside run.phase("checkpoint")',
+            f"{duration(saving['save_s'])} every {duration(saving['interval_s'])}" if known else "they are in no phase",
             "Medians of the newest 64 saves: the time that a save holds up training (in phases with checkpoint, ckpt "
-            "or save in their name) / the time between two saves.",
+            'or save in their name: run.phase("checkpoint")) / the time between two saves.',
         ),
         (
             "best",
@@ -206,10 +204,10 @@ def _saving(saving: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
         ),
         (
             "mtbi",
-            "Time between interruptions",
+            "MTBI",
             duration(saving["mtbi_s"]),
             stops,
-            "Time in which jobs ran / interruptions that count, as on the fleet page.",
+            "Mean time between interruptions: time in which jobs ran / interruptions that count, as on the fleet page.",
         ),
     ]
 

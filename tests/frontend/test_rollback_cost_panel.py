@@ -81,7 +81,7 @@ def test_without_a_rollback_it_says_what_will_be_here() -> None:
         ),
         ({"interruptions_of": "all", "interruptions": 1}, ["from 1 interruption of all runs"]),
         ({"best_s": None, "mtbi_s": None, "best_cost": None, "cost": None}, ["no interruption so far"]),
-        ({"save_s": None, "share": None, "best_s": None}, ["the time of a save is not known", "save inside run.phase"]),
+        ({"save_s": None, "share": None, "best_s": None}, ["the time of a save is not known", "they are in no phase"]),
     ],
 )
 def test_saving_says_what_it_costs_and_what_would_be_best_also_without_a_rollback(

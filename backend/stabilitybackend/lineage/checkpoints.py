@@ -12,6 +12,7 @@ import msgspec
 
 from stabilitybackend.lineage.tree import SegmentTree
 from stabilitybackend.schema.events import CheckpointSeen
+from stabilitybackend.schema.lineage import why_lost
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock
 
@@ -217,7 +218,7 @@ class CheckpointBook(Stateful):
             for checkpoint in self._all:
                 if checkpoint.whole and not checkpoint.unfit(world_size):
                     insort(there[checkpoint.segment], checkpoint.step)
-        return UsableCheckpoints(there, tree, self._all)
+        return UsableCheckpoints(there, tree, self._all, world_size)
 
     def at(self, paths: Iterable[str]) -> list[LoggedCheckpoint]:
         """Return those of some paths, newest first in each."""
@@ -229,10 +230,13 @@ class UsableCheckpoints:
 
     Args:
         there: segment -> rising steps of those that are there and whole. tree: says which of them are dead.
-        every: all that were announced.
+        every: all that were announced. world_size: ranks of the job.
     """
 
-    def __init__(self, there: dict[int, list[int]], tree: SegmentTree, every: Sequence[LoggedCheckpoint]) -> None:
+    def __init__(
+        self, there: dict[int, list[int]], tree: SegmentTree, every: Sequence[LoggedCheckpoint], world_size: int
+    ) -> None:
+        self._world_size = world_size
         self._there = there
         self._tree = tree
         self._every = every
@@ -251,7 +255,13 @@ class UsableCheckpoints:
         firsts = ((steps[0], self._tree.dead_after(segment)) for segment, steps in self._there.items() if steps)
         return min((step for step, dead_after in firsts if dead_after is None or step <= dead_after), default=None)
 
-    def lost(self, at_most: float) -> int | None:
-        """Return the greatest step that is at most ``at_most`` of those that were deleted; looks at each of them."""
-        gone = (c for c in self._every if not c.available and c.step <= at_most)
-        return max((c.step for c in gone if not self._tree.is_dead(c.segment, c.step)), default=None)
+    def lost(self, at_most: float) -> tuple[int, str] | None:
+        """Return the greatest step at most ``at_most`` of those that can't be used, and why; looks at each of them."""
+        lost = (
+            (c.step, why_lost(c.available, unfit))
+            for c in self._every
+            if c.step <= at_most and not self._tree.is_dead(c.segment, c.step)
+            for unfit in [c.unfit(self._world_size)]
+            if unfit or not c.available
+        )
+        return max(lost, default=None)

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Cause", "Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy"]
+__all__ = [
+    "Cause", "Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy", "why_lost",
+]  # fmt: skip
 
 
 #: Why a segment began. ``resume``: a launch that did not go back.
@@ -109,6 +111,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
     def usable(self) -> bool:
         """Whether it can be gone back to."""
         return self.available and not self.dead and not self.unfit
+
+
+def why_lost(available: bool, unfit: str) -> str:
+    """Return what a checkpoint's step is followed by in a sentence about why it can't be used."""
+    return f"can't be used, {unfit}" if available else "was deleted"
 
 
 class Checkpoints(msgspec.Struct):

@@ -192,3 +192,15 @@ def test_the_slowest_rank_tells_how_long_the_save_took() -> None:
     for took in (3.0, 12.5, None, 4.0):
         run.feed(run.rank.event("checkpoint", 200, path="c/200", **({} if took is None else {"took_s": took})))
     assert {one.step: one.took_s for one in run.state.checkpoints()} == {200: 12.5, 100: None}
+
+
+def test_the_advice_says_why_the_checkpoint_from_before_a_spike_is_no_way_back() -> None:
+    run = Trained()
+    run.announce(300, "c/300")
+    run.tell("checkpoint_gone", 100, "n0", path="c/100")
+    run.seen(300, "c/300", complete=False, problem="it is missing", bad=["it"])
+    steps = range(301, 380)
+    spoilt = [1000.0 + 4_000.0 * (step > 330) + 0.01 * (step % 7) for step in steps]
+    run.feed(run.rank.rows(steps, {"loss": spoilt}))
+    advice = [one.suggestion.text for one in run.state.incidents.all() if one.suggestion and one.state == "open"]
+    assert any("that of step 300 can't be used, it is incomplete: it is missing." in text for text in advice), advice

@@ -130,6 +130,7 @@ def test_checkpoints_to_go_back_to_are_those_that_looking_through_all_finds(
         checkpoint(c.step, available=c.available, dead=tree.is_dead(c.segment, c.step), unfit=c.unfit(1)) for c in book
     )
     assert usable.oldest() == every.oldest()
+    assert usable.lost(5) == every.lost(5)
     assert [usable.newest(at) for at in (-1, 3, 5, 8.5, math.inf)] == [
         every.newest(at) for at in (-1, 3, 5, 8.5, math.inf)
     ]
