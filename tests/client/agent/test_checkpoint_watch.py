@@ -134,6 +134,19 @@ def test_a_later_agent_tells_only_what_changed_since(tmp_path: Path) -> None:
     assert [(told.type, told.step) for told in later.poll()] == [("checkpoint_seen", 1), ("checkpoint_gone", 2)]
 
 
+def test_one_that_the_agent_may_not_read_is_watched_as_a_path_and_not_waited_for(
+    zero: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stabilityclient.agent.watch.checkpoints.inspect", lambda path, world_size: None)
+    watched = Watched()
+    watched.announce(7, zero)
+    assert watched.watch.waits
+    assert watched.poll() == []
+    assert not watched.watch.waits
+    shutil.rmtree(zero)
+    assert [told.type for told in watched.poll()] == ["checkpoint_gone"]
+
+
 def test_another_one_at_the_same_path_is_looked_at_anew(tmp_path: Path) -> None:
     watched = Watched()
     last = write_safetensors(tmp_path / "last.safetensors")

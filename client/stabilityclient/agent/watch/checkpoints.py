@@ -161,6 +161,8 @@ class CheckpointWatch:
                 self._next_turn = self._now() + one.took_s / LOOK_SHARE
             if one.look is not None:
                 told += self._inspected(each, one.mark, one.look, over)
+            elif one.glance.look or one.mark != one.glance.mark:  # it is not for us to read
+                self._sights[each.path] = _Sight(one.mark, again=False)
         return told
 
     def _inspected(self, each: _Watched, mark: tuple[int, int], look: Inspection, over: bool) -> list[Notice]:
