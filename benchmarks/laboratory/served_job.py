@@ -37,7 +37,7 @@ def train(fault: str, seed: int, folder: Path) -> None:
     def save(step: int) -> None:
         job.job.save(step)
         path = folder / f"checkpoint-{step}"
-        path.touch()
+        path.write_text(str(step))
         run.checkpoint(step, str(path))
 
     save(0)

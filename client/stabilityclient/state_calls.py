@@ -7,6 +7,7 @@ from _thread import get_ident
 
 from stabilityclient.arguments import cut, step_of
 from stabilityclient.errors import RefusedError
+from stabilityclient.rank_state.phase import saves
 from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stabilityclient.guard import Guard
+    from stabilityclient.rank_state.phase_table import PhaseEntry
     from stabilityclient.rollback.handler import Restoring
     from stabilityclient.run_components import RunComponents
 
@@ -31,16 +33,28 @@ class StateCalls:
     _restoring: Restoring
     #: Whether it was said from which state this process goes on.
     _said_restored = False
+    #: Phases that save -> seconds spent in them up to the last checkpoint.
+    _saving: Mapping[PhaseEntry, float] = {}
 
     def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> bool:
         raise NotImplementedError
 
-    def checkpoint(self, step: int, path: str | os.PathLike[str]) -> None:
+    def checkpoint(self, step: int, path: str | os.PathLike[str], *, before_step: bool = False) -> None:
         """Say that the state after ``step`` is saved at ``path``: a place to roll back to.
 
         Call it right after saving: a digest of the random number generators' states (some 0.1 ms) goes with it, and is
         compared when the job goes on from here. From another thread than the one that steps nothing goes with it:
-        training has gone on since.
+        training has gone on since. How long the save took goes with it where it was, or is, inside a phase with
+        ``checkpoint``, ``ckpt`` or ``save`` in its name.
+
+        The node's agent looks at what is there, and whether all of it is: a save that goes on in the background may be
+        announced when it begins.
+
+        Args:
+            step: whose state it is.
+            path: file, folder or URL.
+            before_step: the state is that *before* ``step``, as nanoGPT saves it: the checkpoint is one of the step
+                before, and training goes on with ``step``.
         """
         try:
             text = os.fspath(path)
@@ -51,9 +65,27 @@ class StateCalls:
             text = text if "://" in text else os.path.abspath(text)
             owner = 0 if self._components is None else self._components.slot.owner
             random = self._random() if owner in (0, get_ident()) else {}
-            self._event("checkpoint", step_of(step), {"path": cut(text, 2 * MAX_PATH_CHARS), **random})
+            at = step_of(step)
+            if before_step and at == 0:
+                raise RefusedError(["checkpoint step is 0 with before_step=True, expected 1 or more"])
+            data = {"path": cut(text, 2 * MAX_PATH_CHARS), **random, **self._took()}
+            self._event("checkpoint", at - 1 if before_step else at, data)
         except Exception as error:
             self._guard.caught("checkpoint()", error)
+
+    def _took(self) -> dict[str, float]:
+        """Return how long the save has held up training: what such phases took since the last call, seconds."""
+        if self._components is None:
+            return {}
+        slot = self._components.slot
+        spent = {entry: entry.total for name, (_, entry) in list(slot.phases.known.items()) if saves(name)}
+        took = sum(total - self._saving.get(entry, 0.0) for entry, total in spent.items())
+        inside = slot.top.saving() if slot.top is not None and get_ident() == slot.owner else None
+        if inside is not None:
+            entry, took = inside
+            spent[entry] = entry.total + took  # it is told now
+        self._saving = spent
+        return {"took_s": round(took, 3)} if took >= 0.001 else {}
 
     def restored(self, rollback: Rollback | int, *, applied: Mapping[str, Any] | None = None) -> None:
         """Say that a state is back, right after it was loaded: its random numbers are compared with those saved.

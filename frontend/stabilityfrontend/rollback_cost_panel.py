@@ -46,11 +46,10 @@ def rollback_costs(run: str, api: Api) -> Any:
     """Return the panel."""
     costs = api.get("/runs/{run}/rollback_costs", run=run)
     found = sorted(costs["rollbacks"], key=lambda one: -one["segment"])
+    saving = [totals("saving", _saving(costs["saving"]), className="totals")] if costs.get("saving") else []
     if not found:
-        return html.P(
-            "No rollback so far. Each one is listed here: what it discarded, what that cost, who asked for it and why.",
-            className="sub",
-        )
+        text = "No rollback so far. Each one is listed here: what it discarded, what that cost, who asked for it, why."
+        return [*saving, html.P(text, className="sub")]
     segments = api.get("/runs/{run}/segments", run=run)["segments"]
     labels = {one["id"]: one["label"] or f"#{one['id']}" for one in segments}
     titles: dict[str, str] = {}
@@ -60,7 +59,7 @@ def rollback_costs(run: str, api: Api) -> Any:
     counted = sum(not one["undone"] for one in found)
     rows = [_row(one, run, labels, titles) for one in found[:MOST]]
     numbers = [totals("total", _totals(costs["totals"], counted), className="totals")] if counted else []
-    return [*numbers, plain_table(_HEADS, rows, "rollback-costs", "rollback-costs")]
+    return [*numbers, *saving, plain_table(_HEADS, rows, "rollback-costs", "rollback-costs")]
 
 
 def changes(given: Mapping[str, Any] | None, *, ordered: bool = False) -> str:
@@ -173,6 +172,42 @@ def _totals(all_: Mapping[str, Any], rollbacks: int) -> list[tuple[str, str, str
             count(all_["batches_skipped"]),
             "",
             "Sum of skip_batches of all rollbacks: data that the job skipped on command.",
+        ),
+    ]
+
+
+def _saving(saving: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
+    known = saving["save_s"] is not None
+    whose = "this run" if saving["interruptions_of"] == "run" else "all runs"
+    stops = f"{plural(saving['interruptions'], 'interruption')} of {whose}"
+    if saving["best_s"] is None:
+        why = "no interruption so far" if known else "the time of a save is not known"
+    else:
+        why = f"from {stops}: {_percent(saving['best_cost'])} lost, now {_percent(saving['cost'])}"
+    return [
+        (
+            "share",
+            "Time in saves",
+            _percent(saving["share"]),
+            f"{duration(saving['save_s'])} every {duration(saving['interval_s'])}" if known else "they are in no phase",
+            "Medians of the newest 64 saves: the time that a save holds up training (in phases with checkpoint, ckpt "
+            'or save in their name: run.phase("checkpoint")) / the time between two saves.',
+        ),
+        (
+            "best",
+            "Best save interval",
+            duration(saving["best_s"]),
+            why,
+            "sqrt(2 x time of a save x mean time between interruptions) (Young, Daly): saving less often costs more "
+            "steps that are trained again after an interruption, on average half an interval. A run with fewer than "
+            "3 interruptions is judged by those of all runs, by GPU-hours for as many ranks.",
+        ),
+        (
+            "mtbi",
+            "MTBI",
+            duration(saving["mtbi_s"]),
+            stops,
+            "Mean time between interruptions: time in which jobs ran / interruptions that count, as on the fleet page.",
         ),
     ]
 

@@ -186,6 +186,14 @@ export interface Changed {
  * Attributes:
  *     available: it is still there. dead: it is of a discarded branch.
  *     inside: null for one from before every open incident, and for a dead one.
+ *     unfit: why nobody is offered it although it is there, half a sentence: a part is missing, it is still being
+ *         written, or it loads with another number of ranks only. "": nothing is against it.
+ *     kind: of its files, as the agent found them; null: no agent has looked.
+ *     complete: all of its files are there and whole; null: not known. writing: they are still being written.
+ *     size_bytes, files: all that lies there.
+ *     world_size: ranks that wrote it; null: the layout does not tell.
+ *     loads_with: how many ranks can load it: ``any`` number, or the ``same`` number; null: not known.
+ *     took_s: seconds that the save held up training, of the slowest rank; null: no phase told it.
  */
 export interface Checkpoint {
   step: number;
@@ -195,6 +203,15 @@ export interface Checkpoint {
   available: boolean;
   dead: boolean;
   inside: SpoiledBy | null;
+  unfit: string;
+  kind: string | null;
+  complete: boolean | null;
+  writing: boolean;
+  size_bytes: number | null;
+  files: number | null;
+  world_size: number | null;
+  loads_with: "any" | "same" | null;
+  took_s: number | null;
 }
 
 /** Newest first. */
@@ -852,6 +869,7 @@ export interface Offences {
  *     lr_scale: factor on the rate that the schedule of the restored checkpoint gives.
  *     cannot: what the job does not promise to change, and why; nothing of that is suggested.
  *     checkpoints: the newest 40 that can be used, and the suggested one.
+ *     withheld: the newest 40 that are there and not offered: ``unfit`` says why.
  */
 export interface Offer {
   incident_id: string | null;
@@ -864,6 +882,7 @@ export interface Offer {
   cannot: Record<string, string>;
   text: string;
   checkpoints: OfferedCheckpoint[];
+  withheld: Checkpoint[];
 }
 
 /**
@@ -881,6 +900,15 @@ export interface OfferedCheckpoint {
   available: boolean;
   dead: boolean;
   inside: SpoiledBy | null;
+  unfit: string;
+  kind: string | null;
+  complete: boolean | null;
+  writing: boolean;
+  size_bytes: number | null;
+  files: number | null;
+  world_size: number | null;
+  loads_with: "any" | "same" | null;
+  took_s: number | null;
   skip_batches: number | null;
   where: string;
 }
@@ -1323,11 +1351,17 @@ export interface RollbackCostTotals {
   notes: string[];
 }
 
-/** Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where. */
+/**
+ * Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where.
+ *
+ * Attributes:
+ *     saving: null before the second checkpoint.
+ */
 export interface RollbackCosts {
   rollbacks: RollbackCost[];
   totals: RollbackCostTotals;
   problems: string[];
+  saving: SaveInterval | null;
 }
 
 /**
@@ -1452,6 +1486,30 @@ export interface SameData {
   other_run: string;
   other_step: number;
   r: number;
+}
+
+/**
+ * What saving checkpoints costs, and how often it would best be done.
+ *
+ * Attributes:
+ *     saves: those whose time is known. interval_s, save_s: medians of the newest 64; of what no phase tells null.
+ *     share: ``save_s / interval_s``.
+ *     mtbi_s: mean time between the ``interruptions`` of this ``run``, or of ``all`` runs, by GPU-hours for as many
+ *         ranks as this one has; null without one.
+ *     best_s: ``sqrt(2 x save_s x mtbi_s)``. cost, best_cost: share of the time that saving takes and that is trained
+ *         again after interruptions, at the interval now and at the best one.
+ */
+export interface SaveInterval {
+  saves: number;
+  interval_s: number;
+  save_s: number | null;
+  share: number | null;
+  mtbi_s: number | null;
+  interruptions: number;
+  interruptions_of: "all" | "run";
+  best_s: number | null;
+  cost: number | null;
+  best_cost: number | null;
 }
 
 /**

@@ -56,6 +56,36 @@ def test_a_checkpoint_carries_the_state_of_each_generator_that_is_in_use(start: 
     assert {name for name in second if second[name] != third[name]} == {"python", "numpy"}
 
 
+def test_a_state_from_before_a_step_is_one_of_the_step_before(start: Start) -> None:
+    run = start()
+    run.checkpoint(200, "/c/200", before_step=True)
+    with pytest.raises(RefusedError, match="step is 0 with before_step=True"):
+        run.checkpoint(0, "/c/0", before_step=True)
+    run.finish()
+    assert [event.step for event in stored(run.folder).events("checkpoint")] == [199]
+
+
+def test_a_checkpoint_tells_how_long_its_save_took_inside_and_after_its_phase(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 10))
+    run = start()
+    run.checkpoint(1, "/c/1")
+    with monkeypatch.context() as patch:
+        patch.setattr("stabilityclient.rank_state.phase.monotonic", lambda: next(clock))
+        with run.phase("checkpoint_forward"):
+            pass
+        with run.phase("checkpoint"):
+            run.checkpoint(2, "/c/2")
+        with run.phase("save"):
+            pass
+        run.checkpoint(3, "/c/3")
+        run.checkpoint(4, "/c/4")
+    run.finish()
+    took = [event.data.get("took_s") for event in stored(run.folder).events("checkpoint")]
+    assert took == [None, 10.0, 20.0, None]
+
+
 def test_a_generator_that_cannot_be_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     monkeypatch.delitem(sys.modules, "numpy.random", raising=False)

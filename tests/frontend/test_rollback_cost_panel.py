@@ -23,12 +23,18 @@ TOTALS = {
 }  # fmt: skip
 
 
+SAVING = {
+    "saves": 4, "interval_s": 600.0, "save_s": 12.0, "share": 0.02, "mtbi_s": 21_600.0, "interruptions": 4,
+    "interruptions_of": "run", "best_s": 720.0, "cost": 0.034, "best_cost": 0.033,
+}  # fmt: skip
+
+
 class Answers:
     """An API of one run."""
 
-    def __init__(self, *costs: dict[str, Any]) -> None:
+    def __init__(self, *costs: dict[str, Any], saving: dict[str, Any] | None = None) -> None:
         self.answers = {
-            "/runs/{run}/rollback_costs": {"rollbacks": list(costs), "totals": TOTALS},
+            "/runs/{run}/rollback_costs": {"rollbacks": list(costs), "totals": TOTALS, "saving": saving},
             "/runs/{run}/segments": {"segments": [{"id": 1, "label": "R1"}, {"id": 2, "label": "R2"}]},
             "/runs/{run}/incidents": {"incidents": [{"incident_id": "i-1", "title": "Loss spike"}]},
         }
@@ -37,8 +43,8 @@ class Answers:
         return self.answers[path]
 
 
-def shown(*costs: dict[str, Any]) -> Any:
-    return plain(rollback_costs("r", Answers(*costs)), Theme("dark"))  # type: ignore[arg-type]
+def shown(*costs: dict[str, Any], **more: Any) -> Any:
+    return plain(rollback_costs("r", Answers(*costs, **more)), Theme("dark"))  # type: ignore[arg-type]
 
 
 def test_a_row_says_what_was_discarded_ordered_and_done_and_leads_to_its_steps() -> None:
@@ -59,6 +65,31 @@ def test_what_was_taken_back_is_listed_and_not_counted() -> None:
 
 def test_without_a_rollback_it_says_what_will_be_here() -> None:
     assert "No rollback so far" in str(shown())
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {},
+            [
+                "2.0 %",
+                "12 s every 10 min 00 s",
+                "12 min 00 s",
+                "from 4 interruptions of this run: 3.3 % lost, now 3.4 %",
+            ],
+        ),
+        ({"interruptions_of": "all", "interruptions": 1}, ["from 1 interruption of all runs"]),
+        ({"best_s": None, "mtbi_s": None, "best_cost": None, "cost": None}, ["no interruption so far"]),
+        ({"save_s": None, "share": None, "best_s": None}, ["the time of a save is not known", "they are in no phase"]),
+    ],
+)
+def test_saving_says_what_it_costs_and_what_would_be_best_also_without_a_rollback(
+    changed: dict[str, Any], words: list[str]
+) -> None:
+    for costs in ((), (COST,)):
+        text = str(shown(*costs, saving=SAVING | changed))
+        assert [each for each in words if each not in text] == []
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,20 @@ import { test } from "node:test";
 import { SeriesStore } from "../../frontend/stabilityfrontend/assets/chart/series_store.js";
 import { Derived } from "../../frontend/stabilityfrontend/assets/chart/server_series.js";
 import { clockTicks, durationTicks } from "../../frontend/stabilityfrontend/assets/chart/ticks.js";
+import { usable, whatItIs, whyNot } from "../../frontend/stabilityfrontend/assets/core/checkpoint.js";
 import { smoothPosition, smoothWeight } from "../../frontend/stabilityfrontend/assets/core/controls.js";
 import {
   firstMetrics,
   firstRequests,
   seriesPaths,
 } from "../../frontend/stabilityfrontend/assets/core/first_requests.js";
+import { bytes } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { statusTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
 import { route } from "../../frontend/stabilityfrontend/assets/core/route.js";
 import { trainLength, withoutFollowers } from "../../frontend/stabilityfrontend/assets/incident/trains.js";
 import { ageWords } from "../../frontend/stabilityfrontend/assets/incident/verdict.js";
 import { noteOf } from "../../frontend/stabilityfrontend/assets/run/header.js";
 import { gravestFirst } from "../../frontend/stabilityfrontend/assets/run/sidebar.js";
-import { bytes } from "../../frontend/stabilityfrontend/assets/run/storage_line.js";
 
 for (const [path, page] of [
   ["/", "runs"],
@@ -141,6 +142,26 @@ for (const [ticks, range, words] of [
     assert.equal(found.join(", "), words);
   });
 }
+
+const CHECKPOINT = { available: true, dead: false, unfit: "", kind: "dcp", size_bytes: 3 * 2 ** 30, took_s: 12.4 };
+
+test("a checkpoint says what it is, and why it is not offered", () => {
+  const cases = [
+    [{}, true, "", "DCP · 3 GiB · took 12 s"],
+    [{ kind: "file", took_s: 0.2 }, true, "", "3 GiB · took under 1 s"],
+    [{ kind: null, size_bytes: null, took_s: null }, true, "", ""],
+    [{ kind: undefined, size_bytes: undefined, took_s: undefined, unfit: undefined }, true, "", ""],
+    [{ dead: true, unfit: "it is incomplete" }, false, "on a discarded branch", "DCP · 3 GiB · took 12 s"],
+    [{ available: false }, false, "no longer on disk", "DCP · 3 GiB · took 12 s"],
+    [{ unfit: "it is", complete: false }, false, "incomplete", "DCP · 3 GiB · took 12 s"],
+    [{ unfit: "it is", complete: false, writing: true }, false, "still being written", "DCP · 3 GiB · took 12 s"],
+    [{ unfit: "4 ranks wrote it", complete: true, world_size: 4 }, false, "of 4 ranks", "DCP · 3 GiB · took 12 s"],
+  ];
+  for (const [changes, offered, why, what] of cases) {
+    const one = { ...CHECKPOINT, ...changes };
+    assert.deepEqual([usable(one), whyNot(one), whatItIs(one)], [offered, why, what]);
+  }
+});
 
 test("bytes are written in binary units", () => {
   const words = [0, 1023, 1536, 12_900_000, 3 * 2 ** 30].map(bytes);

@@ -70,6 +70,10 @@ def _gpu(what: str, state: str, **facts: Any) -> tuple[str, int | None, dict[str
 #: Events that an agent sends.
 AGENT_EVENTS: tuple[tuple[str, int | None, dict[str, Any]], ...] = (
     ("checkpoint_gone", 10, {"path": "c/10"}),
+    ("checkpoint_seen", 10, {
+        "path": "c/10", "kind": "dcp", "complete": False, "writing": False, "problem": "__1_0.distcp is missing",
+        "bad": ["__1_0.distcp"], "size_bytes": 1_000, "files": 2, "world_size": 2, "loads_with": "any",
+    }),
     ("command", 12, {"command_id": "c-2", "attempt": 1, "state": "acted", "detail": "stacks of 1 of 1 ranks"}),
     ("left", 12, {"source": SOURCE, "rank": 0}),
     ("process_death", 12, _DEATH),

@@ -56,7 +56,7 @@ class Job:
         """Return a value that tells its rank, start and step."""
         return (self.info.rank or 0) + self.info.started + step / 1e6
 
-    def event(self, kind: str, step: int | None = None, **data: Any) -> Frame:
+    def event(self, kind: str, step: int | None = None, /, **data: Any) -> Frame:
         """Log an event."""
         self._time += 0.01
         return self._frame(EventBlock(kind, self._time, step, data), 1)

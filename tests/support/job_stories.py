@@ -15,7 +15,7 @@ __all__ = ["MOVES", "Story", "stories", "tell"]
 
 #: What can happen, each with an amount that it may use.
 MOVES = (
-    "train", "train", "train", "declare", "order", "restart", "stray", "hold", "deliver", "checkpoint", "gone",
+    "train", "train", "train", "declare", "order", "restart", "stray", "hold", "deliver", "checkpoint", "gone", "seen",
     "alert", "agent", "die", "rare", "nan", "spike",
 )  # fmt: skip
 #: One move: its name and an amount of 1 to 40.
@@ -124,6 +124,11 @@ class _Teller:
 
     def _gone(self, amount: int, number: int) -> None:
         self._say(self._jobs[0], self._jobs[0].event("checkpoint_gone", self._step, path=f"c/{self._step}"))
+
+    def _seen(self, amount: int, number: int) -> None:
+        bad = [f"part {amount}"] if amount % 2 else []
+        found = {"path": f"c/{self._step}", "kind": "dcp", "complete": not bad, "bad": bad, "world_size": 2}
+        self._frames.append(self._sidecar.event("checkpoint_seen", self._step, **found))
 
     def _alert(self, amount: int, number: int) -> None:
         self._say(self._jobs[0], self._jobs[0].event("alert", self._step, title="odd", severity="info"))

@@ -139,9 +139,10 @@ async def health(reader: Reader, worker: Worker) -> Response:
 # ``ledger`` is the route's name of older scripts.
 @router.get("/{run_id}/ledger", include_in_schema=False)
 @router.get("/{run_id}/rollback_costs", responses=answers(RollbackCosts))
-async def rollback_costs(reader: Reader, worker: Worker) -> Response:
-    """What each rollback cost, and how much of the run's time was worth it."""
-    found = await asyncio.to_thread(rollback_costs_of(worker.state, time.time()))
+async def rollback_costs(reader: Reader, manager: Manager, worker: Worker) -> Response:
+    """What each rollback and saving cost, and how much of the run's time was worth it."""
+    stops = manager.fleet.stops(worker.run_id), manager.fleet.stops(project=reader.project)
+    found = await asyncio.to_thread(rollback_costs_of(worker.state, time.time(), stops))
     return answer(found)
 
 

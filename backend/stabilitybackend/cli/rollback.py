@@ -80,8 +80,10 @@ def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: boo
     """
     for one in offer["checkpoints"][:_LISTED]:
         mark = "-> " if one["step"] == offer["to_step"] else "   "
-        notes = [one["where"], "INSIDE AN OPEN INCIDENT" if one["inside"] else ""]
+        notes = [one["where"], _size(one), "INSIDE AN OPEN INCIDENT" if one["inside"] else ""]
         typer.echo(f"{mark}step {one['step']:>8}  {', '.join(filter(None, notes))}".rstrip())
+    for one in offer["withheld"][:_LISTED]:
+        typer.echo(f"   step {one['step']:>8}  NOT OFFERED: {one['unfit']}")
     if offer["to_step"] is None:
         raise BadRequest(f"no checkpoint is suggested: {offer['text']}", hint="name one with --to-step")
     named = request.skip_batches is not None or request.skip_range is not None
@@ -108,3 +110,11 @@ def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: boo
     else:
         typer.confirm(f"{what}?", abort=True)
     return request
+
+
+def _size(one: Mapping[str, Any]) -> str:
+    """Return what is known of a checkpoint's files in words, "" for nothing."""
+    if one["kind"] is None or one["size_bytes"] is None:
+        return ""
+    kind = "" if one["kind"] == "unknown" else f" ({one['kind'].replace('_', ' ')})"
+    return f"{one['size_bytes'] / 1024**3:.2f} GiB{kind}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,10 @@ from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import NAME_CHARS, TEXT_CHARS
 from stabilitybackend.schema.lineage import Checkpoint
 
-__all__ = ["JobView", "NewCommand", "check_behind", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
+__all__ = [
+    "JobView", "NewCommand", "check_behind", "check_fields", "check_outside", "last_good", "usable_checkpoint",
+    "withheld",
+]  # fmt: skip
 
 #: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
 MARGIN_S = 0.5
@@ -150,7 +153,14 @@ def usable_checkpoint(to_step: int, checkpoints: Sequence[Checkpoint]) -> str | 
         if checkpoint.step == to_step:
             return checkpoint.path
     known = ", ".join(str(c.step) for c in usable[:12]) or "none"
-    raise BadRequest(f"there is no usable checkpoint for step {to_step}", hint=f"usable checkpoints: {known}")
+    unfit = next((c.unfit for c in withheld(checkpoints) if c.step == to_step), "")
+    what = f"the checkpoint of step {to_step} can't be used: {unfit}" if unfit else ""
+    raise BadRequest(what or f"there is no usable checkpoint for step {to_step}", hint=f"usable checkpoints: {known}")
+
+
+def withheld(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Return those that are there and on the effective timeline, and all the same not offered."""
+    return [c for c in checkpoints if c.available and not c.dead and c.unfit]
 
 
 def check_outside(request: CommandRequest, checkpoints: Sequence[Checkpoint], spoiling: Sequence[Incident]) -> None:

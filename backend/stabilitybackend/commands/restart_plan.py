@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stabilitybackend.commands.request import check_behind, check_outside, last_good, usable_checkpoint
+from stabilitybackend.commands.request import check_behind, check_outside, last_good, usable_checkpoint, withheld
 from stabilitybackend.incidents.illness import inside, spoiling
 from stabilitybackend.incidents.incidents import stops_job
 from stabilitybackend.schema.commands import CommandRequest
@@ -119,9 +119,7 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
         incident_id=None if cause is None else cause.incident_id,
         verdict=verdict,
         exit_code=EXIT_CODES[action],
-        text=" ".join(
-            [*([why] if why else []), *(_sentences(start, exclude, bool(job.checkpoints)) if relaunch else [])]
-        ),
+        text=" ".join([*([why] if why else []), *(_sentences(start, exclude, job.checkpoints) if relaunch else [])]),
     )
 
 
@@ -258,14 +256,17 @@ def _suspects(verdict: Verdict | None) -> list[PlannedSuspect]:
     return found
 
 
-def _sentences(start: _PlannedStart, exclude: Sequence[str], announces: bool) -> Iterator[str]:
+def _sentences(start: _PlannedStart, exclude: Sequence[str], known: Sequence[Checkpoint]) -> Iterator[str]:
     """Yield how the job is to be started again, sentences."""
     if start.checkpoint is not None:
         where = f"from the checkpoint of step {start.checkpoint.step}"
     else:
-        where = "from the beginning: no checkpoint can be used" if announces else "from where it finds its state"
+        where = "from the beginning: no checkpoint can be used" if known else "from where it finds its state"
     without = f" without {', '.join(exclude)}" if exclude else ""
     yield f"Start the job again{without}, {where}."
+    newer = [c for c in withheld(known) if start.checkpoint is None or c.step > start.checkpoint.step]
+    if newer:
+        yield f"That of step {newer[0].step} is not used: {newer[0].unfit}."
     if start.skip_range is not None and (start.checkpoint is None or start.skip_range[0] > start.checkpoint.step + 1):
         first, last = start.skip_range
         yield f"Leave out the batches of the steps {first} to {last}; those before were good."

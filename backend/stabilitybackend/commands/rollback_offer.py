@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from msgspec.structs import asdict
 
+from stabilitybackend.commands.request import withheld
 from stabilitybackend.incidents.illness import first_sign, ill, stretches
 from stabilitybackend.incidents.rollback_target import UsableOf, bad_batches, target
 from stabilitybackend.incidents.way import way_of
@@ -87,6 +88,7 @@ def way_back(
             )
             for c in offered
         ],
+        withheld=withheld(checkpoints)[:MAX_OFFERED],
     )
 
 

@@ -27,6 +27,7 @@ from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.fleet import (
     Correction,
     Interruption,
+    InterruptionNumbers,
     Interruptions,
     JudgedInterruption,
     RunNames,
@@ -172,6 +173,15 @@ class Fleet(InRedis):
             table=table_of(found),
             published=PUBLISHED,
         )
+
+    def stops(self, run_id: str | None = None, project: str | None = None) -> InterruptionNumbers:
+        """Return the numbers over the interruptions of one run, of a project, or of all runs."""
+        known = [self._runs[run_id]] if run_id in self._runs else []
+        runs = known if run_id is not None else [
+            entry for entry in self._runs.values() if project is None or entry.run.project == project
+        ]  # fmt: skip
+        found = [one for entry in runs for one in self._of(entry, self._clock())]
+        return summed(found, (stretch for entry in runs for stretch in entry.stretches), 0.0)
 
     def _of(self, entry: StoppedRun, now: float) -> list[Interruption]:
         corrections = self._corrections.get(entry.run.run_id, {})

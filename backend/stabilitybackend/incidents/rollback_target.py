@@ -13,7 +13,7 @@ from stabilitybackend.incidents.illness import beginning, behind_good, interval_
 from stabilitybackend.incidents.references import PALM
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import kind_of
-from stabilitybackend.schema.lineage import Checkpoint
+from stabilitybackend.schema.lineage import Checkpoint, why_lost
 
 __all__ = [
     "GUARD_STEPS", "SKIP_PAST_ONSET_BATCHES", "Target", "Tried", "Usable", "UsableOf", "bad_batches", "target",
@@ -82,8 +82,8 @@ class Usable(Protocol):
     def oldest(self) -> int | None:
         """Return the smallest step, None where there is none."""
 
-    def lost(self, at_most: float) -> int | None:
-        """Return the greatest step that is at most ``at_most`` of those that were deleted, None where there is none."""
+    def lost(self, at_most: float) -> tuple[int, str] | None:
+        """Return the greatest step that is at most ``at_most`` of those that can't be used any more, and why."""
 
 
 class UsableOf:
@@ -92,7 +92,7 @@ class UsableOf:
     def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
         known = list(checkpoints)
         self._steps = sorted(c.step for c in known if c.usable)
-        self._lost = [c.step for c in known if not c.available and not c.dead]
+        self._lost = [(c.step, why_lost(c.available, c.unfit)) for c in known if not c.dead and not c.usable]
 
     def newest(self, at_most: float = math.inf) -> int | None:
         """Return the greatest step that is at most ``at_most``, None where there is none."""
@@ -103,9 +103,9 @@ class UsableOf:
         """Return the smallest step, None where there is none."""
         return self._steps[0] if self._steps else None
 
-    def lost(self, at_most: float) -> int | None:
-        """Return the greatest step that is at most ``at_most`` of those that were deleted, None where there is none."""
-        return max((step for step in self._lost if step <= at_most), default=None)
+    def lost(self, at_most: float) -> tuple[int, str] | None:
+        """Return the greatest step that is at most ``at_most`` of those that can't be used any more, and why."""
+        return max((one for one in self._lost if one[0] <= at_most), default=None)
 
 
 def target(
@@ -118,8 +118,8 @@ def target(
 ) -> Target | None:
     """Return the checkpoint to go back to, None where none is at hand.
 
-    Nothing is known of a checkpoint but that it was announced, is still there and lies on the effective path: what
-    "verified" could mean more, nobody says yet. So it is the distance to the first sign that makes it trustworthy.
+    All that is known of a checkpoint is that its files are there and whole and that it lies on the effective path,
+    nothing of its values. So it is the distance to the first sign that makes it trustworthy.
 
     Args:
         sign: first step at which anything shows that one goes back for (``illness.first_sign``).

@@ -158,11 +158,11 @@ def _no_checkpoint(way: Way, checkpoints: Usable) -> str:
     if first.incident_id != way.lead.incident_id:
         began += f" (the {kind_of(first.kind).short} at step {first.onset_step})"
     text = f"No checkpoint from before {began} is at hand, so there is nothing to go back to"
-    deleted, oldest, newest = checkpoints.lost(safe), checkpoints.oldest(), checkpoints.newest()
+    lost, oldest, newest = checkpoints.lost(safe), checkpoints.oldest(), checkpoints.newest()
     if safe < 0:
         text += ": it began with the run's first steps, so start again with what is wrong corrected."
-    elif deleted is not None:
-        text += f": that of step {deleted} was deleted."
+    elif lost is not None:
+        text += f": that of step {lost[0]} {lost[1]}."
     elif oldest is not None:
         each = f"those of the steps {oldest} to {newest} are" if newest != oldest else f"that of step {oldest} is"
         text += f": {each} from inside it."

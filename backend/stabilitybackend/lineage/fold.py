@@ -361,10 +361,9 @@ class LineageFold(Stateful):
         elif block.type == "checkpoint" and block.step is not None:
             if state.tentative is not None and state.tentative.fresh and block.step >= state.tentative.first_step:
                 yield from self._confirm(state)  # nobody saves at a stray step
-            segment = self.tree.segment_at(state.segment, block.step)
-            self.checkpoints.add(block.step, block.data["path"], segment, block.time)
-        elif block.type == "checkpoint_gone":
-            self.checkpoints.gone(block.step, block.data["path"])
+            self.checkpoints.take(block, self.tree.segment_at(state.segment, block.step), info.node)
+        elif block.type in ("checkpoint_gone", "checkpoint_seen"):
+            self.checkpoints.take(block, state.segment, info.node)
         elif block.type in ("process_death", "exception"):
             self._relaunches.launches.ended(str(block.data.get("source") or info.source), block.time)
         self.tree.note_applied(block)

@@ -237,7 +237,7 @@ class RunState:
         if event.type in RESUME_EVENTS:
             found += self.resumes.reports(event)
         self.stretches.watched |= rank is None
-        if event.type in ("checkpoint", "checkpoint_gone"):
+        if event.type in ("checkpoint", "checkpoint_gone", "checkpoint_seen"):
             changes.checkpoints.add(event.data["path"])
             if reports:
                 now = self.judge.newest_step
@@ -363,10 +363,10 @@ class RunState:
 
     def checkpoints(self, paths: Collection[str] | None = None) -> list[Checkpoint]:
         """Return the checkpoints, newest first; only those of ``paths`` where given."""
-        return checkpoints_of(self.fold, self.incidents.spoiling(), paths)
+        return checkpoints_of(self.fold, self.incidents.spoiling(), self.launch_sizes.size, paths)
 
     def _usable(self) -> UsableCheckpoints:
-        return self.fold.checkpoints.usable(self.fold.tree)
+        return self.fold.checkpoints.usable(self.fold.tree, self.launch_sizes.size)
 
     def view(self) -> RunView:
         """Return what the points and the job show of the run now."""

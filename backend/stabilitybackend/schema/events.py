@@ -15,8 +15,8 @@ from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, EventBlock
 
 __all__ = [
-    "EVENTS", "CommandReport", "Finite", "KeepsBatches", "Rank", "SampleSeen", "SamplesShown", "StepSeen", "Whole",
-    "read_event",
+    "EVENTS", "CheckpointSeen", "CommandReport", "Finite", "KeepsBatches", "Rank", "SampleSeen", "SamplesShown",
+    "StepSeen", "Whole", "read_event",
 ]  # fmt: skip
 
 #: A number that is one: NaN, the infinities and what no time and no counter can be are no facts.
@@ -54,10 +54,29 @@ class SegmentEntered(msgspec.Struct):
 
 
 class CheckpointNamed(msgspec.Struct):
-    """``checkpoint``, ``checkpoint_gone``; ``rng``: generator of random numbers -> digest of its state then."""
+    """``checkpoint``, ``checkpoint_gone``; ``rng``: generator of random numbers -> digest of its state then.
+
+    ``took_s``: how long the save held up training, where a phase told it.
+    """
 
     path: str
     rng: _Digests | None = None
+    took_s: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+
+
+class CheckpointSeen(msgspec.Struct):
+    """``checkpoint_seen``: what an agent found at the path; ``bad``: files that are missing or not whole."""
+
+    path: str
+    kind: _Name = "unknown"
+    complete: bool | None = None
+    writing: bool = False
+    problem: Annotated[str, Meta(max_length=1_000)] = ""
+    bad: Annotated[list[Annotated[str, Meta(max_length=4_096)]], Meta(max_length=64)] = []
+    size_bytes: _Count | None = None
+    files: _Count | None = None
+    world_size: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    loads_with: Literal["any", "same"] | None = None
 
 
 class StateRestored(msgspec.Struct):
@@ -335,6 +354,7 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "segment": SegmentEntered,
     "checkpoint": CheckpointNamed,
     "checkpoint_gone": CheckpointNamed,
+    "checkpoint_seen": CheckpointSeen,
     "restored": StateRestored,
     "environment": EnvironmentReported,
     "batch": BatchTaken,
@@ -373,4 +393,4 @@ def read_event(block: EventBlock) -> tuple[EventBlock, list[str]]:
 
 
 #: Events that are about a step.
-_WITH_STEP = frozenset({"checkpoint", "restored"})
+_WITH_STEP = frozenset({"checkpoint", "checkpoint_seen", "restored"})

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Cause", "Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy"]
+__all__ = [
+    "Cause", "Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy", "why_lost",
+]  # fmt: skip
 
 
 #: Why a segment began. ``resume``: a launch that did not go back.
@@ -78,6 +80,14 @@ class Checkpoint(msgspec.Struct, frozen=True):
     Attributes:
         available: it is still there. dead: it is of a discarded branch.
         inside: null for one from before every open incident, and for a dead one.
+        unfit: why nobody is offered it although it is there, half a sentence: a part is missing, it is still being
+            written, or it loads with another number of ranks only. "": nothing is against it.
+        kind: of its files, as the agent found them; null: no agent has looked.
+        complete: all of its files are there and whole; null: not known. writing: they are still being written.
+        size_bytes, files: all that lies there.
+        world_size: ranks that wrote it; null: the layout does not tell.
+        loads_with: how many ranks can load it: ``any`` number, or the ``same`` number; null: not known.
+        took_s: seconds that the save held up training, of the slowest rank; null: no phase told it.
     """
 
     step: int
@@ -87,11 +97,25 @@ class Checkpoint(msgspec.Struct, frozen=True):
     available: bool
     dead: bool
     inside: SpoiledBy | None = None
+    unfit: str = ""
+    kind: str | None = None
+    complete: bool | None = None
+    writing: bool = False
+    size_bytes: int | None = None
+    files: int | None = None
+    world_size: int | None = None
+    loads_with: Literal["any", "same"] | None = None
+    took_s: float | None = None
 
     @property
     def usable(self) -> bool:
         """Whether it can be gone back to."""
-        return self.available and not self.dead
+        return self.available and not self.dead and not self.unfit
+
+
+def why_lost(available: bool, unfit: str) -> str:
+    """Return what a checkpoint's step is followed by in a sentence about why it can't be used."""
+    return f"can't be used, {unfit}" if available else "was deleted"
 
 
 class Checkpoints(msgspec.Struct):
@@ -124,6 +148,7 @@ class Offer(msgspec.Struct, frozen=True):
         lr_scale: factor on the rate that the schedule of the restored checkpoint gives.
         cannot: what the job does not promise to change, and why; nothing of that is suggested.
         checkpoints: the newest 40 that can be used, and the suggested one.
+        withheld: the newest 40 that are there and not offered: ``unfit`` says why.
     """
 
     incident_id: str | None
@@ -136,3 +161,4 @@ class Offer(msgspec.Struct, frozen=True):
     cannot: dict[str, str]
     text: str
     checkpoints: list[OfferedCheckpoint]
+    withheld: list[Checkpoint] = []

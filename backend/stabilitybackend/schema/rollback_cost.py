@@ -72,9 +72,38 @@ class RollbackCostTotals(msgspec.Struct):
     notes: list[str]
 
 
+class SaveInterval(msgspec.Struct):
+    """What saving checkpoints costs, and how often it would best be done.
+
+    Attributes:
+        saves: those whose time is known. interval_s, save_s: medians of the newest 64; of what no phase tells null.
+        share: ``save_s / interval_s``.
+        mtbi_s: mean time between the ``interruptions`` of this ``run``, or of ``all`` runs, by GPU-hours for as many
+            ranks as this one has; null without one.
+        best_s: ``sqrt(2 x save_s x mtbi_s)``. cost, best_cost: share of the time that saving takes and that is trained
+            again after interruptions, at the interval now and at the best one.
+    """
+
+    saves: int
+    interval_s: float
+    save_s: float | None
+    share: float | None
+    mtbi_s: float | None
+    interruptions: int
+    interruptions_of: Literal["run", "all"]
+    best_s: float | None
+    cost: float | None
+    best_cost: float | None
+
+
 class RollbackCosts(msgspec.Struct):
-    """Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where."""
+    """Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where.
+
+    Attributes:
+        saving: null before the second checkpoint.
+    """
 
     rollbacks: list[RollbackCost]
     totals: RollbackCostTotals
     problems: list[str]
+    saving: SaveInterval | None = None

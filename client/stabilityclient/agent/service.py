@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from stabilityclient.agent.statefile import StateFile, read_as
 from stabilityclient.agent.upload.records import Record, SpooledEvent
 from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
 from stabilityclient.agent.upload.uplink import Uplink
-from stabilityclient.agent.watch.checkpoints import CheckpointWatch
+from stabilityclient.agent.watch.checkpoints import CheckpointWatch, surveyed
 from stabilityclient.agent.watch.deaths import DeathWatch
 from stabilityclient.agent.watch.kernel_log import KernelLog, names_our_pids
 from stabilityclient.agent.watch.node_health import NodeHealth
@@ -77,6 +78,7 @@ class AgentService:
         self._sources = Sources(folder, read_as(before.get("acked"), dict[str, int]))
         self._own = AgentEvents(folder, node, limit, self._log.write)
         self._checkpoints = CheckpointWatch(before.get("checkpoints"))
+        self._announced = asyncio.Event()
         self._reported_deaths: set[str] = read_as(before.get("deaths"), set[str])
         self._kernel = KernelLog(environ=environ)
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
@@ -263,7 +265,7 @@ class AgentService:
             return None
         if self._over_since is None:
             self._over_since = now
-        settled = all(source.delivered or source.held for source in self._sources)
+        settled = all(source.delivered or source.held for source in self._sources) and not self._checkpoints.waits
         if settled and self._own.confirmed(self._sources.get(self._own.name)):
             held = any(source.held for source in self._sources)
             # A rank of a restart may have come in the meantime.
@@ -310,7 +312,8 @@ class AgentService:
             self._restart.saved(source)
         if any(event.type == "finish" for event in events):
             self._finishing_until = time.monotonic() + DEFAULT_FINISH_S
-        if [event for event in events if self._checkpoints.take(event)]:
+        if [event for event in events if self._checkpoints.take(event, source.info.world_size)]:
+            self._announced.set()
             self._dirty = True
             self._write_cursor(True)
 
@@ -337,14 +340,8 @@ class AgentService:
     def _write_state(self, state: str, text: str, url: str) -> None:
         goes_on = state == "connecting" and self._state.get("state") == state
         since = self._state["since"] if goes_on else time.time()
-        self._state = {
-            "pid": os.getpid(),
-            "source": self._own.name,
-            "state": state,
-            "since": since,
-            "error": text,
-            "url": url,
-        }
+        who = {"pid": os.getpid(), "source": self._own.name}
+        self._state = {**who, "state": state, "since": since, "error": text, "url": url}
         self._agent_file.write(self._state)
         if state == "refused":
             self._log.write(f"refused: {text}")
@@ -364,9 +361,12 @@ class AgentService:
 
     async def _watch_checkpoints(self) -> None:
         while True:
-            await asyncio.sleep(CHECKPOINT_POLL_S)
-            for step, path in self._checkpoints.gone():
-                self._own.event("checkpoint_gone", step, {"path": path})
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._announced.wait(), CHECKPOINT_POLL_S)
+            self._announced.clear()
+            saw = await surveyed(self._checkpoints.due())
+            for told in self._checkpoints.settle(saw, over=self._job_over()):
+                self._own.event(told.type, told.step, told.data)
                 self._dirty = True
 
 

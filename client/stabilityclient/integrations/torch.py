@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Training"]
 
-#: In the folder of the checkpoints: the name of the one that training stands on, which need not be the newest.
+#: In the folder of the checkpoints: the name of the one that was saved or gone back to last, which need not be the newest.
 _LATEST = "latest"
 
 
@@ -39,7 +39,7 @@ class Training:
     """Runs the steps of a job, saves them, and goes back to them when people order it.
 
     Make it on all ranks, after the process group, with the models as they are trained (wrapped by DDP or FSDP2). It
-    goes on from the checkpoint that the plan of a restart names, else from the one that training stood on last.
+    goes on from the checkpoint that the plan of a restart names, else from the one that it saved or went back to last.
 
     Args:
         run: of :func:`stabilityclient.init`.

@@ -13,11 +13,22 @@ if TYPE_CHECKING:
     from stabilityclient.rank_state.phase_table import PhaseEntry
     from stabilityclient.rank_state.slot import Slot
 
-__all__ = ["Phase"]
+__all__ = ["Phase", "saves"]
 
 #: What an undeclared phase inside a declared one may still take when that is overdue already, seconds. Not 0, which
 #: would say that nothing is declared.
 OVERDUE_S = 0.001
+
+#: Words in the name of a phase in which a checkpoint is saved, and those of a part of each step: ``checkpoint_forward``
+#: stores none.
+_SAVING = frozenset({"checkpoint", "checkpointing", "ckpt", "save", "saving"})
+_STEP_PARTS = frozenset({"forward", "backward"})
+
+
+def saves(name: str) -> bool:
+    """Say whether a phase of this name is one in which a checkpoint is saved."""
+    words = set(name.lower().replace("-", "_").replace("/", "_").replace(" ", "_").split("_"))
+    return bool(words & _SAVING) and not words & _STEP_PARTS
 
 
 class Phase:
@@ -95,6 +106,16 @@ class Phase:
         except Exception as error:
             self._guard.caught("phase()", error)
         return self
+
+    def saving(self) -> tuple[PhaseEntry, float] | None:
+        """Return the outermost phase that saves a checkpoint, this one or around it, and its seconds until now."""
+        found = None
+        phase: Phase | None = self
+        while phase is not None:
+            if phase._active and saves(str(phase._name)):
+                found = phase._entry, monotonic() - phase._start
+            phase = phase._outer
+        return found
 
     def __exit__(self, *_: object) -> None:
         slot = self._slot

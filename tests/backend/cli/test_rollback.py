@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stabilityclient.wire import CommandMessage
+from stabilityclient.wire import CommandMessage, SourceInfo
 from support.cli_program import Program
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
@@ -48,6 +48,23 @@ async def test_the_suggestion_of_the_api_is_offered_and_ordered(
     assert "Roll back to step 200, skip 70 batches" in out
     command = (await spoilt.next(CommandMessage)).command
     assert (command["to_step"], command["skip_batches"]) == (200, 70)
+
+
+async def test_one_of_which_a_part_is_missing_is_listed_with_the_reason_and_refused(
+    server: RunningServer, program: Program, spoilt: RawAgent
+) -> None:
+    agent = Job()
+    agent.info = SourceInfo(source="a-n0", node="n0")
+    found = {"kind": "dcp", "complete": False, "problem": "__1_0.distcp is missing", "bad": ["__1_0.distcp"]}
+    await spoilt.store(agent.event("checkpoint_seen", 200, path="c/200", **found))
+    await asyncio.to_thread(server.wait_for, "/runs/run-1/rollback", lambda a: a["withheld"], "the agent has looked")
+    code, out, err = await asyncio.to_thread(program, "rollback", "run-1", "--yes", "--no-wait", "--url", server.url)
+    assert (code, "no checkpoint is suggested" in err) == (1, True)
+    assert "step      200  NOT OFFERED: it is incomplete: __1_0.distcp is missing" in out
+    order = ("rollback", "run-1", "--to-step", "200", "--no-wait", "--url", server.url)
+    code, _, err = await asyncio.to_thread(program, *order)
+    assert code == 1
+    assert "the checkpoint of step 200 can't be used: it is incomplete: __1_0.distcp is missing" in err
 
 
 async def test_who_says_no_orders_nothing(

@@ -19,6 +19,7 @@ from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.job_stories import Story, stories, tell
 from support.server_stack import RunningServer
+from support.stops import NO_STOPS
 
 
 def _run(*frames: Frame, undone: tuple[str, ...] = ()) -> RunState:
@@ -33,7 +34,7 @@ def _costs(*frames: Frame, now: float = 5_000.0, undone: tuple[str, ...] = ()) -
 
 
 def _shown(state: RunState, now: float) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(rollback_costs_of(state, now)())
+    found: dict[str, Any] = msgspec.to_builtins(rollback_costs_of(state, now, NO_STOPS)())
     return found
 
 

@@ -32,6 +32,7 @@ from stabilityclient.wire import (
 )
 from support import bad_events
 from support.job_frames import Job
+from support.stops import NO_STOPS
 
 AGENT = SourceInfo("a1-1", node="n0", pid=9, started=990.0)
 
@@ -106,7 +107,7 @@ class _Run:
                 [dump.shown() for dump in state.liveness.dumps.held()],
                 gpus_view(state.gpus, state.incidents.of({"gpu_fault"}), lambda uuid: [], state.gpu_readings.of),
                 plan_of(state, 2_000.0),
-                rollback_costs_of(state, 2_000.0)(),
+                rollback_costs_of(state, 2_000.0, NO_STOPS)(),
                 state.stretches.all(),
             ]
         )

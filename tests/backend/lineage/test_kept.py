@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.lineage.checkpoints import CheckpointBook
+from stabilitybackend.lineage.checkpoints import CheckpointBook, CheckpointInspection
 from stabilitybackend.lineage.fold import MAX_SOURCES, LineageFold
 from stabilitybackend.lineage.tree import PathRange, SegmentTree
 from stabilityclient.wire import EventBlock, Frame, SourceInfo
 from support.checkpoints import checkpoint
+
+LOADS: dict[str, Any] = {"of 2 ranks": "same"}
 
 
 def walked(tree: SegmentTree) -> list[PathRange]:
@@ -99,22 +101,36 @@ def test_checkpoints_found_by_path_are_those_that_looking_through_all_finds(
 
 @given(
     MOVES,
-    st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.sampled_from("abcdef"), st.integers(0, 99))),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["saved", "saved", "gone", "whole", "torn", "of 2 ranks"]),
+            st.integers(0, 9),
+            st.sampled_from("abcdef"),
+            st.integers(0, 99),
+        )
+    ),
 )
 def test_checkpoints_to_go_back_to_are_those_that_looking_through_all_finds(
-    moves: list[tuple[str, int, int]], story: list[tuple[bool, int, str, int]]
+    moves: list[tuple[str, int, int]], story: list[tuple[str, int, str, int]]
 ) -> None:
     tree, book = SegmentTree(), CheckpointBook()
-    for (announced, step, path, segment), (what, which, fork_step) in zip(story, moves, strict=False):
+    for (event, step, path, segment), (what, which, fork_step) in zip(story, moves, strict=False):
         forked = tree.fork(which % len(tree), fork_step % 9, key=f"k{len(tree)}", cause="declared", created=0.0)
         tree.head = forked.id if what == "lead" else tree.head
-        if announced:
+        if event == "saved":
             book.add(step, path, segment % len(tree), 0.0)
-        else:
+        elif event == "gone":
             book.gone(step, path)
-    usable = book.usable(tree)
-    every = UsableOf(checkpoint(c.step, available=c.available, dead=tree.is_dead(c.segment, c.step)) for c in book)
+        else:
+            book.seen(
+                step, path, CheckpointInspection("dcp", event != "torn", world_size=2, loads_with=LOADS.get(event))
+            )
+    usable = book.usable(tree, 1)
+    every = UsableOf(
+        checkpoint(c.step, available=c.available, dead=tree.is_dead(c.segment, c.step), unfit=c.unfit(1)) for c in book
+    )
     assert usable.oldest() == every.oldest()
+    assert usable.lost(5) == every.lost(5)
     assert [usable.newest(at) for at in (-1, 3, 5, 8.5, math.inf)] == [
         every.newest(at) for at in (-1, 3, 5, 8.5, math.inf)
     ]

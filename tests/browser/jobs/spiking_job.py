@@ -54,7 +54,7 @@ def main() -> None:
         run.log(step, values)
         if RANK == 0 and step % 20 == 0:
             path = folder / f"checkpoint-{step}"
-            path.touch()
+            path.write_text(str(step))
             run.checkpoint(step, str(path))
         time.sleep(max(0.0, PERIOD_S - (time.time() - begin)))
 

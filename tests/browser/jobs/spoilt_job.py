@@ -32,7 +32,7 @@ def main() -> None:
         loss = 2.0 + 0.01 * math.sin(1.7 * step) + (4.0 if spoilt[0] and step >= onset else 0.0)
         run.log(step, {"loss": loss})
         if step in saved:
-            (folder / f"checkpoint-{step}").touch()
+            (folder / f"checkpoint-{step}").write_text(str(step))
             run.checkpoint(step, str(folder / f"checkpoint-{step}"))
         # A pace that it keeps: by it the server reckons where the job is, and how far ahead a command has to act.
         time.sleep(0.005 if spoilt[0] else 0.05)

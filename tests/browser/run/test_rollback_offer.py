@@ -194,3 +194,16 @@ def test_the_progress_leaves_the_chart_in_sight_and_in_reach(own: Spoilt, open_p
     page.wait_for_selector("#rollback-progress[data-state=done]")
     page.click("#rollback-close")
     page.wait_for_selector("#rollback-dialog", state="hidden")
+
+
+def test_a_torn_checkpoint_is_shown_with_what_is_wrong_and_can_not_be_chosen(own: Spoilt, open_page: OpenPage) -> None:
+    (own.folder / "checkpoint-200").write_bytes(b"PK\x03\x04 and nothing more")
+    own.server.wait_for(f"/runs/{own.run}/rollback", lambda offer: offer["withheld"], "the agent has looked", 30)
+    page = open_page(own.url)
+    page.wait_for_selector("#checkpoints .checkpoint.off >> text=still being written")
+    page.click("#rollback-open:not([disabled])")
+    torn = page.locator(".choice.withheld")
+    assert "checkpoint-200 is truncated." in torn.inner_text()
+    assert torn.locator("input").count() == 0
+    assert page.evaluate(FORM)["step"] is None
+    assert page.locator(".choice input").evaluate_all("all => all.map((one) => one.value)") == ["250"]

@@ -347,6 +347,19 @@ def test_a_checkpoint_that_vanishes_is_told_once_and_one_that_never_was_is_not(s
     assert [(event.step, event.data) for event in events] == [(2, {"path": str(gone)})]
 
 
+def test_what_is_wrong_with_the_last_checkpoint_is_told_before_the_agent_leaves(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "step-1.safetensors"
+    path.write_bytes((100).to_bytes(8, "little") + b"{")
+    with Gateway() as server:
+        run = start(url=server.url)
+        run.checkpoint(1, path)
+        run.finish()
+        wait_until(lambda: server.store.events("checkpoint_seen", rank=None), 20, "the look is told")
+        (event,) = server.store.events("checkpoint_seen", rank=None)
+    assert (event.step, event.data["kind"], event.data["complete"]) == (1, "file", False)
+    assert event.data["problem"] == "step-1.safetensors is truncated"
+
+
 def test_a_node_without_a_gpu_says_so(start: Start) -> None:
     with Gateway() as server:
         run = start(url=server.url)

@@ -25,31 +25,11 @@ from stabilityclient.agent.upload.uplink import (
     agent_url,
     flush_s,
 )
-from stabilityclient.agent.watch.checkpoints import MAX_WATCHED, CheckpointWatch
 from stabilityclient.guard import Guard
 from stabilityclient.sidecar import LOG_BYTES
 from stabilityclient.spool import CHUNK_BYTES
 from stabilityclient.start import start_ticks
 from stabilityclient.wire import Hello
-
-
-def test_checkpoints_are_watched_within_a_bound_and_over_an_agents_life() -> None:
-    disk = {"/a", "/b"}
-    watch = CheckpointWatch([], disk.__contains__)
-    for step, path in ((1, "/a"), (2, "/b"), (3, "/c")):
-        assert watch.take(SpooledEvent(1, "checkpoint", 0.0, step, {"path": path}))
-    assert not watch.take(SpooledEvent(2, "checkpoint", 0.0, 1, {"path": "/a"}))
-    assert watch.gone() == []
-    disk.remove("/a")
-    later = CheckpointWatch(json.loads(json.dumps(watch.state())), disk.__contains__)
-    assert (later.gone(), later.gone()) == ([(1, "/a")], [])
-    disk.add("/c")
-    assert later.gone() == []
-    disk.remove("/c")
-    assert later.gone() == [(3, "/c")]
-    for step in range(MAX_WATCHED + 10):
-        later.take(SpooledEvent(1, "checkpoint", 0.0, step, {"path": f"/n/{step}"}))
-    assert len(later.state()) == MAX_WATCHED
 
 
 def test_a_command_is_written_whole_once_and_rings_the_mailbox(tmp_path: Path) -> None:

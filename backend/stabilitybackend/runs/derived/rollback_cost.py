@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stabilitybackend.fleet.rollback_cost import CostFacts, rollback_costs
+from stabilitybackend.fleet.save_interval import save_interval
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.fleet import InterruptionNumbers
 from stabilitybackend.schema.rollback_cost import RollbackCosts
 from stabilitybackend.schema.runs import STATUSES
 
@@ -16,11 +18,14 @@ __all__ = ["rollback_costs_of"]
 _GPU = re.compile(r"gpu/(\d+)/")
 
 
-def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts]:
+def rollback_costs_of(
+    state: RunState, now: float, stops: tuple[InterruptionNumbers, InterruptionNumbers]
+) -> Callable[[], RollbackCosts]:
     """Return what works out the costs of a run as it is now. Call this on the event loop, and the answer in a thread.
 
     Args:
         now: unix seconds.
+        stops: interruptions of this run, and of all runs.
     """
     segments = [replace(segment) for segment in state.fold.tree]
     found = state.times
@@ -38,6 +43,7 @@ def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts
     heads = [segment for _, segment in state.fold.heads]
     incidents = state.incidents.all()
     grades = state.resumes.grades()
+    saves = [(one.segment, one.step, one.time, one.took_s) for one in state.fold.checkpoints]
 
     def times(segment: int, step: int | None) -> float | None:
         key, facts = keys.get(segment), segments[segment]
@@ -47,7 +53,8 @@ def rollback_costs_of(state: RunState, now: float) -> Callable[[], RollbackCosts
         rollbacks, totals = rollback_costs(segments, heads, times, incidents, job)
         for one in rollbacks:
             one.resume = grades.get(one.segment)
-        return RollbackCosts(rollbacks, totals, view.problems)
+        saving = save_interval(saves, *stops, job.world_size)
+        return RollbackCosts(rollbacks, totals, view.problems, saving)
 
     return costs
 

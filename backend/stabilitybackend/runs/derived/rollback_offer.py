@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.commands.rollback_offer import way_back
 from stabilitybackend.errors import NotFound
 from stabilitybackend.incidents.illness import inside
+from stabilitybackend.lineage.checkpoints import LoggedCheckpoint
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.world_size import newest_starts
 from stabilitybackend.schema.incidents import Incident
-from stabilitybackend.schema.lineage import Checkpoint, Offer
+from stabilitybackend.schema.lineage import Checkpoint, Offer, SpoiledBy
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -21,19 +24,38 @@ __all__ = ["checkpoints_of", "job_of", "offer_of"]
 
 
 def checkpoints_of(
-    fold: LineageFold, spoiling: Collection[Incident], paths: Collection[str] | None = None
+    fold: LineageFold, spoiling: Collection[Incident], world_size: int, paths: Collection[str] | None = None
 ) -> list[Checkpoint]:
     """Return the checkpoints, newest first.
 
     Args:
         spoiling: the open incidents from whose onset on no checkpoint is good.
+        world_size: ranks of the job now.
         paths: only those that lie there; None for all.
     """
     return [
-        Checkpoint(c.step, c.path, c.segment, c.time, c.available, dead, None if dead else inside(c.step, spoiling))
+        _shown(c, dead, None if dead else inside(c.step, spoiling), world_size)
         for c in (reversed(fold.checkpoints) if paths is None else fold.checkpoints.at(paths))
         for dead in [fold.tree.is_dead(c.segment, c.step)]
     ]
+
+
+def _shown(c: LoggedCheckpoint, dead: bool, spoilt: SpoiledBy | None, world_size: int) -> Checkpoint:
+    known = Checkpoint(c.step, c.path, c.segment, c.time, c.available, dead, spoilt, took_s=c.took_s)
+    look = c.look
+    if look is None:
+        return known
+    return replace(
+        known,
+        unfit=c.unfit(world_size),
+        kind=look.kind,
+        complete=look.complete,
+        writing=look.writing,
+        size_bytes=look.size_bytes,
+        files=look.files,
+        world_size=look.world_size,
+        loads_with=look.loads_with,
+    )
 
 
 def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *, for_command: bool) -> JobView:

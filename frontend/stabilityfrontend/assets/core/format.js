@@ -44,6 +44,21 @@ export const formatCount = (value) =>
 /** `1 step`, `63 steps`. */
 export const plural = (count, word) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`;
 
+/** Bytes as people read them: `512 KiB`, `12.3 MiB`, `1.20 GiB`. */
+export function bytes(count) {
+  if (count === null || count === undefined) return "–";
+  const [unit, letters] =
+    count >= 2 ** 30
+      ? [2 ** 30, "GiB"]
+      : count >= 2 ** 20
+        ? [2 ** 20, "MiB"]
+        : count >= 1024
+          ? [1024, "KiB"]
+          : [1, "B"];
+  const value = count / unit;
+  return `${unit === 1 ? value : value >= 100 ? Math.round(value) : Number(value.toPrecision(3))} ${letters}`;
+}
+
 /** Seconds as a duration with two units at most. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return MISSING;

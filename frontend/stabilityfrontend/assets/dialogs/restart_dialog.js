@@ -2,6 +2,7 @@
 
 import { api } from "../core/api.js";
 import { asFinite, asList, asRecord, asText, asTexts } from "../core/as_type.js";
+import { usable, whatItIs } from "../core/checkpoint.js";
 import { fill, h, setText, toast } from "../core/dom.js";
 import { ago, errorText, formatCount, plural } from "../core/format.js";
 import { patch } from "../core/patch.js";
@@ -44,10 +45,7 @@ export class RestartDialog extends CommandDialog {
   }
 
   usable() {
-    return this.page
-      .checkpointList()
-      .filter((one) => one.available && !one.dead)
-      .slice(0, OFFERED);
+    return this.page.checkpointList().filter(usable).slice(0, OFFERED);
   }
 
   /** Nodes that may be left out: those that the plan or the verdict names, and as many of the others as fit. */
@@ -72,7 +70,7 @@ export class RestartDialog extends CommandDialog {
         h(
           "option",
           { value: one.step, selected: one.step === planned },
-          `step ${formatCount(one.step)}, ${ago(this.page.now() - one.time)}${one.inside ? " · inside an open incident" : ""}${one.step === planned ? " · planned" : ""}`,
+          `${[`step ${formatCount(one.step)}`, ago(this.page.now() - one.time), whatItIs(one)].filter(Boolean).join(", ")}${one.inside ? " · inside an open incident" : ""}${one.step === planned ? " · planned" : ""}`,
         ),
       ),
       list.length ? null : h("option", { value: "" }, "none is known: the job begins as it does by itself"),

@@ -2,7 +2,8 @@
 
 import { changes } from "../chart/traces.js";
 import { api } from "../core/api.js";
-import { asRecord, asText, toldStep } from "../core/as_type.js";
+import { asList, asRecord, asText, toldStep } from "../core/as_type.js";
+import { whatItIs, whyNot } from "../core/checkpoint.js";
 import { fill, h, setClass, setShown, setText } from "../core/dom.js";
 import { ago, errorText, formatCount, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
@@ -75,13 +76,12 @@ export class RollbackDialog extends CommandDialog {
 
   take(offer) {
     const first = this.offer === null;
-    const before = JSON.stringify(
-      first ? null : this.offer.checkpoints.map((one) => [one.step, one.path, one.where, one.inside]),
-    );
+    const shown = ({ checkpoints, withheld }) =>
+      JSON.stringify([checkpoints.map((one) => [one.step, one.path, one.where, one.inside]), withheld]);
+    const before = first ? null : shown(this.offer);
     this.offer = offer;
     if (first) return this.form();
-    if (before !== JSON.stringify(offer.checkpoints.map((one) => [one.step, one.path, one.where, one.inside])))
-      this.drawChoices();
+    if (before !== shown(offer)) this.drawChoices();
     return this.update();
   }
 
@@ -213,6 +213,7 @@ export class RollbackDialog extends CommandDialog {
 
   drawChoices() {
     const { checkpoints, to_step: best, incident_id: about } = this.offer;
+    const withheld = asList(this.offer.withheld).map((one) => this.withheld(one));
     if (!checkpoints.length) {
       patch(
         this.list,
@@ -221,6 +222,7 @@ export class RollbackDialog extends CommandDialog {
           { class: "nothing" },
           "There is no checkpoint to go back to: the job has announced none that is still on disk and on the effective timeline.",
         ),
+        withheld,
       );
       return;
     }
@@ -243,7 +245,7 @@ export class RollbackDialog extends CommandDialog {
           },
           input,
           h("span", { class: "choice-step" }, `step ${formatCount(one.step)}`),
-          h("span", { class: "sub" }, one.where),
+          h("span", { class: "sub" }, [one.where, whatItIs(one)].filter(Boolean).join(" · ")),
           h("span", { class: "grow" }),
           one.inside
             ? h("span", { class: "chip warning" }, "inside an incident")
@@ -253,6 +255,19 @@ export class RollbackDialog extends CommandDialog {
           h("span", { class: "sub" }, ago(this.page.now() - one.time)),
         );
       }),
+      withheld,
+    );
+  }
+
+  /** One that is there and can't be gone back to, and why. */
+  withheld(one) {
+    return h(
+      "div",
+      { class: "choice withheld", title: one.path, data: { withheld: one.step } },
+      h("span", { class: "choice-step" }, `step ${formatCount(one.step)}`),
+      h("span", { class: "sub" }, sentence(one.unfit)),
+      h("span", { class: "grow" }),
+      h("span", { class: "chip" }, whyNot(one)),
     );
   }
 

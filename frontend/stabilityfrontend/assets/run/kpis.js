@@ -3,6 +3,7 @@
 import { lossMetric } from "../chart/main_chart.js";
 import { sparkline } from "../chart/sparkline.js";
 import { asRecord } from "../core/as_type.js";
+import { usable } from "../core/checkpoint.js";
 import { byId, fill, h, setClass, setShown, setText, setTitle } from "../core/dom.js";
 import { ago, formatCount, plural, steady } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
@@ -116,15 +117,15 @@ const percent = (share) =>
 function checkpointCell(page) {
   const parts = cell("checkpoint");
   if (!parts) return;
-  const usable = page.checkpointList().filter((one) => one.available && !one.dead);
-  const [newest] = usable;
+  const fit = page.checkpointList().filter(usable);
+  const [newest] = fit;
   setText(parts.value, newest ? formatCount(newest.step) : "–");
   setText(
     parts.note,
-    newest ? `${ago(page.now() - newest.time)} · ${usable.length} usable` : page.ready ? "none announced yet" : "",
+    newest ? `${ago(page.now() - newest.time)} · ${fit.length} usable` : page.ready ? "none announced yet" : "",
   );
   if (!newest || page.lastStep() === null) return picture(parts, "");
-  const shown = usable.slice(0, 60);
+  const shown = fit.slice(0, 60);
   const low = shown[shown.length - 1].step;
   const span = Math.max(1, page.lastStep() - low);
   const places = shown.map((one) => `${Math.min(100, (100 * (one.step - low)) / span)}%`);

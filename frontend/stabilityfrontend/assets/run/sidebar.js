@@ -1,8 +1,9 @@
 // The right rail: incidents and checkpoints; lineage.js draws the tree between them.
 
 import { toldStep } from "../core/as_type.js";
+import { usable, whatItIs, whyNot } from "../core/checkpoint.js";
 import { byId, h, setClass, setShown, setText } from "../core/dom.js";
-import { ago, formatAge, formatCount, plural } from "../core/format.js";
+import { ago, formatAge, formatCount, plural, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
@@ -202,8 +203,8 @@ export function drawCheckpoints(page) {
   const key = JSON.stringify([page.ready, shown.map((one) => [one, formatAge(page.now() - one.time)])]);
   if (keyOf.get(place) === key) return;
   keyOf.set(place, key);
-  const usable = list.filter((one) => one.available && !one.dead).length;
-  setText(byId("checkpoints-note"), list.length ? `${usable} of ${list.length} usable` : "");
+  const fit = list.filter(usable).length;
+  setText(byId("checkpoints-note"), list.length ? `${fit} of ${list.length} usable` : "");
   if (!shown.length) {
     patch(
       place,
@@ -220,10 +221,13 @@ export function drawCheckpoints(page) {
     shown.map((one) =>
       h(
         "div",
-        { class: `checkpoint${one.available && !one.dead ? "" : " off"}`, title: one.path },
+        {
+          class: `checkpoint${usable(one) ? "" : " off"}`,
+          title: [one.path, sentence(one.unfit)].filter(Boolean).join("\n"),
+        },
         h("i", { class: "tick" }),
         h("b", {}, formatCount(one.step)),
-        h("span", { class: "sub" }, one.dead ? "on a discarded branch" : one.available ? "" : "no longer on disk"),
+        h("span", { class: "sub" }, whyNot(one) || whatItIs(one)),
         h("span", { class: "grow" }),
         h("span", { class: "sub" }, ago(page.now() - one.time)),
       ),

@@ -2,27 +2,12 @@
 
 import { api } from "../core/api.js";
 import { byId, h, setClass, setShown, setText } from "../core/dom.js";
-import { formatCount, plural, sentence } from "../core/format.js";
+import { bytes, formatCount, plural, sentence } from "../core/format.js";
 import { patch } from "../core/patch.js";
 
 const AGAIN_MS = 20000;
 /** Problems named in the strip; the rest is counted. */
 const NAMED = 2;
-
-/** Bytes as people read them: `512 KiB`, `12.3 MiB`, `1.20 GiB`. */
-export function bytes(count) {
-  if (count === null || count === undefined) return "–";
-  const [unit, letters] =
-    count >= 2 ** 30
-      ? [2 ** 30, "GiB"]
-      : count >= 2 ** 20
-        ? [2 ** 20, "MiB"]
-        : count >= 1024
-          ? [1024, "KiB"]
-          : [1, "B"];
-  const value = count / unit;
-  return `${unit === 1 ? value : value >= 100 ? Math.round(value) : Number(value.toPrecision(3))} ${letters}`;
-}
 
 export class StorageLine {
   constructor(page) {

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs/integrations/torch.md"
+_PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/torch.md"
 SAMPLES, COLUMNS = 400_000, 4
 
 

@@ -49,7 +49,7 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     kind, ranks = request.param
     launcher = "torchrun" if ranks > 1 else ""
     folder = tmp_path_factory.mktemp(kind)
-    with Fitted(folder, server, ranks, kind, NEVER, script="trained_job.py", launcher=launcher) as job:
+    with Fitted(folder, server, ranks, kind, NEVER, script="frameworks/trained_job.py", launcher=launcher) as job:
         job.wait_for_run()
         job.wait_for_checkpoint(40, 0)
         wait_until(lambda: job.truth()[-1].number > 200, 60, "the first branch is long")
@@ -112,7 +112,7 @@ def test_each_step_is_once_in_the_effective_series_with_the_loss_that_it_had(sto
 def test_a_job_that_was_killed_goes_on_from_where_it_stood_and_not_from_the_newest_checkpoint(
     tmp_path: Path, server: Server
 ) -> None:
-    with Fitted(tmp_path, server, 1, "plain", NEVER, script="trained_job.py") as job:
+    with Fitted(tmp_path, server, 1, "plain", NEVER, script="frameworks/trained_job.py") as job:
         job.wait_for_run()
         wait_until(lambda: job.truth()[-1].number > 2_000, 60, "the first branch is long")
         assert job.order(to_step=20)["state"] == "done"
@@ -122,7 +122,7 @@ def test_a_job_that_was_killed_goes_on_from_where_it_stood_and_not_from_the_newe
     saved = [int(path.name.removeprefix("step-")) for path in (tmp_path / "checkpoints").glob("step-*")]
     assert 20 <= stood < max(saved)
     before = job.truth()
-    with Fitted(tmp_path, server, 1, "plain", str(stood + 30), script="trained_job.py") as again:
+    with Fitted(tmp_path, server, 1, "plain", str(stood + 30), script="frameworks/trained_job.py") as again:
         again.wait()
     more = again.truth()[len(before) :]
     assert [step.number for step in more] == [*range(stood + 1, stood + 30)]

@@ -1,0 +1,59 @@
+"""Looks at a checkpoint: finds its kind and asks the file of that kind."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from stabilityclient.agent.watch.checkpoint_kinds.dcp import inspect_dcp, is_dcp
+from stabilityclient.agent.watch.checkpoint_kinds.deepspeed import inspect_tag, is_tag, tag_of
+from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found, Inspection, inspection_of, listed
+from stabilityclient.agent.watch.checkpoint_kinds.hugging_face import inspect_hugging_face, is_hugging_face
+from stabilityclient.agent.watch.checkpoint_kinds.one_file import damage, inspect_file
+
+__all__ = ["inspect"]
+
+#: What Lightning adds to a sharded checkpoint (strategies FSDP and ModelParallel).
+_META = "meta.pt"
+
+
+def inspect(path: str, world_size: int | None = None) -> Inspection | None:
+    """Return what lies at a path, None for nothing that can be read.
+
+    Args:
+        path: of a file or folder.
+        world_size: ranks of the job that announced it, None where that is not known.
+    """
+    try:
+        state = os.stat(path)
+        if not stat.S_ISDIR(state.st_mode):
+            regular = stat.S_ISREG(state.st_mode)  # a pipe or device would wait, or never end
+            found = inspect_file(path, state.st_size) if regular else Found("unknown", judged=False)
+            return inspection_of(found, {path.rpartition("/")[2]: state.st_size})
+        folder = listed(path)
+        return inspection_of(_in_folder(folder, world_size), folder.sizes)
+    except OSError:
+        return None  # removed meanwhile, or not for us
+
+
+def _in_folder(folder: Folder, world_size: int | None) -> Found:
+    if is_hugging_face(folder):
+        return inspect_hugging_face(folder, world_size)
+    if is_dcp(folder):
+        found = inspect_dcp(folder)
+        if _META in folder or folder.path.endswith(".ckpt"):
+            found.kind = "lightning"
+            wrong = folder.wrong(_META) or damage(folder.file(_META), folder.sizes[_META])
+            found.bad |= {_META: wrong} if wrong else {}
+        return found
+    if is_tag(folder):
+        return inspect_tag(folder)
+    tag = tag_of(folder)
+    if tag is not None and (is_tag(tag) or not tag.sizes):
+        found = inspect_tag(tag)
+        name = tag.path.rpartition("/")[2]
+        found.bad = {f"{name}/{file}": wrong for file, wrong in found.bad.items()}
+        if not tag.sizes:
+            found.bad["latest"] = f"of {name}, which is missing"
+        return found
+    return Found("unknown", judged=False)
