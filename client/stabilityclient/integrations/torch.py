@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Training"]
 
-#: In the folder of the checkpoints: the name of the one that was saved or gone back to last, which need not be the newest.
+#: In the folder of the checkpoints: the name of the one that was saved or gone back to last; not always the newest.
 _LATEST = "latest"
 
 
