@@ -73,6 +73,8 @@ def changes(given: Mapping[str, Any] | None, *, ordered: bool = False) -> str:
         elif name == "skip_batches" and isinstance(value, int):
             batches = "1 batch" if value == 1 else f"{count(value)} batches"
             words.append(f"skip {batches}" if ordered else f"{batches} skipped")
+        elif name == "skip_range" and isinstance(value, list) and len(value) == 2:
+            words.append(f"{'skip' if ordered else 'skipped'} the batches of steps {count(value[0])}–{count(value[1])}")
         else:
             words.append(f"{name} {json.dumps(value) if isinstance(value, dict | list) else value}")
     return ", ".join(words)
@@ -179,7 +181,8 @@ def _totals(all_: Mapping[str, Any], rollbacks: int) -> list[tuple[str, str, str
 def _saving(saving: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
     known = saving["save_s"] is not None
     whose = "this run" if saving["interruptions_of"] == "run" else "all runs"
-    stops = f"{plural(saving['interruptions'], 'interruption')} of {whose}"
+    many = saving["interruptions"]
+    stops = f"{plural(many, 'interruption')} of {whose}" if many else "none so far"
     if saving["best_s"] is None:
         why = "no interruption so far" if known else "the time of a save is not known"
     else:

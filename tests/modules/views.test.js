@@ -148,7 +148,7 @@ const CHECKPOINT = { available: true, dead: false, unfit: "", kind: "dcp", size_
 test("a checkpoint says what it is, and why it is not offered", () => {
   const cases = [
     [{}, true, "", "DCP · 3 GiB · took 12 s"],
-    [{ kind: "file", took_s: 0.2 }, true, "", "3 GiB · took under 1 s"],
+    [{ kind: "file", took_s: 0.2 }, true, "", "3 GiB"],
     [{ kind: null, size_bytes: null, took_s: null }, true, "", ""],
     [{ kind: undefined, size_bytes: undefined, took_s: undefined, unfit: undefined }, true, "", ""],
     [{ dead: true, unfit: "it is incomplete" }, false, "on a discarded branch", "DCP · 3 GiB · took 12 s"],

@@ -14,7 +14,7 @@ export function whatItIs(one) {
   return [
     KINDS[one.kind] || "",
     asFinite(one.size_bytes) === null ? "" : bytes(one.size_bytes),
-    took === null ? "" : `took ${took < 1 ? "under 1 s" : duration(took)}`,
+    took === null || took < 1 ? "" : `took ${duration(took)}`, // less matters to nobody
   ]
     .filter(Boolean)
     .join(" · ");
