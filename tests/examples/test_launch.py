@@ -98,6 +98,10 @@ def trains(server: Server, run_id: str, step: int) -> dict[int, str]:
     return {rank["rank"]: agent["node"] for agent in health["agents"] for rank in agent["ranks"]}
 
 
+def was_asked_to_end(answer: Any) -> bool:
+    return [(one["kind"], one["severity"]) for one in answer["incidents"]] == [("process_death", "info")]
+
+
 def runs_of(server: Server, job: Job) -> list[tuple[str, int]]:
     """Return id and ranks of each run of a job."""
     runs: list[dict[str, Any]] = server.get("/runs")["runs"]
@@ -143,6 +147,7 @@ def test_a_job_that_is_queued_again_before_its_time_is_over_goes_on_in_its_run(s
     reached = max(int(file.stem) for file in job.folder.glob("*.saved"))
     with job.start("slurm_requeue.sh", **_SLURM, SLURM_JOB_ID="42", SLURM_RESTART_COUNT="1") as batch:
         trains(server, run_id, reached + 12)
+        server.wait_for(f"/runs/{run_id}/incidents", was_asked_to_end, "its end was asked for, and it runs again")
         job.end(batch)
 
     assert runs_of(server, job) == [(run_id, 4)]
