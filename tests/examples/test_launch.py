@@ -15,7 +15,8 @@ import pytest
 
 from support.installed import needs
 from support.ports import free_port
-from support.processes import Server
+from support.processes import Server, agent_pid
+from support.waiting import wait_until
 
 _HERE = Path(__file__).parent
 _FILES = _HERE.parents[1] / "examples" / "launch"
@@ -98,6 +99,14 @@ def trains(server: Server, run_id: str, step: int) -> dict[int, str]:
     return {rank["rank"]: agent["node"] for agent in health["agents"] for rank in agent["ranks"]}
 
 
+def each_step_is_once(server: Server, run_id: str) -> bool:
+    """Whether each rank of a finished run has every step from the first one on, once, in what the model learned."""
+    server.wait_for(f"/runs/{run_id}", lambda run: run["status"] == "finished", "the run is finished")
+    series = server.get(f"/runs/{run_id}/series", metric="loss")["series"]
+    steps = [sorted(step for one in series if one["rank"] == rank for step in one["steps"]) for rank in range(4)]
+    return all(of_rank == list(range(1, len(of_rank) + 1)) and of_rank for of_rank in steps)
+
+
 def was_asked_to_end(answer: Any) -> bool:
     return [(one["kind"], one["severity"]) for one in answer["incidents"]] == [("process_death", "info")]
 
@@ -151,11 +160,25 @@ def test_a_job_that_is_queued_again_before_its_time_is_over_goes_on_in_its_run(s
         job.end(batch)
 
     assert runs_of(server, job) == [(run_id, 4)]
-    server.wait_for(f"/runs/{run_id}", lambda run: run["status"] == "finished", "the run is finished")
-    for rank in range(4):
-        series = server.get(f"/runs/{run_id}/series", metric="loss", rank=rank)["series"]
-        steps = [step for entry in series for step in entry["steps"]]
-        assert sorted(steps) == list(range(1, max(steps) + 1))
+    assert each_step_is_once(server, run_id)
+
+
+def test_what_was_not_delivered_before_a_requeue_is_sent_by_the_next_start_on_the_node(
+    server: Server, job: Job
+) -> None:
+    run_id, nobody = "llm-7b-43", f"http://127.0.0.1:{free_port()}"
+    job.env["STABILITY_DRAIN_S"] = "600"
+    with job.start("slurm_requeue.sh", **_SLURM, SLURM_JOB_ID="43", STABILITY_URL=nobody) as batch:
+        wait_until(lambda: (job.folder / "10.saved").exists(), 60, "it trains without a server")
+        batch.send_signal(signal.SIGUSR1)
+        batch.wait(60)
+    for node in _NODES:  # Slurm ends all that the job started
+        os.kill(agent_pid(job.folder / "disk" / "stability", f"{run_id}@{node}"), signal.SIGKILL)
+    with job.start("slurm_requeue.sh", **_SLURM, SLURM_JOB_ID="43", SLURM_RESTART_COUNT="1") as batch:
+        trains(server, run_id, 20)
+        job.end(batch)
+
+    assert each_step_is_once(server, run_id)
 
 
 @needs("torch", "torchrun is torch's")
