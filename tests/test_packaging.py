@@ -49,6 +49,15 @@ def test_the_distributions_have_one_version() -> None:
     assert board["license"] == client["license"] == "Apache-2.0"
 
 
+def test_the_page_that_says_how_to_install_the_client_names_its_version() -> None:
+    page = (REPOSITORY / "client" / "README.md").read_text().split("## Install")[1].split("\n## ")[0]
+
+    named = re.findall(r"stabilityclient(?:==|-)(\d+\.\d+\.\d+)", page)
+
+    assert len(named) == 3
+    assert set(named) == {project("client")["version"]}
+
+
 @pytest.mark.parametrize("name", ["run", "demo"])
 def test_every_declared_dependency_is_pinned_within_its_bounds(name: str) -> None:
     pinned = pins("run", "demo")
