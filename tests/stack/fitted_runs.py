@@ -28,6 +28,7 @@ _LAUNCHERS = {
         "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--mixed_precision", "no",
         "--dynamo_backend", "no", "--main_process_port", "0", "--num_processes",
     ),
+    "deepspeed": ("deepspeed.launcher.runner", "--no_local_rank", "--master_port", "29517", "--num_accelerators"),
 }  # fmt: skip
 #: Samples in a batch of the job.
 BATCH = 2
@@ -53,7 +54,7 @@ class Fitted:
         folder: of the job. server: to which it reports.
         devices: how many ranks it has.
         script: the job; it is given its folder, the ranks and ``more``.
-        launcher: ``torchrun`` or ``accelerate``, or ``""`` for the framework's own.
+        launcher: ``torchrun``, ``accelerate`` or ``deepspeed``, or ``""`` for the framework's own.
         environ: variables of the job.
     """
 

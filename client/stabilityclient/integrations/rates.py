@@ -7,12 +7,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["scale_rates"]
+__all__ = ["names_of_rates", "scale_rates"]
 
 #: Of a parameter group: the rate now, and those from which schedules of torch compute the next one.
 _OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
-#: Of a schedule, lists of one rate a group.
-_OF_SCHEDULES = ("base_lrs", "_last_lr", "max_lrs", "min_lrs")
+#: Of a schedule, lists of one rate a group; those of the second line are DeepSpeed's.
+_OF_SCHEDULES = (
+    "base_lrs", "_last_lr", "max_lrs", "min_lrs",
+    "delta_lrs", "org_lrs", "min_lr",
+)  # fmt: skip
 #: Of a schedule, one rate for all groups.
 _SINGLE = ("eta_min",)
 
@@ -20,9 +23,9 @@ _SINGLE = ("eta_min",)
 def scale_rates(optimizers: Iterable[Any], schedules: Iterable[Any], factor: float) -> list[float]:
     """Multiply all learning rates by ``factor``, so that the next step has it and each step of the schedule keeps it.
 
-    Of torch's own schedules each number that is a rate is scaled, also of those inside of ``SequentialLR`` and
-    ``ChainedScheduler``. A schedule of somebody else that sets rates from numbers under other names undoes it at its
-    next step.
+    Of torch's and DeepSpeed's own schedules each number that is a rate is scaled, also of those inside of
+    ``SequentialLR`` and ``ChainedScheduler``. A schedule of somebody else that sets rates from numbers under other
+    names undoes it at its next step.
 
     Args:
         optimizers: with ``param_groups``.
@@ -45,17 +48,18 @@ def scale_rates(optimizers: Iterable[Any], schedules: Iterable[Any], factor: flo
     return rates
 
 
+def names_of_rates(schedule: Any) -> list[str]:
+    """Return the attributes of a schedule that hold rates, without those of schedules inside of it."""
+    lists = [name for name in _OF_SCHEDULES if isinstance(getattr(schedule, name, None), list | tuple)]
+    return lists + [name for name in _SINGLE if isinstance(getattr(schedule, name, None), int | float)]
+
+
 def _scale_schedule(schedule: Any, factor: float, done: set[int]) -> None:
     if id(schedule) in done:
         return
     done.add(id(schedule))
-    for name in _OF_SCHEDULES:
-        held = getattr(schedule, name, None)
-        if isinstance(held, list | tuple):
-            setattr(schedule, name, [rate * factor for rate in held])
-    for name in _SINGLE:
-        held = getattr(schedule, name, None)
-        if isinstance(held, int | float):
-            setattr(schedule, name, held * factor)
+    for name in names_of_rates(schedule):
+        held = getattr(schedule, name)
+        setattr(schedule, name, held * factor if name in _SINGLE else [rate * factor for rate in held])
     for inner in getattr(schedule, "_schedulers", None) or ():
         _scale_schedule(inner, factor, done)

@@ -79,7 +79,7 @@ class Training:
         self.step = 0
         self.lr_scale = 1.0
         self._run, self._folder, self._save_every, self._keep = run, Path(folder).absolute(), save_every, keep
-        self._parts = Parts(parts)
+        self._parts = self._parts_of(parts)
         self._batches = None if loader is None else Batches(loader)
         self._skips = Skips()
         self._per_step, self._drawn = batches_per_step, 0
@@ -141,6 +141,10 @@ class Training:
             self._run.checkpoint(self.step, path)
 
     # --- inside --------------------------------------------------------------------------------------------------
+
+    def _parts_of(self, parts: dict[str, Any]) -> Any:
+        """Return what saves and loads the parts: :class:`Parts`, or the like of it."""
+        return Parts(parts)
 
     def _resume(self) -> None:
         plan, latest = agreed(lambda: (read_plan(run_id=self._run.run_id), self._latest()))

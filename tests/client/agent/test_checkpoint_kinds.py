@@ -99,6 +99,16 @@ def test_a_file_that_was_cut_off_is_named(
     assert f"{file or path.name} is {'truncated' if share else 'empty'}" in look.problem
 
 
+def test_model_states_alone_are_no_checkpoint_where_they_say_that_zero_has_the_optimizer(
+    written: dict[str, Path], tmp_path: Path
+) -> None:
+    path = _copy(written["zero"], tmp_path)
+    for shard in path.glob("zero_*"):
+        shard.unlink()
+    look = inspect(str(path), 2)
+    assert (look.complete, look.bad, look.loads_with) == (False, ("*zero_pp_rank_*_optim_states.pt",), "same")
+
+
 def test_optimizer_states_of_more_ranks_than_the_model_states_tell_are_of_another_save(
     written: dict[str, Path], tmp_path: Path
 ) -> None:

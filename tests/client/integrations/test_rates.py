@@ -31,13 +31,34 @@ SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+#: DeepSpeed's own: name -> arguments.
+DEEPSPEED: dict[str, dict[str, Any]] = {
+    "LRRangeTest": {"lr_range_test_min_lr": 0.01, "lr_range_test_step_size": 4},
+    "OneCycle": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.5, "cycle_first_step_size": 5, "decay_step_size": 3,
+                 "decay_lr_rate": 0.1, "cycle_momentum": False},
+    "WarmupLR": {"warmup_min_lr": 0.01, "warmup_max_lr": 0.5, "warmup_num_steps": 8},
+    "WarmupDecayLR": {"total_num_steps": 30, "warmup_min_lr": 0.01, "warmup_max_lr": 0.5, "warmup_num_steps": 8},
+    "WarmupCosineLR": {"total_num_steps": 30, "warmup_min_ratio": 0.1, "warmup_num_steps": 8},
+}  # fmt: skip
+
+
+def _of_deepspeed(name: str) -> Callable[[Any, Any], Any]:
+    def make(_: Any, optimizer: Any) -> Any:
+        from deepspeed.runtime import lr_schedules
+
+        return getattr(lr_schedules, name)(optimizer, **DEEPSPEED[name])
+
+    return make
+
+
 def _rates(name: str, at: int, factor: float) -> list[list[float]]:
     """Return the rates of 25 steps of a schedule that is scaled at a step."""
     import torch
 
     groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (0.1, 0.2)]
     optimizer = torch.optim.SGD(groups, lr=0.1)
-    schedule = SCHEDULES[name](torch.optim.lr_scheduler, optimizer)
+    make = SCHEDULES[name] if name in SCHEDULES else _of_deepspeed(name)
+    schedule = make(torch.optim.lr_scheduler, optimizer)
     found = []
     for step in range(25):
         if step == at:
@@ -50,7 +71,10 @@ def _rates(name: str, at: int, factor: float) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("at", [3, 15])
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(
+    "name",
+    [*SCHEDULES, *(pytest.param(name, marks=needs("deepspeed", "the schedule is DeepSpeed's")) for name in DEEPSPEED)],
+)
 def test_from_the_scaled_step_on_a_schedule_gives_the_scaled_rates(name: str, at: int) -> None:
     by_itself, scaled = _rates(name, 99, 0.5), _rates(name, at, 0.5)
     expected = by_itself[:at] + [[rate * 0.5 for rate in step] for step in by_itself[at:]]

@@ -71,7 +71,8 @@ def _zero(path: Path) -> Path:
     """A tag's folder of DeepSpeed, ZeRO-1, two ranks."""
     path = path / "global_step7"
     path.mkdir()
-    told = {"module": {"w": _TENSOR}, "dp_world_size": 2, "mp_world_size": 1, "global_steps": 7}
+    config = {"zero_optimization": {"stage": 1}}
+    told = {"module": {"w": _TENSOR}, "optimizer": None, "dp_world_size": 2, "mp_world_size": 1, "ds_config": config}
     torch.save(told, path / "mp_rank_00_model_states.pt")
     for rank in range(2):
         state = {"optimizer_state_dict": {"exp_avg": _TENSOR, "partition_count": [2]}, "zero_stage": 1}

@@ -19,6 +19,10 @@ _ZERO = re.compile(
 _PICKLE_BYTES = 32 * 1024 * 1024
 #: The key as torch's pickle has it, a note of its place, a small whole number.
 _DP = re.compile(rb"X\x0d\x00\x00\x00dp_world_size(?:q.|r.{4})(?:K(.)|M(.{2})|J(.{4}))", re.DOTALL)
+#: The key of the optimizer's state with None behind it: it is in ZeRO's files, or there is no optimizer.
+_ELSEWHERE = re.compile(rb"X\x09\x00\x00\x00optimizer(?:q.|r.{4})N", re.DOTALL)
+#: The stage of ZeRO in the configuration, which the model states have too.
+_STAGE = re.compile(rb"X\x05\x00\x00\x00stage(?:q.|r.{4})K[\x01-\x03]", re.DOTALL)
 
 
 def tag_of(folder: Folder) -> Folder | None:
@@ -48,8 +52,8 @@ def inspect_tag(folder: Folder) -> Found:
             found.bad[name] = wrong
     mp = max([*models, *(int(match["mp"]) for match in zero), 0]) + 1
     telling = [*models.values(), *(match[0] for match in zero if match["what"] == "model")]
-    whole = (folder.file(name) for name in telling if name not in found.bad)
-    known = next((size for size in map(_dp_size, whole) if size), None)
+    whole = (pickle_of(folder.file(name), _PICKLE_BYTES) for name in telling if name not in found.bad)
+    known, zero_ordered = next((one for one in map(_written_by, whole) if one[0]), (None, False))
     seen = max((int(match["dp"]) + 1 for match in zero), default=0)
     dp = known or seen
     if zero and not universal:
@@ -63,6 +67,9 @@ def inspect_tag(folder: Folder) -> Found:
         expected |= {f"mp_rank_{m:02d}_model_states.pt" for m in range(mp)}
     if not zero:
         expected = {name for name in expected if _MODEL.fullmatch(name)}
+        if zero_ordered and not universal:
+            found.bad["*zero_pp_rank_*_optim_states.pt"] = "missing"
+            found.loads_with = "same"
     for name in expected - folder.sizes.keys():
         found.bad[name] = folder.wrong(name)
     if known and seen > known:
@@ -72,9 +79,10 @@ def inspect_tag(folder: Folder) -> Found:
     return found
 
 
-def _dp_size(path: str) -> int | None:
-    """Return how many data-parallel ranks a file of model states says that wrote it, None where it does not say."""
-    match = _DP.search(pickle_of(path, _PICKLE_BYTES))
+def _written_by(pickle: bytes) -> tuple[int | None, bool]:
+    """Return how many data-parallel ranks wrote model states, None where they don't say, and whether with ZeRO."""
+    zero = bool(_ELSEWHERE.search(pickle) and _STAGE.search(pickle))
+    match = _DP.search(pickle)
     if match is None:
-        return None
-    return int.from_bytes(next(each for each in match.groups() if each is not None), "little")
+        return None, zero
+    return int.from_bytes(next(each for each in match.groups() if each is not None), "little"), zero
