@@ -28,11 +28,16 @@ from stabilitybackend.detectors.mixture import MixtureDetector
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.fleet import InterruptionNumbers
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo, decode_message, encode_message
 
 METRICS = ("loss", "grad_norm", "lr", *(f"layer/{i}/norm" for i in range(9)))
 ROWS_PER_FRAME = 200
 ROLLBACKS = 50
+#: No run of this server was ever interrupted.
+NO_STOPS = InterruptionNumbers(
+    count=0, time_lost_s=0.0, running_s=0.0, gpu_hours=0.0, mtbi_s=None, per_1000_gpu_hours=None
+)
 #: What each rank of the wide run sends.
 WIDE_FRAMES, WIDE_ROWS = 5, 20
 T = TypeVar("T")
@@ -116,8 +121,8 @@ def long_run(steps: int) -> dict[str, Any]:
     fold_ms, state = timed(lambda: folded(messages), 1)
     view_ms, _ = timed(state.view)
     recount_ms, _ = timed(lambda: recount(state))
-    first_ms, _ = timed(lambda: rollback_costs_of(state, 2_000.0)(), 1)
-    again_ms, _ = timed(lambda: rollback_costs_of(state, 2_000.0)())
+    first_ms, _ = timed(lambda: rollback_costs_of(state, 2_000.0, (NO_STOPS, NO_STOPS))(), 1)
+    again_ms, _ = timed(lambda: rollback_costs_of(state, 2_000.0, (NO_STOPS, NO_STOPS))())
     figures = snapshot_figures(state)
     return {
         "decoding alone, M values/s": values / decode_ms / 1e3,
