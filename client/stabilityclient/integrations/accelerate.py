@@ -17,6 +17,7 @@ from stabilityclient.integrations.accelerate_state import Saved, Saving
 from stabilityclient.integrations.guarded import guarded
 from stabilityclient.integrations.prepared_data import draws, order_comes_again, same_order
 from stabilityclient.integrations.rates import scale_rates
+from stabilityclient.integrations.refusals import refusal
 from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False
@@ -210,11 +211,9 @@ class _Loop:
 
     @guarded
     def _check(self, rollback: Rollback) -> None:
-        cannot = sorted(rollback.changes().keys() - set(self._can or ()))
-        if rollback.checkpoint is None:
-            self._run.refused(rollback, f"no checkpoint of step {rollback.to_step} is known")
-        elif cannot:
-            self._run.refused(rollback, f"this job can't change {', '.join(cannot)}")
+        why = refusal(rollback, self._can or ())
+        if why:
+            self._run.refused(rollback, why)
         else:
             self._rollback = rollback
 

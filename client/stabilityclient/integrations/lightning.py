@@ -16,6 +16,7 @@ from stabilityclient.integrations.guarded import guarded
 from stabilityclient.integrations.lightning_data import Place, hands_out_batches, order_comes_again
 from stabilityclient.integrations.lightning_hooks import Hooks, saving_io
 from stabilityclient.integrations.rates import scale_rates
+from stabilityclient.integrations.refusals import refusal
 from stabilityclient.rollback.orders import Rewind
 
 TYPE_CHECKING = False
@@ -149,11 +150,9 @@ class _Obeying(Hooks):
             self._place.skipped = 0
 
     def go_back(self, rollback: Rollback) -> None:
-        cannot = sorted(rollback.changes().keys() - set(self._can))
-        if rollback.checkpoint is None:
-            self._run.refused(rollback, f"no checkpoint of step {rollback.to_step} is known")
-        elif cannot:
-            self._run.refused(rollback, f"this job can't change {', '.join(cannot)}")
+        why = refusal(rollback, self._can)
+        if why:
+            self._run.refused(rollback, why)
         else:
             raise Rewind(rollback)
 

@@ -15,6 +15,7 @@ from importlib import import_module
 from stabilityclient.integrations.guarded import guarded
 from stabilityclient.integrations.prepared_data import batches_from, length_of, order_comes_again, sampler_of
 from stabilityclient.integrations.rates import scale_rates
+from stabilityclient.integrations.refusals import refusal
 from stabilityclient.integrations.transformers_folders import leave, newest
 from stabilityclient.integrations.transformers_hooks import Hooks
 from stabilityclient.rollback.decision import Rollback
@@ -221,11 +222,9 @@ class _Obeying(Hooks):
 
     @guarded
     def _go_back(self, rollback: Rollback) -> None:
-        cannot = sorted(rollback.changes().keys() - set(self._can or ()))
-        if rollback.checkpoint is None:
-            self._run.refused(rollback, f"no checkpoint of step {rollback.to_step} is known")
-        elif cannot:
-            self._run.refused(rollback, f"this job can't change {', '.join(cannot)}")
+        why = refusal(rollback, self._can or ())
+        if why:
+            self._run.refused(rollback, why)
         else:
             raise Rewind(rollback)
 
