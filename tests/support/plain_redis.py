@@ -25,17 +25,21 @@ class PlainRedis:
 
     Args:
         folder: its working folder.
-        options: further options of the command line, ``--cluster-enabled yes`` for example.
+        options: further options of the command line.
+        cluster: it is a node of a Redis Cluster, which has no other node.
         sentinel: it is one, and watches nothing.
     """
 
-    def __init__(self, folder: Path, *options: str, sentinel: bool = False) -> None:
+    def __init__(self, folder: Path, *options: str, cluster: bool = False, sentinel: bool = False) -> None:
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}"
         kind = ["--save", "", "--appendonly", "no"]
         if sentinel:
             (folder / "sentinel.conf").touch()  # it wants to write down there what it learns
             kind = [str(folder / "sentinel.conf"), "--sentinel"]
+        elif cluster:
+            # Its own port for the other nodes, 10,000 above, lies among those that any connection may be given.
+            kind += ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
         self._command = [*_binary(), *kind, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)]
         self._command += options
         self._process: subprocess.Popen[bytes]
@@ -81,7 +85,7 @@ def _binary() -> list[str]:
     binary = shutil.which("redis-server")
     if binary is not None:
         return [binary]
-    message = "no redis-server on the PATH: install Redis >= 6.2 to run the tests on it too"
+    message = "no redis-server on the PATH: install Redis >= 7 to run the tests on it too"
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)

@@ -56,7 +56,7 @@ async def _refused(url: str) -> RedisStartError:
 
 
 async def test_a_node_of_a_cluster_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with PlainRedis(tmp_path, "--cluster-enabled", "yes") as node:
+    with PlainRedis(tmp_path, cluster=True) as node:
         refused = await _refused(node.url)
     assert "is a node of a Redis Cluster" in refused.message
     assert "cluster-enabled no" in refused.hint
@@ -85,7 +85,7 @@ def test_up_refuses_a_node_of_a_cluster_before_it_says_that_it_is_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = program_in(tmp_path, monkeypatch, capsys)
-    with PlainRedis(tmp_path, "--cluster-enabled", "yes") as node:
+    with PlainRedis(tmp_path, cluster=True) as node:
         code, out, err = program("up", "--port", "0", "--redis-url", node.url)
     assert (code, out) == (1, "")
     assert "is a node of a Redis Cluster" in err
