@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from support.forked_program import ForkedProgram
 from support.waiting import wait_until
 
 __all__ = ["Ranks", "Server", "agent_pid"]
@@ -28,7 +29,7 @@ class Server:
         data_dir: its folder.
         port: TCP port.
         env: more environment variables.
-        python: that has the server; by default that of the tests, with the working tree.
+        python: that has the server; by default that of the tests, with the working tree and its imports made.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Server:
         self.data_dir = data_dir
         self.url = f"http://127.0.0.1:{port}"
         self._arguments = ["up", "--port", str(port), "--data-dir", str(data_dir)]
-        self._python = sys.executable if python is None else str(python)
+        self._python = python
         around = dict(os.environ)
         if python is not None:  # it is to run what is installed there
             around.pop("PYTHONPATH", None)
@@ -45,14 +46,17 @@ class Server:
         # One for all questions, without the TLS context that takes 30 ms of CPU. No connection is kept: the server is
         # killed now and then.
         self._client = httpx.Client(base_url=self.url, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProgram | None = None
 
     def start(self, wait: bool = True) -> Server:
         """Start it and wait until it answers."""
-        with (self.data_dir.parent / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [self._python, "-m", "stabilitybackend.cli", *self._arguments], env=self._env, stdout=log, stderr=log
-            )
+        file = self.data_dir.parent / "server.log"
+        if self._python is None:
+            self.process = ForkedProgram(self._arguments, self._env, file)
+        else:
+            with file.open("ab") as log:
+                command = [str(self._python), "-m", "stabilitybackend.cli", *self._arguments]
+                self.process = subprocess.Popen(command, env=self._env, stdout=log, stderr=log)
         if wait:
             try:
                 wait_until(self.answers, 30, "the server answers")

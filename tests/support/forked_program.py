@@ -1,0 +1,76 @@
+"""The program ``stabilityboard`` in a process of its own, forked from one that has imported it already.
+
+A hundred tests start a server. Its imports take longer than all else that it does until it answers, and every one of
+them is the same: Python's own fork server makes them once. All that follows is the program's: its settings, its port,
+its Redis, its signals. That it starts from nothing too is what tests/backend/cli/test_program.py shows.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["ForkedProgram"]
+
+#: What `up` imports until it answers.
+_IMPORTED = ["stabilitybackend.cli.app", "stabilitybackend.cli.up", "stabilitybackend.app", "stabilityfrontend.app"]
+
+
+class ForkedProgram:
+    """As much of `subprocess.Popen` as tests ask of a server.
+
+    Args:
+        arguments: of the program.
+        environ: all of its environment.
+        log: file to whose end its output goes.
+    """
+
+    def __init__(self, arguments: list[str], environ: dict[str, str], log: Path) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_IMPORTED)
+        self._process = context.Process(target=_run, args=(arguments, environ, str(log)), daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Return `returncode`."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once it has ended; raises subprocess.TimeoutExpired after ``timeout`` seconds."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("stabilityboard", timeout or 0.0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(arguments: list[str], environ: dict[str, str], log: str) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.argv = ["stabilityboard", *arguments]
+    from stabilitybackend.cli.app import main
+
+    main()
