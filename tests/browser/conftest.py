@@ -1,6 +1,6 @@
 """Fixtures of the tests in a real Chromium.
 
-`chromium`    the browser of this module's tests. Where none is installed they are skipped at home and fail in CI.
+`chromium`    the browser of this folder's tests. Where none is installed they are skipped at home and fail in CI.
 `lied_to`     one whose names below ``example`` lead here, as DNS rebinding makes them.
 `open_page`   opens an address, with the handle of handle.js; at the end of the test fails if the page wrote an error to
               its console, threw, or asked another host for anything.
@@ -87,9 +87,9 @@ def _binary() -> str:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """A headless Chromium. Per module: while it is open, its event loop runs in this thread."""
+    """A headless Chromium. No longer than for this folder: while it is open, its event loop runs in this thread."""
     from playwright.sync_api import sync_playwright
 
     binary = _binary()
