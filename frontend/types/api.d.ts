@@ -190,6 +190,7 @@ export interface Changed {
  *         written, or it loads with another number of ranks only. "": nothing is against it.
  *     kind: of its files, as the agent found them; null: no agent has looked.
  *     complete: all of its files are there and whole; null: not known. writing: they are still being written.
+ *     unchecked: why it is not known whether all of it is there, half a sentence; "": it is, or nobody looked.
  *     size_bytes, files: all that lies there.
  *     world_size: ranks that wrote it; null: the layout does not tell.
  *     loads_with: how many ranks can load it: ``any`` number, or the ``same`` number; null: not known.
@@ -212,6 +213,7 @@ export interface Checkpoint {
   world_size: number | null;
   loads_with: "any" | "same" | null;
   took_s: number | null;
+  unchecked: string;
 }
 
 /** Newest first. */
@@ -909,6 +911,7 @@ export interface OfferedCheckpoint {
   world_size: number | null;
   loads_with: "any" | "same" | null;
   took_s: number | null;
+  unchecked: string;
   skip_batches: number | null;
   where: string;
 }
