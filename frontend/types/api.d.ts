@@ -852,6 +852,13 @@ export interface NodeState {
   gone?: boolean;
 }
 
+/** Something that was to change with a rollback and did not: in words what was ordered, and what came instead. */
+export interface NotFollowed {
+  change: "lr_scale" | "seed" | "skip_batches" | "skip_range";
+  ordered: string;
+  observed: string;
+}
+
 /** What is remembered of a GPU from other runs. */
 export interface Offences {
   runs: number;
@@ -1195,6 +1202,7 @@ export interface Restart {
  *     world_before, world_after: ranks.
  *     position: where the loader went on by its own account.
  *     environment: what is another since, the first 32; null where one side reported nothing.
+ *     not_followed: what was ordered or declared and certainly did not happen.
  */
 export interface Resume {
   segment: number;
@@ -1225,6 +1233,7 @@ export interface Resume {
   world_after: number;
   position: PositionCheck | null;
   environment: Changed[] | null;
+  not_followed: NotFollowed[];
 }
 
 /** What a resume was, in short: for its mark on the timeline. */

@@ -213,8 +213,8 @@ class CheckpointWatch:
         if sight.content or each.told == trouble:
             return []
         each.told = trouble
-        look = msgspec.to_builtins(Inspection("unknown", None, f"not checked: {trouble}"))
-        return [Notice("checkpoint_seen", each.step, {"path": each.path, "writing": False, **look})]
+        data = {"path": each.path, "kind": "unknown", "complete": None, "problem": f"not checked: {trouble}"}
+        return [Notice("checkpoint_seen", each.step, data)]
 
     def _inspected(self, each: _Watched, mark: Mark, look: Inspection, over: bool) -> list[Notice]:
         sight = self._sights.setdefault(each.path, _Sight())
