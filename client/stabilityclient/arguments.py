@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MAX_STEP", "cut", "cut_inside", "gist", "plain", "step_of", "trace_of"]
+__all__ = ["MAX_STEP", "cut", "cut_inside", "gist", "plain", "step_of", "trace_of", "without_secrets"]
 
 #: Largest step: what a browser's double still holds exactly.
 MAX_STEP = 2**53 - 1
@@ -56,6 +56,19 @@ def cut(text: object, chars: int) -> str:
     given = text if isinstance(text, str) else str(text)
     given = given.encode("utf-8", "replace").decode()  # half a surrogate pair can't be sent
     return given if len(given) <= chars else f"{given[: chars - 40]}... ({len(given)} characters)"
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without its user, password and query, which may be a key, a signature or a token.
+
+    What stands before ``@`` in Azure's URLs is a container: ``abfss://container@account.dfs.core.windows.net/path``.
+    """
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("?")[0].partition("/")
+    user, _, host = place.rpartition("@")
+    if user and scheme in ("abfs", "abfss", "wasb", "wasbs"):
+        host = f"{user.partition(':')[0]}@{host}"
+    return f"{scheme}://{host}{slash}{path}"
 
 
 def cut_inside(text: object, chars: int) -> str:

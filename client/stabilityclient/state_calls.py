@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from _thread import get_ident
 
-from stabilityclient.arguments import cut, step_of
+from stabilityclient.arguments import cut, step_of, without_secrets
 from stabilityclient.errors import RefusedError
 from stabilityclient.rank_state.phase import saves
 from stabilityclient.rollback.decision import Rollback
@@ -52,7 +52,7 @@ class StateCalls:
 
         Args:
             step: whose state it is.
-            path: file, folder or URL.
+            path: file, folder or URL (s3://, gs://, az://; without its user and query, which may be secrets).
             before_step: the state is that *before* ``step``, as nanoGPT saves it: the checkpoint is one of the step
                 before, and training goes on with ``step``.
         """
@@ -62,7 +62,7 @@ class StateCalls:
                 raise RefusedError(
                     [f"checkpoint path is {path!r:.80}, expected a path of 1 to {MAX_PATH_CHARS} characters"]
                 )
-            text = text if "://" in text else os.path.abspath(text)
+            text = without_secrets(text) if "://" in text else os.path.abspath(text)
             owner = 0 if self._components is None else self._components.slot.owner
             random = self._random() if owner in (0, get_ident()) else {}
             at = step_of(step)

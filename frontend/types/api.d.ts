@@ -190,6 +190,7 @@ export interface Changed {
  *         written, or it loads with another number of ranks only. "": nothing is against it.
  *     kind: of its files, as the agent found them; null: no agent has looked.
  *     complete: all of its files are there and whole; null: not known. writing: they are still being written.
+ *     unchecked: why it is not known whether all of it is there, half a sentence; "": it is, or nobody looked.
  *     size_bytes, files: all that lies there.
  *     world_size: ranks that wrote it; null: the layout does not tell.
  *     loads_with: how many ranks can load it: ``any`` number, or the ``same`` number; null: not known.
@@ -212,6 +213,7 @@ export interface Checkpoint {
   world_size: number | null;
   loads_with: "any" | "same" | null;
   took_s: number | null;
+  unchecked: string;
 }
 
 /** Newest first. */
@@ -850,6 +852,13 @@ export interface NodeState {
   gone?: boolean;
 }
 
+/** Something that was to change with a rollback and did not: in words what was ordered, and what came instead. */
+export interface NotFollowed {
+  change: "lr_scale" | "seed" | "skip_batches" | "skip_range";
+  ordered: string;
+  observed: string;
+}
+
 /** What is remembered of a GPU from other runs. */
 export interface Offences {
   runs: number;
@@ -909,6 +918,7 @@ export interface OfferedCheckpoint {
   world_size: number | null;
   loads_with: "any" | "same" | null;
   took_s: number | null;
+  unchecked: string;
   skip_batches: number | null;
   where: string;
 }
@@ -1192,6 +1202,7 @@ export interface Restart {
  *     world_before, world_after: ranks.
  *     position: where the loader went on by its own account.
  *     environment: what is another since, the first 32; null where one side reported nothing.
+ *     not_followed: what was ordered or declared and certainly did not happen.
  */
 export interface Resume {
   segment: number;
@@ -1222,6 +1233,7 @@ export interface Resume {
   world_after: number;
   position: PositionCheck | null;
   environment: Changed[] | null;
+  not_followed: NotFollowed[];
 }
 
 /** What a resume was, in short: for its mark on the timeline. */

@@ -7,6 +7,7 @@ import { formatValue } from "../../frontend/stabilityfrontend/assets/core/format
 import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
 import { rangeBehind, readSkip } from "../../frontend/stabilityfrontend/assets/dialogs/skip_field.js";
 import { inOrder, leftWords, placeOf, visible } from "../../frontend/stabilityfrontend/assets/incident/batch_table.js";
+import { reportedWords } from "../../frontend/stabilityfrontend/assets/incident/orders.js";
 
 const ORDER = { to_step: 150, lr_scale: null, seed: null, skip_batches: null };
 
@@ -155,4 +156,13 @@ test("of a suggested range only what lies behind the checkpoint is left out", ()
     [100, 220, 270].map((step) => rangeBehind([200, 270], step)),
     ["200-270", "221-270", ""],
   );
+});
+
+test("what a job reports of an order is told in a line, and that it reports nothing is told by none", () => {
+  assert.equal(
+    reportedWords({ lr_scale: "0.5", skip_batches: "3" }),
+    "The job reports that it applied: lr_scale 0.5, skip_batches 3.",
+  );
+  assert.equal(reportedWords({}), "The job reports that it applied: nothing.");
+  assert.equal(reportedWords(null), "");
 });

@@ -80,7 +80,7 @@ def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: boo
     """
     for one in offer["checkpoints"][:_LISTED]:
         mark = "-> " if one["step"] == offer["to_step"] else "   "
-        notes = [one["where"], _size(one), "INSIDE AN OPEN INCIDENT" if one["inside"] else ""]
+        notes = [one["where"], _size(one), one["unchecked"], "INSIDE AN OPEN INCIDENT" if one["inside"] else ""]
         typer.echo(f"{mark}step {one['step']:>8}  {', '.join(filter(None, notes))}".rstrip())
     for one in offer["withheld"][:_LISTED]:
         typer.echo(f"   step {one['step']:>8}  NOT OFFERED: {one['unfit']}")

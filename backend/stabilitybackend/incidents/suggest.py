@@ -21,7 +21,7 @@ from stabilitybackend.incidents.way_text import way_text
 from stabilitybackend.schema.evidence import SHARED_DATA, SharedDataFacts, facts
 from stabilitybackend.schema.incidents import Incident, Suggestion
 from stabilitybackend.schema.kinds import kind_of
-from stabilitybackend.schema.resumes import BY_RESUMES
+from stabilitybackend.schema.resumes import ORDERS
 
 __all__ = ["has_advice", "suggest"]
 
@@ -207,13 +207,15 @@ def _optimizer_checks(case: Case) -> tuple[str, ...]:
 # --- data, resumes, levels -----------------------------------------------------------------------------------------
 
 
+def _order(case: Case) -> Suggestion:
+    text = (
+        "What was ordered did not happen: correct the rollback handler, try it where nothing is lost, and order it "
+        "again where the data or the rate still matters."
+    )
+    return suggestion("inspect", text, checklist=lit.ORDER_CHECKS)
+
+
 def _resume(case: Case) -> Suggestion:
-    if case.incident.detector == BY_RESUMES:
-        text = (
-            "What was ordered did not happen: correct the rollback handler, try it where nothing is lost, and order it "
-            "again where the data or the rate still matters."
-        )
-        return suggestion("inspect", text, checklist=lit.ORDER_CHECKS)
     jump = jumped_rate(case.incident)
     if case.incident.state != "open" and not jump:
         return over(case.incident, lit.RESUME_CHECKS)
@@ -315,6 +317,7 @@ _RULES: Mapping[str, Callable[[Case], Suggestion]] = {
     "divergence": _divergence,
     "nonfinite": _nonfinite,
     "resume_artifact": _resume,
+    ORDERS: _order,
     "data_mix_drift": _mix,
     "repeat_data": _repeat,
     SHARED_DATA: _shared,
@@ -330,6 +333,7 @@ _ALSO_AFTERWARDS = frozenset(
         "spike",
         "nonfinite",
         "resume_artifact",
+        ORDERS,
         "data_mix_drift",
         "repeat_data",
         SHARED_DATA,

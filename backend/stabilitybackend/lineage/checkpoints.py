@@ -29,7 +29,7 @@ class CheckpointInspection:
     """What the agents found at a path, as the newest of them told.
 
     Attributes:
-        problem: what is missing or not whole, half a sentence.
+        problem: what is missing or not whole, half a sentence; where ``complete`` is None, why that is not known.
         bad: files that all nodes miss. node: which of them looked last.
         parts: the nodes miss different files, so that nothing can be said of the whole.
     """
@@ -56,6 +56,8 @@ class CheckpointInspection:
 
     def after(self, earlier: CheckpointInspection | None) -> CheckpointInspection:
         """Return this look as it stands beside an earlier one of the same checkpoint, perhaps of another node."""
+        if earlier is not None and earlier.complete is not None and self.complete is None and self.problem:
+            return earlier  # of a node that can't look there
         if earlier is None or self.complete is not False or self.node == earlier.node:
             return self
         if not earlier.parts and earlier.complete is not False:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,13 +18,14 @@ from stabilitybackend.lineage.tree import FoldedSegment
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.resumes.branches import Branches, BranchReader, left_head
-from stabilitybackend.resumes.findings import finding_of, numbers_of
+from stabilitybackend.resumes.findings import finding_of, numbers_of, order_finding
 from stabilitybackend.resumes.loader_position import check_position
+from stabilitybackend.resumes.orders import not_followed
 from stabilitybackend.resumes.overlap import MAX_POINTS, Overlap, measure
 from stabilitybackend.resumes.parts import parts_of
 from stabilitybackend.resumes.reported import Reported, environment_changes
 from stabilitybackend.resumes.reported_parts import Reports
-from stabilitybackend.resumes.verdict import check_skip, grade_of, sentence_of, verdict_of, wrongs_of
+from stabilitybackend.resumes.verdict import check_skip, clause_of, grade_of, sentence_of, verdict_of, wrongs_of
 from stabilitybackend.schema.resumes import Changed, Determinism, Resume, ResumeGrade, Resumes
 from stabilitybackend.stateful import Stateful, fresh
 
@@ -55,7 +56,7 @@ class _Watch:
         points, newest: losses since the fork, and the step of the last of them.
         layout: how batch ids were made before.
         due: at so many points it is looked at next.
-        wrongs: how many things were reported as wrong.
+        wrongs: how many things were reported as wrong. denied: how many orders were reported as not followed.
         process: of the rank that is compared, before.
     """
 
@@ -72,6 +73,7 @@ class _Watch:
     newest: int = -1
     due: int = 1
     wrongs: int = 0
+    denied: int = 0
 
 
 class _Names(Protocol):
@@ -105,6 +107,8 @@ class ResumeBook(Stateful):
     #: Comparisons that failed by a mistake of ours.
     failures: int = 0
     _watch: _Watch | None = None
+    #: The segment of the resume whose orders were reported as not followed: until the next one begins it stays so.
+    _denied: int | None = None
     #: Of the rank that is looked at: the process and segment of its newest row, its step, and the ranks of its launch.
     _source: str = ""
     _segment: int = 0
@@ -134,7 +138,7 @@ class ResumeBook(Stateful):
             watch.fork_step, watch.cause, watch.due = segment.fork_step, segment.cause, watch.points
             watch.old = left_head(run.fold, segment.id)
             return []
-        found = self._compare(run, segment.created, last=True)
+        found = [*self._compare(run, segment.created, last=True), *self._superseded(segment.created)]
         self._begin(
             segment.id, segment.fork_step, left_head(run.fold, segment.id), segment.cause, segment.created,
             dict(list(segment.changes.items())[:16]),
@@ -154,6 +158,7 @@ class ResumeBook(Stateful):
         went_on = self._source and first.source != self._source and first.segment == self._segment
         if went_on and int(first.steps[0]) > self._newest:
             found += self._compare(run, float(first.times[0]), last=True)
+            found += self._superseded(float(first.times[0]))
             self._begin(first.segment, self._newest, None, "resume", float(first.times[0]), {})
         self._source, self._segment, self._world = first.source, first.segment, world
         self._newest = max(int(placed.steps[-1]) for placed in together)
@@ -237,7 +242,8 @@ class ResumeBook(Stateful):
         reports = self._reports(watch)
         parts = parts_of(seen, verdict, reports)
         skip = check_skip(seen, verdict)
-        wrongs = wrongs_of(seen, verdict, skip)
+        denied = not_followed(seen, self._applied(watch), skip)
+        wrongs = [*wrongs_of(seen, verdict, denied), *map(clause_of, denied)]
         grade, text = grade_of(verdict, parts, wrongs), sentence_of(seen, verdict, skip, wrongs, reports)
         if seen is not None and verdict == "same_data" and not seen.equal and exact is not None:
             cause = "weights or RNG are not those of the checkpoint, or the machine is another"
@@ -259,6 +265,7 @@ class ResumeBook(Stateful):
             world_after=self._world,
             position=reports.position,
             environment=None if reports.changes is None else list(reports.changes),
+            not_followed=denied,
         )
         return resume if seen is None else replace(resume, skip=skip, **numbers_of(seen))
 
@@ -288,14 +295,35 @@ class ResumeBook(Stateful):
         return environment_changes(reported.environments(before), reported.environments(since))
 
     def _report(self, watch: _Watch, seen: Overlap | None, resume: Resume, time: float) -> list[Found]:
-        verdict, skip = resume.verdict, resume.skip
-        wrongs = wrongs_of(seen, verdict, skip)
-        over = resume.settled and watch.wrongs > 0
-        if seen is None or (len(wrongs) <= watch.wrongs and not over):
+        if seen is None:
             return []
-        watch.wrongs = max(watch.wrongs, len(wrongs))
-        finding = finding_of(resume, wrongs, max(watch.fork_step + 1, watch.newest), over=over)
-        return [(time, finding)]
+        denied = resume.not_followed
+        wrongs = wrongs_of(seen, resume.verdict, denied)
+        newest, found = max(watch.fork_step + 1, watch.newest), []
+        over = resume.settled and watch.wrongs > 0
+        if len(wrongs) > watch.wrongs or over:
+            found.append((time, finding_of(resume, wrongs, newest, over=over)))
+        if len(denied) > watch.denied:
+            found.append((time, order_finding(resume, self._applied(watch), newest, over=False)))
+            self._denied = resume.segment
+        elif not denied and watch.denied:
+            found += self._superseded(time)  # what came since shows that it was followed
+        watch.wrongs, watch.denied = max(watch.wrongs, len(wrongs)), max(watch.denied, len(denied))
+        return found
+
+    def _superseded(self, time: float) -> list[Found]:
+        """The run goes back, or on, once more: what the resume before did not follow is over."""
+        segment, self._denied = self._denied, None
+        told = next((one for one in reversed(self._resumes) if one.segment == segment), None)
+        if told is None:
+            return []
+        newest = max(told.fork_step + 1, self._newest)
+        return [(time, order_finding(told, self._applied(told), newest, over=True))]
+
+    def _applied(self, watch: _Watch | Resume) -> Mapping[str, Any] | None:
+        """Return what the job says that it changed: of a rollback that was ordered, another report comes later."""
+        segment = self._judge.fold.tree[watch.segment]
+        return segment.applied if segment.fork_step == watch.fork_step else None
 
     # --- what people ask -----------------------------------------------------------------------------------------
 

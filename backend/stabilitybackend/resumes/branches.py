@@ -17,7 +17,7 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.points.store import RunStore
 
-__all__ = ["BranchReader", "Branches", "Curve", "left_head", "lr_scale"]
+__all__ = ["BranchReader", "Branches", "Curve", "changes_rate", "left_head", "lr_scale"]
 
 #: Steps of a curve before the fork that are read at most, in points of the new branch's stride, and points after it of
 #: the branch that was left; further off nothing is recognised. Reading and comparing them takes 2 ms.
@@ -171,6 +171,11 @@ def lr_scale(declared: Mapping[str, object]) -> float:
     scale = declared.get("lr_scale")
     good = isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < math.inf
     return float(scale) if good and isinstance(scale, int | float) else 1.0
+
+
+def changes_rate(declared: Mapping[str, object]) -> bool:
+    """Return whether something of a job's own was declared that may be about the learning rate."""
+    return any(name != "lr_scale" and ("lr" in name or "learning" in name) for name in declared)
 
 
 def left_head(fold: LineageFold, segment: int) -> int | None:

@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.resumes.overlap import Overlap
-from stabilitybackend.resumes.verdict import RATE_IS
-from stabilitybackend.schema.resumes import BY_RESUMES, Resume, Shift
+import msgspec
 
-__all__ = ["finding_of", "numbers_of"]
+from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.resumes.orders import reported
+from stabilitybackend.resumes.overlap import Overlap
+from stabilitybackend.resumes.verdict import RATE_IS, clause_of
+from stabilitybackend.schema.resumes import BY_RESUMES, ORDERS, Resume, Shift
+
+__all__ = ["finding_of", "numbers_of", "order_finding"]
 
 #: Metrics of a resume that are kept, those that differ first.
 MAX_COMPARED = 24
@@ -53,6 +56,39 @@ def finding_of(resume: Resume, wrongs: Sequence[str], newest: int, *, over: bool
             "ids": resume.ids,
             "same_ids": resume.same_ids,
             "parts": {part.part: part.known for part in resume.parts},
+        },
+    )
+
+
+def order_finding(resume: Resume, applied: Mapping[str, Any] | None, newest: int, *, over: bool) -> Finding:
+    """Return what was ordered, or declared by the job itself, and did not happen.
+
+    Args:
+        applied: what the job reports that it changed.
+        newest: the newest step that was compared. over: the run went back, or on, once more.
+    """
+    clauses = "; ".join(map(clause_of, resume.not_followed)) or "what came since shows that it was followed"
+    what = "Order" if resume.cause == "command" else "What was declared was"
+    return Finding(
+        detector=BY_RESUMES,
+        key=f"{ORDERS}:{resume.segment}:{resume.fork_step}",
+        kind=ORDERS,
+        state="resolved" if over else "open",
+        severity="warning",
+        title=f"{what} not followed after step {resume.fork_step}",
+        text=f"{clauses[:1].upper()}{clauses[1:]}.",
+        onset_step=resume.fork_step + 1,
+        step=newest,
+        now_step=newest,
+        recovered_step=newest if over else None,
+        metric=resume.loss,
+        score=0.0,
+        evidence={
+            "fork_step": resume.fork_step,
+            "not_followed": msgspec.to_builtins(resume.not_followed),
+            "applied": reported(applied),
+            "points": resume.points,
+            "ids": resume.ids,
         },
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, role_of
 from stabilitybackend.resumes.branches import lr_scale
@@ -15,7 +16,7 @@ from stabilitybackend.resumes.reported_parts import Reports, environment_of, loa
 from stabilitybackend.resumes.residuals import SAME_R, median_of
 from stabilitybackend.schema.resumes import PARTS, Part, PartSeen, ResumeVerdict
 
-__all__ = ["RATE_POINTS", "lr_ratio", "mixture_of", "parts_of"]
+__all__ = ["RATE_EQUAL", "RATE_NEAR", "RATE_POINTS", "lr_ratio", "mixture_of", "parts_of", "rate_ratios"]
 
 #: The same within numerics: a first difference of this part of the batch noise. bfloat16 rounds each value by up to
 #: 2**-9; the mean over some thousand tokens differs by far less, other weights by far more.
@@ -58,12 +59,19 @@ def parts_of(seen: Overlap | None, verdict: ResumeVerdict, reports: Reports) -> 
 
 def lr_ratio(seen: Overlap) -> tuple[float, int, bool] | None:
     """Return (median of new over old rate at the same steps, how many, whether all are equal); None without any."""
+    ratios = rate_ratios(seen)
+    if ratios is None:
+        return None
+    return median_of(ratios), len(ratios), bool(np.abs(ratios - 1).max() <= RATE_EQUAL)
+
+
+def rate_ratios(seen: Overlap) -> NDArray[np.float64] | None:
+    """Return new over old rate at each common step, float64[n > 0]; None where it is not logged on both branches."""
     for name, (_, old, new) in seen.curves.items():
         if role_of(name) == LR:
             good = np.isfinite(old) & np.isfinite(new) & (old > 0) & (new > 0)
             if good.any():
-                ratios = new[good] / old[good]
-                return median_of(ratios), int(good.sum()), bool(np.abs(ratios - 1).max() <= RATE_EQUAL)
+                return np.asarray(new[good] / old[good], np.float64)
     return None
 
 

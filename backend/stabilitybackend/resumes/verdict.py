@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from stabilitybackend.resumes.branches import lr_scale
+from stabilitybackend.resumes.branches import changes_rate, lr_scale
 from stabilitybackend.resumes.overlap import Overlap
-from stabilitybackend.resumes.parts import RATE_NEAR, RATE_POINTS, lr_ratio, mixture_of
+from stabilitybackend.resumes.parts import RATE_POINTS, lr_ratio, mixture_of
 from stabilitybackend.resumes.reported_parts import Reports, changes_text
 from stabilitybackend.resumes.residuals import LEAST_POINTS, SAME_R, Agreement
-from stabilitybackend.schema.resumes import Grade, PartSeen, ResumeVerdict, SkipCheck
+from stabilitybackend.schema.resumes import Grade, NotFollowed, PartSeen, ResumeVerdict, SkipCheck
 
-__all__ = ["RATE_IS", "check_skip", "grade_of", "sentence_of", "verdict_of", "wrongs_of"]
+__all__ = ["RATE_IS", "check_skip", "clause_of", "grade_of", "sentence_of", "verdict_of", "wrongs_of"]
 
 #: A correlation at a place that was named before it was looked at: by chance one in 30,000.
 SAME_SIGMAS = 4.0
@@ -117,8 +117,8 @@ def _count(seen: Overlap) -> int:
     return 0 if seen.skip is None else seen.skip[1] - seen.skip[0] + 1
 
 
-def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, skip: SkipCheck | None) -> list[str]:
-    """Return what is wrong for certain, each as one clause; empty where nothing is."""
+def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, denied: Sequence[NotFollowed]) -> list[str]:
+    """Return what is wrong for certain beside orders that were ``denied``, each as one clause; empty for nothing."""
     if seen is None:
         return []
     found, wrong = seen.elsewhere, []
@@ -130,17 +130,23 @@ def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, skip: SkipCheck | No
             wrong.append(
                 f"the batches of {-found.steps} steps earlier come again (r {found.r:.2f} over {found.points})"
             )
-    if skip is not None and skip.known == "different":
-        wrong.append(f"{skip.batches} batches were to be skipped: {skip.why}")
     rate, scale = lr_ratio(seen), lr_scale(seen.declared)
-    excused = any(name != "lr_scale" and ("lr" in name or "learning" in name) for name in seen.declared)
+    excused = changes_rate(seen.declared) or any(one.change == "lr_scale" for one in denied)
     if rate is not None and rate[1] >= RATE_POINTS and not excused:
         ratio, points, _ = rate
         if not any(1 / RATE_OFF < ratio / expected < RATE_OFF for expected in seen.rates):
             wrong.append(f"{RATE_IS} {ratio / scale:.3g} times what it was to be at {points} common steps")
-        elif abs(ratio - 1) <= RATE_NEAR < min(abs(expected - 1) for expected in seen.rates):
-            wrong.append(f"the learning rate was to be times {scale:g} and is the old one at {points} common steps")
     return wrong
+
+
+def clause_of(one: NotFollowed) -> str:
+    """Return what was ordered and came instead, as a clause."""
+    what = {"lr_scale": "the learning rate was to be ", "seed": ""}.get(one.change, "training was to go on ")
+    return f"{what}{one.ordered}, and {_came(one)}"
+
+
+def _came(one: NotFollowed) -> str:
+    return f"is {one.observed}" if one.change == "lr_scale" and one.observed[0] == "×" else one.observed
 
 
 def grade_of(verdict: ResumeVerdict, parts: Sequence[PartSeen], wrongs: Sequence[str]) -> Grade:

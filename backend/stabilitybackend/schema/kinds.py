@@ -106,6 +106,8 @@ KINDS: dict[str, IncidentKind] = {
         IncidentKind("spike", "Spike", "spike", curable=True, damaging=True, by_dataset=True, compared=True,
                      trains=True),
         IncidentKind("resume_artifact", "Resume artifact", "resume artifact", curable=True, by_dataset=True),
+        IncidentKind("order_not_followed", "Order not followed", "order that was not followed", band=False,
+                     since="Rollback"),
         IncidentKind("repeat_data", "Repeated data", "repeated data", "data", curable=True, by_dataset=True),
         IncidentKind("shared_data", "Data of another run", "data of another run", "data", band=False),
         IncidentKind("data_mix_drift", "Data mix drift", "data mix drift", "data", curable=True),

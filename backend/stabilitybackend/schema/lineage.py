@@ -84,6 +84,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
             written, or it loads with another number of ranks only. "": nothing is against it.
         kind: of its files, as the agent found them; null: no agent has looked.
         complete: all of its files are there and whole; null: not known. writing: they are still being written.
+        unchecked: why it is not known whether all of it is there, half a sentence; "": it is, or nobody looked.
         size_bytes, files: all that lies there.
         world_size: ranks that wrote it; null: the layout does not tell.
         loads_with: how many ranks can load it: ``any`` number, or the ``same`` number; null: not known.
@@ -106,6 +107,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     world_size: int | None = None
     loads_with: Literal["any", "same"] | None = None
     took_s: float | None = None
+    unchecked: str = ""
 
     @property
     def usable(self) -> bool:

@@ -8,12 +8,15 @@ import msgspec
 
 __all__ = [
     "BY_RESUMES",
+    "ORDERS",
     "PARTS",
+    "Change",
     "Changed",
     "Compared",
     "Determinism",
     "Grade",
     "Known",
+    "NotFollowed",
     "Part",
     "PartSeen",
     "PositionCheck",
@@ -38,6 +41,10 @@ PARTS: tuple[Part, ...] = ("weights", "optimizer", "learning_rate", "rng", "load
 BY_RESUMES = "resumes"
 #: Bit-equal losses in a row that show that a job is deterministic: one or two, the first update can't spoil.
 EXACT_POINTS = 8
+#: The kind of incident about what was ordered, or declared, and did not happen.
+ORDERS = "order_not_followed"
+#: What an order may ask for beside the step.
+Change = Literal["lr_scale", "seed", "skip_batches", "skip_range"]
 Known = Literal["equal", "different", "not_seen"]
 #: ``good``: as it was, or as it was ordered. ``differs``: something is another, nobody said so. ``wrong``: for certain.
 Grade = Literal["good", "differs", "wrong", "unknown"]
@@ -98,6 +105,14 @@ class SkipCheck(msgspec.Struct, frozen=True):
     why: str
 
 
+class NotFollowed(msgspec.Struct, frozen=True):
+    """Something that was to change with a rollback and did not: in words what was ordered, and what came instead."""
+
+    change: Change
+    ordered: str
+    observed: str
+
+
 class Changed(msgspec.Struct, frozen=True):
     """One entry of the environment that is another since: a version, a device, a setting, or ``$`` and a variable."""
 
@@ -152,6 +167,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
         world_before, world_after: ranks.
         position: where the loader went on by its own account.
         environment: what is another since, the first 32; null where one side reported nothing.
+        not_followed: what was ordered or declared and certainly did not happen.
     """
 
     segment: int
@@ -182,6 +198,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
     world_after: int = 0
     position: PositionCheck | None = None
     environment: list[Changed] | None = None
+    not_followed: list[NotFollowed] = []
 
     @property
     def exact(self) -> bool:

@@ -78,7 +78,8 @@ class AgentService:
         self._sources = Sources(folder, read_as(before.get("acked"), dict[str, int]))
         self._own = AgentEvents(folder, node, limit, self._log.write)
         self._checkpoints = CheckpointWatch(before.get("checkpoints"))
-        self._announced = asyncio.Event()
+        #: Something new is to be looked at: paths, URLs.
+        self._announced = (asyncio.Event(), asyncio.Event())
         self._reported_deaths: set[str] = read_as(before.get("deaths"), set[str])
         self._kernel = KernelLog(environ=environ)
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
@@ -136,7 +137,8 @@ class AgentService:
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
         self._own.reserve()
         self._poll()
-        parts = (self._uplink.run(), self._gpus.run(), self._watch_checkpoints(), self._agent_commands.run())
+        looks = (self._watch_checkpoints(self._announced[urls], urls=urls) for urls in (False, True))
+        parts = (self._uplink.run(), self._gpus.run(), *looks, self._agent_commands.run())
         tasks = [asyncio.create_task(part) for part in parts]
         outcome = "left"
         try:
@@ -313,7 +315,8 @@ class AgentService:
         if any(event.type == "finish" for event in events):
             self._finishing_until = time.monotonic() + DEFAULT_FINISH_S
         if [event for event in events if self._checkpoints.take(event, source.info.world_size)]:
-            self._announced.set()
+            for announced in self._announced:
+                announced.set()
             self._dirty = True
             self._write_cursor(True)
 
@@ -359,12 +362,12 @@ class AgentService:
             for source in self._sources.newest_ranks()
         ]
 
-    async def _watch_checkpoints(self) -> None:
+    async def _watch_checkpoints(self, announced: asyncio.Event, *, urls: bool) -> None:
         while True:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._announced.wait(), CHECKPOINT_POLL_S)
-            self._announced.clear()
-            saw = await surveyed(self._checkpoints.due())
+                await asyncio.wait_for(announced.wait(), CHECKPOINT_POLL_S)
+            announced.clear()
+            saw = await surveyed(self._checkpoints.due(urls=urls))
             for told in self._checkpoints.settle(saw, over=self._job_over()):
                 self._own.event(told.type, told.step, told.data)
                 self._dirty = True

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -25,54 +20,24 @@ from stabilitybackend.archive.object_store import AWAY_S, ObjectStore
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.errors import ArchiveError, SettingsError
+from support.agent.s3_server import KEYS, needs, s3_server
 from support.points.archive_model import make_part, same_rows
-from support.ports import free_port
-from support.waiting import wait_until
 
 LOSS = SeriesKey("loss", 0, 0, "")
-_START_TIMEOUT_S = 30.0
-
-
-def _needs(module: str) -> None:
-    if find_spec(module) is None:
-        message = f"{module} is not installed: pip install -r requirements/test.txt"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """URL of an S3 server (moto) that lives for the tests of this file."""
-    _needs("obstore")
-    _needs("moto")
-    port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        assert process.poll() is None, "the S3 server ended at once"
-        try:
-            return bool(urllib.request.urlopen(url, timeout=5).status)
-        except urllib.error.URLError:
-            return False
-
-    try:
-        wait_until(answers, _START_TIMEOUT_S, "the S3 server answers")
-        urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=5)
+    with s3_server() as url:
         yield url
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The environment as a user sets it for a store that is not Amazon's; the endpoint is still to be set."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
     return monkeypatch
 
 
@@ -131,7 +96,7 @@ def test_an_object_that_is_missing_is_named(place: Location, name: str) -> None:
 
 
 def test_a_store_that_is_away_is_named_and_left_alone_for_a_while(settings: pytest.MonkeyPatch, free_port: int) -> None:
-    _needs("obstore")
+    needs("obstore")
     settings.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port}")
     now = [1_000.0]
     place = ObjectStore("s3://elsewhere", clock=lambda: now[0])

@@ -163,6 +163,16 @@ def test_nodes_that_miss_the_same_file_agree_and_one_that_sees_all_of_it_later_i
     assert run.steps == [100]
 
 
+def test_a_node_that_can_not_look_says_so_and_takes_back_nothing_that_another_one_found() -> None:
+    run, why = Trained(), "not checked: the node's agent has no credentials for s3://"
+    run.announce(200, "s3://b/200")
+    run.seen(200, "s3://b/200", "n0", kind="unknown", complete=None, problem=why)
+    assert [(one.step, one.unchecked) for one in offer_of(run.state).checkpoints] == [(200, why), (100, "")]
+    run.seen(200, "s3://b/200", "n1", complete=False, problem="a is missing", bad=["a"])
+    run.seen(200, "s3://b/200", "n0", kind="unknown", complete=None, problem=why)
+    assert run.steps == [100]
+
+
 def test_nodes_that_each_hold_a_part_on_a_disk_of_their_own_are_no_proof_of_anything() -> None:
     run = Trained()
     run.announce(200, "c/200")

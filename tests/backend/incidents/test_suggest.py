@@ -21,6 +21,7 @@ FIELDS = {
 KINDS = (
     "spike", "divergence", "nonfinite", "level_shift", "plateau", "repeat_data", "resume_artifact", "data_mix_drift",
     "shared_data", "learning_rate", "grad_norm", "throughput", "straggler", "hang", "process_death", "agent_lost",
+    "order_not_followed",
 )  # fmt: skip
 ONSET, NOW = 1_200, 1_203
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -123,7 +125,7 @@ def test_skipped_batches_that_were_fed_all_the_same_are_an_incident(ids: bool) -
     resume = newest(made.frames)
     assert resume.skip is not None
     assert (resume.grade, resume.skip.known) == ("wrong", "different")
-    assert incidents(made) == [("resume_artifact", "Wrong resume after step 200")]
+    assert incidents(made) == [("order_not_followed", "What was declared was not followed after step 200")]
 
 
 RANGE = [240, 259]
@@ -169,12 +171,80 @@ def test_the_advice_of_an_order_that_was_not_carried_out_is_to_correct_the_handl
     made = job()
     made.back(200, lr_scale=0.5)
     made.train(201, 340)
-    (incident,) = folded(made.frames).incidents.of({"resume_artifact"})
-    assert incident.text.startswith("The learning rate was to be times 0.5 and is the old one at ")
+    (incident,) = folded(made.frames).incidents.of({"order_not_followed"})
+    assert incident.text == "The learning rate was to be × 0.5, and is × 1, the old rate, at 8 common steps."
     assert incident.suggestion is not None
     assert (incident.suggestion.action, incident.suggestion.text.partition(":")[0]) == (
         "inspect", "What was ordered did not happen",
     )  # fmt: skip
+
+
+def ordered(made: Resumed, applied: object = None, **changes: object) -> None:
+    """Go back to step 200 by a command."""
+    made.frames.append(made.job.rolled_back(200, "c-1", cause="command", command_id="c-1", changes=changes))
+    if applied is not None:
+        made.frames.append(made.job.event("command", 300, command_id="c-1", state="acted", applied=applied))
+
+
+def denied(made: Resumed) -> list[tuple[str, str, str]]:
+    return [(one.change, one.ordered, one.observed) for one in newest(made.frames).not_followed]
+
+
+WARM_UP = 3e-4 / 260
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "observed"),
+    [
+        (lambda s: 3e-4, lambda s: 3e-4, "× 1, the old rate, at 100 common steps"),
+        (lambda s: 3e-4, lambda s: 0.75e-4, "× 0.25 at 100 common steps"),
+        (lambda s: 3e-4, lambda s: 1.5e-4 if s < 203 else 3e-4, "× 1, the old rate, at 100 common steps"),
+        (lambda s: WARM_UP * min(s, 260), lambda s: 0.5 * WARM_UP * min(s, 260), None),
+        (lambda s: 3e-4, lambda s: 1.5e-4 * min(1.0, (s - 200) / 1_000), None),
+        (lambda s: 3e-4, lambda s: 3e-4 if s < 204 else 1.5e-4, None),
+        (lambda s: math.nan, lambda s: math.nan, None),
+    ],
+    ids=["ignored", "applied twice", "set again by the schedule", "within a warm-up", "a warm-up of its own",
+         "some steps later", "not logged"],
+)  # fmt: skip
+def test_an_ordered_rate_that_did_not_come_is_an_incident_unless_the_schedule_moves(
+    old: Callable[[int], float], new: Callable[[int], float], observed: str | None
+) -> None:
+    made = Resumed()
+    made.train(1, 300, lr=old)
+    ordered(made, lr_scale=0.5)
+    made.train(201, 340, lr=new)
+    assert denied(made) == ([("lr_scale", "× 0.5", observed)] if observed else [])
+    said = folded(made.frames).incidents.of({"order_not_followed"})
+    assert [one.title for one in said] == (["Order not followed after step 200"] if observed else [])
+    made.train(341, 500, lr=new)
+    made.back(250, "d-2")
+    made.train(251, 260, lr=new)
+    over = folded(made.frames).incidents.of({"order_not_followed"})
+    assert [one.state for one in (*said, *over)] == (["open", "resolved"] if observed else [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "applied", "found"),
+    [
+        ({"skip_batches": 20}, {"skip_batches": 12}, [("skip_batches", "without the next 20 batches")]),
+        ({"seed": 7}, {}, [("seed", "seed 7")]),
+        ({"seed": 7}, {"seed": "the data are read in one order: nothing to shuffle"}, []),
+        ({"seed": 7}, {"note": "loaded"}, []),
+        ({"seed": 7}, {"seed": 7}, []),
+        ({"seed": 7}, None, []),
+    ],
+    ids=["fewer", "nothing", "refused in words", "of other things", "as ordered", "no report"],
+)
+def test_what_the_job_itself_reports_to_be_otherwise_is_an_incident_and_a_refusal_is_none(
+    changes: dict[str, object], applied: object, found: list[tuple[str, str]]
+) -> None:
+    made = Resumed()
+    made.train(1, 204)  # too little of the branch that was left to see it in the loss
+    ordered(made, applied, **changes)
+    made.train(201, 340, OTHER_ORDER.__getitem__)
+    assert [one[:2] for one in denied(made)] == found
+    assert len(incidents(made)) == len(found)
 
 
 def test_whether_batches_were_skipped_is_not_guessed() -> None:

@@ -55,6 +55,7 @@ def _shown(c: LoggedCheckpoint, dead: bool, spoilt: SpoiledBy | None, world_size
         files=look.files,
         world_size=look.world_size,
         loads_with=look.loads_with,
+        unchecked=look.problem if look.complete is None else "",
     )
 
 

@@ -1,7 +1,8 @@
-"""Watches announced checkpoints on disk: what each is, whether it is whole, and when it is gone.
+"""Watches announced checkpoints: what each is, whether it is whole, and when it is gone.
 
 Nobody should be offered a rollback to one of which a part is missing. A look is taken when a checkpoint is announced,
-when its file or folder changed, and of each in turn: a shard inside may be cut off without a trace outside.
+when its file or folder changed, and of each in turn: a shard inside may be cut off without a trace outside. Those with
+a URL are looked at by themselves: a store that is away keeps nobody from the disk, nor the other way round.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ from stabilityclient.agent.statefile import read_as
 from stabilityclient.agent.upload.records import SpooledEvent
 from stabilityclient.agent.watch.checkpoint_kinds.found import Inspection
 from stabilityclient.agent.watch.checkpoint_kinds.inspection import inspect
+from stabilityclient.agent.watch.checkpoint_kinds.remote import (
+    Mark,
+    NotChecked,
+    in_store,
+    inspect_objects,
+    list_objects,
+    local,
+)
 
 __all__ = ["MAX_WATCHED", "STILL_S", "CheckpointWatch", "Glance", "Notice", "survey", "surveyed"]
 
@@ -34,6 +43,11 @@ STILL_S = 30.0
 #: Share of the time that looks at one checkpoint after another may take, without a sign that anything changed: a
 #: thousand agents that do so on one file system are as one that never stops.
 LOOK_SHARE = 0.001
+#: Seconds between two rounds of looks at URLs that are being written, and of one of the others: a store wants money for
+#: each (S3: $0.005 for 1,000 listings, so some 4 cents a day and agent).
+URL_ROUND_S = 10.0
+#: What something is that is announced under a URL and not there: unlike a path, it means the same on every node.
+_NO_MARK = (0, 0)
 
 
 class _Watched(msgspec.Struct):
@@ -50,7 +64,7 @@ class _Watched(msgspec.Struct):
 class _Sight:
     """What this agent saw of it: its file's or folder's time and size, all of its content, since when that is so."""
 
-    mark: tuple[int, int] | None = None
+    mark: Mark | None = None
     content: tuple[Any, ...] = ()
     since: float = 0.0
     whole: bool = False
@@ -64,18 +78,27 @@ class Glance(NamedTuple):
     path: str
     step: int
     world_size: int | None
-    mark: tuple[int, int] | None
+    mark: Mark | None
     look: bool
     routine: bool = False
 
 
 class _Saw(NamedTuple):
-    """What came of it; ``mark`` None: it is not there."""
+    """What came of it; ``mark`` None: it is not there. ``trouble``: why that is not known."""
 
     glance: Glance
-    mark: tuple[int, int] | None
+    mark: Mark | None
     look: Inspection | None
     took_s: float
+    trouble: str = ""
+
+
+@dataclass
+class _Turns:
+    """Whose turn it was, and when the next one is, of paths or of URLs."""
+
+    at: int = 0
+    next_at: float = 0.0
 
 
 class Notice(NamedTuple):
@@ -91,31 +114,28 @@ class CheckpointWatch:
 
     Args:
         known: what ``state()`` gave in an earlier life.
-        exists: whether a path is on disk. now: seconds of a clock that never steps.
+        now: seconds of a clock that never steps.
     """
 
-    def __init__(
-        self,
-        known: object,
-        exists: Callable[[str], bool] = os.path.exists,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._exists, self._now = exists, now
+    def __init__(self, known: object, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._watched = {each.path: each for each in read_as(known, list[_Watched])[-MAX_WATCHED:]}
         self._sights: dict[str, _Sight] = {}
-        self._turn = 0
-        self._next_turn = 0.0
+        self._turns = {False: _Turns(), True: _Turns()}
 
     def take(self, event: SpooledEvent, world_size: int | None = None) -> bool:
-        """Watch the path of a ``checkpoint`` event of a job of so many ranks; True when that is news."""
+        """Watch the path of a ``checkpoint`` event of a job of so many ranks; True when that is news.
+
+        It never touches the disk: this is called where nothing may wait.
+        """
         path = event.data.get("path")
-        if event.type != "checkpoint" or not isinstance(path, str) or event.step is None or "://" in path:
+        if event.type != "checkpoint" or not isinstance(path, str) or event.step is None:
             return False
         known = self._watched.get(path)
         if known is not None and known.step == event.step:
             return False  # another rank reported it before
         self._forget(path)
-        self._watched[path] = _Watched(path, event.step, self._exists(path), world_size)
+        self._watched[path] = _Watched(path, event.step, False, world_size)
         while len(self._watched) > MAX_WATCHED:
             self._forget(next(iter(self._watched)))
         return True
@@ -127,20 +147,34 @@ class CheckpointWatch:
     @property
     def waits(self) -> bool:
         """Whether one is there that was not looked at yet, or is still being written."""
-        sights = ((each, self._sights.get(each.path)) for each in self._watched.values() if each.seen)
+        sights = ((each, self._sights.get(each.path)) for each in self._watched.values())
         return any(not each.told if sight is None else sight.writing for each, sight in sights)
 
-    def due(self) -> list[Glance]:
-        """Return what is to be looked at now: all of them, and into which."""
-        glances = []
+    def due(self, *, urls: bool = False) -> list[Glance]:
+        """Return what is to be looked at now, and into which: all paths, or the new URLs and those whose turn it is."""
+        glances: list[Glance] = []
+        new: set[int] = set()
         for each in self._watched.values():
+            if in_store(each.path) is not urls:
+                continue
             sight = self._sights.get(each.path)
             mark, look = (None, True) if sight is None else (sight.mark, sight.again)
+            new |= set() if sight is not None else {len(glances)}
             glances.append(Glance(each.path, each.step, each.world_size, mark, look))
-        if glances and self._now() >= self._next_turn:
-            self._turn = (self._turn + 1) % len(glances)
-            turn = glances[self._turn]
-            glances[self._turn] = turn._replace(look=True, routine=not turn.look)
+        turns = self._turns[urls]
+        their_turn = bool(glances) and self._now() >= turns.next_at
+        if their_turn:
+            turns.at = (turns.at + 1) % len(glances)
+        if urls:
+            if their_turn:
+                turns.next_at = self._now() + URL_ROUND_S
+            # An object is another one when anything in it is: whose mark is as it was is not read again.
+            return [
+                each for at, each in enumerate(glances) if at in new or (their_turn and (each.look or at == turns.at))
+            ]
+        if their_turn:
+            turn = glances[turns.at]
+            glances[turns.at] = turn._replace(look=True, routine=not turn.look)
         return glances
 
     def settle(self, saw: Iterable[_Saw], *, over: bool = False) -> list[Notice]:
@@ -150,22 +184,39 @@ class CheckpointWatch:
             each = self._watched.get(one.glance.path)
             if each is None or each.step != one.glance.step:
                 continue  # another one came there meanwhile
+            if one.trouble:
+                told += self._unchecked(each, one.trouble)
+                continue
             if one.mark is None:
                 if each.seen:
                     # One that was never seen is not gone: it may still be written, or lie on another node's disk.
                     self._forget(each.path)
                     told.append(Notice("checkpoint_gone", each.step, {"path": each.path}))
+                elif in_store(each.path):
+                    told += self._inspected(each, _NO_MARK, _nothing_at(each.path), over)
+                else:
+                    self._sights[each.path] = _Sight()
                 continue
             each.seen = True
             if one.glance.routine:
-                self._next_turn = self._now() + one.took_s / LOOK_SHARE
+                self._turns[False].next_at = self._now() + one.took_s / LOOK_SHARE
             if one.look is not None:
                 told += self._inspected(each, one.mark, one.look, over)
             elif one.glance.look or one.mark != one.glance.mark:  # it is not for us to read
                 self._sights[each.path] = _Sight(one.mark, again=False)
         return told
 
-    def _inspected(self, each: _Watched, mark: tuple[int, int], look: Inspection, over: bool) -> list[Notice]:
+    def _unchecked(self, each: _Watched, trouble: str) -> list[Notice]:
+        """Say once why nothing is known of one; of one that was looked at before, what is known stays so."""
+        sight = self._sights.setdefault(each.path, _Sight())
+        sight.writing = False
+        if sight.content or each.told == trouble:
+            return []
+        each.told = trouble
+        data = {"path": each.path, "kind": "unknown", "complete": None, "problem": f"not checked: {trouble}"}
+        return [Notice("checkpoint_seen", each.step, data)]
+
+    def _inspected(self, each: _Watched, mark: Mark, look: Inspection, over: bool) -> list[Notice]:
         sight = self._sights.setdefault(each.path, _Sight())
         content = (mark, look.files, look.size_bytes, look.bad)
         changed, first = content != sight.content, not sight.content
@@ -192,20 +243,44 @@ class CheckpointWatch:
 
 
 def survey(glances: Iterable[Glance]) -> list[_Saw]:
-    """Look at paths. It takes as long as the disk does."""
-    return [_glance(each) for each in glances]
+    """Look at paths or URLs. It takes as long as the disk or the store does."""
+    away: dict[str, str] = {}
+    return [_glance_at_objects(each, away) if in_store(each.path) else _glance(each) for each in glances]
+
+
+def _nothing_at(url: str) -> Inspection:
+    name = url.rstrip("/").rpartition("/")[2]
+    return Inspection("unknown", False, f"{name} is missing", (name,))
+
+
+def _glance_at_objects(glance: Glance, away: dict[str, str]) -> _Saw:
+    """Look at a URL; ``away``: of stores that could not be asked a moment ago, each with the reason."""
+    store = "/".join(glance.path.split("/", 3)[:3])
+    if store in away:
+        return _Saw(glance, None, None, 0.0, away[store])
+    try:
+        objects = list_objects(glance.path)
+        if objects is None:
+            return _Saw(glance, None, None, 0.0)
+        if not glance.look and objects.mark == glance.mark:
+            return _Saw(glance, objects.mark, None, 0.0)
+        return _Saw(glance, objects.mark, inspect_objects(objects, glance.world_size), 0.0)
+    except NotChecked as reason:
+        away |= {store: str(reason)} if reason.away else {}
+        return _Saw(glance, None, None, 0.0, str(reason))
 
 
 def _glance(glance: Glance) -> _Saw:
+    path = local(glance.path)
     try:
-        state = os.stat(glance.path)
+        state = os.stat(path)
     except (OSError, ValueError):
         return _Saw(glance, None, None, 0.0)
     mark = (state.st_mtime_ns, state.st_size)
     if not glance.look and mark == glance.mark:
         return _Saw(glance, mark, None, 0.0)
     began = time.monotonic()
-    look = inspect(glance.path, glance.world_size)
+    look = inspect(path, glance.world_size)
     return _Saw(glance, mark, look, time.monotonic() - began)
 
 

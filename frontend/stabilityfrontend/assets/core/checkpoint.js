@@ -8,13 +8,14 @@ const KINDS = { dcp: "DCP", deepspeed: "DeepSpeed", hugging_face: "Hugging Face"
 /** Whether it is offered. An older server names nothing in `unfit`. */
 export const usable = (one) => one.available && !one.dead && !one.unfit;
 
-/** `DCP · 3.20 GiB · took 12 s`, as far as it is known. */
+/** `DCP · 3.20 GiB · took 12 s`, as far as it is known; why it is not. */
 export function whatItIs(one) {
   const took = asFinite(one.took_s);
   return [
     KINDS[one.kind] || "",
     asFinite(one.size_bytes) === null ? "" : bytes(one.size_bytes),
     took === null || took < 1 ? "" : `took ${duration(took)}`, // less matters to nobody
+    asText(one.unchecked),
   ]
     .filter(Boolean)
     .join(" · ");

@@ -4,6 +4,7 @@ import { cutName, h, setText } from "../core/dom.js";
 import { formatAge, formatCount, formatValue, plural, toNumber } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
+import { ordersTable } from "./orders.js";
 import { severityOf } from "./severity.js";
 import { sharesTable } from "./shares.js";
 import { trainLine } from "./trains.js";
@@ -224,6 +225,7 @@ function details(incident) {
   const parts = [
     movedTable(incident),
     sharesTable(incident),
+    ordersTable(incident),
     block("Near the onset", lines(nearby(incident))),
     block("Checklist", lines(list(suggestion && suggestion.checklist))),
     block("Batches by step", lines(batches(incident), "batches")),

@@ -1,6 +1,6 @@
 // The right rail: incidents and checkpoints; lineage.js draws the tree between them.
 
-import { toldStep } from "../core/as_type.js";
+import { asText, toldStep } from "../core/as_type.js";
 import { usable, whatItIs, whyNot } from "../core/checkpoint.js";
 import { byId, h, setClass, setShown, setText } from "../core/dom.js";
 import { ago, formatAge, formatCount, plural, sentence } from "../core/format.js";
@@ -223,7 +223,7 @@ export function drawCheckpoints(page) {
         "div",
         {
           class: `checkpoint${usable(one) ? "" : " off"}`,
-          title: [one.path, sentence(one.unfit)].filter(Boolean).join("\n"),
+          title: [one.path, sentence(one.unfit || asText(one.unchecked))].filter(Boolean).join("\n"),
         },
         h("i", { class: "tick" }),
         h("b", {}, formatCount(one.step)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickletools
 import re
 from collections.abc import Iterator
-from mmap import ACCESS_READ, mmap
 
 from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found
 
@@ -15,6 +14,7 @@ METADATA = ".metadata"
 #: ``__<rank>_<number>.distcp`` (torch/distributed/checkpoint/filesystem.py).
 _PART = re.compile(r"__(?P<rank>\d{1,9})_\d+\.distcp")
 _PART_NAME = re.compile(rb"__\d{1,9}_\d{1,9}\.distcp")
+_LONGEST_NAME = len("__123456789_123456789.distcp")
 #: Saved with ``use_collectives=False`` each rank writes metadata of its own.
 _OF_RANK = re.compile(r"__(?P<rank>\d{1,9})\.metadata")
 #: Largest ``.metadata`` that is read piece by piece, bytes: 64 ranks with 800 tensors, some 3 s of one core. Of the
@@ -41,9 +41,9 @@ def inspect_dcp(folder: Folder) -> Found:
         if wrong := folder.wrong(name):
             found.bad[name] = wrong
         elif folder.sizes[name] > MAX_METADATA_BYTES:
-            needed |= dict.fromkeys(_named(folder.file(name)), 1)
+            needed |= dict.fromkeys(_named(folder, name), 1)
         else:
-            with open(folder.file(name), "rb") as file:
+            with folder.open(name) as file:
                 data = file.read()
             try:
                 needed |= parts_needed(data)
@@ -65,10 +65,14 @@ def inspect_dcp(folder: Folder) -> Found:
     return found
 
 
-def _named(path: str) -> set[str]:
+def _named(folder: Folder, name: str) -> set[str]:
     """Return the parts that a ``.metadata`` names, found as texts in it: each is there in full where it comes first."""
-    with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        return {match[0].decode() for match in _PART_NAME.finditer(data)}
+    named, end = set(), b""
+    with folder.open(name) as file:
+        while piece := file.read(MAX_METADATA_BYTES):
+            named |= {match[0].decode() for match in _PART_NAME.finditer(end + piece)}
+            end = piece[-_LONGEST_NAME:]  # a name may go on in the next piece
+    return named
 
 
 def parts_needed(data: bytes) -> dict[str, int]:

@@ -29,7 +29,7 @@ def tag_of(folder: Folder) -> Folder | None:
     """Return the folder that ``latest`` of a save folder names, None for another folder. Raises OSError."""
     if "latest" not in folder:
         return None
-    with open(folder.file("latest"), "rb") as file:
+    with folder.open("latest") as file:
         tag = file.read(1_000).decode(errors="replace").strip()
     if not tag or "/" in tag or tag in (".", ".."):
         return None
@@ -48,11 +48,11 @@ def inspect_tag(folder: Folder) -> Found:
     zero = [match for name in folder.sizes if (match := _ZERO.fullmatch(name))]
     universal = any(name.startswith("zero/") for name in folder.sizes)
     for name in [*models.values(), *(match[0] for match in zero)]:
-        if wrong := damage(folder.file(name), folder.sizes[name]):
+        if wrong := damage(folder, name):
             found.bad[name] = wrong
     mp = max([*models, *(int(match["mp"]) for match in zero), 0]) + 1
     telling = [*models.values(), *(match[0] for match in zero if match["what"] == "model")]
-    whole = (pickle_of(folder.file(name), _PICKLE_BYTES) for name in telling if name not in found.bad)
+    whole = (pickle_of(folder, name, _PICKLE_BYTES) for name in telling if name not in found.bad)
     known, zero_ordered = next((one for one in map(_written_by, whole) if one[0]), (None, False))
     seen = max((int(match["dp"]) + 1 for match in zero), default=0)
     dp = known or seen

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import msgspec
 
@@ -61,16 +61,21 @@ class Found:
     judged: bool = True
 
 
+def _on_disk(path: str) -> BinaryIO:
+    return open(path, "rb")
+
+
 class Folder:
     """The files below a folder: names with ``/`` -> bytes.
 
     Args:
-        path: of the folder. sizes: of its files.
+        path: of the folder. sizes: of its files. opener: opens a file by its path.
     """
 
-    def __init__(self, path: str, sizes: Mapping[str, int]) -> None:
+    def __init__(self, path: str, sizes: Mapping[str, int], opener: Callable[[str], BinaryIO] = _on_disk) -> None:
         self.path = path
         self.sizes = sizes
+        self._opener = opener
 
     def __contains__(self, name: str) -> bool:
         return name in self.sizes
@@ -79,11 +84,15 @@ class Folder:
         """Return the folder ``name`` of this one."""
         start = f"{name}/"
         inside = {each.removeprefix(start): size for each, size in self.sizes.items() if each.startswith(start)}
-        return Folder(os.path.join(self.path, name), inside)
+        return Folder(os.path.join(self.path, name), inside, self._opener)
 
-    def file(self, name: str) -> str:
-        """Return the path of a file."""
-        return os.path.join(self.path, name)
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading, at any place of it.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        return self._opener(os.path.join(self.path, name))
 
     def wrong(self, name: str) -> str:
         """Return what is wrong with a file before it is opened: "" for one that is there and not empty."""

@@ -67,7 +67,7 @@ def inspect_hugging_face(folder: Folder, world_size: int | None) -> Found:
             found.bad[name] = wrong
     saved = (name for name in folder.sizes if name in _SAVED_BY_TORCH or (name in needed and name != STATE))
     for name in saved:
-        if name not in found.bad and (wrong := damage(folder.file(name), folder.sizes[name])):
+        if name not in found.bad and (wrong := damage(folder, name)):
             found.bad[name] = wrong
     if STATE not in found.bad and _read(folder, STATE) is None:
         found.bad[STATE] = "truncated"
@@ -95,7 +95,7 @@ def _read(folder: Folder, name: str) -> object:
     if not 0 < folder.sizes[name] <= _LARGEST_JSON_BYTES:
         return None
     try:
-        with open(folder.file(name), "rb") as file:
+        with folder.open(name) as file:
             return json.load(file)
     except (ValueError, RecursionError):
         return None

@@ -11,7 +11,7 @@ from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found, In
 from stabilityclient.agent.watch.checkpoint_kinds.hugging_face import inspect_hugging_face, is_hugging_face
 from stabilityclient.agent.watch.checkpoint_kinds.one_file import damage, inspect_file
 
-__all__ = ["inspect"]
+__all__ = ["inspect", "inspect_listed"]
 
 #: What Lightning adds to a sharded checkpoint (strategies FSDP and ModelParallel).
 _META = "meta.pt"
@@ -26,14 +26,21 @@ def inspect(path: str, world_size: int | None = None) -> Inspection | None:
     """
     try:
         state = os.stat(path)
-        if not stat.S_ISDIR(state.st_mode):
-            regular = stat.S_ISREG(state.st_mode)  # a pipe or device would wait, or never end
-            found = inspect_file(path, state.st_size) if regular else Found("unknown", judged=False)
-            return inspection_of(found, {path.rpartition("/")[2]: state.st_size})
-        folder = listed(path)
-        return inspection_of(_in_folder(folder, world_size), folder.sizes)
+        if stat.S_ISDIR(state.st_mode):
+            return inspect_listed(listed(path), None, world_size)
+        name = os.path.basename(path)
+        folder = Folder(os.path.dirname(path), {name: state.st_size})
+        if not stat.S_ISREG(state.st_mode):  # a pipe or device would wait, or never end
+            return inspection_of(Found("unknown", judged=False), folder.sizes)
+        return inspect_listed(folder, name, world_size)
     except OSError:
         return None  # removed meanwhile, or not for us
+
+
+def inspect_listed(folder: Folder, name: str | None, world_size: int | None = None) -> Inspection:
+    """Return what a folder is, or the one file ``name`` in it. Raises OSError where a file can't be read."""
+    found = _in_folder(folder, world_size) if name is None else inspect_file(folder, name)
+    return inspection_of(found, folder.sizes)
 
 
 def _in_folder(folder: Folder, world_size: int | None) -> Found:
@@ -43,7 +50,7 @@ def _in_folder(folder: Folder, world_size: int | None) -> Found:
         found = inspect_dcp(folder)
         if _META in folder or folder.path.endswith(".ckpt"):
             found.kind = "lightning"
-            wrong = folder.wrong(_META) or damage(folder.file(_META), folder.sizes[_META])
+            wrong = folder.wrong(_META) or damage(folder, _META)
             found.bad |= {_META: wrong} if wrong else {}
         return found
     if is_tag(folder):

@@ -6,7 +6,7 @@ import json
 import zipfile
 from contextlib import suppress
 
-from stabilityclient.agent.watch.checkpoint_kinds.found import Found
+from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found
 
 __all__ = ["damage", "inspect_file", "pickle_of"]
 
@@ -19,21 +19,20 @@ _ZIP, _PICKLE = b"PK", b"\x80"
 _LIGHTNING, _LIGHTNING_WITHIN_BYTES = b"pytorch-lightning_version", 65_536
 
 
-def inspect_file(path: str, size: int) -> Found:
-    """Return what is found in one file of ``size`` bytes. Raises OSError where it can't be read."""
-    name = path.rpartition("/")[2]
-    if not size:
+def inspect_file(folder: Folder, name: str) -> Found:
+    """Return what is found in one file of a folder. Raises OSError where it can't be read."""
+    if not folder.sizes[name]:
         return Found("file", {name: "empty"})
-    with open(path, "rb") as file:
+    with folder.open(name) as file:
         head = file.read(2)
     if not name.endswith(".safetensors") and head != _ZIP:
         return Found("unknown", judged=False)
-    wrong = damage(path, size)
-    lightning = head == _ZIP and not wrong and _LIGHTNING in pickle_of(path, _LIGHTNING_WITHIN_BYTES)
+    wrong = damage(folder, name)
+    lightning = head == _ZIP and not wrong and _LIGHTNING in pickle_of(folder, name, _LIGHTNING_WITHIN_BYTES)
     return Found("lightning" if lightning else "file", {name: wrong} if wrong else {}, loads_with="any")
 
 
-def damage(path: str, size: int) -> str:
+def damage(folder: Folder, name: str) -> str:
     """Return what is wrong with a file of weights or state, "" for one that is whole.
 
     Of a bare pickle and of other formats nothing is known but that they begin as they should.
@@ -41,39 +40,41 @@ def damage(path: str, size: int) -> str:
     Raises:
         OSError: it can't be read.
     """
-    if not size:
+    if not folder.sizes[name]:
         return "empty"
-    if path.endswith(".safetensors"):
-        return _damaged_safetensors(path, size)
-    with open(path, "rb") as file:
-        head = file.read(2)
-    if head != _ZIP:
-        return "" if head.startswith(_PICKLE) else "damaged: it begins as no file of torch.save does"
+    if name.endswith(".safetensors"):
+        return _damaged_safetensors(folder, name)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with folder.open(name) as file:
+            head = file.read(2)
+            if head != _ZIP:
+                return "" if head.startswith(_PICKLE) else "damaged: it begins as no file of torch.save does"
+            archive = zipfile.ZipFile(file)
             first = min((entry.header_offset for entry in archive.infolist()), default=0)
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
         return "truncated"  # the directory is what is written last
     return "damaged: a part of it is missing" if first else ""
 
 
-def _damaged_safetensors(path: str, size: int) -> str:
-    with open(path, "rb") as file:
+def _damaged_safetensors(folder: Folder, name: str) -> str:
+    size = folder.sizes[name]
+    with folder.open(name) as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 + length or not 2 <= length <= MAX_HEADER_BYTES:
             return "truncated" if length <= MAX_HEADER_BYTES else "damaged: its header is none"
         try:
             header = json.loads(file.read(length))
-            ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+            ends = [each["data_offsets"][1] for tensor, each in header.items() if tensor != "__metadata__"]
             needed = 8 + length + max(ends, default=0)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             return "damaged: its header is none"
     return f"truncated ({size:,} of {needed:,} bytes)" if size < needed else ""
 
 
-def pickle_of(path: str, most: int) -> bytes:
+def pickle_of(folder: Folder, name: str, most: int) -> bytes:
     """Return the first ``most`` bytes of the pickle in a file of ``torch.save``, for a search in them; b"" for none."""
-    with suppress(zipfile.BadZipFile, OSError, ValueError, NotImplementedError), zipfile.ZipFile(path) as archive:
+    with suppress(zipfile.BadZipFile, OSError, ValueError, NotImplementedError), folder.open(name) as file:
+        archive = zipfile.ZipFile(file)
         for entry in archive.infolist():
             if entry.filename.endswith("/data.pkl"):
                 with archive.open(entry) as inside:
