@@ -137,12 +137,26 @@ def pid_namespace() -> str:
         return ""
 
 
-def write_whole(path: str, data: bytes) -> None:
-    """Write a file so that a reader sees the old or the new one, never a half."""
+def write_whole(path: str, data: bytes, *, durable: bool = False) -> None:
+    """Write a file so that a reader sees the old or the new one, never a half.
+
+    Args:
+        durable: it is on the disk when this returns, its name too: the node may be reset next.
+    """
     part = f"{path}.{os.getpid()}.tmp"
     with open(part, "wb") as file:
         file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(part, path)
+    if not durable:
+        return
+    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _write_run(settings: ClientSettings, folder: str, created: float, trouble: Callable[[str], None]) -> None:

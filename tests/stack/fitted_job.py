@@ -1,7 +1,8 @@
 """The job of docs/integrations/lightning.md: ``python fitted_job.py FOLDER DEVICES``.
 
 Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of each step that it trained:
-``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop.
+``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop. ``RESUME`` names the checkpoint that
+it goes on from.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def main() -> None:
     }  # fmt: skip
     loader = torch.utils.data.DataLoader(Samples(), batch_size=2)
     code = _PAGE.read_text().split("```python\n")[1].split("```")[0]
+    if resume := os.environ.get("RESUME"):
+        code = code.replace("loader, run=run", f"loader, ckpt_path={resume!r}, run=run")
     exec(compile(code, str(_PAGE), "exec"), {"settings": settings, "loader": loader, "model": Model()})
 
 
