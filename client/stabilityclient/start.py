@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
@@ -32,6 +33,8 @@ __all__ = [
 
 #: Longest config, bytes of JSON: it travels in each Hello, which must stay far below a message's limit.
 MAX_CONFIG_BYTES = 1024 * 1024
+#: What a file system that can't sync a folder answers, as some that checkpoints lie on do.
+_NOT_OFFERED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
 def run_folder(settings: ClientSettings, node: str) -> str:
@@ -155,6 +158,9 @@ def write_whole(path: str, data: bytes, *, durable: bool = False) -> None:
     fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NOT_OFFERED:
+            raise
     finally:
         os.close(fd)
 

@@ -2,7 +2,7 @@
 
 Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of each step that it trained:
 ``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop. ``RESUME`` names the checkpoint that
-it goes on from.
+it goes on from; ``job_faults`` may happen to it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import lightning
 import torch
+from frameworks.job_faults import trained
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs/integrations/lightning.md"
 
@@ -38,6 +39,7 @@ class Model(lightning.LightningModule):
         step, rate = self.trainer.global_step + 1, self.trainer.optimizers[0].param_groups[0]["lr"]
         with Path(f"truth.{self.trainer.global_rank}").open("a") as file:
             file.write(f"step {step} {rate!r} {numbers[0]}\n")
+        trained(step)
         loss = self.layer(inputs).square().mean()
         self.log("train_loss", loss)
         return loss  # type: ignore[no-any-return]
