@@ -142,15 +142,16 @@ class Follower:
 
     async def _first(self) -> ImportJob | None:
         """Return the job once the files have a row; None where following ended before."""
-        while not self._ending:
+        while True:
             try:
                 return await asyncio.to_thread(self._new_job)
             except BadRequest as error:
                 if error.code == "not_followed":
                     raise
                 self._tell("start", f"{self.plan.name}: waits for a first row: {error}")
+            if self._ending:
+                return None
             await asyncio.sleep(POLL_S)
-        return None
 
     def _new_job(self) -> ImportJob:
         marks = FileMarks(self.plan)

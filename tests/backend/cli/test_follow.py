@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from pathlib import Path
@@ -167,6 +168,27 @@ def test_a_file_that_is_put_aside_goes_on_and_one_that_is_rewritten_is_refused(
         append(log, *(row(step).replace("1", "2") for step in range(15, 30)))
         assert follower.wait() == 1
         assert "was rewritten: its first 9 records are not those that were imported" in follower.said
+
+
+def test_of_the_runs_in_a_folder_an_old_one_is_over_and_a_further_one_is_found(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for name in ("old", "live"):
+        (folder / f"{name}.jsonl").write_text("".join(map(row, range(10))))
+    os.utime(folder / "old.jsonl", (1e9, 1e9))
+
+    def states() -> dict[str, tuple[str, int]]:
+        return {run["name"]: (run["status"], run["last_step"]) for run in server.get("/runs")["runs"]}
+
+    with Follower(server.url, tmp_path / "out", folder) as follower:
+        there = {"runs/old": ("finished", 9), "runs/live": ("running", 9)}
+        wait_until(lambda: states() == there, 20, "one is over, one goes on")
+        (folder / "late.jsonl").write_text("".join(map(row, range(5))))
+        wait_until(lambda: states() == there | {"runs/late": ("running", 4)}, 20, "the new one is followed")
+        assert follower.interrupt() == 0
+    wait_until(lambda: {status for status, _ in states().values()} == {"finished"}, 20, "all are over")
 
 
 WANDB = """
