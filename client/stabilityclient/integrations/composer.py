@@ -21,6 +21,7 @@ from stabilityclient.integrations.composer_hooks import Hooks
 from stabilityclient.integrations.guarded import guarded
 from stabilityclient.integrations.rates import scale_rates
 from stabilityclient.integrations.refusals import refusal
+from stabilityclient.integrations.torch_state import agreed
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.rollback.orders import Rewind
 
@@ -172,7 +173,7 @@ class _Obeying(Hooks):
 
     @guarded
     def _go_back(self, rollback: Rollback) -> None:
-        why = refusal(rollback, self._can or ()) or self.agreed(lambda: _trouble(str(rollback.checkpoint)))
+        why = refusal(rollback, self._can or ()) or agreed(lambda: _trouble(str(rollback.checkpoint)))
         if why:
             self._run.refused(rollback, why)
         else:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from functools import partial
 
 from stabilityclient.integrations.guarded import guarded, stand_around
+from stabilityclient.integrations.torch_state import agreed, rank_and_world
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,21 +45,10 @@ class Hooks:
         """A checkpoint is about to be saved; called on all ranks."""
         raise NotImplementedError
 
-    def agreed(self, answer: Callable[[], Any]) -> Any:
-        """Return on all ranks what the first one answers."""
-        from stabilityclient.integrations.torch_state import agreed
-
-        return agreed(answer)
-
     def _enter(self, name: str | None) -> None:
         if self._phase is not None:
             self._phase.__exit__()
         self._phase = None if name is None else self._run.phase(name).__enter__()
-
-    def _is_first(self) -> bool:
-        from stabilityclient.integrations.torch_state import rank_and_world
-
-        return rank_and_world()[0] == 0
 
     # --- metrics and steps ---------------------------------------------------------------------------------------
 
@@ -66,7 +57,7 @@ class Hooks:
         """Take what somebody logs; Composer counts some of a step's values under the step before."""
         if self._within:
             self._values.update(metrics)
-        elif self._step and not self._waits and self._is_first():
+        elif self._step and not self._waits and _is_first():
             self._log(metrics)
 
     def _log(self, metrics: dict[str, Any]) -> None:
@@ -96,7 +87,7 @@ class Hooks:
         for theirs, ours in _OURS.items():
             if theirs in values:
                 values.setdefault(ours, values[theirs])
-        self._log(values if self._is_first() else {name: values[name] for name in _OF_RANKS if name in values})
+        self._log(values if _is_first() else {name: values[name] for name in _OF_RANKS if name in values})
 
     @guarded
     def fit_end(self, state: Any, logger: Any) -> None:
@@ -160,9 +151,6 @@ class Hooks:
         saver = original.__self__  # type: ignore[attr-defined]
         with self._run.phase("checkpoint"):
             self.before_save()
-            # What is written again after a rollback is deleted once.
-            path = saver.filename.format(state)
-            saver.saved_checkpoints = [one for one in saver.saved_checkpoints if one != path]
             original(state, *more, **named)
             self._report(saver, state)
 
@@ -171,7 +159,7 @@ class Hooks:
         # Parts of a state, and what is uploaded and deleted here, are nothing to go back to.
         if saver.weights_only or saver.ignore_keys or saver.remote_uploader is not None:
             return
-        if self._is_first() and saver.saved_checkpoints:
+        if _is_first() and saver.saved_checkpoints:
             path = os.path.abspath(saver.saved_checkpoints[-1])
             self._run.checkpoint(int(state.timestamp.batch), path)
 
@@ -180,20 +168,36 @@ class Hooks:
         """Training goes on from a checkpoint: what savers and monitors know of later steps holds no more."""
         for saver in self._savers:
             saver.last_checkpoint_batch = None  # or a step that was saved before is not saved again
-            saver.overwrite = True  # or files of the steps that were left end the next fit
-            if self._is_first() and saver.latest_filename is not None:
-                _point(saver.latest_filename.format(state), path)
+            known, now = saver.all_saved_checkpoints_to_timestamp, state.timestamp.batch
+            left = [name for name, at in known.items() if at.batch > now]
+            for name in left:
+                del known[name]
+            saver.saved_checkpoints = [name for name in saver.saved_checkpoints if name not in left]
+            latest = None if saver.latest_filename is None else saver.latest_filename.format(state)
+            # All ranks wait: the next fit looks into the folder on each of them.
+            agreed(partial(_put_aside, left, latest, path))
         for callback in state.callbacks:
             for name, window in vars(callback).items():
                 if name.startswith("history_") and hasattr(window, "clear"):
                     window.clear()  # SpeedMonitor's: samples per second would be below zero
 
 
-def _point(latest: str, path: str) -> None:
-    """Let the link by which ``autoresume`` goes on lead to ``path``."""
-    if os.path.islink(latest):
+def _put_aside(left: list[str], latest: str | None, path: str) -> None:
+    """Rename files of steps that were left, and let the link by which ``autoresume`` goes on lead to ``path``.
+
+    Composer does not train in a folder that has later ones.
+    """
+    for name in left:
+        if os.path.isfile(name):
+            folder, file = os.path.split(name)
+            os.replace(name, os.path.join(folder, f"left-{file}"))
+    if latest is not None and os.path.islink(latest):
         os.remove(latest)
         os.symlink(os.path.relpath(path, os.path.dirname(latest)), latest)
+
+
+def _is_first() -> bool:
+    return rank_and_world()[0] == 0
 
 
 def _is_number(value: Any) -> bool:

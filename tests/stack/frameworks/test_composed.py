@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -120,6 +121,31 @@ def test_what_composer_and_its_callbacks_log_is_there(story: Story) -> None:
 def test_a_stop_ends_the_job_before_its_step_as_composer_ends_one(story: Story) -> None:
     assert story.branches[0][-1][-1].number == story.stopped_before - 1
     assert (story.job.folder / "log").read_text().rstrip().endswith("delivered")
+
+
+@pytest.mark.soak
+def test_a_resume_after_a_rollback_finds_the_place_with_what_was_left_out(tmp_path: Path, server: Server) -> None:
+    with Fitted(tmp_path, server, 1, "shuffled", script=JOB) as job:
+        job.wait_for_run()
+        job.wait_for_checkpoint(40, 0)
+        wait_until(lambda: job.truth()[-1].number > 120, 60, "the first branch is long")
+        assert job.order(to_step=40, lr_scale=0.5, skip_batches=3)["state"] == "done"
+        wait_until(lambda: job.truth()[-1].number > 75, 60, "a checkpoint of the new branch is there")
+        job.process.kill()
+        job.process.wait()
+    before = {step.number: step for step in job.branches()[-1]}
+    latest = (tmp_path / "checkpoints/latest-rank0.pt").resolve()
+    assert latest.name in ("ep0-ba60-rank0.pt", "ep0-ba80-rank0.pt")
+    begin = len(job.truth())
+    with Fitted(tmp_path, server, 1, "shuffled", "load_path=checkpoints/latest-rank0.pt", script=JOB) as again:
+        wait_until(lambda: len(again.truth()) > begin + 20, 120, "the resumed job trains")
+        again.stop(steps=50)
+        again.wait()
+    more = again.truth()[begin:]
+    assert more[0].number == int(latest.name.split("-")[1].removeprefix("ba")) + 1
+    common = [step for step in more if step.number in before]
+    assert common
+    assert common == [before[step.number] for step in common]
 
 
 def _series(story: Story, metric: str) -> dict[int, float]:
