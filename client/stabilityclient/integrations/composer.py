@@ -144,6 +144,11 @@ class _Obeying(Hooks):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._loaded = state
 
+    @guarded
+    def before_dataloader(self, state: Any, logger: Any) -> None:
+        # Composer waits for the other ranks there too: who waits is not who has no data.
+        self._enter("data" if self._place is None else None)
+
     # --- steps and orders ----------------------------------------------------------------------------------------
 
     def batch_start(self, state: Any, logger: Any) -> None:

@@ -62,8 +62,9 @@ class Place:
             trainer._rng_state = None
         for _ in range(int(state.dataloader_len) - int(state.timestamp.batch_in_epoch)):
             step = int(state.timestamp.batch) + 1
-            self._batches.skip(self._skips.before(step))
-            batch = next(self._batches)
+            with self._run.phase("data"):
+                self._batches.skip(self._skips.before(step))
+                batch = next(self._batches)
             ids = ids_of(batch)
             if ids is not None:
                 self._run.data(step, ids=ids, epoch=self._batches.epoch, position=self._batches.position)

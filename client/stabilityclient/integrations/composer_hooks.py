@@ -98,10 +98,6 @@ class Hooks:
     # --- phases --------------------------------------------------------------------------------------------------
 
     @guarded
-    def before_dataloader(self, state: Any, logger: Any) -> None:
-        self._enter("data")
-
-    @guarded
     def after_dataloader(self, state: Any, logger: Any) -> None:
         self._enter(None)
 
