@@ -145,9 +145,9 @@ class Fitted:
         command: dict[str, Any] = wait_until(ended, 60, "the command has ended")
         return command | {"took_s": time.monotonic() - begin}
 
-    def stop(self) -> int:
-        """Order that the job stops, some steps from now, and return the step before which it does."""
-        now, step = time.time(), self.truth()[-1].number + STOP_STEPS
+    def stop(self, steps: int = STOP_STEPS) -> int:
+        """Order that the job stops, so many steps from now, and return the step before which it does."""
+        now, step = time.time(), self.truth()[-1].number + steps
         key = self.get("/segments")["segments"][-1]["key"]
         command = {
             "command_id": "stop-1", "kind": "stop", "reason": "enough", "issuer": "ada", "issued": now,

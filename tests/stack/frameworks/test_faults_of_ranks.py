@@ -13,7 +13,7 @@ from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
 
-pytestmark = [needs("accelerate", "the jobs of this test need torch, transformers and accelerate"), pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 #: Seconds from the start of a job until its fault is told.
 WAIT_S = 240.0
@@ -25,7 +25,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("job", ["trainer", "accelerated"])
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param("trainer", marks=needs("accelerate", "the job needs transformers and accelerate")),
+        pytest.param("accelerated", marks=needs("accelerate", "the job needs accelerate")),
+        pytest.param("composed", marks=needs("composer", "the job needs Composer")),
+    ],
+)
 @pytest.mark.parametrize(
     ("fault", "kind", "classed"),
     [
@@ -39,7 +46,8 @@ def test_a_fault_of_one_rank_has_its_class_and_its_rank(
     job: str, fault: str, kind: str, classed: str | None, tmp_path: Path, server: Server
 ) -> None:
     script = f"frameworks/{job}_job.py"
-    with Fitted(tmp_path, server, 2, script=script, launcher="torchrun", FAULT=fault) as running:
+    more = ("shuffled",) if job == "composed" else ()
+    with Fitted(tmp_path, server, 2, *more, script=script, launcher="torchrun", FAULT=fault) as running:
 
         def told(answer: Any) -> bool:
             return any(one["kind"] == kind for one in answer["incidents"])

@@ -1,0 +1,162 @@
+"""torchtitan with its integration: rollbacks that people order are carried out to the letter. Real jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from stack.fitted_runs import Fitted, Step
+from support.installed import needs
+from support.ports import free_port
+from support.processes import Server
+from support.waiting import wait_until
+
+pytestmark = needs("torchtitan", "the job of this test needs torchtitan")
+
+JOB = "frameworks/titan_job.py"
+#: Steps of the job, as its schedule counts them: two of warm-up, a fifth of the others without decay.
+_TOTAL, _WARM_UP = 100_000, 2
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server") / "data", free_port()) as server:
+        yield server
+
+
+class Story(NamedTuple):
+    """What was ordered, and what each rank did."""
+
+    job: Fitted
+    kind: str
+    commands: list[dict[str, Any]]
+    branches: list[list[list[Step]]]
+    stopped_before: int
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("plain", 1),
+        pytest.param(("plain", 2), marks=pytest.mark.soak),
+        pytest.param(("accumulated", 1), marks=pytest.mark.soak),
+    ],
+    ids=lambda param: f"{param[0]}{param[1]}",
+)
+def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: Server) -> Story:
+    """To step 40 as it was, again with changes, to a checkpoint after that without a range of steps; then a stop."""
+    kind, ranks = request.param
+    launcher = "torchrun" if ranks > 1 else ""
+    folder = tmp_path_factory.mktemp(kind)
+    with Fitted(folder, server, ranks, kind, script=JOB, launcher=launcher) as job:
+        job.wait_for_run()
+        job.wait_for_checkpoint(40, 0)
+        wait_until(lambda: job.truth()[-1].number > 120, 120, "the first branch is long")
+        commands = [job.order(to_step=40), job.order(to_step=40, lr_scale=0.5, skip_batches=3)]
+        job.wait_for_checkpoint(80, 2)
+        commands.append(job.order(to_step=60, skip_range=[70, 72]))
+        job.wait_for_checkpoint(80, 3)
+        stop = job.stop(steps=50)  # it makes some in a second
+        job.wait()
+        return Story(job, kind, commands, [job.branches(rank) for rank in range(ranks)], stop)
+
+
+def schedule(step: int) -> float:
+    """Return the rate that the job's schedule gives by itself at one of its first steps."""
+    return 8e-4 * min(step / _WARM_UP, 1.0)
+
+
+def test_each_order_is_done_with_what_was_applied(story: Story) -> None:
+    print("seconds from an order to its end:", [round(one["took_s"], 2) for one in story.commands])
+    assert [one["state"] for one in story.commands] == ["done"] * 3, [one["history"] for one in story.commands]
+    applied = [one["ranks"]["0"]["applied"] for one in story.commands]
+    told = [(one.get("lr_scale"), one.get("skip_batches"), one.get("skip_range")) for one in applied]
+    assert told == [(None, None, None), (0.5, 3, None), (None, None, [70, 72])]
+    for branches in story.branches:
+        assert [branch[0].number for branch in branches] == [1, 41, 41, 61]
+
+
+def test_a_rollback_that_changes_nothing_gives_the_same_losses_to_the_last_bit(story: Story) -> None:
+    for first, again, *_ in story.branches:
+        length = min(len(again), len(first) - 40)
+        assert again[:length] == first[40 : 40 + length]
+
+
+def test_the_first_step_and_all_that_follow_have_the_scaled_rate(story: Story) -> None:
+    for branches in story.branches:
+        for branch, scale in zip(branches, [1.0, 1.0, 0.5, 0.5], strict=True):
+            assert [step.rate for step in branch] == pytest.approx([scale * schedule(one.number) for one in branch])
+
+
+def test_exactly_what_was_ordered_is_left_out_of_the_data(story: Story) -> None:
+    for first, _, third, fourth in story.branches:
+        at = {step.number: step.sample for step in first}  # the first branch has every batch
+        moved = [(step, step.number + 3) for step in third]
+        moved += [(step, step.number + 3 + 3 * (step.number >= 70)) for step in fourth]
+        seen = [(step.sample, at[place]) for step, place in moved if place in at]
+        assert len(seen) > 60
+        assert [sample for sample, _ in seen] == [sample for _, sample in seen]
+
+
+def test_each_step_is_once_in_the_effective_series_with_the_values_that_it_had(story: Story) -> None:
+    last = story.branches[0][-1][-1].number
+    story.job.server.wait_for(f"/runs/{story.job.run_id}", lambda run: run["status"] == "finished", "it is finished")
+    first, _, third, fourth = story.branches[0]
+    truth = first[:40] + third[:20] + fourth
+    assert _series(story, "lr") == pytest.approx({step.number: step.rate for step in truth})
+    losses = _series(story, "loss")
+    assert [*losses] == [*_series(story, "grad_norm")] == [*range(1, last + 1)]
+    if story.kind == "plain":  # with several micro-batches it is their mean
+        assert losses == pytest.approx({step.number: step.loss for step in truth})
+
+
+def test_what_torchtitan_logs_is_there_at_its_steps(story: Story) -> None:
+    last = story.branches[0][-1][-1].number
+    logged = [1, *range(5, last + 1, 5)]
+    for name in ("loss_metrics/global_avg_loss", "throughput(tps)", "n_tokens_seen", "lr/AdamW"):
+        assert [*_series(story, name)] == logged
+    if len(story.branches) == 1:
+        losses = _series(story, "loss")
+        averages = _series(story, "loss_metrics/global_avg_loss")
+        assert averages == pytest.approx({step: losses[step] for step in logged})
+
+
+def test_a_stop_ends_the_job_before_its_step(story: Story) -> None:
+    assert story.branches[0][-1][-1].number == story.stopped_before - 1
+    assert (story.job.folder / "log").read_text().rstrip().endswith("delivered")
+
+
+@pytest.mark.soak
+def test_a_job_started_again_goes_on_with_the_changes_and_not_from_what_was_left(
+    tmp_path: Path, server: Server
+) -> None:
+    with Fitted(tmp_path, server, 1, "plain", script=JOB) as job:
+        job.wait_for_run()
+        job.wait_for_checkpoint(40, 0)
+        wait_until(lambda: job.truth()[-1].number > 85, 120, "the first branch is long")
+        assert job.order(to_step=20, lr_scale=0.5, skip_batches=3)["state"] == "done"
+        job.wait_for_checkpoint(40, 1)
+        wait_until(lambda: job.truth()[-1].number > 47, 120, "it goes on")
+        job.process.kill()
+        job.process.wait()
+    before = {step.number: step for step in job.branches()[-1]}
+    begin = len(job.truth())
+    with Fitted(tmp_path, server, 1, "plain", script=JOB) as again:
+        wait_until(lambda: len(again.truth()) > begin + 5, 240, "the resumed job trains")
+        again.process.kill()
+        again.process.wait()
+    more = again.truth()[begin:]
+    assert more[0].number == 41
+    common = [step for step in more if step.number in before]
+    assert common
+    assert common == [before[step.number] for step in common]
+
+
+def _series(story: Story, metric: str) -> dict[int, float]:
+    told = story.job.get("/series", metric=metric, rank=0)["series"]
+    rows = {step: value for entry in told for step, value in zip(entry["steps"], entry["values"], strict=True)}
+    assert sum(len(entry["steps"]) for entry in told) == len(rows)
+    return rows
