@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+from functools import wraps
 from importlib import import_module
 from time import monotonic
 
@@ -52,6 +53,8 @@ class Report:
         self._validations: list[Any] = []
         #: Whether this rank speaks for its pipeline stage, and for its part of the data.
         self._speaks = self._reads = False
+        #: The phase of a forward pass. In it no rank waits for another one of its stage: a slow one is seen.
+        self._forward = "forward"
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
@@ -66,6 +69,8 @@ class Report:
         first = mpu.get_tensor_model_parallel_rank() == 0
         self._speaks = first and mpu.get_data_parallel_rank(with_context_parallel=True) == 0
         self._reads = first and mpu.get_context_parallel_rank() == 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)
+        if mpu.get_pipeline_model_parallel_world_size() > 1:  # stages do not have the same work
+            self._forward = f"forward_stage_{mpu.get_pipeline_model_parallel_rank()}"
         if int(os.environ.get("LOCAL_RANK", 0)) == 0:
             plain = (str, int, float, type(None))
             told = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
@@ -83,11 +88,17 @@ class Report:
         if self._run.boundary(self._step, args.train_iters + 1) is not None:
             args.train_iters = self._step - 1
 
-    def train_step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def train_step(self, original: Callable[..., Any], forward: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Be around forward, backward and the optimizer of one step."""
+
+        @wraps(forward)
+        def call(*given: Any, **named: Any) -> Any:
+            with self._run.phase(self._forward):
+                return forward(*given, **named)
+
         self._began = monotonic()
-        with self._run.phase("forward_backward"):
-            return original(*given, **named)
+        with self._run.phase("train_step"):
+            return original(call, *given, **named)
 
     def dummy_train_step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Be around a step whose batch is drawn and left out."""

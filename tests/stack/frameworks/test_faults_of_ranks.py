@@ -13,10 +13,7 @@ from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
 
-pytestmark = pytest.mark.soak
-
-_HUGGING_FACE = needs("accelerate", "this job needs torch, transformers and accelerate")
-_MEGATRON = needs("megatron", "this job needs Megatron-LM")
+pytestmark = [needs("accelerate", "the jobs of this test need torch, transformers and accelerate"), pytest.mark.soak]
 
 #: Seconds from the start of a job until its fault is told.
 WAIT_S = 240.0
@@ -28,14 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        pytest.param("trainer", marks=_HUGGING_FACE),
-        pytest.param("accelerated", marks=_HUGGING_FACE),
-        pytest.param("megatron", marks=_MEGATRON),
-    ],
-)
+@pytest.mark.parametrize("job", ["trainer", "accelerated"])
 @pytest.mark.parametrize(
     ("fault", "kind", "classed"),
     [
