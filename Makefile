@@ -129,6 +129,9 @@ $(VENV)/integrations/%/.made: requirements/integrations/%.txt $(VENV)/.test
 	@$(@D)/bin/python -m pip install --disable-pip-version-check --no-input --no-deps --ignore-installed $(PIP_ARGS) -r $< >&2
 	@touch $@
 
+# Its package says 3.12; what we test of it runs on 3.11, too.
+$(VENV)/integrations/megatron/.made: private export PIP_IGNORE_REQUIRES_PYTHON = 1
+
 # In an environment of its own: what these trackers need does not fit together with what ours needs.
 $(VENV)/.peers: $(VENV)/.made requirements/peers.txt
 	@echo "== Installing MLflow, Aim and W&B into $(VENV)/peers" >&2

@@ -130,7 +130,7 @@ class Fitted:
 
         self.server.wait_for(f"/runs/{self.run_id}/checkpoints", there, f"checkpoint {saved}", START_S)
 
-    def order(self, **body: Any) -> dict[str, Any]:
+    def order(self, *, within_s: float = 60.0, **body: Any) -> dict[str, Any]:
         """Order a rollback and return the command as it ended, with ``took_s``, from the order to the end."""
         begin = time.monotonic()
         body = {"kind": "rollback", "accept_inside_incident": True} | body
@@ -142,12 +142,12 @@ class Fitted:
             (one,) = [each for each in self.get("/commands")["commands"] if each["command_id"] == command_id]
             return one if one["state"] in ("done", "rejected", "failed", "expired") else None
 
-        command: dict[str, Any] = wait_until(ended, 60, "the command has ended")
+        command: dict[str, Any] = wait_until(ended, within_s, "the command has ended")
         return command | {"took_s": time.monotonic() - begin}
 
-    def stop(self, steps: int = STOP_STEPS) -> int:
-        """Order that the job stops, so many steps from now, and return the step before which it does."""
-        now, step = time.time(), self.truth()[-1].number + steps
+    def stop(self, steps: int = STOP_STEPS, *, last: int | None = None) -> int:
+        """Order that the job stops ``steps`` after ``last``, its newest one, and return the step before which it does."""
+        now, step = time.time(), (self.truth()[-1].number if last is None else last) + steps
         key = self.get("/segments")["segments"][-1]["key"]
         command = {
             "command_id": "stop-1", "kind": "stop", "reason": "enough", "issuer": "ada", "issued": now,

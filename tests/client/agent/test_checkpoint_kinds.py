@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,8 @@ def _copy(path: Path, folder: Path) -> Path:
         ("hugging_face_shards", "hugging_face", 11, 2, "any"),
         ("lightning", "lightning", 1, None, "any"),
         ("lightning_shards", "lightning", 3, 1, "any"),
+        ("megatron", "megatron", 4, 1, "any"),
+        ("megatron_ranks", "megatron", 8, 8, "any"),
     ],
 )
 def test_a_whole_one_is_known(
@@ -75,6 +78,13 @@ _NEEDED = [
     ("lightning", ""),
     ("lightning_shards", "__0_0.distcp"),
     ("lightning_shards", "meta.pt"),
+    ("megatron", ".metadata"),
+    ("megatron", "__0_0.distcp"),
+    ("megatron", "common.pt"),
+    ("megatron", "metadata.json"),
+    ("megatron_ranks", "mp_rank_00_000/model_optim_rng.pt"),
+    ("megatron_ranks", "mp_rank_00_001/distrib_optim.pt"),
+    ("megatron_ranks", "mp_rank_01_001/model_optim_rng.pt"),
 ]
 
 
@@ -97,6 +107,37 @@ def test_a_file_that_was_cut_off_is_named(
     look = inspect(str(path), 2)
     assert (look.complete, look.bad) == (False, (file or path.name,))
     assert f"{file or path.name} is {'truncated' if share else 'empty'}" in look.problem
+
+
+def test_a_save_of_megatron_that_went_on_in_the_background_is_not_whole_before_its_last_file(
+    written: dict[str, Path], tmp_path: Path
+) -> None:
+    path = _copy(written["megatron"], tmp_path)
+    order = ["metadata.json", ".metadata", "__0_0.distcp"]
+    problems = []
+    for name in order:
+        (path / name).unlink()
+        problems.append(inspect(str(path), 1))
+    assert [(look.kind, look.complete) for look in problems] == [("megatron", False)] * 3
+
+
+@pytest.mark.parametrize("folder", ["mp_rank_01_000", "mp_rank_01_001"])
+def test_a_model_parallel_rank_of_megatron_without_any_file_is_missed(
+    written: dict[str, Path], tmp_path: Path, folder: str
+) -> None:
+    path = _copy(written["megatron_ranks"], tmp_path)
+    shutil.rmtree(path / folder)
+    look = inspect(str(path), 8)
+    assert (look.complete, look.bad) == (False, (f"{folder}/distrib_optim.pt", f"{folder}/model_optim_rng.pt"))
+
+
+def test_of_experts_spread_over_ranks_no_file_is_missed_that_may_not_be_due(tmp_path: Path) -> None:
+    args = Namespace(tensor_model_parallel_size=2, pipeline_model_parallel_size=1, expert_model_parallel_size=4)
+    for rank in ("00_000", "01_001", "00_002", "01_003"):  # as they are with --expert-tensor-parallel-size 1
+        (tmp_path / f"mp_rank_{rank}").mkdir()
+        torch.save({"args": args}, tmp_path / f"mp_rank_{rank}/model_optim_rng.pt")
+    look = inspect(str(tmp_path), 8)
+    assert (look.kind, look.complete, look.problem) == ("megatron", None, "")
 
 
 def test_model_states_alone_are_no_checkpoint_where_they_say_that_zero_has_the_optimizer(

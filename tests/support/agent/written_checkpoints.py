@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import struct
 import warnings
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,38 @@ def _lightning_shards(path: Path) -> Path:
     return path
 
 
+def _megatron(path: Path) -> Path:
+    """What Megatron-LM writes with ``--ckpt-format torch_dist``: common.pt first, metadata.json last."""
+    path = path / "iter_0000007"
+    with warnings.catch_warnings(action="ignore"):  # that one process saves alone
+        save({"model": {"w": _TENSOR}}, checkpoint_id=path)
+    torch.save({"args": _MEGATRON_ARGS, "iteration": 7}, path / "common.pt")
+    (path / "metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist", "common_backend": "torch"}))
+    return path
+
+
+#: Some of Megatron's arguments, which it stores in its checkpoints.
+_MEGATRON_ARGS = Namespace(
+    use_distributed_optimizer=True,
+    no_save_optim=None,
+    tensor_model_parallel_size=2,
+    pipeline_model_parallel_size=2,
+    expert_model_parallel_size=1,
+    world_size=8,
+)
+
+
+def _megatron_ranks(path: Path) -> Path:
+    """The same with ``--ckpt-format torch``, two tensor ranks, two stages and the distributed optimizer."""
+    path = path / "iter_0000007"
+    for rank in ("00_000", "00_001", "01_000", "01_001"):
+        folder = path / f"mp_rank_{rank}"
+        folder.mkdir(parents=True)
+        torch.save({"args": _MEGATRON_ARGS, "iteration": 7, "model": {"w": _TENSOR}}, folder / "model_optim_rng.pt")
+        torch.save({0: {"exp_avg": _TENSOR}}, folder / "distrib_optim.pt")
+    return path
+
+
 #: Name -> what writes a whole one into a folder and returns its path.
 WRITERS: dict[str, Callable[[Path], Any]] = {
     "torch": _file,
@@ -139,4 +172,6 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "hugging_face_shards": _hugging_face_shards,
     "lightning": _lightning,
     "lightning_shards": _lightning_shards,
+    "megatron": _megatron,
+    "megatron_ranks": _megatron_ranks,
 }

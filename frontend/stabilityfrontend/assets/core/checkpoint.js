@@ -3,7 +3,13 @@
 import { asFinite, asText } from "./as_type.js";
 import { bytes, duration } from "./format.js";
 
-const KINDS = { dcp: "DCP", deepspeed: "DeepSpeed", hugging_face: "Hugging Face", lightning: "Lightning" };
+const KINDS = {
+  dcp: "DCP",
+  deepspeed: "DeepSpeed",
+  hugging_face: "Hugging Face",
+  lightning: "Lightning",
+  megatron: "Megatron",
+};
 
 /** Whether it is offered. An older server names nothing in `unfit`. */
 export const usable = (one) => one.available && !one.dead && !one.unfit;

@@ -12,7 +12,7 @@ import msgspec
 __all__ = ["Folder", "Found", "Inspection", "Kind", "LoadsWith", "inspection_of", "listed"]
 
 #: ``file``: one file of ``torch.save`` or safetensors; ``dcp``: a folder of torch.distributed.checkpoint.
-Kind = Literal["file", "dcp", "deepspeed", "hugging_face", "lightning", "unknown"]
+Kind = Literal["file", "dcp", "deepspeed", "hugging_face", "lightning", "megatron", "unknown"]
 #: How many ranks can load it: any number, or the number that wrote it.
 LoadsWith = Literal["any", "same"]
 

@@ -9,6 +9,7 @@ from stabilityclient.agent.watch.checkpoint_kinds.dcp import inspect_dcp, is_dcp
 from stabilityclient.agent.watch.checkpoint_kinds.deepspeed import inspect_tag, is_tag, tag_of
 from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found, Inspection, inspection_of, listed
 from stabilityclient.agent.watch.checkpoint_kinds.hugging_face import inspect_hugging_face, is_hugging_face
+from stabilityclient.agent.watch.checkpoint_kinds.megatron import inspect_megatron, is_megatron
 from stabilityclient.agent.watch.checkpoint_kinds.one_file import damage, inspect_file
 
 __all__ = ["inspect", "inspect_listed"]
@@ -46,6 +47,8 @@ def inspect_listed(folder: Folder, name: str | None, world_size: int | None = No
 def _in_folder(folder: Folder, world_size: int | None) -> Found:
     if is_hugging_face(folder):
         return inspect_hugging_face(folder, world_size)
+    if is_megatron(folder):
+        return inspect_megatron(folder)
     if is_dcp(folder):
         found = inspect_dcp(folder)
         if _META in folder or folder.path.endswith(".ckpt"):
