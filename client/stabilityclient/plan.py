@@ -125,18 +125,9 @@ def write_plan(folder: str, plan: dict[str, Any]) -> None:
     """
     import json
 
-    path = os.path.join(folder, _PLAN)
-    part = f"{path}.{os.getpid()}.tmp"
-    with open(part, "wb") as file:
-        file.write(json.dumps(plan).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)  # the name too: the node may be reset next
-    finally:
-        os.close(fd)
+    from stabilityclient.start import write_whole
+
+    write_whole(os.path.join(folder, _PLAN), json.dumps(plan).encode(), durable=True)
 
 
 def mark_used(folder: str, started: float) -> None:

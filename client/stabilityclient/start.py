@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
@@ -32,6 +33,8 @@ __all__ = [
 
 #: Longest config, bytes of JSON: it travels in each Hello, which must stay far below a message's limit.
 MAX_CONFIG_BYTES = 1024 * 1024
+#: What a file system that can't sync a folder answers, as some that checkpoints lie on do.
+_NOT_OFFERED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
 def run_folder(settings: ClientSettings, node: str) -> str:
@@ -137,12 +140,29 @@ def pid_namespace() -> str:
         return ""
 
 
-def write_whole(path: str, data: bytes) -> None:
-    """Write a file so that a reader sees the old or the new one, never a half."""
+def write_whole(path: str, data: bytes, *, durable: bool = False) -> None:
+    """Write a file so that a reader sees the old or the new one, never a half.
+
+    Args:
+        durable: it is on the disk when this returns, its name too: the node may be reset next.
+    """
     part = f"{path}.{os.getpid()}.tmp"
     with open(part, "wb") as file:
         file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(part, path)
+    if not durable:
+        return
+    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NOT_OFFERED:
+            raise
+    finally:
+        os.close(fd)
 
 
 def _write_run(settings: ClientSettings, folder: str, created: float, trouble: Callable[[str], None]) -> None:

@@ -1,7 +1,8 @@
 """The job of docs/integrations/lightning.md: ``python fitted_job.py FOLDER DEVICES``.
 
 Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of each step that it trained:
-``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop.
+``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop. ``RESUME`` names the checkpoint that
+it goes on from; ``job_faults`` may happen to it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import lightning
 import torch
+from frameworks.job_faults import trained
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs/integrations/lightning.md"
 
@@ -37,6 +39,7 @@ class Model(lightning.LightningModule):
         step, rate = self.trainer.global_step + 1, self.trainer.optimizers[0].param_groups[0]["lr"]
         with Path(f"truth.{self.trainer.global_rank}").open("a") as file:
             file.write(f"step {step} {rate!r} {numbers[0]}\n")
+        trained(step)
         loss = self.layer(inputs).square().mean()
         self.log("train_loss", loss)
         return loss  # type: ignore[no-any-return]
@@ -56,6 +59,8 @@ def main() -> None:
     }  # fmt: skip
     loader = torch.utils.data.DataLoader(Samples(), batch_size=2)
     code = _PAGE.read_text().split("```python\n")[1].split("```")[0]
+    if resume := os.environ.get("RESUME"):
+        code = code.replace("loader, run=run", f"loader, ckpt_path={resume!r}, run=run")
     exec(compile(code, str(_PAGE), "exec"), {"settings": settings, "loader": loader, "model": Model()})
 
 

@@ -17,7 +17,7 @@ from stabilityclient.agent.commands.downlink import Downlink
 from support.processes import Server
 from support.waiting import wait_until
 
-__all__ = ["BATCH", "START_S", "Fitted", "Step", "places"]
+__all__ = ["BATCH", "START_S", "Fitted", "Step", "killed_after_rollback", "places", "trained_until"]
 
 _HERE = Path(__file__).parent
 #: Modules that start the ranks of a job, where the framework does not.
@@ -190,3 +190,22 @@ def places(branches: list[list[Step]], skip: int) -> dict[int, set[int]]:
             skipped[step.number] = so_far
             found.setdefault(step.number + so_far, set()).add(step.sample)
     return found
+
+
+def killed_after_rollback(job: Fitted, to_step: int, **changes: Any) -> dict[int, int]:
+    """Order a rollback of a job with ``KILLED_AT``; return the sample that each step of its first branch had."""
+    with job:
+        job.wait_for_run()
+        job.wait_for_checkpoint(to_step, 0)
+        wait_until(lambda: job.truth()[-1].number > to_step + 100, 60, "the first branch is long")
+        assert job.order(to_step=to_step, **changes)["state"] == "done"
+        assert job.process.wait(60) != 0
+    return {step.number: step.sample for step in job.branches()[0]}
+
+
+def trained_until(job: Fitted, step: int) -> list[Step]:
+    """Let a job that was started again train up to a step, kill it, and return what it trained of that."""
+    before = len(job.truth())
+    with job:
+        wait_until(lambda: any(one.number >= step for one in job.truth()[before:]), START_S, f"it trains step {step}")
+    return [one for one in job.truth()[before:] if one.number <= step]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stack.fitted_runs import BATCH, Fitted, Step, places
+from stack.fitted_runs import BATCH, Fitted, Step, killed_after_rollback, places, trained_until
 from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
@@ -120,3 +120,19 @@ def test_two_ranks_go_back_together_or_not_at_all(orders: int, launcher: str, tm
         order = places(of_rank, 3)
         assert [len(samples) for samples in order.values()] == [1] * len(order)
         assert len(set.union(*order.values())) == len(order)
+
+
+@pytest.mark.soak
+def test_a_job_killed_before_its_next_save_goes_on_with_what_the_rollback_ordered_once(
+    tmp_path: Path, server: Server
+) -> None:
+    def begin(**more: str) -> Fitted:
+        return Fitted(tmp_path, server, **more)
+
+    first = killed_after_rollback(begin(KILLED_AT="45"), 40, lr_scale=0.5, skip_batches=3)
+    again = trained_until(begin(RESUME="checkpoints/epoch=0-step=40.ckpt"), 85)
+    later = trained_until(begin(RESUME="checkpoints/epoch=0-step=60-v1.ckpt"), 125)
+    for more, begun in ((again, 41), (later, 61)):
+        assert [step.number for step in more] == [*range(begun, more[-1].number + 1)]
+        assert [step.rate for step in more] == pytest.approx([0.5 * schedule(step.number) for step in more])
+        assert [step.sample for step in more] == [first[step.number + 3] for step in more]

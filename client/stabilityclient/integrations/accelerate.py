@@ -18,6 +18,7 @@ from stabilityclient.integrations.guarded import guarded
 from stabilityclient.integrations.prepared_data import draws, order_comes_again, same_order
 from stabilityclient.integrations.rates import scale_rates
 from stabilityclient.integrations.refusals import refusal
+from stabilityclient.integrations.unsaved import Order, Unsaved
 from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False
@@ -99,7 +100,7 @@ def steps(
     """
     loop = _Loop(accelerator, loader, run, epochs)
     if resume_from is not None:
-        loop.load(resume_from)
+        loop.resume(resume_from)
     with loop.saving.watching():
         try:
             while (yield from loop.batches()):
@@ -118,8 +119,12 @@ class _Loop:
         self._skip = 0
         self._can: tuple[str, ...] | None = None
         self._rollback: Rollback | None = None
+        # Accelerate itself takes all that lies beside its checkpoints for some.
+        self._unsaved = Unsaved(run, inside=True)
+        #: What is to be done to the state that was loaded, when the first batch behind it has come.
+        self._changes: Order | None = None
         self._phase: Phase | None = None
-        self.saving = Saving(accelerator, run, self._state, self._enter)
+        self.saving = Saving(accelerator, run, self._state, self._enter, self._unsaved.saved)
         #: A batch is in the job's hands. A step has begun: batches of it may follow.
         self._training = self._within = False
 
@@ -131,11 +136,20 @@ class _Loop:
             return None
         return self._at._replace(step=self._at.step + 1, gone=self._gone)
 
-    def load(self, path: Any) -> None:
-        """Load what ``save_state`` wrote."""
+    def resume(self, path: Any) -> None:
+        """Go on from what ``save_state`` wrote."""
+        self._load(path)
+        order = self._unsaved.take_up(str(path), self._at.ordered)
+        if order is not None:
+            self._change(order)
+
+    def _load(self, path: Any) -> None:
         self._accelerator.load_state(path)
         self._at = self.saving.read(path)
-        self._skip = 0
+
+    def _change(self, order: Order) -> None:
+        self._changes = order
+        self._skip = order.skip_batches or 0
 
     def leave(self) -> None:
         """The loop is over."""
@@ -181,9 +195,9 @@ class _Loop:
         if self._within:
             return True
         self._enter(None)
-        if self._rollback is not None:
-            self._finish()
-        elif self._can is None:
+        if self._changes is not None:
+            self._finish(self._changes)
+        if self._can is None:
             self._offer()
         order = self._run.boundary(self._at.step + 1)
         if isinstance(order, Rollback):
@@ -221,21 +235,25 @@ class _Loop:
         """Load the checkpoint of the rollback; the next batches are those behind it."""
         assert self._rollback is not None
         self._within = False
-        self.load(self._rollback.checkpoint)
-        self._skip = self._rollback.skip_batches or 0
+        self._load(self._rollback.checkpoint)
+        self._change(Order.of(self._rollback))
 
     @guarded
-    def _finish(self) -> None:
-        """The checkpoint is loaded and the first batch behind it has come: say what was done."""
+    def _finish(self, order: Order) -> None:
+        """The checkpoint is loaded and the first batch behind it has come: change the rates, say what was done."""
+        self._changes = None
         rollback, self._rollback = self._rollback, None
-        assert rollback is not None
         applied: dict[str, Any] = {}
-        if rollback.lr_scale is not None:
+        if order.lr_scale is not None:
             schedules = [getattr(one, "scheduler", one) for one in self._accelerator._schedulers]
-            applied["rates"] = scale_rates(self._accelerator._optimizers, schedules, rollback.lr_scale)
-            applied["lr_scale"] = rollback.lr_scale
-        if rollback.skip_batches is not None:
-            applied["skip_batches"] = rollback.skip_batches - self._skip
+            applied["rates"] = scale_rates(self._accelerator._optimizers, schedules, order.lr_scale)
+            applied["lr_scale"] = order.lr_scale
+        if order.skip_batches is not None:
+            applied["skip_batches"] = order.skip_batches - self._skip
+        before, self._at = self._at.ordered, self._at._replace(ordered=order.command_id)
+        if rollback is None:
+            return  # of the process that died
+        self._unsaved.note(rollback.checkpoint, order, before)
         if self._at.step == rollback.to_step:
             self._run.restored(rollback, applied=applied)
         else:

@@ -29,12 +29,14 @@ class Saved(NamedTuple):
         step: the last that was trained. epoch: passes that are over. gone: batches of the next pass, on this rank, that
             were trained or left out.
         order: state of the generator from which the order of this pass was drawn, in hex, None where none is.
+        ordered: id of the rollback that changed the state last (``Unsaved.ordered``).
     """
 
     step: int = 0
     epoch: int = 0
     gone: int = 0
     order: str | None = None
+    ordered: str = ""
 
 
 class Saving:
@@ -42,12 +44,18 @@ class Saving:
 
     Args:
         state: returns what is saved now, None amid a step. enter: names the phase that begins.
+        saved: is told the folder of each checkpoint, on the main process.
     """
 
     def __init__(
-        self, accelerator: Any, run: Run, state: Callable[[], Saved | None], enter: Callable[[str | None], None]
+        self,
+        accelerator: Any,
+        run: Run,
+        state: Callable[[], Saved | None],
+        enter: Callable[[str | None], None],
+        saved: Callable[[Any], None],
     ) -> None:
-        self._accelerator, self._run, self._state, self._enter = accelerator, run, state, enter
+        self._accelerator, self._run, self._state, self._enter, self._saved = accelerator, run, state, enter, saved
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -83,6 +91,7 @@ class Saving:
             return
         with open(os.path.join(path, _FILE), "w") as file:
             json.dump(state._asdict(), file)
+        self._saved(path)
         self._run.checkpoint(state.step, path)
 
     def read(self, path: Any) -> Saved:

@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 
 from stabilityclient.integrations import torch as of_torch
+from stabilityclient.integrations.ranks import agreed, rank_and_world
 from stabilityclient.integrations.rates import names_of_rates
-from stabilityclient.integrations.torch_state import agreed, random_states, rank_and_world, set_random_states
+from stabilityclient.integrations.torch_state import random_states, set_random_states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from stabilityclient.integrations.lightning_data import Place, hands_out_batches
 from stabilityclient.integrations.lightning_hooks import Hooks, saving_io
 from stabilityclient.integrations.rates import scale_rates
 from stabilityclient.integrations.refusals import refusal
+from stabilityclient.integrations.unsaved import Order, Unsaved
 from stabilityclient.rollback.orders import Rewind
 
 TYPE_CHECKING = False
@@ -57,7 +58,7 @@ def fit(
     package = _package_of(trainer)
     callback = _callback(package, run, obeys=type(trainer.strategy.launcher).__name__ in _LAUNCHERS)
     trainer.callbacks.insert(0, callback)
-    io = saving_io(trainer, import_module(f"{package}.plugins.io").CheckpointIO, run)
+    io = saving_io(trainer, import_module(f"{package}.plugins.io").CheckpointIO, run, callback.saved)
     try:
         while True:
             try:
@@ -106,35 +107,57 @@ class _Obeying(Hooks):
         self._place: Place | None = None
         #: Of the checkpoint that was loaded: batches left out in its epoch, and still to be left out.
         self._skipped = self._skip = 0
+        #: The same: which order changed it last.
+        self._ordered = ""
+        self._unsaved = Unsaved(run)
+        #: What is to be done to the state that is loaded.
+        self._changes: Order | None = None
         self._rollback: Rollback | None = None
 
     def rewind(self, rollback: Rollback) -> None:
         """The next fit loads the checkpoint of this rollback."""
         self._rollback = rollback
-        self._skipped = self._skip = 0
+        self._changes = Order.of(rollback)
+        self._skipped, self._skip, self._ordered = 0, 0, ""
+
+    @guarded
+    def saved(self, checkpoint: dict[str, Any], path: Any) -> None:
+        """A checkpoint was written; one that goes on in the background may be of before a rollback."""
+        ours = checkpoint.get("callbacks", {}).get(self.state_key, {})  # type: ignore[attr-defined]
+        if ours.get("ordered", "") == self._unsaved.ordered:
+            self._unsaved.saved(path)
 
     @guarded
     def on_train_start(self, trainer: Any, module: Any) -> None:
         rollback, self._rollback = self._rollback, None
+        if rollback is None and trainer.ckpt_path is not None:
+            self._changes = self._unsaved.take_up(str(trainer.ckpt_path), self._ordered)
+        order, self._changes = self._changes, None
         step = trainer.global_step
-        skip = 0 if rollback is None else rollback.skip_batches or 0
+        skip = 0 if order is None else order.skip_batches or 0
         fetched = hands_out_batches(trainer)
+        again = fetched and order_comes_again(trainer)  # asked of the loaders, before something stands around them
         self._place = Place(trainer, self._skipped, self._skip + skip) if step and fetched else None
+        applied = {} if order is None else self._change(trainer, order)
         if rollback is not None:
-            self._finish(trainer, rollback, step)
+            self._finish(trainer, rollback, step, applied)
         elif self._obeys and fetched and module.automatic_optimization:
-            self._can = ("lr_scale", "skip_batches") if order_comes_again(trainer) else ("lr_scale",)
+            self._can = ("lr_scale", "skip_batches") if again else ("lr_scale",)
             self._run.can_roll_back(*self._can)
         super().on_train_start(trainer, module)
 
-    def _finish(self, trainer: Any, rollback: Rollback, step: int) -> None:
+    def _change(self, trainer: Any, order: Order) -> dict[str, Any]:
         applied: dict[str, Any] = {}
-        if rollback.lr_scale is not None:
+        if order.lr_scale is not None:
             schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
-            applied["rates"] = scale_rates(trainer.optimizers, schedules, rollback.lr_scale)
-            applied["lr_scale"] = rollback.lr_scale
-        if rollback.skip_batches is not None:
-            applied["skip_batches"] = rollback.skip_batches
+            applied["rates"] = scale_rates(trainer.optimizers, schedules, order.lr_scale)
+            applied["lr_scale"] = order.lr_scale
+        if order.skip_batches is not None:
+            applied["skip_batches"] = order.skip_batches
+        return applied
+
+    def _finish(self, trainer: Any, rollback: Rollback, step: int, applied: dict[str, Any]) -> None:
+        self._unsaved.note(rollback.checkpoint, Order.of(rollback), self._ordered)
         for callback in trainer.checkpoint_callbacks:
             if hasattr(callback, "_last_global_step_saved"):
                 callback._last_global_step_saved = step  # or a step that was saved before is not saved again
@@ -156,9 +179,10 @@ class _Obeying(Hooks):
         else:
             raise Rewind(rollback)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         place = self._place
-        return {"skipped": 0, "skip": 0} if place is None else {"skipped": place.skipped, "skip": place.skip}
+        skipped, skip = (0, 0) if place is None else (place.skipped, place.skip)
+        return {"skipped": skipped, "skip": skip, "ordered": self._unsaved.ordered}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self._skipped, self._skip = state["skipped"], state["skip"]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._skipped, self._skip, self._ordered = state["skipped"], state["skip"], state.get("ordered", "")

@@ -7,6 +7,7 @@ from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from stabilityclient.rank_state.phase import Phase
@@ -148,11 +149,13 @@ def _end_here(trainer: Any, module: Any) -> None:
         object.__setattr__(module, name, hook)
 
 
-def saving_io(trainer: Any, base: Any, run: Run) -> Any:
+def saving_io(trainer: Any, base: Any, run: Run, saved: Callable[[dict[str, Any], Any], None]) -> Any:
     """Put ourselves where the trainer's checkpoints are written: each is reported when its file is there.
 
-    Under ``AsyncCheckpointIO`` that is in its thread. Returns what reports as long as its ``run`` is not None, or None
-    where that can't be done.
+    Under ``AsyncCheckpointIO`` that is in its thread. ``saved`` gets what was written, and its path.
+
+    Returns:
+        What reports as long as its ``run`` is not None; None where that can't be done.
     """
 
     class Saving(base):  # type: ignore[misc]
@@ -166,6 +169,7 @@ def saving_io(trainer: Any, base: Any, run: Run) -> Any:
             with self.run.phase("checkpoint"):
                 self.inner.save_checkpoint(checkpoint, path, *more, **named)
             if "optimizer_states" in checkpoint:  # weights alone are no state to go back to
+                saved(checkpoint, path)
                 self.run.checkpoint(checkpoint["global_step"], path)
 
         def load_checkpoint(self, *more: Any, **named: Any) -> Any:

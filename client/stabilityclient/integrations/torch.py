@@ -15,11 +15,13 @@ import shutil
 from pathlib import Path
 
 from stabilityclient.integrations.data import Batches, ids_of
+from stabilityclient.integrations.ranks import agreed, rank_and_world
 from stabilityclient.integrations.rates import scale_rates
 from stabilityclient.integrations.skips import Skips
-from stabilityclient.integrations.torch_state import Parts, agreed, rank_and_world
-from stabilityclient.plan import read_plan
+from stabilityclient.integrations.torch_state import Parts
+from stabilityclient.integrations.unsaved import Order, Unsaved
 from stabilityclient.rollback.decision import Rollback
+from stabilityclient.start import write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,8 +59,8 @@ class Training:
             torch's schedules already; who sets rates by hand at each step multiplies them with it.
 
     Raises:
-        TypeError: a part has no state. ValueError: an optimizer of a model that is not given; a checkpoint that can't
-            be loaded.
+        TypeError: a part has no state. ValueError: a number that is none from 1 on; an optimizer of a model that is
+            not given; a checkpoint that can't be loaded.
     """
 
     def __init__(
@@ -73,7 +75,8 @@ class Training:
         resume: bool = True,
         **parts: Any,
     ) -> None:
-        for name, value in (("save_every", save_every), ("keep", 1 if keep is None else keep)):
+        kept = 1 if keep is None else keep
+        for name, value in (("save_every", save_every), ("keep", kept), ("batches_per_step", batches_per_step)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is {value!r:.80}, expected a whole number from 1 on")
         self.step = 0
@@ -82,6 +85,7 @@ class Training:
         self._parts = self._parts_of(parts)
         self._batches = None if loader is None else Batches(loader)
         self._skips = Skips()
+        self._unsaved = Unsaved(run)
         self._per_step, self._drawn = batches_per_step, 0
         self._saved: int | None = None
         can = ["lr_scale"] if self._parts.optimizers else []
@@ -130,12 +134,14 @@ class Training:
         """Save a checkpoint of the state after :attr:`step`; all ranks call it at the same step."""
         path = self._folder / f"step-{self.step}"
         own = {"step": self.step, "lr_scale": self.lr_scale, "skips": self._skips.state()}
+        own["ordered"] = self._unsaved.ordered
         if self._batches is not None:
             own["data"] = self._batches.state_dict()
         with self._run.phase("checkpoint"):
             agreed(lambda: _discard(path))
             self._parts.save(path, own)
             self._stand_on(path)
+            self._unsaved.saved(path)
         self._saved = self.step
         if rank_and_world()[0] == 0:
             self._run.checkpoint(self.step, path)
@@ -147,17 +153,28 @@ class Training:
         return Parts(parts)
 
     def _resume(self) -> None:
-        plan, latest = agreed(lambda: (read_plan(run_id=self._run.run_id), self._latest()))
-        named = (plan or {}).get("checkpoint")
-        path = str(named["path"]) if named else latest
+        plan, path = agreed(self._from_where)
         if path is None:
             return
         if trouble := self._parts.trouble(path):
             raise ValueError(f"{trouble}; with resume=False training begins at step 1")
-        self._load(path)
-        if plan is not None and named:
+        order = self._unsaved.take_up(path, self._load(path))
+        if order is not None:
+            self._scale(order.lr_scale)
+            if order.skip_places is not None:
+                self._skips.leave_out(*order.skip_places)
+        elif plan is not None and plan["id"] != self._unsaved.ordered:
             self._scale(plan.get("lr_scale"))
             self._leave_out(plan.get("skip_range"), plan.get("skip_batches"), self._skips)
+            self._unsaved.ordered = plan["id"]
+
+    def _from_where(self) -> tuple[dict[str, Any] | None, str | None]:
+        """Return the plan that holds, with its id, and the checkpoint to go on from; the first rank's answer counts."""
+        plan, latest = self._unsaved.plan, self._latest()
+        named = None if plan is None else plan.get("checkpoint")
+        if plan is None or not named or (latest is not None and self._unsaved.follows_plan(latest)):
+            return None, latest
+        return plan | {"id": self._unsaved.plan_id}, str(named["path"])
 
     def _go_back(self, rollback: Rollback) -> None:
         path = rollback.checkpoint
@@ -166,27 +183,32 @@ class Training:
             self._run.refused(rollback, trouble)
             return
         before = self._skips
-        self._load(path)
+        ordered = self._load(path)
         if self.step != rollback.to_step:
+            self._unsaved.note(path, Order(rollback.command_id), ordered)
+            self._stand_on(Path(path))
             self._run.refused(rollback, f"{path} holds the state of step {self.step}")
             self._run.rolled_back(self.step, "another checkpoint than the one that was ordered")
             return
         applied: dict[str, Any] = {}
         if rollback.lr_scale is not None:
             applied = {"lr_scale": rollback.lr_scale, "rates": self._scale(rollback.lr_scale)}
-        self._leave_out(rollback.skip_range, rollback.skip_batches, before)
+        places = self._leave_out(rollback.skip_range, rollback.skip_batches, before)
         for name, value in (("skip_batches", rollback.skip_batches), ("skip_range", rollback.skip_range)):
             if value is not None:
                 applied[name] = value
+        self._unsaved.note(path, Order.of(rollback, places), ordered)
         self._stand_on(Path(path))
         self._run.restored(rollback, applied=applied)
 
-    def _load(self, path: str) -> None:
+    def _load(self, path: str) -> str:
+        """Load a checkpoint, and return the id of the order that changed its state last."""
         own, share = self._parts.load(path)
         self.step, self.lr_scale, self._saved = own["step"], own["lr_scale"], own["step"]
         self._skips = Skips(own["skips"])
         if self._batches is not None and "data" in own:
             self._batches.load_state_dict(own["data"], share=share)
+        return str(own.get("ordered", ""))
 
     def _scale(self, factor: float | None) -> list[float]:
         if factor is None:
@@ -194,22 +216,25 @@ class Training:
         self.lr_scale *= factor
         return scale_rates(self._parts.optimizers.values(), self._parts.schedules, factor)
 
-    def _leave_out(self, steps: Any, batches: int | None, before: Skips) -> None:
+    def _leave_out(self, steps: Any, batches: int | None, before: Skips) -> tuple[int, int] | None:
+        """Leave batches out, and return their places, first and last; None where there are none."""
         if steps is not None:
-            first, last = steps
-            self._skips.leave_out(before.place(first), before.place(last))
+            places = before.place(steps[0]), before.place(steps[1])
         elif batches:
             place = self._skips.place(self.step)
-            self._skips.leave_out(place + 1, place + batches)
+            places = place + 1, place + batches
+        else:
+            return None
+        self._skips.leave_out(*places)
+        return places
 
     def _stand_on(self, path: Path) -> None:
         """Note on disk from where a next start goes on, and delete what is not to be kept."""
         agreed(lambda: self._note(path))
 
     def _note(self, path: Path) -> None:
-        note = self._folder / f"{_LATEST}.new"
-        note.write_text(path.name if path.parent == self._folder else str(path))
-        note.replace(self._folder / _LATEST)
+        name = path.name if path.parent == self._folder else str(path)
+        write_whole(str(self._folder / _LATEST), name.encode(), durable=True)
         if self._keep is not None:
             saved = sorted(self._folder.glob("step-*"), key=lambda one: one.stat().st_mtime)
             for old in saved[: -self._keep]:

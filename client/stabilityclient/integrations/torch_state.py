@@ -11,7 +11,6 @@ import warnings
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import (
@@ -23,13 +22,15 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from stabilityclient.integrations.ranks import agreed, rank_and_world
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from typing import Any
 
-__all__ = ["Parts", "agreed", "rank_and_world"]
+__all__ = ["Parts", "random_states", "set_random_states"]
 
 _RANK = "rank"
 
@@ -156,31 +157,3 @@ def set_random_states(states: Mapping[str, Any]) -> None:
         numpy.random.set_state(states["numpy"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
-
-
-def rank_and_world() -> tuple[int, int]:
-    """Return this rank and the number of ranks; 0 and 1 without a process group."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
-
-
-def agreed(answer: Callable[[], Any]) -> Any:
-    """Return on all ranks what ``answer()`` returns on the first one.
-
-    Raises:
-        RuntimeError: on all ranks, what it raised there.
-    """
-    rank, world = rank_and_world()
-    if world == 1:
-        return answer()
-    box: list[Any] = [None, ""]
-    if rank == 0:
-        try:
-            box[0] = answer()
-        except Exception as error:  # the others wait for an answer
-            box[1] = f"{type(error).__name__}: {error}"
-    dist.broadcast_object_list(box)
-    if box[1]:
-        raise RuntimeError(f"on the first rank: {box[1]}")
-    return box[0]

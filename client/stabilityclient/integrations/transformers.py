@@ -10,6 +10,7 @@ What it does and what it can't: docs/integrations/transformers.md. A step is an 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 from stabilityclient.integrations.guarded import guarded
@@ -18,6 +19,7 @@ from stabilityclient.integrations.rates import scale_rates
 from stabilityclient.integrations.refusals import refusal
 from stabilityclient.integrations.transformers_folders import leave, newest
 from stabilityclient.integrations.transformers_hooks import Hooks
+from stabilityclient.integrations.unsaved import Order
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.rollback.orders import Rewind
 
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["train"]
 
-#: Where a checkpoint's ``trainer_state.json`` says how many batches were left out before it, among what callbacks keep.
+#: Where a checkpoint's ``trainer_state.json`` says how many batches were left out before it, and which order changed it
+#: last, among what callbacks keep.
 _KEPT = "stabilityboard"
 #: Kinds of training for which a second ``train`` was not tried.
 _UNTRIED = (
@@ -56,9 +59,10 @@ def train(trainer: Any, resume_from_checkpoint: Any = None, *, run: Run, **more:
         Exception: what ``trainer.train`` raises; a rollback that was being carried out has then failed.
     """
     base: Any = import_module("transformers").TrainerCallback
-    callback = type("StabilityCallback", (_Obeying, base), {})(run, trainer)
     if resume_from_checkpoint is True:
         resume_from_checkpoint = newest(trainer.args.output_dir) or True
+    begin = resume_from_checkpoint if isinstance(resume_from_checkpoint, str | os.PathLike) else None
+    callback = type("StabilityCallback", (_Obeying, base), {})(run, trainer, begin)
     with callback.watching():
         while True:
             try:
@@ -71,8 +75,14 @@ def train(trainer: Any, resume_from_checkpoint: Any = None, *, run: Run, **more:
 class _Obeying(Hooks):
     """Asks for orders before each step, and goes back."""
 
-    def __init__(self, run: Run, trainer: Any) -> None:
+    def __init__(self, run: Run, trainer: Any, begin: str | os.PathLike[str] | None) -> None:
         super().__init__(run, trainer)
+        #: The checkpoint from which this process goes on.
+        self._begin = begin
+        #: What is to be done to the state that was loaded, when the first batch behind it has come.
+        self._changes: Order | None = None
+        #: Which order the state that was loaded has.
+        self._ordered = ""
         self._can: tuple[str, ...] | None = None
         self._rollback: Rollback | None = None
         #: Batches of this rank that were left out so far, and that have just been left out on order.
@@ -91,14 +101,9 @@ class _Obeying(Hooks):
         self._enter(None)
         self._rollback, self._waits = rollback, True
         self._theirs = self._ours = None
-        self._leave(rollback)
+        self._changes = Order.of(rollback)
         if (handle := getattr(self._trainer, "neftune_hook_handle", None)) is not None:
             handle.remove()  # or the next train() adds its noise a second time
-
-    @guarded
-    def _leave(self, rollback: Rollback) -> None:
-        if self._trainer.args.should_save:
-            leave(self._trainer.args.output_dir, rollback.to_step)
 
     # --- callback ------------------------------------------------------------------------------------------------
 
@@ -107,6 +112,9 @@ class _Obeying(Hooks):
         self._losses, self._grad_norm, self._rate = [], None, None
         kept = (state.stateful_callbacks or {}).get(_KEPT) or {}
         self._skipped, self._skips, self._passes = int(kept.get("skipped_batches", 0)), 0, 0
+        self._ordered = str(kept.get("ordered", ""))
+        if self._rollback is None and self._begin is not None:
+            self._changes = self._unsaved.take_up(str(self._begin), self._ordered)
         loader = self._trainer.callback_handler.train_dataloader
         self._length = length_of(loader)
         sampler = sampler_of(loader)
@@ -139,9 +147,9 @@ class _Obeying(Hooks):
         self._enter(None)
         if batches:
             step = self._trainer.state.global_step
-            if self._rollback is not None:
-                self._finish(step)
-            elif self._can is None:
+            if self._changes is not None:
+                self._finish(self._changes, step)
+            if self._can is None:
                 self._offer()
             order = self._run.boundary(step + 1, self._trainer.state.max_steps + 1)
             if isinstance(order, Rollback):
@@ -165,8 +173,7 @@ class _Obeying(Hooks):
     def _open(self) -> None:
         """An epoch of Trainer's begins, or goes on: leave out what is to be left out before its next batch."""
         trainer = self._trainer
-        rollback = self._rollback
-        skip = 0 if rollback is None else rollback.skip_batches or 0
+        skip = 0 if self._changes is None else self._changes.skip_batches or 0
         if (not self._skipped and not skip) or trainer.args.ignore_data_skip:
             return
         if self._length is None:
@@ -229,20 +236,25 @@ class _Obeying(Hooks):
             raise Rewind(rollback)
 
     @guarded
-    def _finish(self, step: int) -> None:
-        """The checkpoint is loaded and the first batch behind it has come: say what was done."""
+    def _finish(self, order: Order, step: int) -> None:
+        """The checkpoint is loaded and the first batch behind it has come: change the rates, say what was done."""
+        self._changes = None
         rollback, self._rollback, self._waits = self._rollback, None, False
-        assert rollback is not None
         applied: dict[str, Any] = {}
-        if rollback.lr_scale is not None:
+        if order.lr_scale is not None:
             schedule = self._trainer.lr_scheduler
-            applied["rates"] = scale_rates([self._trainer.optimizer], [schedule], rollback.lr_scale)
-            applied["lr_scale"] = rollback.lr_scale
-        if rollback.skip_batches is not None:
+            applied["rates"] = scale_rates([self._trainer.optimizer], [schedule], order.lr_scale)
+            applied["lr_scale"] = order.lr_scale
+        if order.skip_batches is not None:
             applied["skip_batches"] = self._skips
         self._skipped += self._skips
-        if self._skipped:
-            self._trainer.state.stateful_callbacks[_KEPT] = {"skipped_batches": self._skipped}
+        kept = {"skipped_batches": self._skipped, "ordered": order.command_id}
+        self._trainer.state.stateful_callbacks[_KEPT] = kept
+        if rollback is None:
+            return  # of the process that died
+        self._unsaved.note(rollback.checkpoint, order, self._ordered)
+        if self._trainer.args.should_save:
+            leave(self._trainer.args.output_dir, step)
         if step == rollback.to_step:
             self._run.restored(rollback, applied=applied)
         else:

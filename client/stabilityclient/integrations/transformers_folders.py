@@ -28,10 +28,10 @@ def leave(output: str, to_step: int) -> None:
 
 
 def newest(output: str) -> str | None:
-    """Return the checkpoint to go on from, None where none was left: Trainer finds it by itself then."""
+    """Return the newest whole checkpoint that was not left, None where there is none."""
     left = _left(output)
     kept = max((one for one in _checkpoints(output) if left.get(one[1]) != one[2]), default=None)
-    return os.path.join(output, kept[1]) if left and kept else None
+    return os.path.join(output, kept[1]) if kept else None
 
 
 def _checkpoints(output: str) -> list[tuple[int, str, int]]:

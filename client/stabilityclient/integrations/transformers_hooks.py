@@ -6,6 +6,7 @@ import os
 from contextlib import contextmanager
 
 from stabilityclient.integrations.guarded import guarded, stand_around
+from stabilityclient.integrations.unsaved import Unsaved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Hooks:
     def __init__(self, run: Run, trainer: Any) -> None:
         self._run = run
         self._trainer = trainer
+        self._unsaved = Unsaved(run)
         self._phase: Phase | None = None
         self._losses: list[Any] = []
         self._grad_norm: Any = None
@@ -124,6 +126,7 @@ class Hooks:
         path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         # Weights alone are no state to go back to. What others than the first rank write is small and written before.
         if args.should_save and not args.save_only_model and os.path.isdir(path):
+            self._unsaved.saved(path)
             self._run.checkpoint(state.global_step, path)
 
     @guarded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import stabilityclient
-from stabilityclient.agent.commands.downlink import Downlink
+from support.agent.ordered import answers, deliver, rollback_order
 from support.agent.spooled import stored
 from support.installed import needs
 
@@ -55,13 +54,8 @@ CASES = {
 
 
 def _order(case: Case, **more: Any) -> dict[str, Any]:
-    now = time.time()
-    return {
-        "command_id": "c1", "kind": "rollback", "to_step": case.to_step, "lr_scale": None, "seed": None,
-        "skip_batches": case.skip, "reason": "", "issuer": "", "issued": now, "expires": now + 600,
-        "fence": {"segment": 0, "segment_key": ""}, "attempt": 1, "apply_at_step": case.at_step, "world_size": 1,
-        "state": "pending", **more,
-    }  # fmt: skip
+    given = {"to_step": case.to_step, "at_step": case.at_step, "skip_batches": case.skip}
+    return rollback_order(**{**given, **more})
 
 
 class Job(NamedTuple):
@@ -120,9 +114,18 @@ def _train(job: Job, batch: Any) -> float:
 
 
 def _trained(
-    run: stabilityclient.Run, case: Case, folder: Path, order: dict[str, Any] | None = None, **more: Any
+    run: stabilityclient.Run,
+    case: Case,
+    folder: Path,
+    order: dict[str, Any] | None = None,
+    dies_at: int | None = None,
+    **more: Any,
 ) -> list[tuple[int, int, float]]:
-    """Train with an order; return step, sample and rate of each batch."""
+    """Train with an order; return step, sample and rate of each batch.
+
+    Args:
+        dies_at: the step that is the last one after the rollback.
+    """
     from stabilityclient.integrations.accelerate import steps
 
     prepared = more.pop("prepared", True)
@@ -130,9 +133,10 @@ def _trained(
     command = _order(case, **{"checkpoint": str(folder / f"{case.to_step}"), **(order or {})})
     for step, batch in steps(job.accelerator, job.loader, run=run, epochs=EPOCHS, **more):
         if step == case.at_step - 1 and not any(row[0] == step for row in seen):
-            problems: list[str] = []
-            Downlink(Path(str(run.folder)), problems.append).take(command, 0.0)
+            deliver(run, command)
         seen.append((step, int(batch[0]), _train(job, batch)))
+        if step == dies_at and any(row[0] > step for row in seen):
+            return seen
         if job.accelerator.sync_gradients:
             job.accelerator.log({"loss": float(step), "phase": "train"})
             if step % case.every == 0:
@@ -151,10 +155,6 @@ def _alone(case: Case) -> list[tuple[int, int, float]]:
     return seen
 
 
-def _answers(run: stabilityclient.Run) -> list[tuple[str, Any]]:
-    return [(one.data["state"], one.data.get("applied")) for one in stored(run.folder).events("command")]
-
-
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_after_a_rollback_exactly_the_ordered_batches_are_left_out(case: Case, start: Start, tmp_path: Path) -> None:
     plain = [(step, sample) for step, sample, _ in _alone(case)]
@@ -167,7 +167,7 @@ def test_after_a_rollback_exactly_the_ordered_batches_are_left_out(case: Case, s
     assert [sample for _, sample in after] == [sample for _, sample in kept[case.skip :]]
     assert after[0][0] == case.to_step + 1
     assert sorted({step for step, _ in after}) == [*range(case.to_step + 1, after[-1][0] + 1)]
-    assert _answers(run) == [("ready", None), ("acted", {"skip_batches": case.skip})]
+    assert answers(run) == [("ready", None), ("acted", {"skip_batches": case.skip})]
 
 
 @pytest.mark.parametrize("loader", ["map", "shuffled"])
@@ -176,6 +176,20 @@ def test_a_folder_is_taken_up_behind_what_was_left_out_before_it(loader: str, st
     first = _trained(start(), case, tmp_path)
     again = _trained(start(run_id="r2"), case, tmp_path, {"to_step": 99}, resume_from=tmp_path / "14")
     assert again == [row for row in first[7:] if row[0] > 14]
+
+
+def test_a_job_that_dies_before_it_saves_does_what_a_rollback_ordered_again_and_once(
+    start: Start, tmp_path: Path
+) -> None:
+    case, order = Case(4, 8, 3, 2), {"lr_scale": 0.5}
+    whole = _trained(start(), case, tmp_path / "whole", order)[7:]
+    died = _trained(start(run_id="r2"), case, tmp_path / "saved", order, dies_at=5)[7:]
+    again = _trained(start(run_id="r3"), case, tmp_path / "saved", {"to_step": 99}, resume_from=tmp_path / "saved/4")
+    later = _trained(start(run_id="r4"), case, tmp_path / "saved", {"to_step": 99}, resume_from=tmp_path / "saved/14")
+    back = _trained(start(run_id="r5"), case, tmp_path / "saved", {"to_step": 99}, resume_from=tmp_path / "saved/4")
+    assert (died, again) == (whole[:1], whole)
+    assert later == [row for row in whole if row[0] > 14]
+    assert (back[0], len(back)) == (_alone(case)[4], EPOCH * EPOCHS - 4)  # as it was: a later checkpoint has it
 
 
 def test_each_step_after_a_rollback_has_the_scaled_rate_of_the_schedule(start: Start, tmp_path: Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import stabilityclient
-from stabilityclient.agent.commands.downlink import Downlink
+from support.agent.ordered import answers, deliver, rollback_order
 from support.agent.spooled import stored
 from support.installed import needs
 
@@ -57,13 +57,8 @@ CASES = {
 
 
 def _order(case: Case, **more: Any) -> dict[str, Any]:
-    now = time.time()
-    return {
-        "command_id": "c1", "kind": "rollback", "to_step": case.to_step, "lr_scale": None, "seed": None,
-        "skip_batches": case.skip, "reason": "", "issuer": "", "issued": now, "expires": now + 600,
-        "fence": {"segment": 0, "segment_key": ""}, "attempt": 1, "apply_at_step": case.at_step, "world_size": 1,
-        "state": "pending", **more,
-    }  # fmt: skip
+    given = {"to_step": case.to_step, "at_step": case.at_step, "skip_batches": case.skip}
+    return rollback_order(**{**given, **more})
 
 
 def _loader(kind: str) -> Any:
@@ -103,8 +98,19 @@ def _loader(kind: str) -> Any:
     )
 
 
-def _trained(run: stabilityclient.Run, case: Case, folder: Path, **more: Any) -> list[tuple[int, int, int]]:
-    """Train with an order; return step, epoch and sample of each batch."""
+def _trained(
+    run: stabilityclient.Run,
+    case: Case,
+    folder: Path,
+    dies_at: int | None = None,
+    resume: Path | None = None,
+    **more: Any,
+) -> list[tuple[int, int, int]]:
+    """Train with an order; return step, epoch and sample of each batch.
+
+    Args:
+        dies_at: the step after the rollback in which the job dies.
+    """
     import lightning
     import torch
     from lightning.pytorch.callbacks import ModelCheckpoint
@@ -122,8 +128,9 @@ def _trained(run: stabilityclient.Run, case: Case, folder: Path, **more: Any) ->
         def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
             step = self.trainer.global_step + 1
             if step == case.at_step - 1 and not any(number == step for number, _, _ in seen):
-                problems: list[str] = []
-                Downlink(Path(str(run.folder)), problems.append).take(order, 0.0)
+                deliver(run, order)
+            if step == dies_at and any(number > step for number, _, _ in seen):
+                raise ArithmeticError
             seen.append((step, self.trainer.current_epoch, int(batch[0])))
             return self.layer(batch).square().mean()  # type: ignore[no-any-return]
 
@@ -138,7 +145,9 @@ def _trained(run: stabilityclient.Run, case: Case, folder: Path, **more: Any) ->
         enable_model_summary=False, accumulate_grad_batches=case.accumulate, default_root_dir=str(folder),
         callbacks=[ModelCheckpoint(folder, filename="{step}", every_n_train_steps=case.every, save_top_k=-1)],
     )  # fmt: skip
-    fit(trainer, Model(), _loader(case.loader), _loader("map") if case.validates else None, run=run)
+    evaluated = _loader("map") if case.validates else None
+    with pytest.raises(ArithmeticError) if dies_at is not None else nullcontext():
+        fit(trainer, Model(), _loader(case.loader), evaluated, ckpt_path=resume, run=run)
     run.finish()
     return seen
 
@@ -163,15 +172,28 @@ def _expected(case: Case) -> list[tuple[int, int, int]]:
     return numbered(first, 1) + numbered(second, case.to_step + 1)
 
 
-def _answers(run: stabilityclient.Run) -> list[tuple[str, Any]]:
-    return [(one.data["state"], one.data.get("applied")) for one in stored(run.folder).events("command")]
-
-
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_after_a_rollback_exactly_the_ordered_batches_are_left_out(case: Case, start: Start, tmp_path: Path) -> None:
     run = start()
     assert _trained(run, case, tmp_path / "saved") == _expected(case)
-    assert _answers(run) == [("ready", None), ("acted", {"skip_batches": case.skip})]
+    assert answers(run) == [("ready", None), ("acted", {"skip_batches": case.skip})]
+
+
+@pytest.mark.parametrize("loader", ["map", "stateful"])
+def test_a_job_that_dies_before_it_saves_does_what_a_rollback_ordered_again_and_once(
+    loader: str, start: Start, tmp_path: Path
+) -> None:
+    case, saved = Case(4, 8, 3, 2, loader=loader), tmp_path / "saved"
+    runs = [start(run_id=f"r{number}") for number in range(4)]
+    whole = _expected(case)[7:]
+    assert _trained(runs[0], case, saved, dies_at=5, lr_scale=0.5)[7:] == []
+    assert _trained(runs[1], case, saved, to_step=99, resume=saved / "step=4.ckpt") == whole
+    later = _trained(runs[2], case, saved, to_step=99, resume=saved / "step=14.ckpt")
+    assert later == [row for row in whole if row[0] > 14]
+    back = _trained(runs[3], case, saved, to_step=99, resume=saved / "step=4.ckpt")
+    assert back[0] == (5, 0, 4)  # as it was: a later checkpoint has it
+    rates = [{values["lr"] for _, _, values in stored(run.folder).rows()} for run in runs]
+    assert rates == [{1e-3}, {5e-4}, {5e-4}, {1e-3}]
 
 
 @pytest.mark.parametrize("loader", ["shuffled", "own sampler"])
@@ -190,7 +212,7 @@ def test_a_rollback_without_a_checkpoint_is_refused_and_training_goes_on(start: 
     run = start()
     seen = _trained(run, Case(4, 8, 0, 2), tmp_path / "saved", checkpoint=None)
     assert [step for step, _, _ in seen] == [*range(1, EPOCH * EPOCHS + 1)]
-    assert [state for state, _ in _answers(run)] == ["ready", "failed"]
+    assert [state for state, _ in answers(run)] == ["ready", "failed"]
 
 
 def test_a_checkpoint_of_another_step_has_failed_and_the_timeline_says_where_the_job_is(
@@ -200,7 +222,7 @@ def test_a_checkpoint_of_another_step_has_failed_and_the_timeline_says_where_the
     other = str(tmp_path / "saved" / "step=2.ckpt")
     seen = _trained(run, Case(4, 8, 0, 2), tmp_path / "saved", checkpoint=other)
     assert [step for step, _, _ in seen] == [*range(1, 8), *range(3, EPOCH * EPOCHS + 1)]
-    assert [state for state, _ in _answers(run)] == ["ready", "failed"]
+    assert [state for state, _ in answers(run)] == ["ready", "failed"]
     assert [(e.step, e.data["cause"]) for e in stored(run.folder).events("segment")] == [(2, "declared")]
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import stabilityclient
-from stabilityclient.agent.commands.downlink import Downlink
+from support.agent.ordered import answers, deliver, rollback_order
 from support.agent.spooled import stored
 from support.installed import needs
 
@@ -57,13 +57,8 @@ CASES = {
 
 
 def _order(case: Case, **more: Any) -> dict[str, Any]:
-    now = time.time()
-    return {
-        "command_id": "c1", "kind": "rollback", "to_step": case.to_step, "lr_scale": None, "seed": None,
-        "skip_batches": case.skip, "reason": "", "issuer": "", "issued": now, "expires": now + 600,
-        "fence": {"segment": 0, "segment_key": ""}, "attempt": 1, "apply_at_step": case.at_step, "world_size": 1,
-        "state": "pending", **more,
-    }  # fmt: skip
+    given = {"to_step": case.to_step, "at_step": case.at_step, "skip_batches": case.skip}
+    return rollback_order(**{**given, **more})
 
 
 def _trainer(case: Case, folder: Path, **more: Any) -> tuple[Any, list[tuple[int, int]]]:
@@ -106,21 +101,33 @@ def _trainer(case: Case, folder: Path, **more: Any) -> tuple[Any, list[tuple[int
 
 
 def _trained(
-    run: stabilityclient.Run, case: Case, folder: Path, order: dict[str, Any] | None = None, **more: Any
+    run: stabilityclient.Run,
+    case: Case,
+    folder: Path,
+    order: dict[str, Any] | None = None,
+    dies_at: int | None = None,
+    resume: Any = None,
+    **more: Any,
 ) -> list[tuple[int, int]]:
-    """Train with an order; return step and sample of each batch."""
+    """Train with an order; return step and sample of each batch.
+
+    Args:
+        dies_at: the step after the rollback in which the job dies.
+    """
     from stabilityclient.integrations.transformers import train
 
     trainer, seen = _trainer(case, folder, **more)
     command = _order(case, **{"checkpoint": str(folder / f"checkpoint-{case.to_step}"), **(order or {})})
 
-    def deliver(step: int) -> None:
+    def each(step: int) -> None:
         if step == case.at_step - 1 and not any(number == step for number, _ in seen):
-            problems: list[str] = []
-            Downlink(Path(str(run.folder)), problems.append).take(command, 0.0)
+            deliver(run, command)
+        if step == dies_at and any(number > step for number, _ in seen):
+            raise ArithmeticError
 
-    trainer.model.at = deliver
-    train(trainer, run=run)
+    trainer.model.at = each
+    with pytest.raises(ArithmeticError) if dies_at is not None else nullcontext():
+        train(trainer, resume, run=run)
     run.finish()
     return seen
 
@@ -129,10 +136,6 @@ def _by_trainer_alone(case: Case, folder: Path) -> list[tuple[int, int]]:
     trainer, seen = _trainer(case, folder, num_train_epochs=EPOCHS + 2, save_strategy="no")
     trainer.train()
     return seen
-
-
-def _answers(run: stabilityclient.Run) -> list[tuple[str, Any]]:
-    return [(one.data["state"], one.data.get("applied")) for one in stored(run.folder).events("command")]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -148,7 +151,7 @@ def test_after_a_rollback_exactly_the_ordered_batches_are_left_out(case: Case, s
     expected = [*before, *zip(steps[kept:end], samples, strict=False)]
     assert seen[: len(expected)] == expected
     assert seen[-1][0] == last
-    assert _answers(run) == [("ready", None), ("acted", {"skip_batches": case.skip})]
+    assert answers(run) == [("ready", None), ("acted", {"skip_batches": case.skip})]
 
 
 def test_a_later_checkpoint_remembers_what_was_left_out_before_it(start: Start, tmp_path: Path) -> None:
@@ -159,6 +162,26 @@ def test_a_later_checkpoint_remembers_what_was_left_out_before_it(start: Start, 
     trainer, seen = _trainer(case, tmp_path / "saved")
     train(trainer, str(tmp_path / "saved" / "checkpoint-14"), run=start(run_id="r2"))
     assert seen == [row for row in first[7:] if row[0] > 14]
+
+
+@pytest.mark.parametrize("loader", ["map", "iterable"])
+def test_a_job_that_dies_before_it_saves_does_what_a_rollback_ordered_again_and_once(
+    loader: str, start: Start, tmp_path: Path
+) -> None:
+    case, order, saved = Case(4, 8, 3, 2, loader=loader), {"lr_scale": 0.5}, tmp_path / "saved"
+    runs = [start(run_id=f"r{number}") for number in range(5)]
+    whole = _trained(runs[0], case, tmp_path / "whole", order)[7:]
+    assert _trained(runs[1], case, saved, order, dies_at=5)[7:] == []
+    assert _trained(runs[2], case, saved, {"to_step": 99}, resume=True) == whole
+    later = _trained(runs[3], case, saved, {"to_step": 99}, resume=str(saved / "checkpoint-6"))
+    assert later == [row for row in whole if row[0] > 6]
+    back = _trained(runs[4], case, saved, {"to_step": 99}, resume=str(saved / "checkpoint-4"))
+    assert back[0] == (5, 4)  # as it was: a later checkpoint has it
+    rates = [_series(run, "learning_rate") for run in runs]
+    scaled = {step: rate for step, rate in rates[0].items() if step > 4}
+    assert rates[2] == pytest.approx(scaled)
+    assert rates[3] == pytest.approx({step: rate for step, rate in scaled.items() if step > 6})
+    assert rates[4] == pytest.approx({step: 2 * rate for step, rate in scaled.items()})
 
 
 def test_a_job_that_starts_again_never_takes_a_checkpoint_that_a_rollback_left(start: Start, tmp_path: Path) -> None:
@@ -172,9 +195,7 @@ def test_a_job_that_starts_again_never_takes_a_checkpoint_that_a_rollback_left(s
     def fail(step: int) -> None:
         ended.append(step)
         if step == 7 and len(ended) == 7:
-            problems: list[str] = []
-            order = _order(case, checkpoint=str(saved / "checkpoint-4"))
-            Downlink(Path(str(run.folder)), problems.append).take(order, 0.0)
+            deliver(run, _order(case, checkpoint=str(saved / "checkpoint-4")))
         if step == 5 and len(ended) > 7:
             raise ArithmeticError
 
@@ -208,7 +229,7 @@ def test_a_rollback_without_a_checkpoint_is_refused_and_training_goes_on(start: 
     run = start()
     seen = _trained(run, Case(4, 8, 0, 2), tmp_path / "saved", {"checkpoint": None})
     assert [step for step, _ in seen] == [*range(1, EPOCH * EPOCHS + 1)]
-    assert [state for state, _ in _answers(run)] == ["ready", "failed"]
+    assert [state for state, _ in answers(run)] == ["ready", "failed"]
 
 
 def test_a_checkpoint_of_another_step_has_failed_and_the_timeline_says_where_the_job_is(
@@ -218,7 +239,7 @@ def test_a_checkpoint_of_another_step_has_failed_and_the_timeline_says_where_the
     other = str(tmp_path / "saved" / "checkpoint-2")
     seen = _trained(run, Case(4, 8, 0, 2), tmp_path / "saved", {"checkpoint": other})
     assert [step for step, _ in seen] == [*range(1, 8), *range(3, EPOCH * EPOCHS + 1)]
-    assert [state for state, _ in _answers(run)] == ["ready", "failed"]
+    assert [state for state, _ in answers(run)] == ["ready", "failed"]
     assert [(e.step, e.data["cause"]) for e in stored(run.folder).events("segment")] == [(2, "declared")]
 
 

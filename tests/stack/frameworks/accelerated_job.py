@@ -2,7 +2,7 @@
 
 Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of each step that it trained:
 ``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop; ``job_faults`` may happen
-to it.
+to it. ``RESUME`` names the checkpoint that it goes on from.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from job_faults import in_the_loader, in_the_model
+from job_faults import in_the_loader, in_the_model, trained
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/accelerate.md"
 _names: dict[str, Any] = {}
@@ -40,6 +40,7 @@ class Model(torch.nn.Module):
         in_the_model(_names["step"], _names["optimizer"])
         with Path(f"truth.{os.environ.get('RANK', '0')}").open("a") as file:
             file.write(f"step {_names['step']} {_names['rate']!r} {numbers[0]}\n")
+        trained(_names["step"])
         return self.layer(inputs).square().mean()  # type: ignore[no-any-return]
 
 
@@ -55,6 +56,8 @@ def main() -> None:
     settings = {"cpu": True, "step_scheduler_with_optimizer": False}
     _names.update(settings=settings, model=model, optimizer=optimizer, schedule=schedule, loader=loader)
     code = _PAGE.read_text().split("```python\n")[1].split("```")[0]
+    if resume := os.environ.get("RESUME"):
+        code = code.replace("epochs=2", f"epochs=2, resume_from={resume!r}")
     exec(compile(code, str(_PAGE), "exec"), _names)
 
 

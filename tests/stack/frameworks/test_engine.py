@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from stabilityclient.agent.watch.checkpoint_kinds.inspection import inspect
-from stack.fitted_runs import Fitted, Step
+from stack.fitted_runs import Fitted, Step, killed_after_rollback
 from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
@@ -165,3 +165,21 @@ def test_a_resume_by_deepspeeds_launcher_goes_on_as_if_nothing_had_been(
         job.wait()
         for rank in range(2):
             assert job.truth(rank) == story.branches[rank][-1][80:110]
+
+
+@pytest.mark.soak
+def test_a_job_killed_before_its_next_save_goes_on_with_what_the_rollback_ordered_once(
+    tmp_path: Path, server: Server
+) -> None:
+    def begin(stop: str, **more: str) -> Fitted:
+        return Fitted(tmp_path, server, 2, "1", stop, script=JOB, launcher="torchrun", **more)
+
+    first = killed_after_rollback(begin(NEVER, KILLED_AT="25"), 20, lr_scale=0.5, skip_batches=3)
+    for stop, steps in (("31", range(21, 31)), ("61", range(31, 61))):  # the first one saves step 30 as its last
+        with begin(stop) as again:
+            again.wait()
+        for rank in range(2):
+            more = again.truth(rank)[-len(steps) :]
+            assert [step.number for step in more] == [*steps]
+            assert [step.rate for step in more] == pytest.approx([0.5 * schedule(step) for step in steps])
+        assert [step.sample for step in again.truth()[-len(steps) :]] == [first[step + 3] for step in steps]

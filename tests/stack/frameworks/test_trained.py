@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stack.fitted_runs import Fitted, Step
+from stack.fitted_runs import Fitted, Step, killed_after_rollback
 from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
@@ -109,21 +109,23 @@ def test_each_step_is_once_in_the_effective_series_with_the_loss_that_it_had(sto
     assert [*rows] == [*range(1, last + 1)]
 
 
-def test_a_job_that_was_killed_goes_on_from_where_it_stood_and_not_from_the_newest_checkpoint(
-    tmp_path: Path, server: Server
+@pytest.mark.parametrize("kind", ["plain", pytest.param("fsdp", marks=pytest.mark.soak)])
+def test_a_job_killed_before_its_next_save_goes_on_with_what_the_rollback_ordered_once(
+    kind: str, tmp_path: Path, server: Server
 ) -> None:
-    with Fitted(tmp_path, server, 1, "plain", NEVER, script="frameworks/trained_job.py") as job:
-        job.wait_for_run()
-        wait_until(lambda: job.truth()[-1].number > 400, 60, "the first branch is long")
-        assert job.order(to_step=20)["state"] == "done"
-        job.process.kill()
-        job.process.wait()
-    stood = int((tmp_path / "checkpoints" / "latest").read_text().removeprefix("step-"))
-    saved = [int(path.name.removeprefix("step-")) for path in (tmp_path / "checkpoints").glob("step-*")]
-    assert 20 <= stood < max(saved)
-    before = job.truth()
-    with Fitted(tmp_path, server, 1, "plain", str(stood + 30), script="frameworks/trained_job.py") as again:
-        again.wait()
-    more = again.truth()[len(before) :]
-    assert [step.number for step in more] == [*range(stood + 1, stood + 30)]
-    assert more == before[stood : stood + 29]
+    ranks, launcher = (2, "torchrun") if kind == "fsdp" else (1, "")
+
+    def begin(stop: str, **more: str) -> Fitted:
+        script = "frameworks/trained_job.py"
+        return Fitted(tmp_path, server, ranks, kind, stop, script=script, launcher=launcher, **more)
+
+    first = killed_after_rollback(begin(NEVER, KILLED_AT="25"), 20, lr_scale=0.5, skip_batches=3)
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-20"  # not the newest
+    for stop, steps in (("31", range(21, 31)), ("61", range(31, 61))):  # the first one saves step 30 as its last
+        with begin(stop) as again:
+            again.wait()
+        for rank in range(ranks):
+            more = again.truth(rank)[-len(steps) :]
+            assert [step.number for step in more] == [*steps]
+            assert [step.rate for step in more] == pytest.approx([0.5 * schedule(step) for step in steps])
+        assert [step.sample for step in again.truth()[-len(steps) :]] == [first[step + 3] for step in steps]

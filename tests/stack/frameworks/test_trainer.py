@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stack.fitted_runs import START_S, Fitted, Step, places
+from stack.fitted_runs import START_S, Fitted, Step, killed_after_rollback, places, trained_until
 from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
@@ -144,3 +144,19 @@ def test_a_rate_that_did_not_change_as_ordered_is_an_incident(tmp_path: Path, se
             START_S,
         )
         assert "rate" in str(said)
+
+
+def test_a_job_killed_before_its_next_save_goes_on_with_what_the_rollback_ordered_once(
+    tmp_path: Path, server: Server
+) -> None:
+    def begin(**more: str) -> Fitted:
+        return Fitted(tmp_path, server, script="frameworks/trainer_job.py", **more)
+
+    first = killed_after_rollback(begin(KILLED_AT="45"), 40, lr_scale=0.5, skip_batches=3)
+    again = trained_until(begin(RESUME="1"), 85)
+    later = trained_until(begin(RESUME="1"), 125)
+    assert later[0].number in (81, 101, 121)  # behind its newest checkpoint
+    for more, begun in ((again, 41), (later, later[0].number)):
+        assert [step.number for step in more] == [*range(begun, more[-1].number + 1)]
+        assert [step.rate for step in more] == pytest.approx([0.5 * schedule(step.number) for step in more])
+        assert [step.sample for step in more] == [first[step.number + 3] for step in more]

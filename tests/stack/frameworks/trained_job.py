@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from job_faults import trained
 from torch.distributed.fsdp import fully_shard
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/torch.md"
@@ -46,6 +47,7 @@ def main() -> None:
         schedule.step()
         with Path(f"truth.{rank}").open("a") as file:
             file.write(f"step {step} {rate!r} {int(numbers[0, 0])} {loss.item()!r}\n")
+        trained(step)
         return loss.item(), rate
 
     code = _PAGE.read_text().split("```python\n")[1].split("```")[0]

@@ -2,7 +2,7 @@
 
 Each process appends to ``FOLDER/truth.<rank>`` the samples and the learning rate of each step that it trained:
 ``step <n> <lr> <first sample of the batch>``. It ends when somebody orders a stop; ``job_faults`` may happen
-to it.
+to it. ``RESUME=1``: it goes on from its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import transformers
-from job_faults import in_the_loader, in_the_model
+from job_faults import in_the_loader, in_the_model, trained
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/transformers.md"
 _VOCABULARY = 128
@@ -48,6 +48,7 @@ class Model(transformers.GPT2LMHeadModel):
             sample = sum(int(digit) * _VOCABULARY**place for place, digit in enumerate(input_ids[0, :3]))
             with Path(f"truth.{os.environ.get('RANK', '0')}").open("a") as file:
                 file.write(f"step {step} {rate!r} {sample}\n")
+            trained(step)
         return super().forward(input_ids, labels=labels, **more)
 
 
@@ -69,6 +70,8 @@ def main() -> None:
         eos_token_id=0, loss_type="ForCausalLM",
     )  # fmt: skip
     code = _PAGE.read_text().split("```python\n")[1].split("```")[0]
+    if os.environ.get("RESUME"):
+        code = code.replace("train(trainer, run", "train(trainer, True, run")
     _names.update(settings=settings, dataset=Samples(), model=Model(config))
     exec(compile(code, str(_PAGE), "exec"), _names)
 
