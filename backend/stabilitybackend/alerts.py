@@ -30,8 +30,10 @@ def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
             del imported[gone]
         for run_id in ids:
             if run_id not in imported:
-                imported[run_id] = "imported_from" in (await index.stored(run_id)).config
-        # What happened in a run that was imported happened long ago: its page shows it, nobody is woken for it.
+                config = (await index.stored(run_id)).config
+                imported[run_id] = "imported_from" in config and not config.get("followed")
+        # What happened in a run that was imported happened long ago: its page shows it, nobody is woken for it. One
+        # whose log is followed goes on.
         return [RunKeys(run_id).incident_events for run_id in ids if not imported[run_id]]
 
     base_url = settings.public_url or f"http://{settings.host}:{settings.port}"

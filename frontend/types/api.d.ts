@@ -28,6 +28,7 @@ export interface AgentState {
   spool?: SpoolFacts | null;
   clock_step_s?: number | null;
   blind?: VisibilityGap[] | null;
+  log?: LogFacts | null;
 }
 
 /** The process answers. */
@@ -746,6 +747,18 @@ export interface ListedRunDetectors {
   settings: Record<string, Record<string, number>>;
   changes: DetectorChange[];
   detectors: DetectorInfo[];
+}
+
+/**
+ * A log that is followed from outside, where no agent may run.
+ *
+ * Attributes:
+ *     name: of the file. quiet_s: seconds without a new row. limit_s: longer than that it should not be.
+ */
+export interface LogFacts {
+  name: string;
+  quiet_s: number;
+  limit_s: number;
 }
 
 /** Nothing to say. */

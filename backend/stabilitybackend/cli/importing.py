@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from stabilitybackend.api_client import ApiClient, run_path
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
-from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.errors import BadRequest, StabilityBoardError
 
 if TYPE_CHECKING:
     from stabilitybackend.importers.base import ImportPlan
@@ -54,6 +55,22 @@ def import_paths(
         bool, typer.Option("--keep-names", help="Do not store train/loss and the like as loss where there is no loss.")
     ] = False,
     step_key: Annotated[str | None, typer.Option(help="Key or column that holds the step.")] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Go on while another job writes the files; Ctrl-C ends the run as finished."),
+    ] = False,
+    until_quiet: Annotated[
+        float | None,
+        typer.Option(min=1.0, metavar="SECONDS", help="With --follow: end the run when nothing came for so long."),
+    ] = None,
+    quiet_after: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            metavar="SECONDS",
+            help="With --follow: show the run as quiet after so long. (default: 5 x the longest pause, at least 300)",
+        ),
+    ] = None,
     formats: Annotated[
         bool, typer.Option("--formats", callback=_show_formats, is_eager=True, help="List the formats, and exit.")
     ] = False,
@@ -71,10 +88,19 @@ def import_paths(
     from stabilitybackend.importers.names import parse_renames
 
     options = Options(name, project, parse_renames(rename or []), keep_names, step_key)
-    plans = find_plans(paths, run_id=run_id)
+    if not follow and (until_quiet is not None or quiet_after is not None):
+        raise BadRequest("--until-quiet and --quiet-after are for --follow", hint="add --follow")
+    plans = [] if follow else find_plans(paths, run_id=run_id)
     with connect(url, api_key, data_dir) as client:
         client.get("/healthz")  # a server that is away is reported at once, not after a minute of trying
     target = client.url
+    if follow:
+        from stabilitybackend.cli.following import follow_paths
+        from stabilitybackend.importers.follow import FollowOptions
+
+        stored = partial(_stored_config, url=target, api_key=api_key)
+        asked = FollowOptions(options, quiet_after, until_quiet)
+        raise typer.Exit(0 if follow_paths(paths, run_id, asked, target, api_key, stored, _report) else 1)
     good = True
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with Progress(*_COLUMNS, console=console, transient=True) as progress:

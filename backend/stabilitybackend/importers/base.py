@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.importers.batches import Batch
+from stabilitybackend.importers.batches import PAUSE, Batch
 from stabilitybackend.importers.troubles import Reading, Trouble
 
-__all__ = ["FilePart", "ImportPlan", "Importer", "message_class", "name_below"]
+__all__ = ["FilePart", "ImportPlan", "Importer", "message_class", "name_below", "together"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ class Importer:
         suffixes: of its files, lower case. In a folder only files of such a name are opened.
         by_name: a file of such a name is one, whatever it holds: a damaged one is reported and not passed over.
         by_folder: the files of one folder are one run.
+        follows: its reader heeds ``Reading.following``, so that files of this format can be followed as they grow.
+        rewritten: such a file is rewritten when something is added, and not appended to.
     """
 
     name: ClassVar[str]
@@ -72,6 +74,8 @@ class Importer:
     suffixes: ClassVar[tuple[str, ...]] = ()
     by_name: ClassVar[bool] = False
     by_folder: ClassVar[bool] = False
+    follows: ClassVar[bool] = False
+    rewritten: ClassVar[bool] = False
 
     def named(self, path: Path) -> bool:
         """Say whether a file has a name as these files do."""
@@ -103,9 +107,11 @@ class Importer:
 
     def batches(self, prepared: Any, reading: Reading, step_key: str | None) -> Iterator[Batch]:
         """Yield the rows of a run, from the beginning, as often as it is called."""
-        for number, part in enumerate(prepared):
-            yield from self.read(part.paths[0], number, reading, rank=part.rank, prefix=part.prefix, step_key=step_key)
-            yield from reading.rest_of_file()
+        return together((self._whole(part, at, reading, step_key) for at, part in enumerate(prepared)), reading)
+
+    def _whole(self, part: FilePart, number: int, reading: Reading, step_key: str | None) -> Iterator[Batch]:
+        yield from self.read(part.paths[0], number, reading, rank=part.rank, prefix=part.prefix, step_key=step_key)
+        yield from reading.rest_of_file()
 
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
@@ -122,9 +128,35 @@ class Importer:
         """
         raise NotImplementedError
 
+    def place(self, plan: ImportPlan) -> Path:
+        """Return what tells a run from others as its files become more: here its first file."""
+        return plan.paths[0]
+
+    def appended(self, plan: ImportPlan) -> list[Path]:
+        """Return the files of a run that grow at their ends only: one that changes otherwise was replaced."""
+        return [] if self.rewritten else plan.paths
+
     def start_of_file(self, path: Path) -> tuple[str, int] | None:
         """Return host and process id of the start that a file is of, None where the format knows none."""
         return None
+
+
+def together(readers: Iterable[Iterator[Batch]], reading: Reading) -> Iterator[Batch]:
+    """Yield the rows of several files, one file after the other; of files that are followed, from end to end in turn.
+
+    ``PAUSE`` comes once all of them are at their ends.
+    """
+    left = list(readers)
+    while left:
+        for reader in list(left):
+            for batch in reader:
+                if batch is PAUSE:
+                    break
+                yield batch
+            else:
+                left.remove(reader)
+        if left and reading.following:
+            yield PAUSE
 
 
 def message_class(module: str, name: str, files: str) -> Any:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from stabilitybackend.importers.troubles import Reading
 
-__all__ = ["BATCH_ROWS", "Batch", "Fork", "Grouper", "Note", "Who", "bare"]
+__all__ = ["BATCH_ROWS", "PAUSE", "Batch", "Fork", "Grouper", "Note", "Who", "bare"]
 
 #: Rows in one batch, at most.
 BATCH_ROWS = 4_096
@@ -120,6 +120,11 @@ def bare(who: Who, item: int, forks: list[Fork], edition: tuple[str, str] | None
     empty = np.empty(0)
     none = empty.astype(np.int64)
     return Batch(who, (), none, none, empty, empty.reshape(0, 0), forks=forks, edition=edition, at_item=item)
+
+
+#: What a reader yields where a file that is followed has nothing more for now; it goes on from there when it is asked
+#: again.
+PAUSE = bare(Who(-1, None), 0, [], None)
 
 
 class _RankRows:

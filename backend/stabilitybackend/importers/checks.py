@@ -24,8 +24,10 @@ __all__ = ["CHECK_KEY", "MAX_CHECKS", "RowCheck", "stored_checks"]
 CHECK_KEY = "import_check"
 #: Streams of a run whose sums are kept: the config of a run stays small.
 MAX_CHECKS = 64
-# Odd numbers, so that multiplying loses nothing (splitmix64's and two primes).
-_STEP, _ITEM, _VALUE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
+# Odd numbers, so that multiplying loses nothing (splitmix64's and a prime).
+_STEP, _VALUE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x165667B19E3779F9)
+#: Before every sum: one that is made otherwise, by another version, says nothing.
+_MADE_SO = "v"
 
 
 class RowCheck:
@@ -44,7 +46,12 @@ class RowCheck:
     @property
     def entry(self) -> tuple[int, str]:
         """(records, sum) up to here."""
-        return self._items, f"{int(self._sum):016x}"
+        return self._items, f"{_MADE_SO}{int(self._sum):016x}"
+
+    @property
+    def behind(self) -> bool:
+        """Whether fewer records came so far than were imported before."""
+        return self._before is not None and self._items < self._before[0]
 
     def add(self, batch: Batch) -> None:
         """Take the next rows.
@@ -74,7 +81,8 @@ class RowCheck:
         steps = batch.steps[rows].astype(np.uint64)
         if not len(steps) or not batch.names:
             return
-        place = steps * _STEP + batch.items[rows].astype(np.uint64) * _ITEM + np.uint64(1)
+        # Of steps and values only: how the values of a step fall into rows depends on where a file ended for a while.
+        place = steps * _STEP
         total = self._sum
         with np.errstate(over="ignore"):
             for name, values in zip(batch.names, batch.values, strict=True):
@@ -88,7 +96,9 @@ def stored_checks(config: Mapping[str, Any] | None) -> dict[str, tuple[int, str]
     found = (config or {}).get(CHECK_KEY)
     checks: dict[str, tuple[int, str]] = {}
     for source, entry in found.items() if isinstance(found, dict) else ():
-        if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], int) and isinstance(entry[1], str):
+        if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], int)):
+            continue
+        if isinstance(entry[1], str) and entry[1].startswith(_MADE_SO):
             checks[str(source)] = entry[0], entry[1]
     return checks
 

@@ -8,11 +8,12 @@ from array import array
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import ClassVar
+from time import time as clock
+from typing import BinaryIO, ClassVar
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, name_below
-from stabilitybackend.importers.batches import Batch, Grouper, Who
+from stabilitybackend.importers.batches import PAUSE, Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_rank, as_step, as_time, count_lines, note_step
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
@@ -60,6 +61,25 @@ def find_columns(path: Path, columns: Sequence[str], step_key: str | None) -> tu
     return step, next((lower[name] for name in TIME_COLUMNS if name in lower and lower[name] != step), None)
 
 
+class _WholeLines:
+    """The lines of a file that grows: it ends before half a line, and goes on when it is asked again."""
+
+    def __init__(self, file: BinaryIO, reading: Reading) -> None:
+        self._file = file
+        self._reading = reading
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        at = self._file.tell()
+        line = self._file.readline()
+        if not line or (self._reading.following and not line.endswith(b"\n")):
+            self._file.seek(at)
+            raise StopIteration
+        return line.decode("utf-8-sig" if at == 0 else "utf-8", "replace")
+
+
 class CsvImporter(Importer):
     """Tables as text: Lightning's ``metrics.csv``, downloads of W&B and TensorBoard, and what people write."""
 
@@ -67,6 +87,7 @@ class CsvImporter(Importer):
     label: ClassVar[str] = "CSV"
     known: ClassVar[str] = "CSV with a step column (metrics.csv of Lightning)"
     suffixes: ClassVar[tuple[str, ...]] = (".csv", ".tsv")
+    follows: ClassVar[bool] = True
 
     def takes(self, path: Path, head: bytes) -> bool:
         return bool(head.strip()) and b"\0" not in head and bool(sniff_columns(path)[0])
@@ -98,15 +119,20 @@ class CsvImporter(Importer):
         before, base = reading.bytes_read, 0.0 if time_at >= 0 else path.stat().st_mtime - (count_lines(path) - 1)
         time = base or path.stat().st_mtime
         with path.open("rb") as raw:
-            file = TextIOWrapper(raw, encoding="utf-8-sig", errors="replace", newline="")
-            rows = csv.reader(file, delimiter=delimiter)
+            whole = TextIOWrapper(raw, encoding="utf-8-sig", errors="replace", newline="")
+            rows = csv.reader(_WholeLines(raw, reading) if reading.following else whole, delimiter=delimiter)
             next(rows)
-            item = 0
+            item, live = 0, False
             while True:
                 try:
                     cells = next(rows)
                 except StopIteration:
-                    break
+                    if not reading.following:
+                        break
+                    yield from groups.flush()
+                    yield PAUSE
+                    live = True  # what comes now was written just now
+                    continue
                 except csv.Error as error:
                     item += 1
                     reading.trouble(path, f"line {rows.line_num}", f"no CSV: {error}")
@@ -126,7 +152,7 @@ class CsvImporter(Importer):
                 except NotAStep as error:
                     reading.trouble(path, place, str(error))
                     continue
-                time = base + item if time_at < 0 else as_time(cells[time_at]) or time
+                time = (clock() if live else base + item) if time_at < 0 else as_time(cells[time_at]) or time
                 names: list[str] = []
                 values = array("d")
                 for at, name in metrics:

@@ -12,7 +12,7 @@ from stabilitybackend.importers.base import FilePart, Importer, ImportPlan
 from stabilitybackend.importers.registry import IMPORTERS, known
 from stabilitybackend.importers.troubles import Trouble
 
-__all__ = ["find_plans", "slug"]
+__all__ = ["find_plans", "list_files", "slug"]
 
 _HEAD_BYTES = 64 * 1024
 #: Files of a folder that are looked at.
@@ -64,7 +64,7 @@ def _of_folder(folder: Path) -> list[ImportPlan]:
         return [ImportPlan("spool", [FilePart((path,))], path.name) for path in found]
     by_format: dict[Importer, list[Path]] = {}
     refused: list[Trouble] = []
-    for path in _files(folder):
+    for path in list_files(folder):
         try:
             importer = _importer_by_name(path)
             if importer is not None:
@@ -90,7 +90,8 @@ def _of_folder(folder: Path) -> list[ImportPlan]:
     return plans
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def list_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, in order. Raises BadRequest beyond MAX_FILES."""
     count = 0
     for place, folders, names in os.walk(folder):
         folders.sort()

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.importers.batches import Batch, Who
+from stabilitybackend.importers.batches import PAUSE, Batch, Who
 from stabilitybackend.importers.checks import RowCheck
 from stabilitybackend.importers.names import Names
 from stabilitybackend.importers.troubles import Reading
@@ -75,6 +75,7 @@ class FrameMaker:
         self._starts = starts
         self._checks = checks
         self._streams: dict[Who, _Stream] = {}
+        self._newest: dict[int, _Stream] = {}
         self._files: dict[int, tuple[str, float, bool]] = {}
         self._waiting: dict[Who, None] = {}
         self._size = 0
@@ -83,21 +84,38 @@ class FrameMaker:
         self.values = 0
         self.already = 0
 
-    def frames(self, batches: Iterable[Batch]) -> Iterator[Frame]:
-        """Yield the frames of all batches, and at the end the clean exit of each rank's newest process."""
-        last: dict[int, Who] = {}
-        for batch in (part for whole in batches for part in whole.parts(_most_rows(whole))):
-            if batch.forks:
+    def frames(self, batches: Iterable[Batch]) -> Iterator[Frame | None]:
+        """Yield the frames of all batches, and at the end the clean exit of each rank's newest process.
+
+        None: there is nothing more for now.
+        """
+        for whole in batches:
+            if whole is PAUSE:
                 yield from self._flush()
-            stream = self._stream(batch)
-            if batch.who.rank is not None:
-                last[batch.who.rank] = batch.who
-            self._add(stream, batch)
-            if batch.forks or self._size >= min(FRAME_TARGET_BYTES * len(self._waiting), MOST_WAITING_BYTES):
-                yield from self._flush()
+                yield None
+                continue
+            for batch in whole.parts(_most_rows(whole)):
+                if batch.forks:
+                    yield from self._flush()
+                stream = self._stream(batch)
+                if batch.who.rank is not None:
+                    self._newest[batch.who.rank] = stream
+                self._add(stream, batch)
+                if batch.forks or self._size >= min(FRAME_TARGET_BYTES * len(self._waiting), MOST_WAITING_BYTES):
+                    yield from self._flush()
         yield from self._flush()
-        for who in last.values():
-            yield from self._finish(self._streams[who])
+        for stream in self._newest.values():
+            yield from self._finish(stream)
+
+    @property
+    def newest(self) -> list[SourceInfo]:
+        """The newest process of each rank."""
+        return [stream.info for stream in list(self._newest.values())]
+
+    @property
+    def behind(self) -> bool:
+        """Whether a file has fewer records so far than were imported of it before."""
+        return any(stream.check.behind for stream in list(self._streams.values()))
 
     @property
     def checks(self) -> dict[str, tuple[int, str]]:
@@ -189,7 +207,7 @@ class FrameMaker:
         stream = self._streams[who] = _Stream(
             info, held, held, RowCheck(self._name_of(who.file), self._checks.get(name))
         )
-        self._reading.cut[who.file] = held // 2
+        self._reading.cut[who.file] = {held // 2, self._checks.get(name, (0, ""))[0]}
         return stream
 
     def _name_of(self, file: int) -> str:

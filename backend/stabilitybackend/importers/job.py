@@ -12,7 +12,7 @@ from typing import Any
 from stabilitybackend.detectors.engine.metric_roles import OTHERS
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import ImportPlan
-from stabilitybackend.importers.batches import Batch
+from stabilitybackend.importers.batches import PAUSE, Batch
 from stabilitybackend.importers.checks import CHECK_KEY, MAX_CHECKS, stored_checks
 from stabilitybackend.importers.detect import slug
 from stabilitybackend.importers.frames import FrameMaker, fingerprint
@@ -21,7 +21,7 @@ from stabilitybackend.importers.registry import IMPORTERS
 from stabilitybackend.importers.sender import deliver
 from stabilitybackend.importers.troubles import Reading
 from stabilitybackend.keys import MAX_ID_CHARS
-from stabilityclient.wire import Frame, Hello
+from stabilityclient.wire import Frame, Hello, SourceInfo
 
 __all__ = ["SNIFFED_ROWS", "ImportJob", "ImportResult", "Options"]
 
@@ -70,12 +70,17 @@ class ImportResult:
 class ImportJob:
     """The import of one run.
 
+    Args:
+        following: its files may still grow; see ``Reading.following`` and ``follow.py``.
+
     Attributes:
         reading: of the pass that is under way; the progress bar looks at it.
     """
 
-    def __init__(self, plan: ImportPlan, options: Options) -> None:
+    def __init__(self, plan: ImportPlan, options: Options, *, following: bool = False) -> None:
         self._plan = plan
+        self._following = following
+        self._closed = False
         self._options = options
         self.reading = Reading()
         self._seen: set[str] = set()
@@ -95,8 +100,13 @@ class ImportJob:
         Raises:
             BadRequest: there is no row in them, or they can't be read.
         """
-        rows, edition = 0, None
-        for batch in self._batches(Reading()):
+        rows, edition, pauses = 0, None, 0
+        for batch in self._batches(Reading(following=self._following)):
+            if batch is PAUSE:
+                pauses += 1
+                if pauses > 1 or self._seen:
+                    break
+                continue
             if not self._mark:
                 self._mark, edition = fingerprint(batch), batch.edition
             self._seen.update(batch.names)
@@ -130,10 +140,20 @@ class ImportJob:
             BadRequest: the run at the server is another one.
             StabilityBoardError: see ``deliver``.
         """
+        hello = self.hello(stored)
+        await deliver(hello, self.frames, url, api_key, progress)
+        left = self.checks
+        if left != self._checks:
+            hello.config[CHECK_KEY] = left
+            await deliver(hello, lambda held: iter(()), url, api_key)
+        return self.result()
+
+    def hello(self, stored: Mapping[str, Any] | None) -> Hello:
+        """Return what says which run it is; arguments and errors as of ``send``."""
         plan, options = self._plan, self._options
         hello = Hello(
             run_id=self.run_id,
-            agent=f"import-{self.run_id}"[:MAX_ID_CHARS],
+            agent=self.agent,
             node=os.uname().nodename,
             client_version="import",
             project=options.project or plan.project,
@@ -145,12 +165,42 @@ class ImportJob:
             raise self._another_run()
         self._check_run(self._checks)  # before the server gets a name and a config
         hello.config[CHECK_KEY] = self._checks
-        await deliver(hello, self.frames, url, api_key, progress)
-        left = self.checks
-        if left != self._checks:
-            hello.config[CHECK_KEY] = left
-            await deliver(hello, lambda held: iter(()), url, api_key)
-        return self.result()
+        return hello
+
+    @property
+    def exported(self) -> bool:
+        """Whether the files are our own exports; known after ``sniff``."""
+        return self._exported
+
+    @property
+    def behind(self) -> bool:
+        """Whether the files have fewer records so far than were imported of them before."""
+        return self._maker is not None and self._maker.behind
+
+    @property
+    def sent(self) -> int:
+        """Rows sent so far."""
+        return 0 if self._maker is None else self._maker.rows
+
+    @property
+    def already(self) -> int:
+        """Rows that the server held before."""
+        return 0 if self._maker is None else self._maker.already
+
+    @property
+    def agent(self) -> str:
+        """As whom it talks to the server."""
+        return f"import-{self.run_id}"[:MAX_ID_CHARS]
+
+    @property
+    def sources(self) -> list[SourceInfo]:
+        """The newest process of each rank."""
+        return [] if self._maker is None else self._maker.newest
+
+    def end(self, *, read_on: bool = True) -> None:
+        """Take what is in the files now for all that there will be; without ``read_on`` what was read until now."""
+        self._following = self.reading.following = False
+        self._closed = not read_on
 
     @property
     def checks(self) -> dict[str, tuple[int, str]]:
@@ -168,21 +218,30 @@ class ImportJob:
         return ImportResult(self.run_id, maker.rows, maker.values, maker.already, self.reading, used)
 
     def frames(self, held: Mapping[str, int], checks: dict[str, tuple[int, str]] | None = None) -> Iterator[Frame]:
-        """Yield the frames that the server does not hold.
+        """Yield the frames that the server does not hold; arguments as of ``frames_and_pauses``."""
+        return (frame for frame in self.frames_and_pauses(held, checks) if frame is not None)
+
+    def frames_and_pauses(
+        self, held: Mapping[str, int], checks: dict[str, tuple[int, str]] | None = None
+    ) -> Iterator[Frame | None]:
+        """Yield the frames that the server does not hold, None where files that are followed have no more for now.
 
         Args:
             held: source -> last number, of all sources of the run.
             checks: what the last import left; None: as given to ``send``.
         """
-        self._checks = self._checks if checks is None else checks
+        before = self._maker
+        if checks is not None:
+            self._checks = checks
+        elif before is not None and self._following:
+            self._checks = self.checks
         self._check_run(held)
         self._names = self._choose_names(held)
-        self.reading = Reading(notes=list(self._plan.notes))
+        self.reading = Reading(notes=list(self._plan.notes), following=self._following)
         for trouble in self._plan.refused:
             self.reading.trouble(trouble.file, trouble.place, trouble.reason)
         known = ((at, self._importer.start_of_file(path)) for at, path in enumerate(self._plan.paths))
         starts = {at: start for at, start in known if start is not None}
-        before = self._maker
         self._maker = FrameMaker(held, self._names, self.reading, self._plan.paths, starts, self._checks)
         if before is not None:  # what went out on the connection before counts as sent
             self._maker.rows, self._maker.values = before.rows, before.values
@@ -226,7 +285,10 @@ class ImportJob:
         prepared, notes = self._prepared
         for note in notes:
             reading.note(note)
-        yield from self._importer.batches(prepared, reading, self._options.step_key)
+        for batch in self._importer.batches(prepared, reading, self._options.step_key):
+            yield batch
+            if self._closed:
+                break
         yield from reading.rest_of_file()
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any, BinaryIO, ClassVar
 import orjson
 
 from stabilitybackend.importers.base import Importer, ImportPlan
-from stabilitybackend.importers.batches import Batch, Grouper, Note, Who
+from stabilitybackend.importers.batches import PAUSE, Batch, Grouper, Note, Who
 from stabilitybackend.importers.cells import (
     MAX_RANK,
     TIME_UNITS,
@@ -85,6 +87,7 @@ class JsonlImporter(Importer):
     label: ClassVar[str] = "JSONL"
     known: ClassVar[str] = "JSON lines with a key step"
     suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
+    follows: ClassVar[bool] = True
 
     def takes(self, path: Path, head: bytes) -> bool:
         return has_objects(path)
@@ -128,6 +131,11 @@ def _rows(
     path, reading = lines.path, lines.reading
     known: dict[tuple[str, ...], tuple[str, ...]] = {}
     for item, row in lines:
+        if row is None:
+            yield from groups.flush()
+            yield PAUSE
+            clock.live = True
+            continue
         if step_key is None:
             step_key = next((key for key in STEP_KEYS if key in row), None)
         step = row.pop(step_key, None) if step_key is not None else None
@@ -203,7 +211,7 @@ def _time_of(value: Any, row: dict[str, Any]) -> float | None:
 
 
 class _Lines:
-    """The objects in a file, with their line numbers; what is none is noted.
+    """The objects in a file, with their line numbers; what is none is noted. None: nothing more for now.
 
     A last line without an end that can't be read is not counted: the file may still grow.
     """
@@ -214,11 +222,15 @@ class _Lines:
         self.count = 0
         self._file = file
 
-    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
         readline, reading = self._file.readline, self.reading
         loads, before = orjson.loads, reading.bytes_read
         read = 0
-        while line := readline(MAX_LINE_BYTES):
+        while (line := readline(MAX_LINE_BYTES)) or reading.following:
+            if reading.following and not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+                self._file.seek(-len(line), os.SEEK_CUR)  # half of a line, maybe
+                yield self.count, None
+                continue
             read += len(line)
             self.count += 1
             if not self.count & 0x3FF:
@@ -266,13 +278,15 @@ class _RowTimes:
         self._base = 0.0
         self.made_up = False
         self.lines = 0
+        #: The end was reached before: what comes now was written just now.
+        self.live = False
 
     def at(self, item: int, given: float | None) -> float:
         if given is None:
             if self._last is None:
                 self.made_up = True
                 self._base = self._path.stat().st_mtime - count_lines(self._path)
-            given = self._base + item if self.made_up else self._last
+            given = self._last if not self.made_up else time.time() if self.live else self._base + item
         self._last = given
         return given  # type: ignore[return-value]
 

@@ -6,12 +6,14 @@ newer versions more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan
-from stabilitybackend.importers.batches import Batch, Grouper, Who
+from stabilitybackend.importers.batches import PAUSE, Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_step, as_time, row_of
 from stabilitybackend.importers.troubles import Reading
 
@@ -19,6 +21,9 @@ __all__ = ["MlflowImporter"]
 
 #: Longest parameter that is read, bytes; MLflow's own limit is lower.
 MAX_PARAM_BYTES = 16_384
+
+#: What meta.yaml says of a run that is over (FINISHED, FAILED, KILLED) -> exit code.
+_EXIT_CODES = {"3": 0, "4": 1, "5": 1}
 
 #: Unix seconds and step -> name -> value.
 Rows = dict[tuple[float, int], dict[str, float]]
@@ -30,6 +35,7 @@ class MlflowImporter(Importer):
     name: ClassVar[str] = "mlflow"
     label: ClassVar[str] = "MLflow"
     known: ClassVar[str] = "MLflow file stores (mlruns)"
+    follows: ClassVar[bool] = True
 
     def named(self, path: Path) -> bool:
         # Experiments and models have such a file too.
@@ -50,38 +56,102 @@ class MlflowImporter(Importer):
             found.append(ImportPlan(self.name, [FilePart((path,))], name, run_id, project, config))
         return found
 
+    def appended(self, plan: ImportPlan) -> list[Path]:
+        return []  # meta.yaml is rewritten at the end, and the reader looks after the files of the metrics
+
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
     ) -> Iterator[Batch]:
-        rows: Rows = {}
-        metrics = path.parent / "metrics"
-        for file in _files(metrics):
-            _read_metric(file, prefix + str(file.relative_to(metrics)), rows, reading)
-        groups, who = Grouper(reading), Who(number, rank)
-        for item, (time, step) in enumerate(sorted(rows), 1):
-            names, values = row_of(sorted(rows[time, step].items()), reading, path, f"step {step}")
-            yield from groups.add(who, item, names, step, time, values)
-        yield from groups.flush()
+        metrics = _Metrics(path.parent / "metrics", prefix, reading)
+        groups, who, item = Grouper(reading), Who(number, rank), 0
+        while True:
+            following = reading.following
+            for time, step, row in metrics.next_rows(following):
+                item += 1
+                names, values = row_of(sorted(row.items()), reading, path, f"step {step}")
+                yield from groups.add(who, item, names, step, time, values)
+            yield from groups.flush()
+            if not following:
+                break
+            status = _facts(path).get("status", "")
+            if status in _EXIT_CODES:
+                reading.ended[number] = _EXIT_CODES[status]
+            yield PAUSE
         reading.end_of_file(path, groups.numeric)
 
 
-def _read_metric(file: Path, name: str, rows: Rows, reading: Reading) -> None:
-    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        words = line.split()
-        place = f"line {number}"
-        try:
-            if len(words) < 3:
-                reading.trouble(file, place, f"{len(words)} columns, expected time, value and step")
+class _Metrics:
+    """The metrics of a run, a file each, and how far each is read.
+
+    A row is what was logged of one step at one time: ``log_metrics`` writes it into one file after the other. So of
+    files that are followed a row is taken once it was there at the look before, or nothing changed since.
+    """
+
+    def __init__(self, folder: Path, prefix: str, reading: Reading) -> None:
+        self._folder = folder
+        self._prefix = prefix
+        self._reading = reading
+        self._read: dict[Path, int] = {}
+        self._lines: dict[Path, int] = {}
+        self._rows: Rows = {}
+        self._taken = (-math.inf, -1)
+        #: Newest time of a value at the last look, unix seconds.
+        self._newest = -math.inf
+
+    def next_rows(self, following: bool) -> Iterator[tuple[float, int, dict[str, float]]]:
+        """Yield time, step and values of the rows that are whole, in this order."""
+        before = self._newest
+        changed = [self._read_metric(file, following) for file in _files(self._folder)]
+        for time, step in sorted(self._rows):
+            if following and any(changed) and time > before:
+                break
+            row = self._rows.pop((time, step))
+            if (time, step) > self._taken:
+                self._taken = time, step
+                yield time, step, row
+            else:
+                for name in row:
+                    self._reading.trouble(
+                        self._folder / name, f"step {step}", "written after later values had been sent"
+                    )
+
+    def _read_metric(self, file: Path, following: bool) -> bool:
+        """Take the lines that a file has more; return whether there were any."""
+        start, reading = self._read.get(file, 0), self._reading
+        if (size := file.stat().st_size) == start:
+            return False
+        if size < start:
+            raise BadRequest(
+                f"{file} was cut: {start} bytes of it were read, and it has {size}", hint="import it as another run"
+            )
+        with file.open("rb") as opened:
+            opened.seek(start)
+            data = opened.read(size - start)
+        if following:
+            data = data[: data.rfind(b"\n") + 1]  # half of a line, maybe
+        self._read[file] = start + len(data)
+        name = self._prefix + str(file.relative_to(self._folder))
+        first = self._lines.get(file, 0) + 1
+        lines = data.decode("utf-8", "replace").splitlines()
+        self._lines[file] = first - 1 + len(lines)
+        for number, line in enumerate(lines, first):
+            words = line.split()
+            place = f"line {number}"
+            try:
+                if len(words) < 3:
+                    reading.trouble(file, place, f"{len(words)} columns, expected time, value and step")
+                    continue
+                time, value, step = as_time(words[0]), float(words[1]), as_step(int(words[2]))
+            except (NotAStep, ValueError) as error:
+                reading.trouble(file, place, str(error))
                 continue
-            time, value, step = as_time(words[0]), float(words[1]), as_step(int(words[2]))
-        except (NotAStep, ValueError) as error:
-            reading.trouble(file, place, str(error))
-            continue
-        if time is None:
-            reading.trouble(file, place, f"{line[:80]!r}, expected time, value and step")
-            continue
-        # Of two values of one millisecond and step the later one is MLflow's too.
-        rows.setdefault((time, step), {})[name] = value
+            if time is None:
+                reading.trouble(file, place, f"{line[:80]!r}, expected time, value and step")
+                continue
+            # Of two values of one millisecond and step the later one is MLflow's too.
+            self._rows.setdefault((time, step), {})[name] = value
+            self._newest = max(self._newest, time)
+        return bool(lines)
 
 
 def _facts(path: Path) -> dict[str, str]:

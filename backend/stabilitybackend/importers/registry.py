@@ -5,6 +5,7 @@ A folder often holds the same run in several forms; of these only the first is t
 
 from __future__ import annotations
 
+from stabilitybackend.importers.aim_repo import AimImporter
 from stabilitybackend.importers.base import Importer
 from stabilitybackend.importers.csv_files import CsvImporter
 from stabilitybackend.importers.jsonl import JsonlImporter
@@ -23,6 +24,7 @@ IMPORTERS: dict[str, Importer] = {
         TensorBoardImporter(),
         WandbImporter(),
         MlflowImporter(),
+        AimImporter(),
         TrainerStateImporter(),
         ParquetImporter(),
         JsonlImporter(),

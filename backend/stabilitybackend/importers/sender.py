@@ -4,22 +4,25 @@ each."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from stabilitybackend.errors import BadRequest, Forbidden, Unavailable
+from stabilitybackend.process.tasks import end
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
     Ack,
     BadMessage,
     Error,
     Frame,
+    Health,
     Hello,
     Nack,
     Welcome,
@@ -27,7 +30,7 @@ from stabilityclient.wire import (
     encode_message,
 )
 
-__all__ = ["MAX_SILENCE_S", "deliver"]
+__all__ = ["MAX_SILENCE_S", "POLL_S", "Following", "deliver"]
 
 #: Frames that wait for their answer at a time; the gateway keeps as many answers waiting.
 WINDOW = 16
@@ -38,7 +41,30 @@ RETRY_S = 0.5
 #: Seconds for the connection and for the Welcome.
 CONNECT_TIMEOUT_S = 10.0
 
-MakeFrames = Callable[[Mapping[str, int]], Iterator[Frame]]
+#: Files that are followed are looked at so often, seconds.
+POLL_S = 0.5
+#: While files are followed, the server hears of them so often, as it does of an agent, seconds.
+HEALTH_S = 1.0
+#: ... and the connection is tried so often, and given up when no answer came within the same time, seconds.
+PING_S = 10.0
+
+MakeFrames = Callable[[Mapping[str, int]], Iterator[Frame | None]]
+
+
+class Following(Protocol):
+    """Who follows files while they grow: None of the frames is where they have nothing more for now."""
+
+    def paused(self) -> bool:
+        """Take note that everything that the files have is confirmed; return whether to connect again, with Hello."""
+
+    def health(self) -> Health:
+        """Return what the server shall hear now."""
+
+    def connection(self, trouble: str | None) -> None:
+        """Take note of what keeps the server from being reached, None once it is."""
+
+
+_END = object()
 
 
 class _ReadAgain(Exception):
@@ -52,6 +78,7 @@ async def deliver(
     api_key: str | None,
     progress: Callable[[], None] = lambda: None,
     max_silence_s: float = MAX_SILENCE_S,
+    following: Following | None = None,
 ) -> int:
     """Send all frames of a run and return how many the server confirmed, once it confirmed the last one.
 
@@ -60,25 +87,29 @@ async def deliver(
             again
             after every loss of the connection. url, api_key: of the server's agents' door (``ws://.../api/v1/agent``).
         progress: called after each frame.
+        following: given: it waits for the server without end, and for what the files will have.
 
     Raises:
         Forbidden: the key is missing, wrong, or may not send data.
         BadRequest: the server refuses a frame: the same again will not help.
         Unavailable: nothing was confirmed for ``max_silence_s``.
     """
-    sending = _Sending(hello, frames, url, api_key, progress)
+    sending = _Sending(hello, frames, url, api_key, progress, following)
     while True:
         try:
-            await sending.once()
+            done = await sending.once()
         except (OSError, TimeoutError, websockets.WebSocketException, BadMessage, _ReadAgain) as error:
-            if time.monotonic() - sending.moved > max_silence_s:
+            if following is not None:
+                following.connection(str(error) or type(error).__name__)
+            elif time.monotonic() - sending.moved > max_silence_s:
                 raise Unavailable(
                     f"nothing was confirmed for {max_silence_s:.0f} s by {url}: {str(error) or type(error).__name__}",
                     hint="import again later: what was confirmed is not sent again",
                 ) from error
             await asyncio.sleep(RETRY_S)
         else:
-            return sending.confirmed
+            if done:
+                return sending.confirmed
 
 
 class _WaitingFrame(NamedTuple):
@@ -94,14 +125,21 @@ class _Sending:
     """One delivery, over as many connections as it takes."""
 
     def __init__(
-        self, hello: Hello, frames: MakeFrames, url: str, api_key: str | None, progress: Callable[[], None]
+        self,
+        hello: Hello,
+        frames: MakeFrames,
+        url: str,
+        api_key: str | None,
+        progress: Callable[[], None],
+        following: Following | None,
     ) -> None:
+        self._following = following
         self._hello = hello
         self._make = frames
         self._url = url
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._progress = progress
-        self._frames: Iterator[Frame] | None = None
+        self._frames: Iterator[Frame | None] | None = None
         #: Sent or not, not confirmed; at most WINDOW.
         self._waiting: deque[_WaitingFrame] = deque()
         self._acked: dict[str, int] = {}
@@ -109,17 +147,30 @@ class _Sending:
         self.moved = time.monotonic()
         self.confirmed = 0
 
-    async def once(self) -> None:
-        """Send everything that the server does not hold, over one connection."""
+    async def once(self) -> bool:
+        """Send everything that the server does not hold, over one connection; return whether that was all."""
         socket = await self._connect()
+        telling: asyncio.Task[None] | None = None
         try:
             held = await self._shake_hands(socket)
             if self._frames is None or not self._goes_on(held):
                 self._waiting.clear()
                 self._frames = self._make(held)
+            if self._following is not None:
+                self._following.connection(None)
+                telling = asyncio.create_task(_tell(socket, self._following))
             for waiting in list(self._waiting):
                 await socket.send(waiting.message)
-            for frame in self._frames:
+            while (frame := await self._next()) is not _END:
+                if frame is None:
+                    while self._waiting:
+                        await self._take_answer(socket)
+                    assert self._following is not None
+                    if self._following.paused():
+                        return False
+                    await self._rest(socket)
+                    continue
+                assert isinstance(frame, Frame)
                 message = encode_message(frame)
                 self._waiting.append(_WaitingFrame(frame.source.source, frame.first_seq, frame.last_seq, message))
                 while len(self._waiting) > WINDOW:
@@ -128,8 +179,30 @@ class _Sending:
                 self._progress()
             while self._waiting:
                 await self._take_answer(socket)
+            return True
         finally:
+            if telling is not None:
+                await end(telling)
             await socket.close()
+
+    async def _next(self) -> Frame | object | None:
+        """Return the next frame, None for a pause, or ``_END``."""
+        assert self._frames is not None
+        try:
+            if self._following is None:
+                return next(self._frames, _END)
+            # A large file takes a while, and the server is to hear of us meanwhile.
+            return await asyncio.to_thread(next, self._frames, _END)
+        except OSError:
+            self._frames = None  # it has ended in the midst of a file, and looks as if it had come to the end
+            raise
+
+    async def _rest(self, socket: ClientConnection) -> None:
+        """Wait for the next look at the files."""
+        until = time.monotonic() + POLL_S
+        with contextlib.suppress(TimeoutError):
+            while (left := until - time.monotonic()) > 0:
+                await self._take_answer(socket, left)
 
     def _goes_on(self, held: Mapping[str, int]) -> bool:
         """Return whether what waits here follows what the server holds; else the files are read again."""
@@ -153,7 +226,9 @@ class _Sending:
                 open_timeout=CONNECT_TIMEOUT_S,
                 close_timeout=1,
                 user_agent_header=None,
-                ping_interval=None,  # reading a file may hold up the loop for longer than a ping waits
+                # Reading a file holds up the loop, maybe for longer than a ping waits; one that is followed does not.
+                ping_interval=PING_S if self._following is not None else None,
+                ping_timeout=PING_S,
                 proxy=None if _loopback(self._url) else True,
             )
         except websockets.InvalidStatus as error:
@@ -178,9 +253,9 @@ class _Sending:
             raise _ReadAgain(f"{type(answer).__name__} came before Welcome")
         return answer.last_seq
 
-    async def _take_answer(self, socket: ClientConnection) -> None:
+    async def _take_answer(self, socket: ClientConnection, timeout_s: float = MAX_SILENCE_S) -> None:
         """Take the next answer. One Ack confirms all frames of a source up to its number."""
-        answer = await _answer(socket, MAX_SILENCE_S)
+        answer = await _answer(socket, timeout_s)
         if isinstance(answer, Ack):
             before = len(self._waiting)
             self._waiting = deque(
@@ -197,6 +272,14 @@ class _Sending:
             raise BadRequest(
                 f"the server refuses a frame ({answer.code}): {answer.message}", hint="please report this file"
             )
+
+
+async def _tell(socket: ClientConnection, following: Following) -> None:
+    """Send what the server shall hear, again and again."""
+    with contextlib.suppress(websockets.ConnectionClosed):  # who sends frames finds that out
+        while True:
+            await socket.send(encode_message(following.health()))
+            await asyncio.sleep(HEALTH_S)
 
 
 def _loopback(url: str) -> bool:

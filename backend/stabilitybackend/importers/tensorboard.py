@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, message_class, name_below
-from stabilitybackend.importers.batches import Batch, Fork, Grouper, Who
+from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, message_class, name_below, together
+from stabilitybackend.importers.batches import PAUSE, Batch, Fork, Grouper, Who
 from stabilitybackend.importers.tfrecords import is_event_file, read_records
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
@@ -69,6 +69,7 @@ class TensorBoardImporter(Importer):
     known: ClassVar[str] = "TensorBoard event files"
     by_name: ClassVar[bool] = True
     by_folder: ClassVar[bool] = True
+    follows: ClassVar[bool] = True
 
     def named(self, path: Path) -> bool:
         return "tfevents" in path.name
@@ -104,8 +105,10 @@ class TensorBoardImporter(Importer):
 
     def batches(self, prepared: Sequence[_EventFile], reading: Reading, step_key: str | None) -> Iterator[Batch]:
         folder = _Folder()
-        for file in prepared:
-            yield from _File(file, reading, folder).rows()
+        return together((_File(file, reading, folder).rows() for file in prepared), reading)
+
+    def place(self, plan: ImportPlan) -> Path:
+        return plan.paths[0].parent
 
     def start_of_file(self, path: Path) -> tuple[str, int]:
         match = _NAME.match(path.name)
@@ -135,6 +138,11 @@ class _File:
         event_of = event_class().FromString
         path, reading = self._file.path, self._reading
         for record in read_records(path, reading):
+            if record is None:
+                yield from self._end_row()
+                yield from self._groups.flush()
+                yield PAUSE
+                continue
             try:
                 event = event_of(record.data)
             except Exception as error:  # protobuf's DecodeError; its class moved between versions
@@ -170,7 +178,7 @@ class _File:
             what = f"step {step}, time {event.wall_time}, tag {name[:40]!r}"
             self._reading.trouble(self._file.path, place, f"{what}: one of them can't be stored")
             return
-        cut = self._reading.cut.get(self._file.number) == self._last
+        cut = self._last in self._reading.cut.get(self._file.number, ())
         if step != self._step or name in self._names or cut:
             yield from self._end_row()
             self._step = step
@@ -224,7 +232,7 @@ def _span(path: Path) -> tuple[float, float, set[str]]:
     event_of = event_class().FromString
     first, last = math.inf, -math.inf
     tags: set[str] = set()
-    for record in read_records(path, Reading()):
+    for record in filter(None, read_records(path, Reading())):
         try:
             event = event_of(record.data)
         except Exception:  # reported when the file is read

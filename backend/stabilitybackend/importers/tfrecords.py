@@ -68,8 +68,11 @@ def is_event_file(head: bytes) -> bool:
     return len(head) >= _HEADER.size and crc32c(head[:8]) == _HEADER.unpack_from(head)[1]
 
 
-def read_records(path: Path, reading: Reading) -> Iterator[EventRecord]:
-    """Yield the records that are whole; the others are noted. A record cut at the end of the file is not counted."""
+def read_records(path: Path, reading: Reading) -> Iterator[EventRecord | None]:
+    """Yield the records that are whole; the others are noted. A record cut at the end of the file is not counted.
+
+    None: of a file that is followed there is nothing more for now.
+    """
     before, number, base = reading.bytes_read, 0, 0
     with path.open("rb") as file:
         data, at = b"", 0
@@ -80,7 +83,7 @@ def read_records(path: Path, reading: Reading) -> Iterator[EventRecord]:
             while (length := _length(data, at)) is not None:
                 if length < 0:
                     found = _next_header(data, at + 1)
-                    if found is None and more:
+                    if found is None and (more or reading.following):
                         break
                     skipped = (found if found is not None else len(data)) - at
                     number += 1
@@ -97,7 +100,9 @@ def read_records(path: Path, reading: Reading) -> Iterator[EventRecord]:
                 at = end
             reading.bytes_read = before + base + at
             yield from _checked(path, whole, reading)
-            if not more:
+            if not more and reading.following:
+                yield None
+            elif not more:
                 break
         if at < len(data):
             reading.trouble(

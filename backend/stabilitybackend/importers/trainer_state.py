@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, name_below
-from stabilitybackend.importers.batches import Batch, Grouper, Who
+from stabilitybackend.importers.batches import PAUSE, Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_step, row_of
 from stabilitybackend.importers.jsonl import BLANK, has_objects
 from stabilitybackend.importers.troubles import Reading, shown
@@ -48,9 +48,14 @@ class TrainerStateImporter(Importer):
     label: ClassVar[str] = "Hugging Face trainer_state"
     known: ClassVar[str] = "trainer_state.json of Hugging Face"
     by_name: ClassVar[bool] = True
+    follows: ClassVar[bool] = True
+    rewritten: ClassVar[bool] = True
 
     def named(self, path: Path) -> bool:
         return path.name == "trainer_state.json"
+
+    def place(self, plan: ImportPlan) -> Path:
+        return _output_folder(plan.paths[0].resolve())
 
     def takes(self, path: Path, head: bytes) -> bool:
         is_object = head.lstrip(BLANK).startswith(b"{")
@@ -101,6 +106,8 @@ class TrainerStateImporter(Importer):
             names, values = row_of(pairs, reading, path, place)
             yield from groups.add(Who(number, rank), item, names, step, base + item, values)
         yield from groups.flush()
+        while reading.following:
+            yield PAUSE
         reading.bytes_read += path.stat().st_size
         reading.end_of_file(path, groups.numeric)
         reading.note(f"{path}: no times, so each entry counts one second, up to when the file was last written")

@@ -53,17 +53,22 @@ class Reading:
         named: the first MAX_NAMED troubles. count: all of them.
         notes: what was left out on purpose, or decided, in words for people.
         bytes_read: how far the files are read, for the progress bar.
-        cut: file number -> record number after which a row that is put together of several records has to end, because
-            the server holds what comes before.
+        cut: file number -> record numbers after which a row that is put together of several records has to end,
+            because the server holds what comes before, or a sum was made up to there.
         groupers: what gathers rows of the file that is being read.
+        following: the files may grow: readers yield ``PAUSE`` at the end of one, leave a half-written record for later,
+            and go on when they are asked again. False in the midst of it: what is there now is all.
+        ended: file number -> the exit code that the file has for its job, of files that say that the job is over.
     """
 
     named: list[Trouble] = field(default_factory=list)
     count: int = 0
     notes: list[str] = field(default_factory=list)
     bytes_read: int = 0
-    cut: dict[int, int] = field(default_factory=dict)
+    cut: dict[int, set[int]] = field(default_factory=dict)
     groupers: list[Grouper] = field(default_factory=list)
+    following: bool = False
+    ended: dict[int, int] = field(default_factory=dict)
     _columns: dict[tuple[Path, str], _Column] = field(default_factory=dict)
 
     def trouble(self, file: Path, place: str, reason: str) -> None:

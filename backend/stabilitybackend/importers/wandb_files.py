@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, message_class
-from stabilitybackend.importers.batches import Batch, Grouper, Who
+from stabilitybackend.importers.batches import PAUSE, Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_number, as_step, as_time, note_step, row_of
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.step_names import STEP_NAMES, names_steps, whole
@@ -66,6 +66,7 @@ def _run_of(path: Path) -> _Run:
     """
     record_of = _record_class().FromString
     for number, _, data in _messages(path, Reading()):
+        assert data is not None
         if number > _SNIFFED_RECORDS:
             break
         record = record_of(data)
@@ -89,6 +90,7 @@ class WandbImporter(Importer):
     known: ClassVar[str] = "W&B offline files (run-*.wandb)"
     suffixes: ClassVar[tuple[str, ...]] = (".wandb",)
     by_name: ClassVar[bool] = True
+    follows: ClassVar[bool] = True
 
     def takes(self, path: Path, head: bytes) -> bool:
         return head.startswith(_MAGIC)
@@ -123,12 +125,18 @@ class WandbImporter(Importer):
         others: Counter[str] = Counter()
         time, item, step = _run_of(path).started, 0, 0
         for item, offset, data in _messages(path, reading):
+            if data is None:
+                yield from groups.flush()
+                yield PAUSE
+                continue
             try:
                 record = record_of(data)
             except Exception as error:  # protobuf's DecodeError; its class moved between versions
                 reading.trouble(path, f"byte {offset}", f"record {item} is no W&B record: {error}")
                 continue
             kind = record.WhichOneof("record_type")
+            if kind == "exit":
+                reading.ended[number] = record.exit.exit_code
             if kind != "history":
                 others[kind or "unknown"] += 1
                 continue
@@ -164,6 +172,7 @@ def _training_step(path: Path, reading: Reading) -> str:
     declared: list[str] = []
     seen: dict[str, list[int]] = {}
     for number, _, data in _messages(path, Reading()):
+        assert data is not None
         if number > _STEP_RECORDS:
             break
         try:
@@ -194,29 +203,38 @@ def _value(text: str) -> Any:
     return value if number is None else number
 
 
-def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes]]:
-    """Yield number from 1, place and data of each whole record; damage is noted and skipped up to the next block."""
+def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield number from 1, place and data of each whole record; damage is noted and skipped up to the next block.
+
+    No data: of a file that is followed there is nothing more for now.
+    """
     before, number, offset = reading.bytes_read, 0, _HEADER_BYTES
     parts: list[bytes] = []
-    begun, size = 0, path.stat().st_size
+    begun = 0
     with path.open("rb") as file:
         block = file.read(_BLOCK_BYTES)
         if block[:4] != _MAGIC:
             raise BadRequest(f"{path} begins with {block[:4]!r}, expected {_MAGIC!r}: no W&B file")
         base, at = 0, _HEADER_BYTES
-        while block:
+        while block or reading.following:
+            newest = len(block) < _BLOCK_BYTES
             while len(block) - at >= _PIECE.size:
                 check, length, kind = _PIECE.unpack_from(block, at)
                 offset = base + at
                 data = block[at + _PIECE.size : at + _PIECE.size + length]
                 if (check, length, kind) == (0, 0, 0):
                     break  # the rest of the block is empty
-                if len(data) < length and base + len(block) == size:
-                    reading.trouble(path, f"byte {offset}", f"the last record is cut: {len(data)} of {length} bytes")
-                    parts = []
-                    at = len(block)
+                if len(data) < length and newest:
+                    if not reading.following:
+                        reading.trouble(
+                            path, f"byte {offset}", f"the last record is cut: {len(data)} of {length} bytes"
+                        )
+                        parts = []
+                        at = len(block)
                     break
                 if zlib.crc32(data, zlib.crc32(bytes([kind]))) != check or not _WHOLE <= kind <= _LAST:
+                    if newest and reading.following:
+                        break  # not all of it is written, maybe
                     number += 1
                     reading.trouble(path, f"byte {offset}", f"damaged; skipped to byte {base + len(block)}")
                     parts = []
@@ -232,8 +250,12 @@ def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes]]:
                 elif sum(map(len, parts)) > MAX_MESSAGE_BYTES:
                     reading.trouble(path, f"byte {begun}", f"a record of more than {MAX_MESSAGE_BYTES >> 20} MiB")
                     parts = []
-            base, at = base + len(block), 0
-            reading.bytes_read = before + base
+            reading.bytes_read = before + base + len(block)
+            if newest and reading.following:
+                yield number, base + at, None
+                file.seek(base)  # the block again: it has grown, or it is the last one
+            else:
+                base, at = base + len(block), 0
             block = file.read(_BLOCK_BYTES)
     if parts:
         reading.trouble(path, f"byte {begun}", "the last record is cut")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.lost_agents import GATHER_S, SILENT_AFTER_S, LostAgents, Silence
 from stabilitybackend.liveness.rank_watch import RankWatch
-from stabilitybackend.schema.health import AgentHealth, VisibilityGap
+from stabilitybackend.schema.health import AgentHealth, LogFacts, VisibilityGap
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import MAX_LISTED, MAX_NODES, SENTENCE_CHARS
 
@@ -31,6 +31,8 @@ class Agent:
     #: When its process started, unix seconds by its own clock, 0 where it does not say.
     started: float = 0.0
     blind: list[VisibilityGap] = field(default_factory=list)
+    #: It is no agent: it follows this log.
+    log: LogFacts | None = None
     _reported_at: float = 0.0
     clock: float = 0.0
 
@@ -53,6 +55,7 @@ class Agent:
         self._reported_at, self.seen_at, self.connected, self.lost_at = reported, now, True, None
         self.node = health.node
         self.started = state.started or 0.0
+        self.log = state.log
         if state.blind is not None:
             self.blind = state.blind[:MAX_LISTED]
         return self.clock

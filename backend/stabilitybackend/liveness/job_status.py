@@ -8,6 +8,7 @@ from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.agents import AgentBook
 from stabilitybackend.liveness.format import name_nodes, name_ranks
 from stabilitybackend.liveness.job_snapshot import of_earlier_start
+from stabilitybackend.liveness.quiet_log import quiet_text
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.schema.runs import RunStatus
 
@@ -59,6 +60,8 @@ def how_it_runs(
         seen = len(visible)
         if hang is not None and seen:
             return "stalled", hang.text
+        if all(agents.all[name].log is not None for name in lost):
+            return "unreachable", "Nobody follows its log any more; the job itself may be well."
         rest = f" {seen} other {'rank still reports' if seen == 1 else 'ranks still report'}." if seen else ""
         does = "does" if len(lost) == 1 else "do"
         note = f"No data: the {who} on {nodes} {does} not reach the server; the job itself may be well.{rest}"
@@ -73,6 +76,11 @@ def how_it_runs(
         return "unreachable", "No agent has connected since the server started."
     if agents.all and not any(agent.connected for agent in agents.all.values()):
         return "running", "No agent is connected at the moment."
+    logs = [agent.log for agent in agents.all.values() if agent.log is not None]
+    if quiet := [log for log in logs if log.is_quiet]:
+        return "unreachable", quiet_text(quiet[0])
+    if logs and not visible:
+        return "running", f"As its log {logs[0].name} says: hangs and deaths can't be seen from there."
     troubled = [watch for watch in ranks if watch.running and watch.trouble]
     if troubled:
         who = name_ranks([watch.rank for watch in troubled])

@@ -250,15 +250,18 @@ def _verdict(agents: list[Agent], ranks: list[RankWatch], job: Silence) -> Verdi
         "stands": "Training is stalled: the other ranks make no step either.",
         "unknown": "Whether training goes on is not known.",
     }
-    if ended:
+    followed = all(agent.log is not None for agent in agents)
+    if followed:
+        what = f"Nobody follows the log on {where} any more"
+    elif ended:
         what = f"The {len(agents)} agents on {where} have ended" if many else f"The agent on {where} has ended"
     else:
         stuck = "the nodes or the agents are stuck" if many else "the node or the agent is stuck"
         what = f"Nothing arrives from {where}: the network, {stuck}"
-    named = name_ranks([watch.rank for watch in ranks])
+    named, kept = name_ranks([watch.rank for watch in ranks]), "the log's file" if followed else "their spool"
     return Verdict(
         kind="agent_dead" if ended else "partition",
-        text=f"{what}. {words[training]} No data from {named}; what they log stays in their spool.",
+        text=f"{what}. {words[training]} No data from {named}; what they log stays in {kept}.",
         confidence="high" if ended and training == "goes on" else ("medium" if training != "unknown" else "low"),
         nodes=nodes[:MAX_NAMED],
         because=because,

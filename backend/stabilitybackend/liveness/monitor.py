@@ -25,6 +25,7 @@ from stabilitybackend.liveness.hang.monitor import HangMonitor
 from stabilitybackend.liveness.hang.overdue import Allowance, StallDetection, budget_of, has_pace
 from stabilitybackend.liveness.job_snapshot import JobSnapshot, JobStart, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.job_status import how_it_ended, how_it_runs
+from stabilitybackend.liveness.quiet_log import QuietLogs
 from stabilitybackend.liveness.rank_status import Overdue, RankStatuses, judge_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch
 from stabilitybackend.liveness.slow_ranks import SlowRanks
@@ -59,6 +60,7 @@ class LivenessMonitor(Stateful):
         self.run_id = run_id
         self.limits = limits or Limits()
         self._agents = AgentBook()
+        self._quiet_logs = QuietLogs()
         self.dumps.run_id = run_id
         self._hang = HangMonitor(self.dumps)
         self._first_step = FirstStep(self.dumps)
@@ -84,6 +86,8 @@ class LivenessMonitor(Stateful):
                 self._hang.load(_finding_of(incident))
             elif incident.state == "open" and incident.kind == "agent_lost":
                 self._agents.load(incident, _finding_of(incident))
+            elif incident.state == "open" and incident.kind == "quiet_log":
+                self._quiet_logs.load(incident, _finding_of(incident))
             elif incident.state == "open" and incident.kind == "straggler" and incident.detector == "liveness":
                 self._slow.load(_finding_of(incident))
 
@@ -239,6 +243,8 @@ class LivenessMonitor(Stateful):
         yield
         hang, usual_s = self._hang.finding, self._budgets.usual_step_s
         found += self._agents.tick(self._ranks, now, self.limits.agent_lost_s, usual_s, hang)
+        away = self._agents.all.keys() - self._agents.here(now, self.limits.agent_lost_s)
+        found += self._quiet_logs.tick(self._agents.all, self._ranks.values(), away)
         yield
         if not self._deaths.is_open and hang is None:
             found += self._slow.tick(visible, self._excused_until, over, now)

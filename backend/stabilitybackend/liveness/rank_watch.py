@@ -120,6 +120,11 @@ class RankWatch:
         return self.alive and self.state == "running" and not self.dead
 
     @property
+    def newest_step(self) -> int:
+        """The newest step that its slot or a row shows, -1 before any."""
+        return self.step if self._logged is None else max(self.step, self._logged[0])
+
+    @property
     def in_long_phase(self) -> bool:
         """True in a phase that may be long: a known long one, or one with a declared length."""
         return self.expect_s > 0 or is_long(self.phase)

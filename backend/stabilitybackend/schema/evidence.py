@@ -17,7 +17,7 @@ from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = [
     "CurveFacts", "Death", "DeathFacts", "DeathGpu", "FaultyGpu", "GpuFaultFacts", "HangFacts", "Hung", "JudgedFacts",
-    "LostAgentsFacts", "Nearby", "Raised", "SharedDataFacts", "StragglerFacts", "facts",
+    "LostAgentsFacts", "Nearby", "QuietLogFacts", "Raised", "SharedDataFacts", "StragglerFacts", "facts",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -237,6 +237,15 @@ class LostAgentsFacts(msgspec.Struct, frozen=True):
     agents: list[str] = []
     nodes: list[str] = []
     last_word: float | None = None
+
+
+class QuietLogFacts(msgspec.Struct, frozen=True):
+    """Of a ``quiet_log``. agent: who follows it; log: its name; last_word: of the log, unix seconds; limit_s: usual."""
+
+    agent: str = ""
+    log: str = ""
+    last_word: float = 0.0
+    limit_s: float = 0.0
 
 
 # --- of GPUs -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from stabilitybackend.schema.ranks import RankStatus
 from stabilitybackend.schema.reading import Misfit, typed
 from stabilityclient.wire import MAX_STEP, Health
 
-__all__ = ["AgentHealth", "AgentState", "GpuOfRank", "HealthAnswer", "Proc", "RankHealth", "read_health"]
+__all__ = ["AgentHealth", "AgentState", "GpuOfRank", "HealthAnswer", "LogFacts", "Proc", "RankHealth", "read_health"]
 
 #: Times of messages beyond are none, unix seconds.
 MAX_TIME_S = 1e18
@@ -92,6 +92,23 @@ class SpoolFacts(msgspec.Struct, omit_defaults=True):
     error: _Text | None = None
 
 
+class LogFacts(msgspec.Struct, frozen=True):
+    """A log that is followed from outside, where no agent may run.
+
+    Attributes:
+        name: of the file. quiet_s: seconds without a new row. limit_s: longer than that it should not be.
+    """
+
+    name: _Text
+    quiet_s: Finite
+    limit_s: Finite
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing came for longer than usual."""
+        return self.quiet_s > self.limit_s
+
+
 class AgentState(msgspec.Struct, omit_defaults=True):
     """What the agent says of itself."""
 
@@ -104,6 +121,7 @@ class AgentState(msgspec.Struct, omit_defaults=True):
     spool: SpoolFacts | None = None
     clock_step_s: Finite | None = None
     blind: list[VisibilityGap] | None = None
+    log: LogFacts | None = None
 
 
 class GpuNoteNow(msgspec.Struct, omit_defaults=True):

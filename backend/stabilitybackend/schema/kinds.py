@@ -92,6 +92,10 @@ KINDS: dict[str, IncidentKind] = {
                      status="stalled", blames="suspect", since="Last progress", nearby="process"),
         IncidentKind("agent_lost", "Agent lost", "agent lost", "process", sign="◌", band=False, stops_job=True,
                      status="unreachable", since="Last report of the node", nearby="process"),
+        IncidentKind("quiet_log", "Quiet log", "quiet log", "process", sign="…", band=False, status="unreachable",
+                     since="Last new value", nearby="process",
+                     advice="Look at the job where it runs: whether its processes are there, whether they use their "
+                     "GPUs, and whether the disk of the log is full. A long evaluation or save looks the same."),
         IncidentKind("gpu_fault", "GPU fault", "GPU fault", "gpu", sign="▴", band=False, stops_job=True,
                      blames="known", since="First sign", nearby="gpu"),
         IncidentKind("sdc_suspect", "Suspected SDC", "suspected SDC", "gpu", sign="≠", nearby="gpu"),

@@ -73,7 +73,8 @@ def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *
         head=head.id,
         head_key=head.key,
         checkpoints=state.checkpoints() if for_command else [],
-        agents=sum(1 for agent in state.agents.values() if agent.connected),
+        # Who follows a log can't deliver anything.
+        agents=sum(1 for agent in state.agents.values() if agent.connected and agent.agent_state.log is None),
         starts=newest_starts(state.agents.values()) if for_command else {},
         spoiling=state.incidents.spoiling(),
         handler=state.handlers,

@@ -1,0 +1,68 @@
+"""``stabilityboard import --follow``: goes on with an import while another job writes the files."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from stabilitybackend.importers.follow import FollowOptions
+from stabilitybackend.importers.follow_paths import PathFollower
+from stabilitybackend.importers.job import ImportResult
+from stabilityclient.agent.upload.uplink import agent_url
+
+__all__ = ["follow_paths"]
+
+#: Exit code of a program that SIGTERM ended.
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def follow_paths(
+    paths: list[Path],
+    run_id: str | None,
+    asked: FollowOptions,
+    url: str,
+    api_key: str | None,
+    stored: Callable[[str], dict[str, Any] | None],
+    report: Callable[[ImportResult, str], bool],
+) -> bool:
+    """Follow files and folders until their runs are over, or until Ctrl-C; return whether all could be read.
+
+    SIGTERM ends this program and not the runs: started again it goes on where it was.
+
+    Args:
+        paths, run_id: as of ``find_plans``. stored: run id -> its config at the server. report: tells what came of a
+            run.
+    """
+
+    async def follow() -> bool:
+        follower = PathFollower(
+            paths, run_id, asked, agent_url(url), api_key, stored, _say, lambda result: _tell(result, report)
+        )
+        following = asyncio.create_task(follower.run())
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, follower.end)
+        loop.add_signal_handler(signal.SIGTERM, following.cancel)
+        return await following
+
+    try:
+        return asyncio.run(follow())
+    except asyncio.CancelledError:
+        _say("ended by SIGTERM: the runs are as they were; start this again to go on")
+        sys.stdout.flush()
+        raise typer.Exit(_TERMINATED) from None
+
+
+def _tell(result: ImportResult, report: Callable[[ImportResult, str], bool]) -> None:
+    report(result, "its log")
+    _say(f"{result.run_id}: finished")
+
+
+def _say(line: str) -> None:
+    typer.echo(line)
+    sys.stdout.flush()  # it may be a file that somebody follows
