@@ -37,13 +37,15 @@ def eventful_rows(*, declared: bool, seed: int = 5) -> list[Row]:
     rng = random.Random(seed)
     rows: list[Row] = []
     time = 1_700_000_000.0
+    again = False
     for step in [*range(1, ROLLED_BACK_FROM + 1), *range(ROLLED_BACK_TO + 1, STEPS + 1)]:
         back = bool(rows) and step <= rows[-1][0]
         time += 30.0 if back else 0.5 + rng.random() / 100
         if back and declared:
             rows.append((ROLLED_BACK_TO, time, {}))
             time += 1.0
-        rows.append((step, time, _values(step, rng, any(row[0] == ROLLED_BACK_FROM for row in rows))))
+        rows.append((step, time, _values(step, rng, again)))
+        again |= step == ROLLED_BACK_FROM
     return rows
 
 

@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
+from stabilitybackend.runs.state import RunState
+from support.installed import needs
 from support.resumes.resumed_job import folded
 
-pytest.importorskip("torch")
-from support.resumes.torch_resumes import trained
+pytestmark = needs("torch", "the jobs of these tests train with torch")
+
+
+def resumed(but: str, **changes: Any) -> RunState:
+    """Return the run of a job that trained, went back and trained on, as a server has it."""
+    from support.resumes.torch_resumes import trained  # imports torch
+
+    return folded(trained(but, **changes))
 
 
 @pytest.mark.parametrize("seed", [11, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(12, 16))])
@@ -26,7 +34,7 @@ from support.resumes.torch_resumes import trained
 def test_a_job_that_comes_back_as_it_should_calls_nobody(
     seed: int, but: str, changes: dict[str, Any], verdict: str
 ) -> None:
-    state = folded(trained(but, seed=seed, **changes))
+    state = resumed(but, seed=seed, **changes)
     resume = state.resumes.view().resumes[0]
     assert (resume.verdict, resume.grade) == (verdict, "good")
     assert [one.title for one in state.incidents.all() if one.alarm] == []
@@ -46,7 +54,7 @@ def test_a_job_that_comes_back_as_it_should_calls_nobody(
 def test_what_a_job_did_not_bring_back_is_named(
     but: str, changes: dict[str, Any], verdict: str, grade: str, different: set[str]
 ) -> None:
-    state = folded(trained(but, **changes))
+    state = resumed(but, **changes)
     resume = state.resumes.view().resumes[0]
     assert (resume.verdict, resume.grade) == (verdict, grade)
     assert {part.part for part in resume.parts if part.known == "different"} == different
@@ -54,6 +62,6 @@ def test_what_a_job_did_not_bring_back_is_named(
 
 
 def test_random_numbers_that_differ_are_not_taken_for_other_weights() -> None:
-    resume = folded(trained("rng")).resumes.view().resumes[0]
+    resume = resumed("rng").resumes.view().resumes[0]
     assert resume.verdict == "same_data"
     assert {part.part: part.known for part in resume.parts}["weights"] == "not_seen"

@@ -8,7 +8,6 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-import torch
 
 from stabilityclient.agent.watch.checkpoint_kinds.dcp import parts_needed
 from stabilityclient.agent.watch.checkpoint_kinds.inspection import inspect
@@ -174,7 +173,9 @@ def test_a_file_that_is_written_under_another_name_first_is_missing_and_that_is_
 
 
 def test_what_torch_reads_from_its_metadata_is_what_we_read_without_unpickling(written: dict[str, Path]) -> None:
-    reader = torch.distributed.checkpoint.FileSystemReader(written["dcp"])
+    from torch.distributed.checkpoint import FileSystemReader
+
+    reader = FileSystemReader(written["dcp"])
     needed: dict[str, int] = {}
     for piece in reader.read_metadata().storage_data.values():
         needed[piece.relative_path] = max(needed.get(piece.relative_path, 0), piece.offset + piece.length)
