@@ -16,7 +16,7 @@ from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import as_json
 from support.incident_stream import STREAM, publish, settled
-from support.watched_job import START, Job
+from support.jobs.watched_job import START, Job
 
 
 def lose(count: int) -> Job:

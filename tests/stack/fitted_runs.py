@@ -146,7 +146,7 @@ class Fitted:
         return command | {"took_s": time.monotonic() - begin}
 
     def stop(self, steps: int = STOP_STEPS, *, last: int | None = None) -> int:
-        """Order that the job stops ``steps`` after ``last``, its newest one, and return the step before which it does."""
+        """Order that the job stops ``steps`` after ``last``, its newest; return the step before which it does."""
         now, step = time.time(), (self.truth()[-1].number if last is None else last) + steps
         key = self.get("/segments")["segments"][-1]["key"]
         command = {

@@ -14,11 +14,11 @@ from __future__ import annotations
 from importlib import import_module
 
 from stabilityclient.integrations.accelerate_state import Saved, Saving
-from stabilityclient.integrations.guarded import guarded
-from stabilityclient.integrations.prepared_data import draws, order_comes_again, same_order
-from stabilityclient.integrations.rates import scale_rates
-from stabilityclient.integrations.refusals import refusal
-from stabilityclient.integrations.unsaved import Order, Unsaved
+from stabilityclient.integrations.shared.guarded import guarded
+from stabilityclient.integrations.shared.prepared_data import draws, order_comes_again, same_order
+from stabilityclient.integrations.shared.rates import scale_rates
+from stabilityclient.integrations.shared.refusals import refusal
+from stabilityclient.integrations.shared.unsaved import Order, Unsaved
 from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from stabilityclient.integrations.guarded import guarded, stand_around
+from stabilityclient.integrations.shared.guarded import guarded, stand_around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

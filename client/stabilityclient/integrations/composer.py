@@ -18,10 +18,10 @@ from importlib import import_module
 
 from stabilityclient.integrations.composer_data import Place, keeps_its_own_place
 from stabilityclient.integrations.composer_hooks import Hooks
-from stabilityclient.integrations.guarded import guarded
-from stabilityclient.integrations.rates import scale_rates
-from stabilityclient.integrations.refusals import refusal
-from stabilityclient.integrations.torch_state import agreed
+from stabilityclient.integrations.shared.guarded import guarded
+from stabilityclient.integrations.shared.ranks import agreed
+from stabilityclient.integrations.shared.rates import scale_rates
+from stabilityclient.integrations.shared.refusals import refusal
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.rollback.orders import Rewind
 

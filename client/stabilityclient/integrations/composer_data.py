@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 
 from stabilityclient.integrations.data import Batches, ids_of
-from stabilityclient.integrations.skips import Skips
-from stabilityclient.integrations.torch_state import rank_and_world
+from stabilityclient.integrations.shared.ranks import rank_and_world
+from stabilityclient.integrations.shared.skips import Skips
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

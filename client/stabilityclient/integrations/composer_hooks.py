@@ -6,8 +6,8 @@ import os
 from contextlib import contextmanager
 from functools import partial
 
-from stabilityclient.integrations.guarded import guarded, stand_around
-from stabilityclient.integrations.torch_state import agreed, rank_and_world
+from stabilityclient.integrations.shared.guarded import guarded, stand_around
+from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

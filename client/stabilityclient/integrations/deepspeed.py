@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 
 from stabilityclient.integrations import torch as of_torch
-from stabilityclient.integrations.ranks import agreed, rank_and_world
-from stabilityclient.integrations.rates import names_of_rates
-from stabilityclient.integrations.torch_state import random_states, set_random_states
+from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
+from stabilityclient.integrations.shared.rates import names_of_rates
+from stabilityclient.integrations.shared.torch_state import random_states, set_random_states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Training(of_torch.Training):
 
 
 class _Engine:
-    """Saves and loads by the engine, in place of :class:`stabilityclient.integrations.torch_state.Parts`.
+    """Saves and loads by the engine, in place of :class:`stabilityclient.integrations.shared.torch_state.Parts`.
 
     What is a rank's own is gathered and goes into the ``client_state``: a checkpoint has no file but DeepSpeed's.
     """

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from stabilityclient.integrations.guarded import guarded
 from stabilityclient.integrations.lightning_data import Place, hands_out_batches, order_comes_again
 from stabilityclient.integrations.lightning_hooks import Hooks, saving_io
-from stabilityclient.integrations.rates import scale_rates
-from stabilityclient.integrations.refusals import refusal
-from stabilityclient.integrations.unsaved import Order, Unsaved
+from stabilityclient.integrations.shared.guarded import guarded
+from stabilityclient.integrations.shared.rates import scale_rates
+from stabilityclient.integrations.shared.refusals import refusal
+from stabilityclient.integrations.shared.unsaved import Order, Unsaved
 from stabilityclient.rollback.orders import Rewind
 
 TYPE_CHECKING = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stabilityclient.integrations.guarded import guarded
+from stabilityclient.integrations.shared.guarded import guarded
 from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False

@@ -15,9 +15,9 @@ from contextlib import ExitStack
 from functools import wraps
 from importlib import import_module
 
-from stabilityclient.integrations.guarded import stand_around
 from stabilityclient.integrations.megatron_plan import Restart
 from stabilityclient.integrations.megatron_report import Report
+from stabilityclient.integrations.shared.guarded import stand_around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

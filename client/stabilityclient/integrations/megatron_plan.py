@@ -9,7 +9,7 @@ import inspect
 import os
 import re
 
-from stabilityclient.integrations.torch_state import agreed
+from stabilityclient.integrations.shared.ranks import agreed
 from stabilityclient.plan import read_plan
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ from functools import wraps
 from importlib import import_module
 from time import monotonic
 
-from stabilityclient.integrations.guarded import guarded
+from stabilityclient.integrations.shared.guarded import guarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ import shutil
 from pathlib import Path
 
 from stabilityclient.integrations.data import Batches, ids_of
-from stabilityclient.integrations.ranks import agreed, rank_and_world
-from stabilityclient.integrations.rates import scale_rates
-from stabilityclient.integrations.skips import Skips
-from stabilityclient.integrations.torch_state import Parts
-from stabilityclient.integrations.unsaved import Order, Unsaved
+from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
+from stabilityclient.integrations.shared.rates import scale_rates
+from stabilityclient.integrations.shared.skips import Skips
+from stabilityclient.integrations.shared.torch_state import Parts
+from stabilityclient.integrations.shared.unsaved import Order, Unsaved
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.start import write_whole
 

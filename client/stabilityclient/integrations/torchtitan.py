@@ -14,9 +14,9 @@ import os
 import time
 from contextlib import contextmanager
 
-from stabilityclient.integrations.guarded import guarded, stand_around
-from stabilityclient.integrations.refusals import refusal
-from stabilityclient.integrations.torch_state import agreed
+from stabilityclient.integrations.shared.guarded import guarded, stand_around
+from stabilityclient.integrations.shared.ranks import agreed
+from stabilityclient.integrations.shared.refusals import refusal
 from stabilityclient.integrations.torchtitan_data import Feed, as_at_the_start
 from stabilityclient.integrations.torchtitan_folders import discard_later, read, write
 from stabilityclient.integrations.torchtitan_hooks import Hooks

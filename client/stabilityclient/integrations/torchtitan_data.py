@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stabilityclient.integrations.data import ids_of
-from stabilityclient.integrations.skips import Skips
+from stabilityclient.integrations.shared.skips import Skips
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from stabilityclient.integrations.guarded import guarded
-from stabilityclient.integrations.torch_state import rank_and_world
+from stabilityclient.integrations.shared.guarded import guarded
+from stabilityclient.integrations.shared.ranks import rank_and_world
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from stabilityclient.integrations.guarded import guarded
-from stabilityclient.integrations.prepared_data import batches_from, length_of, order_comes_again, sampler_of
-from stabilityclient.integrations.rates import scale_rates
-from stabilityclient.integrations.refusals import refusal
+from stabilityclient.integrations.shared.guarded import guarded
+from stabilityclient.integrations.shared.prepared_data import batches_from, length_of, order_comes_again, sampler_of
+from stabilityclient.integrations.shared.rates import scale_rates
+from stabilityclient.integrations.shared.refusals import refusal
+from stabilityclient.integrations.shared.unsaved import Order
 from stabilityclient.integrations.transformers_folders import leave, newest
 from stabilityclient.integrations.transformers_hooks import Hooks
-from stabilityclient.integrations.unsaved import Order
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.rollback.orders import Rewind
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-from stabilityclient.integrations.guarded import guarded, stand_around
-from stabilityclient.integrations.unsaved import Unsaved
+from stabilityclient.integrations.shared.guarded import guarded, stand_around
+from stabilityclient.integrations.shared.unsaved import Unsaved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Offer
 from stabilitybackend.schema.plan import Plan
 from support.checkpoints import checkpoint
+from support.jobs.watched_job import Job
 from support.stored_incident import stored
-from support.watched_job import Job
 
 NOW = 1000.0
 

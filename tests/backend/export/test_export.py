@@ -26,7 +26,7 @@ from stabilitybackend.points.store import RunStore
 from stabilityclient.wire import Frame
 from support.imported_run import ImportedRun, export_of, points_of
 from support.job_frames import Job
-from support.job_stories import Story, stories, tell
+from support.jobs.job_stories import Story, stories, tell
 from support.points.archive_model import make_part
 from support.waiting import wait_until
 

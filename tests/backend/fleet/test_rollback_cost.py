@@ -17,7 +17,7 @@ from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame, Health
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
-from support.job_stories import Story, stories, tell
+from support.jobs.job_stories import Story, stories, tell
 from support.server_stack import RunningServer
 from support.stops import NO_STOPS
 

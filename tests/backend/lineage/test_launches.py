@@ -13,8 +13,8 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.points.store import RunStore
 from stabilityclient.wire import Frame
 from support.job_frames import Job
+from support.jobs.relaunched_jobs import CrashingJob
 from support.points.full_curve import entries
-from support.relaunched_jobs import CrashingJob
 
 STRIDES = ([1, 1, 1], [1, 1, 5], [3, 2, 1], [10, 10, 10])
 

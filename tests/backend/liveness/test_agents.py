@@ -6,7 +6,7 @@ from typing import Any
 
 from stabilitybackend.schema.health import read_health
 from stabilityclient.wire import Health
-from support.watched_job import Job, kinds
+from support.jobs.watched_job import Job, kinds
 
 
 def two_nodes() -> Job:

@@ -8,8 +8,8 @@ from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.liveness.budgets import Budgets, Limits, is_long
 from stabilitybackend.liveness.monitor import LivenessMonitor
+from support.jobs.watched_job import START, Job, kinds, source
 from support.saved_state import taken_over
-from support.watched_job import START, Job, kinds, source
 
 LIMITS = Limits()
 

@@ -8,7 +8,7 @@ import pytest
 
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness import monitor as module
-from support.watched_job import Job, kinds, source
+from support.jobs.watched_job import Job, kinds, source
 
 PASSED_ON = {"type": "DistBackendError", "message": "NCCL error: remote process exited or there was a network error"}
 

@@ -11,7 +11,7 @@ from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.schema.incidents import Incident
-from support.watched_job import START, Job, event, kinds, source
+from support.jobs.watched_job import START, Job, event, kinds, source
 
 
 def trained(**nodes: list[int]) -> Job:

@@ -15,9 +15,9 @@ from stabilitybackend.liveness.stacks.dumps import DumpBook
 from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, main_thread
 from support.gateway_stack import RawAgent
 from support.job_frames import Job as Frames
+from support.jobs.watched_job import stack
 from support.saved_state import taken_over
 from support.server_stack import RunningServer
-from support.watched_job import stack
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 PYTHON = "/usr/lib/python3.11"

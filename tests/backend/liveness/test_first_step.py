@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stabilitybackend.detectors.engine.base import Finding
-from support.stalled_job import C10D, PROBED, RUN
-from support.watched_job import START, Job, stack
+from support.jobs.stalled_job import C10D, PROBED, RUN
+from support.jobs.watched_job import START, Job, stack
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 LOCKED = stack(

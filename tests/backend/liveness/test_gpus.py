@@ -9,7 +9,7 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.gpus import CriticalFault
 from stabilityclient.wire import Health
 from support.gpu_events import Node
-from support.watched_job import START, Job, source
+from support.jobs.watched_job import START, Job, source
 
 LOST = "its GPU 1 has fallen off the bus: the node no longer reaches it (Xid 79)"
 

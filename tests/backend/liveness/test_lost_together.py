@@ -8,7 +8,7 @@ from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.liveness.monitor import LivenessMonitor
-from support.watched_job import START, Job, kinds
+from support.jobs.watched_job import START, Job, kinds
 
 
 def racks(nodes: int, *, racks: int = 4) -> Job:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stabilitybackend.liveness.monitor import LivenessMonitor
+from support.jobs.watched_job import START, Job, kinds, source, stack
 from support.saved_state import taken_over
-from support.watched_job import START, Job, kinds, source, stack
 
 QUIET = {"step": -1, "step_start": 0.0, "phase": "", "phase_start": 0.0}
 

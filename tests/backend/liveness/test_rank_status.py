@@ -9,7 +9,7 @@ import pytest
 from stabilitybackend.liveness.rank_status import RankStatuses
 from stabilitybackend.schema.gpus import GPUS, GpuState
 from stabilitybackend.schema.ranks import RANKS, RankStatus
-from support.watched_job import START, Job, source
+from support.jobs.watched_job import START, Job, source
 
 #: Where a rank stalls, from the 60th second on.
 STOOD = {"step": 120, "step_start": START + 60, "phase": "backward", "phase_start": START + 60.1}

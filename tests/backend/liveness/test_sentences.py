@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.detectors.engine.base import Finding
-from support.watched_job import Job
+from support.jobs.watched_job import Job
 
 STOPPED: dict[str, Any] = {"proc": {"state": "T", "cpu": 0.0}}
 

@@ -9,7 +9,7 @@ import pytest
 
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.slow_ranks import SlowRanks
-from support.watched_job import Job, kinds
+from support.jobs.watched_job import Job, kinds
 
 PHASES = {"data": 0.05, "forward": 0.10, "backward": 0.20, "optimizer": 0.05}
 

@@ -11,7 +11,7 @@ from stabilitybackend.liveness.format import place_of
 from stabilitybackend.liveness.hang.stack_check import AGAIN_S
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.stacks.parse import classify, in_long_work, main_thread
-from support.watched_job import START, Job, kinds, stack
+from support.jobs.watched_job import START, Job, kinds, stack
 
 RUN = "/home/me/train.py"
 TORCH = "/venv/lib/python3.11/site-packages/torch"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stabilitybackend.liveness.job_snapshot import JobStart
-from support.stalled_job import C10D, PROBED, RUN, answered, stands, told, verdict
-from support.watched_job import START, Job, source, stack
+from support.jobs.stalled_job import C10D, PROBED, RUN, answered, stands, told, verdict
+from support.jobs.watched_job import START, Job, source, stack
 
 RENDEZVOUS = "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
 

@@ -8,8 +8,8 @@ import pytest
 
 from stabilitybackend.schema.health import read_health
 from stabilityclient.wire import Health
-from support.stalled_job import C10D, PROBED, RUN, answered, stands, told, verdict
-from support.watched_job import START, Job, kinds, source, stack
+from support.jobs.stalled_job import C10D, PROBED, RUN, answered, stands, told, verdict
+from support.jobs.watched_job import START, Job, kinds, source, stack
 
 LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 WAITS = stack((C10D, "all_reduce"), ("/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", "wrapper"),

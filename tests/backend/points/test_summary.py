@@ -18,7 +18,7 @@ from stabilitybackend.points.store import RunStore
 from stabilitybackend.points.summary import MAX_LATEST, RunSummary
 from stabilityclient.wire import Frame
 from support.job_frames import Job
-from support.job_stories import Story, stories, tell
+from support.jobs.job_stories import Story, stories, tell
 from support.saved_state import taken_over
 
 

@@ -14,7 +14,7 @@ from stabilitybackend.resumes.book import MAX_RESUMES
 from stabilitybackend.runs.archiving.snapshot import freeze, thaw
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
-from support.job_stories import Story, stories, tell
+from support.jobs.job_stories import Story, stories, tell
 from support.resumes.resumed_job import Resumed, folded
 
 

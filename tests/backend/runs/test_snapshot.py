@@ -24,7 +24,7 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.saving import SavedPart, pack, unpacked_list
 from stabilityclient.wire import Frame
 from support.job_frames import Job
-from support.job_stories import Story, stories, tell
+from support.jobs.job_stories import Story, stories, tell
 
 
 def _now() -> float:

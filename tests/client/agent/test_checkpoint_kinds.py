@@ -131,6 +131,8 @@ def test_a_model_parallel_rank_of_megatron_without_any_file_is_missed(
 
 
 def test_of_experts_spread_over_ranks_no_file_is_missed_that_may_not_be_due(tmp_path: Path) -> None:
+    import torch
+
     args = Namespace(tensor_model_parallel_size=2, pipeline_model_parallel_size=1, expert_model_parallel_size=4)
     for rank in ("00_000", "01_001", "00_002", "01_003"):  # as they are with --expert-tensor-parallel-size 1
         (tmp_path / f"mp_rank_{rank}").mkdir()

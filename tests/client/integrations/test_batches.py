@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stabilityclient.integrations.data import Batches
-from stabilityclient.integrations.skips import Skips
+from stabilityclient.integrations.shared.skips import Skips
 
 
 class Epochs:

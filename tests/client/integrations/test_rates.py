@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stabilityclient.integrations.rates import scale_rates
+from stabilityclient.integrations.shared.rates import scale_rates
 from support.installed import needs
 
 pytestmark = [

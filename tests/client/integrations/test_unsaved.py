@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import stabilityclient
 from stabilityclient import Rollback
-from stabilityclient.integrations.unsaved import Order, Unsaved, read_orders, write_orders
+from stabilityclient.integrations.shared.unsaved import Order, Unsaved, read_orders, write_orders
 
 #: The disk is waited for.
 _ON_DISK = settings(max_examples=50, deadline=None)

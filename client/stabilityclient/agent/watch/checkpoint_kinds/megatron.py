@@ -45,10 +45,10 @@ def _of_tensors(folder: Folder) -> Found:
     for name in (_COMMON, _CONFIG):
         if wrong := folder.wrong(name):
             found.bad[name] = wrong
-    if _COMMON not in found.bad and (wrong := damage(folder.file(_COMMON), folder.sizes[_COMMON])):
+    if _COMMON not in found.bad and (wrong := damage(folder, _COMMON)):
         found.bad[_COMMON] = wrong
     if _CONFIG not in found.bad:
-        with open(folder.file(_CONFIG), "rb") as file:
+        with folder.open(_CONFIG) as file:
             try:
                 json.loads(file.read(1_000_000))
             except ValueError:
@@ -59,10 +59,10 @@ def _of_tensors(folder: Folder) -> Found:
 def _of_ranks(folder: Folder, legacy: list[re.Match[str]]) -> Found:
     found = Found("megatron", loads_with="any")
     for match in legacy:
-        if wrong := damage(folder.file(match[0]), folder.sizes[match[0]]):
+        if wrong := damage(folder, match[0]):
             found.bad[match[0]] = wrong
     models = [match[0] for match in legacy if match["file"] == _MODEL and match[0] not in found.bad]
-    told = next((one for name in models if (one := pickle_of(folder.file(name), _PICKLE_BYTES))), b"")
+    told = next((one for name in models if (one := pickle_of(folder, name, _PICKLE_BYTES))), b"")
     tensor, pipeline, expert = (
         _number(told, f"{name}_model_parallel_size") for name in ("tensor", "pipeline", "expert")
     )

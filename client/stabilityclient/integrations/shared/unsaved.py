@@ -19,7 +19,7 @@ import math
 import os
 from typing import NamedTuple
 
-from stabilityclient.integrations.ranks import agreed, rank_and_world
+from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
 from stabilityclient.plan import read_plan
 from stabilityclient.start import write_whole
 

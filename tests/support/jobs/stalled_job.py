@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stabilitybackend.detectors.engine.base import Finding
-from support.watched_job import Job
+from support.jobs.watched_job import Job
 
 __all__ = ["C10D", "PROBED", "RUN", "answered", "stands", "told", "verdict"]
 

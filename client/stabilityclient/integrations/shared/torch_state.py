@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from stabilityclient.integrations.ranks import agreed, rank_and_world
+from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Jobs that tests tell a server of."""
