@@ -37,8 +37,8 @@ class Story(NamedTuple):
 @pytest.fixture(
     scope="module",
     params=[
-        ("fsdp", 2),
-        pytest.param(("plain", 1), marks=pytest.mark.soak),
+        ("plain", 1),
+        pytest.param(("fsdp", 2), marks=pytest.mark.soak),
         pytest.param(("ddp", 2), marks=pytest.mark.soak),
         pytest.param(("drawn", 1), marks=pytest.mark.soak),
     ],
