@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from stabilityclient.agent.commands.downlink import Downlink
 from support.processes import Server
 from support.waiting import wait_until
 
-__all__ = ["BATCH", "START_S", "Fitted", "Step", "killed_after_rollback", "places", "trained_until"]
+__all__ = ["BATCH", "RESTARTS", "START_S", "Fitted", "Step", "killed_after_rollback", "places", "trained_until"]
 
 _HERE = Path(__file__).parent
 #: Modules that start the ranks of a job, where the framework does not.
@@ -30,6 +32,8 @@ _LAUNCHERS = {
     ),
     "deepspeed": ("deepspeed.launcher.runner", "--no_local_rank", "--master_port", "29517", "--num_accelerators"),
 }  # fmt: skip
+#: Variables with which torchrun starts the ranks again, each time with a store of its own.
+RESTARTS = {"PET_MAX_RESTARTS": "5", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 #: Samples in a batch of the job.
 BATCH = 2
 #: Seconds that the job may take to its first step: it imports torch and lightning.
@@ -48,7 +52,7 @@ class Step(NamedTuple):
 
 
 class Fitted:
-    """The job and what a person does with it; a context that ends it.
+    """The job and what a person does with it; a context that ends it, with all ranks.
 
     Args:
         folder: of the job. server: to which it reports.
@@ -175,9 +179,27 @@ class Fitted:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        while pids := self._left():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
         self.log.close()
         if error is not None:
             print((self.folder / "log").read_text(errors="replace")[-4_000:])
+
+    def _left(self) -> list[int]:
+        """Return the processes of the job, which a launcher that was killed leaves: torchrun's have own sessions.
+
+        An agent is none of them: it delivers what is left and goes by itself.
+        """
+        own, found = f"STABILITY_DIR={self.folder / 'spool'}".encode(), []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has just ended
+                belongs = own in (process / "environ").read_bytes().split(b"\0")
+                if belongs and b"stabilityclient.agent" not in (process / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(process.name))
+        return found
 
 
 def places(branches: list[list[Step]], skip: int) -> dict[int, set[int]]:
@@ -197,7 +219,7 @@ def killed_after_rollback(job: Fitted, to_step: int, **changes: Any) -> dict[int
     with job:
         job.wait_for_run()
         job.wait_for_checkpoint(to_step, 0)
-        wait_until(lambda: job.truth()[-1].number > to_step + 100, 60, "the first branch is long")
+        wait_until(lambda: job.truth()[-1].number > to_step + 100, START_S, "the first branch is long")
         assert job.order(to_step=to_step, **changes)["state"] == "done"
         assert job.process.wait(60) != 0
     return {step.number: step.sample for step in job.branches()[0]}
