@@ -163,9 +163,14 @@ class Fitted:
         assert problems == []
         return step
 
+    def ended(self) -> int:
+        """Wait until the job has ended by itself, and return its exit code."""
+        wait_until(lambda: self.process.poll() is not None, START_S, "the job has ended")
+        return int(self.process.returncode)
+
     def wait(self) -> str:
-        """Wait until the job has ended by itself, and return what it printed."""
-        code = self.process.wait(120)
+        """Wait until the job has ended well by itself, and return what it printed."""
+        code = self.ended()
         text = (self.folder / "log").read_text(errors="replace")
         assert code == 0, text[-4_000:]
         return text
@@ -221,7 +226,7 @@ def killed_after_rollback(job: Fitted, to_step: int, **changes: Any) -> dict[int
         job.wait_for_checkpoint(to_step, 0)
         wait_until(lambda: job.truth()[-1].number > to_step + 100, START_S, "the first branch is long")
         assert job.order(to_step=to_step, **changes)["state"] == "done"
-        assert job.process.wait(60) != 0
+        assert job.ended() != 0
     return {step.number: step.sample for step in job.branches()[0]}
 
 
