@@ -16,10 +16,21 @@ from typing import Any, NamedTuple
 import httpx
 
 from stabilityclient.agent.commands.downlink import Downlink
+from stabilityclient.plan import write_plan
 from support.processes import Server
 from support.waiting import wait_until
 
-__all__ = ["BATCH", "RESTARTS", "START_S", "Fitted", "Step", "killed_after_rollback", "places", "trained_until"]
+__all__ = [
+    "BATCH",
+    "RESTARTS",
+    "START_S",
+    "Fitted",
+    "Step",
+    "killed_after_rollback",
+    "places",
+    "planned",
+    "trained_until",
+]
 
 _HERE = Path(__file__).parent
 #: Modules that start the ranks of a job, where the framework does not.
@@ -217,6 +228,14 @@ def places(branches: list[list[Step]], skip: int) -> dict[int, set[int]]:
             skipped[step.number] = so_far
             found.setdefault(step.number + so_far, set()).add(step.sample)
     return found
+
+
+def planned(folder: Path, step: int, path: Path) -> None:
+    """Leave the plan of a restart for the job of a folder that starts next."""
+    run_id, now = f"fitted-{folder.name}", time.time()
+    (folder / "spool" / run_id).mkdir(parents=True)
+    plan = {"version": 1, "run_id": run_id, "written": now, "received": now, "action": "relaunch", "command_id": "p1"}
+    write_plan(str(folder / "spool" / run_id), plan | {"checkpoint": {"step": step, "path": str(path)}})
 
 
 def killed_after_rollback(job: Fitted, to_step: int, **changes: Any) -> dict[int, int]:

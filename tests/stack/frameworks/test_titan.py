@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stack.fitted_runs import RESTARTS, Fitted, Step, killed_after_rollback, trained_until
+from stack.fitted_runs import RESTARTS, Fitted, Step, killed_after_rollback, planned, trained_until
 from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
@@ -170,6 +170,15 @@ def test_a_job_killed_before_its_next_save_goes_on_with_what_the_rollback_ordere
         assert [step.number for step in more] == [*range(begun, more[-1].number + 1)]
         assert [step.rate for step in more] == pytest.approx([0.5 * schedule(step.number) for step in more])
         assert [step.sample for step in more] == [first[step.number + 3] for step in more]
+
+
+@pytest.mark.soak
+def test_a_plan_that_can_not_be_followed_ends_the_job_with_the_reason(tmp_path: Path, server: Server) -> None:
+    planned(tmp_path, 40, tmp_path / "elsewhere/step-40")
+    with Fitted(tmp_path, server, 1, "plain", script=JOB) as job:
+        assert job.ended() != 0
+    assert "the plan of the restart can't be followed: " in (job.folder / "log").read_text()
+    assert "torchtitan loads from its own folder only" in (job.folder / "log").read_text()
 
 
 @pytest.mark.soak
