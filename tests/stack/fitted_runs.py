@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -14,10 +16,21 @@ from typing import Any, NamedTuple
 import httpx
 
 from stabilityclient.agent.commands.downlink import Downlink
+from stabilityclient.plan import write_plan
 from support.processes import Server
 from support.waiting import wait_until
 
-__all__ = ["BATCH", "START_S", "Fitted", "Step", "killed_after_rollback", "places", "trained_until"]
+__all__ = [
+    "BATCH",
+    "RESTARTS",
+    "START_S",
+    "Fitted",
+    "Step",
+    "killed_after_rollback",
+    "places",
+    "planned",
+    "trained_until",
+]
 
 _HERE = Path(__file__).parent
 #: Modules that start the ranks of a job, where the framework does not.
@@ -30,6 +43,8 @@ _LAUNCHERS = {
     ),
     "deepspeed": ("deepspeed.launcher.runner", "--no_local_rank", "--master_port", "29517", "--num_accelerators"),
 }  # fmt: skip
+#: Variables with which torchrun starts the ranks again, each time with a store of its own.
+RESTARTS = {"PET_MAX_RESTARTS": "5", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 #: Samples in a batch of the job.
 BATCH = 2
 #: Seconds that the job may take to its first step: it imports torch and lightning.
@@ -48,7 +63,7 @@ class Step(NamedTuple):
 
 
 class Fitted:
-    """The job and what a person does with it; a context that ends it.
+    """The job and what a person does with it; a context that ends it, with all ranks.
 
     Args:
         folder: of the job. server: to which it reports.
@@ -159,9 +174,14 @@ class Fitted:
         assert problems == []
         return step
 
+    def ended(self) -> int:
+        """Wait until the job has ended by itself, and return its exit code."""
+        wait_until(lambda: self.process.poll() is not None, START_S, "the job has ended")
+        return int(self.process.returncode)
+
     def wait(self) -> str:
-        """Wait until the job has ended by itself, and return what it printed."""
-        code = self.process.wait(120)
+        """Wait until the job has ended well by itself, and return what it printed."""
+        code = self.ended()
         text = (self.folder / "log").read_text(errors="replace")
         assert code == 0, text[-4_000:]
         return text
@@ -175,9 +195,27 @@ class Fitted:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        while pids := self._left():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
         self.log.close()
         if error is not None:
             print((self.folder / "log").read_text(errors="replace")[-4_000:])
+
+    def _left(self) -> list[int]:
+        """Return the processes of the job, which a launcher that was killed leaves: torchrun's have own sessions.
+
+        An agent is none of them: it delivers what is left and goes by itself.
+        """
+        own, found = f"STABILITY_DIR={self.folder / 'spool'}".encode(), []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has just ended
+                belongs = own in (process / "environ").read_bytes().split(b"\0")
+                if belongs and b"stabilityclient.agent" not in (process / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(process.name))
+        return found
 
 
 def places(branches: list[list[Step]], skip: int) -> dict[int, set[int]]:
@@ -192,14 +230,22 @@ def places(branches: list[list[Step]], skip: int) -> dict[int, set[int]]:
     return found
 
 
+def planned(folder: Path, step: int, path: Path) -> None:
+    """Leave the plan of a restart for the job of a folder that starts next."""
+    run_id, now = f"fitted-{folder.name}", time.time()
+    (folder / "spool" / run_id).mkdir(parents=True)
+    plan = {"version": 1, "run_id": run_id, "written": now, "received": now, "action": "relaunch", "command_id": "p1"}
+    write_plan(str(folder / "spool" / run_id), plan | {"checkpoint": {"step": step, "path": str(path)}})
+
+
 def killed_after_rollback(job: Fitted, to_step: int, **changes: Any) -> dict[int, int]:
     """Order a rollback of a job with ``KILLED_AT``; return the sample that each step of its first branch had."""
     with job:
         job.wait_for_run()
         job.wait_for_checkpoint(to_step, 0)
-        wait_until(lambda: job.truth()[-1].number > to_step + 100, 60, "the first branch is long")
+        wait_until(lambda: job.truth()[-1].number > to_step + 100, START_S, "the first branch is long")
         assert job.order(to_step=to_step, **changes)["state"] == "done"
-        assert job.process.wait(60) != 0
+        assert job.ended() != 0
     return {step.number: step.sample for step in job.branches()[0]}
 
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
+from .engine.metric_roles import STEP_TIME, role_of
 from .slow_stretch import LEAST_LOST_S, duration
 from .stats.levels import LARGEST, level_of, percent
 from .stats.rank_table import CONFIRM_WINDOWS, REMEMBERED_WINDOWS, RankPast, RankTable, RankWindow, SlowRankTable
@@ -387,5 +388,8 @@ def _is_own_work(metric: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def reports_own_work(names: tuple[str, ...]) -> bool:
-    """Return whether a row of these metrics tells the time of its rank's own work: ranks are compared by that then."""
-    return any(map(_is_own_work, names))
+    """Return whether a row of these metrics tells the time of its rank's own work: ranks are compared by that then.
+
+    The time of whole steps does not: in it the fast ranks wait for the slow one.
+    """
+    return any(_is_own_work(name) and role_of(name) != STEP_TIME for name in names)

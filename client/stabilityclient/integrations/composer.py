@@ -17,11 +17,12 @@ import zipfile
 from importlib import import_module
 
 from stabilityclient.integrations.composer_data import Place, keeps_its_own_place
-from stabilityclient.integrations.composer_hooks import Hooks
+from stabilityclient.integrations.composer_hooks import Hooks, link_of
 from stabilityclient.integrations.shared.guarded import guarded
 from stabilityclient.integrations.shared.ranks import agreed
 from stabilityclient.integrations.shared.rates import scale_rates
 from stabilityclient.integrations.shared.refusals import refusal
+from stabilityclient.integrations.shared.unsaved import Order
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.rollback.orders import Rewind
 
@@ -54,7 +55,7 @@ def fit(trainer: Any, **arguments: Any) -> None:
         trainer: with a :func:`logger` among its ``loggers``.
 
     Raises:
-        ValueError: it has none.
+        ValueError: it has none; the plan of a restart names a checkpoint that can't be loaded.
         Exception: what ``trainer.fit`` or the load of a checkpoint raises; a rollback that was being carried out has
             then failed.
     """
@@ -62,6 +63,7 @@ def fit(trainer: Any, **arguments: Any) -> None:
     if board is None:
         raise ValueError("the trainer has no logger of ours, expected Trainer(..., loggers=logger(run))")
     with board.obeying(trainer):
+        board.begin_where_due()
         while True:
             try:
                 trainer.fit(**arguments)
@@ -98,6 +100,14 @@ class _Obeying(Hooks):
         self._place: Place | None = None
         #: What a checkpoint had of us, until it is used.
         self._loaded: dict[str, Any] = {}
+        #: The checkpoint from which this process goes on, and the plan that says so; whether it has begun.
+        self._begin = ""
+        self._plan: dict[str, Any] | None = None
+        self._begun = False
+        #: Which order the checkpoint has that was loaded; what is to be done to its rates; what was left out.
+        self._ordered = ""
+        self._factor: float | None = None
+        self._places: tuple[int, int] | None = None
 
     def obeying(self, trainer: Any) -> Any:
         """Return a context within which this trainer obeys."""
@@ -113,19 +123,45 @@ class _Obeying(Hooks):
         if self._trainer is None:
             return
         loaded, self._loaded = self._loaded, {}
-        before, self._place = self._place, None
-        if keeps_its_own_place(state) or (self._step and not loaded and before is None):
-            return
-        place = before if before is not None and before.is_at(self._step, state.dataloader) else None
-        if place is None or loaded:
-            place = Place(self._run, self._trainer)
-        if loaded:
-            place.load(loaded)
-            if self._rollback is not None:
-                place.leave_out(self._rollback, self._step, before)
-        self._place = place
-        if self._step:
+        before, self._place = self._place, self._find(state, loaded)
+        if self._place is not None and self._step:
             self._trainer.spin_dataloaders = False  # the batches are those of the place
+        first, self._begun = not self._begun, True
+        if self._rollback is not None:
+            self._ordered = str(loaded.get("ordered", ""))
+            self._change(self._rollback.lr_scale, self._rollback.skip_range, self._rollback.skip_batches, before)
+        elif first and self._begin and self._step:
+            self._take_up(str(loaded.get("ordered", "")))
+
+    def _find(self, state: Any, loaded: dict[str, Any]) -> Place | None:
+        place = self._place
+        held = "ranks" in loaded
+        if keeps_its_own_place(state) or (self._step and not held and place is None):
+            return None
+        if place is None or held or not place.is_at(self._step, state.dataloader):
+            place = Place(self._run, self._trainer)
+        if held:
+            place.load(loaded)
+        return place
+
+    def _take_up(self, ordered: str) -> None:
+        """Do to the state that a process has loaded at its start what is still to be done to it."""
+        order, plan = self._unsaved.take_up(self._begin, ordered), self._plan
+        if order is not None:
+            self._factor = order.lr_scale
+            if order.skip_places is not None and self._place is not None:
+                self._place.skips.leave_out(*order.skip_places)
+        elif plan is not None and plan["id"] != ordered:
+            self._change(plan.get("lr_scale"), plan.get("skip_range"), plan.get("skip_batches"), None)
+            self._unsaved.ordered = plan["id"]
+
+    def _change(self, factor: float | None, steps: Any, batches: int | None, before: Place | None) -> None:
+        self._factor, self._places = factor, None
+        if self._place is not None:
+            left = self._place if before is None else before
+            self._places = self._place.skips.carry_out(self._step, steps, batches, left.skips)
+        elif steps is not None or batches:
+            self._run._guard.note("plan", "Composer finds the place in the data by itself: nothing is left out of it")
 
     def _iterate(self, original: Callable[..., Any], mode: Any) -> Iterator[Any]:
         """Return the batches of an epoch."""
@@ -135,8 +171,8 @@ class _Obeying(Hooks):
 
     def before_save(self) -> None:
         """Gather on all ranks what the checkpoint gets of us."""
-        if self._place is not None:
-            self._state = self._place.state()
+        self._state = {} if self._place is None else self._place.state()
+        self._state["ordered"] = self._unsaved.ordered
 
     def state_dict(self) -> dict[str, Any]:
         return self._state
@@ -156,9 +192,8 @@ class _Obeying(Hooks):
         if self._trainer is None:
             self.begin(state)
             return
-        if self._rollback is not None:
-            self._finish(state)
-        elif self._can is None:
+        self._finish(state)
+        if self._can is None:
             self._offer(state)
         order = self._run.boundary(self._step)
         if isinstance(order, Rollback):
@@ -170,7 +205,7 @@ class _Obeying(Hooks):
     @guarded
     def _offer(self, state: Any) -> None:
         self._can = ()
-        if state.fsdp_enabled or getattr(state, "deepspeed_enabled", False) or state.profiler is not None:
+        if not _can_load(state):
             return
         skips = ("skip_batches", "skip_range") if self._place is not None else ()
         self._can = ("lr_scale", *skips)
@@ -187,36 +222,97 @@ class _Obeying(Hooks):
     def load(self, rollback: Rollback) -> None:
         """Load the checkpoint of a rollback on all ranks."""
         self.leave()
-        trainer, self._rollback = self._trainer, rollback
+        self._rollback = rollback
+        self._load(str(rollback.checkpoint))
+
+    def begin_where_due(self) -> None:
+        """Load the checkpoint that the plan of a restart names, if the trainer has not loaded it; at the first fit."""
+        if self._begun:
+            return
+        self._begin = _loaded_from(self._trainer.state)
+        self._plan, path = agreed(self._from_where)
+        if not path:
+            return
+        if _is_same(path, self._begin):
+            self.stand_on(path, self._trainer.state)
+        else:
+            self._load(path)
+        self._begin = path
+
+    def _from_where(self) -> tuple[dict[str, Any] | None, str]:
+        """Return the plan that holds, with its id, and the checkpoint to go on from, "" for what the trainer has.
+
+        Asked on the first rank.
+
+        Raises:
+            ValueError: it can't be loaded.
+        """
+        plan, state = self._unsaved.plan, self._trainer.state
+        named = None if plan is None else plan.get("checkpoint")
+        if plan is None or not named:
+            return None, ""
+        latest = [os.path.realpath(link) for link in (link_of(saver, state) for saver in self._savers) if link]
+        # A rollback since then has gone back to another one.
+        path = next((one for one in (self._begin, *latest) if one and self._unsaved.follows_plan(one)), "")
+        followed = None if path else plan | {"id": self._unsaved.plan_id}
+        path = path or str(named["path"] or "")
+        if _is_same(path, self._begin):
+            return followed, path
+        if not _can_load(state):
+            self._run._guard.note("plan", f"{path or named} can't be loaded into this trainer by us: not followed")
+            return None, ""
+        if trouble := _trouble(path) if path else f"the path of the checkpoint of step {named['step']} is not known":
+            raise ValueError(f"the plan of the restart can't be followed: {trouble}")
+        return followed, path
+
+    def _load(self, path: str) -> None:
+        trainer = self._trainer
         state, name = trainer.state, trainer.state.run_name
         if "GROUP_RANK" in os.environ:  # torchrun's name of what Composer wants to know to load a checkpoint
             os.environ.setdefault("NODE_RANK", os.environ["GROUP_RANK"])
         # As at a start: Composer's own way to the place in the data begins with these random numbers.
         import_module("composer.utils.reproducibility").seed_all(state.seed)
         trainer._rng_state = import_module("composer.utils.checkpoint").load_checkpoint(
-            rollback.checkpoint, state, trainer.logger, algorithm_passes=trainer.engine.algorithm_passes
+            path, state, trainer.logger, algorithm_passes=trainer.engine.algorithm_passes
         )
         state.run_name = name
-        self.stand_on(str(rollback.checkpoint), state)
+        self.stand_on(path, state)
 
     @guarded
     def _finish(self, state: Any) -> None:
-        """The checkpoint is loaded and the first batch behind it has come: say what was done."""
+        """A checkpoint is loaded and the first batch behind it has come: change the rates, say what was done."""
         rollback, self._rollback = self._rollback, None
-        assert rollback is not None
+        factor, self._factor = self._factor, None
         applied: dict[str, Any] = {}
-        if rollback.lr_scale is not None:
-            applied["rates"] = scale_rates(state.optimizers, state.schedulers, rollback.lr_scale)
-            applied["lr_scale"] = rollback.lr_scale
+        if factor is not None:
+            applied["rates"] = scale_rates(state.optimizers, state.schedulers, factor)
+            applied["lr_scale"] = factor
+        if rollback is None:
+            return  # of the process that died, or of a plan
         if self._place is not None:
             skips = (("skip_batches", rollback.skip_batches), ("skip_range", rollback.skip_range))
             applied |= {name: value for name, value in skips if value is not None}
+        self._unsaved.note(rollback.checkpoint, Order.of(rollback, self._places), self._ordered)
         step = self._step - 1
         if step == rollback.to_step:
             self._run.restored(rollback, applied=applied)
         else:
             self._run.refused(rollback, f"{rollback.checkpoint} holds the state of step {step}")
             self._run.rolled_back(step, "another checkpoint than the one that was ordered", **applied)
+
+
+def _loaded_from(state: Any) -> str:
+    """Return the checkpoint that a trainer has loaded when it was made, "" for none."""
+    return str(getattr(state, "load_path", None) or "").replace("{rank}", "0")
+
+
+def _is_same(path: str, other: str) -> bool:
+    return "" not in (path, other) and os.path.realpath(path) == os.path.realpath(other)
+
+
+def _can_load(state: Any) -> bool:
+    """Say whether a checkpoint was ever loaded into such a trainer that is ready to train."""
+    return not (state.fsdp_enabled or getattr(state, "deepspeed_enabled", False) or state.profiler is not None)
 
 
 def _trouble(path: str) -> str:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from stabilityclient.rollback.decision import Rollback
     from stabilityclient.run import Run
 
 __all__ = ["Place", "keeps_its_own_place"]
@@ -27,13 +26,16 @@ class Place:
 
     Args:
         trainer: in ``fit_start``.
+
+    Attributes:
+        skips: what was and will be left out.
     """
 
     def __init__(self, run: Run, trainer: Any) -> None:
         self._run, self._trainer = run, trainer
         self._loader = trainer.state.dataloader
         self._batches = Batches(self._loader)
-        self._skips = Skips()
+        self.skips = Skips()
         #: Steps whose batch was handed out.
         self._step = int(trainer.state.timestamp.batch)
 
@@ -63,7 +65,7 @@ class Place:
         for _ in range(int(state.dataloader_len) - int(state.timestamp.batch_in_epoch)):
             step = int(state.timestamp.batch) + 1
             with self._run.phase("data"):
-                self._batches.skip(self._skips.before(step))
+                self._batches.skip(self.skips.before(step))
                 batch = next(self._batches)
             ids = ids_of(batch)
             if ids is not None:
@@ -73,7 +75,7 @@ class Place:
 
     def state(self) -> dict[str, Any]:
         """Return what goes into a checkpoint, of all ranks; all call it."""
-        own = {"skips": self._skips.state(), "data": self._batches.state_dict()}
+        own = {"skips": self.skips.state(), "data": self._batches.state_dict()}
         return {"ranks": import_module("composer.utils.dist").all_gather_object(own)}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -81,18 +83,8 @@ class Place:
         rank, world = rank_and_world()
         then = len(state["ranks"])
         own = state["ranks"][rank if then == world else 0]
-        self._skips = Skips(own["skips"])
+        self.skips = Skips(own["skips"])
         self._batches.load_state_dict(own["data"], share=then / world)
-
-    def leave_out(self, rollback: Rollback, step: int, before: Place | None) -> None:
-        """Leave out what a rollback to ``step`` orders; ``before`` is the place that it left."""
-        if rollback.skip_range is not None:
-            left = self._skips if before is None else before._skips
-            first, last = rollback.skip_range
-            self._skips.leave_out(left.place(first), left.place(last))
-        elif rollback.skip_batches:
-            place = self._skips.place(step)
-            self._skips.leave_out(place + 1, place + rollback.skip_batches)
 
 
 def keeps_its_own_place(state: Any) -> bool:

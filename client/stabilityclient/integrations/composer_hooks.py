@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import contextmanager
 from functools import partial
 
 from stabilityclient.integrations.shared.guarded import guarded, stand_around
 from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
+from stabilityclient.integrations.shared.unsaved import Unsaved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from stabilityclient.rank_state.phase import Phase
     from stabilityclient.run import Run
 
-__all__ = ["Hooks"]
+__all__ = ["Hooks", "link_of"]
 
 #: Names of Composer's and of its OptimizerMonitor, and ours for them.
 _OURS = {"loss/train/total": "loss", "l2_norm/grad/global": "grad_norm"}
@@ -31,6 +33,7 @@ class Hooks:
     def __init__(self, run: Run) -> None:
         super().__init__()
         self._run = run
+        self._unsaved = Unsaved(run)
         self._phase: Phase | None = None
         #: The step that is under way, or the last one.
         self._step = 0
@@ -157,6 +160,7 @@ class Hooks:
             return
         if _is_first() and saver.saved_checkpoints:
             path = os.path.abspath(saver.saved_checkpoints[-1])
+            self._unsaved.saved(path)
             self._run.checkpoint(int(state.timestamp.batch), path)
 
     @guarded
@@ -169,27 +173,43 @@ class Hooks:
             for name in left:
                 del known[name]
             saver.saved_checkpoints = [name for name in saver.saved_checkpoints if name not in left]
-            latest = None if saver.latest_filename is None else saver.latest_filename.format(state)
             # All ranks wait: the next fit looks into the folder on each of them.
-            agreed(partial(_put_aside, left, latest, path))
+            agreed(partial(_put_aside, saver, state, left, path))
         for callback in state.callbacks:
             for name, window in vars(callback).items():
                 if name.startswith("history_") and hasattr(window, "clear"):
                     window.clear()  # SpeedMonitor's: samples per second would be below zero
 
 
-def _put_aside(left: list[str], latest: str | None, path: str) -> None:
+def link_of(saver: Any, state: Any) -> str:
+    """Return the link to the newest checkpoint, by which ``autoresume`` goes on, "" where there is none."""
+    link = "" if saver.latest_filename is None else str(saver.latest_filename.format(state))
+    return link if os.path.islink(link) else ""
+
+
+def _put_aside(saver: Any, state: Any, left: list[str], path: str) -> None:
     """Rename files of steps that were left, and let the link by which ``autoresume`` goes on lead to ``path``.
 
-    Composer does not train in a folder that has later ones.
+    Composer does not train in a folder that has later ones. A process that has just started knows of none.
     """
-    for name in left:
+    for name in {*left, *_later(saver, state)}:
         if os.path.isfile(name):
             folder, file = os.path.split(name)
             os.replace(name, os.path.join(folder, f"left-{file}"))
-    if latest is not None and os.path.islink(latest):
-        os.remove(latest)
-        os.symlink(os.path.relpath(path, os.path.dirname(latest)), latest)
+    if link := link_of(saver, state):
+        os.remove(link)
+        os.symlink(os.path.relpath(path, os.path.dirname(link)), link)
+
+
+def _later(saver: Any, state: Any) -> Iterator[str]:
+    """Yield files of later steps that lie in a saver's folder, where their names tell the step."""
+    folder, name = os.path.dirname(saver.filename.format(state)), re.escape(saver.filename.filename)
+    step = r"(\d+)"
+    pattern = re.compile(re.sub(r"\\\{\w+\\\}", ".+", name.replace(r"\{batch\}", step, 1)))
+    for file in os.listdir(folder) if step in pattern.pattern and os.path.isdir(folder) else ():
+        match = pattern.fullmatch(file)
+        if match and int(match[1]) > int(state.timestamp.batch):
+            yield os.path.join(folder, file)
 
 
 def _is_first() -> bool:

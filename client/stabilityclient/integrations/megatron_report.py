@@ -71,6 +71,11 @@ class Report:
         self._reads = first and mpu.get_context_parallel_rank() == 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)
         if mpu.get_pipeline_model_parallel_world_size() > 1:  # stages do not have the same work
             self._forward = f"forward_stage_{mpu.get_pipeline_model_parallel_rank()}"
+        for name in ("data", self._forward):
+            # Who is slow is asked of phases in the order in which they began: of these, in which ranks work, before
+            # "train_step", in which they wait for a slow one.
+            with self._run.phase(name):
+                pass
         if int(os.environ.get("LOCAL_RANK", 0)) == 0:
             plain = (str, int, float, type(None))
             told = {name: value for name, value in vars(args).items() if isinstance(value, plain)}

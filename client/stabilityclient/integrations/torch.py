@@ -165,7 +165,7 @@ class Training:
                 self._skips.leave_out(*order.skip_places)
         elif plan is not None and plan["id"] != self._unsaved.ordered:
             self._scale(plan.get("lr_scale"))
-            self._leave_out(plan.get("skip_range"), plan.get("skip_batches"), self._skips)
+            self._skips.carry_out(self.step, plan.get("skip_range"), plan.get("skip_batches"), self._skips)
             self._unsaved.ordered = plan["id"]
 
     def _from_where(self) -> tuple[dict[str, Any] | None, str | None]:
@@ -174,7 +174,8 @@ class Training:
         named = None if plan is None else plan.get("checkpoint")
         if plan is None or not named or (latest is not None and self._unsaved.follows_plan(latest)):
             return None, latest
-        return plan | {"id": self._unsaved.plan_id}, str(named["path"])
+        path = named["path"] or self._folder / f"step-{named['step']}"
+        return plan | {"id": self._unsaved.plan_id}, str(path)
 
     def _go_back(self, rollback: Rollback) -> None:
         path = rollback.checkpoint
@@ -193,7 +194,7 @@ class Training:
         applied: dict[str, Any] = {}
         if rollback.lr_scale is not None:
             applied = {"lr_scale": rollback.lr_scale, "rates": self._scale(rollback.lr_scale)}
-        places = self._leave_out(rollback.skip_range, rollback.skip_batches, before)
+        places = self._skips.carry_out(self.step, rollback.skip_range, rollback.skip_batches, before)
         for name, value in (("skip_batches", rollback.skip_batches), ("skip_range", rollback.skip_range)):
             if value is not None:
                 applied[name] = value
@@ -215,18 +216,6 @@ class Training:
             return []
         self.lr_scale *= factor
         return scale_rates(self._parts.optimizers.values(), self._parts.schedules, factor)
-
-    def _leave_out(self, steps: Any, batches: int | None, before: Skips) -> tuple[int, int] | None:
-        """Leave batches out, and return their places, first and last; None where there are none."""
-        if steps is not None:
-            places = before.place(steps[0]), before.place(steps[1])
-        elif batches:
-            place = self._skips.place(self.step)
-            places = place + 1, place + batches
-        else:
-            return None
-        self._skips.leave_out(*places)
-        return places
 
     def _stand_on(self, path: Path) -> None:
         """Note on disk from where a next start goes on, and delete what is not to be kept."""

@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from stabilityclient.integrations.shared.guarded import guarded, stand_around
 from stabilityclient.integrations.shared.ranks import agreed
 from stabilityclient.integrations.shared.refusals import refusal
+from stabilityclient.integrations.shared.unsaved import Order
 from stabilityclient.integrations.torchtitan_data import Feed, as_at_the_start
-from stabilityclient.integrations.torchtitan_folders import discard_later, read, write
+from stabilityclient.integrations.torchtitan_folders import discard_later, newest, read, write
 from stabilityclient.integrations.torchtitan_hooks import Hooks
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.rollback.orders import Rewind
@@ -67,6 +68,9 @@ class _Obeying(Hooks):
         self._can: tuple[str, ...] | None = None
         self._rollback: Rollback | None = None
         self._feed: Feed | None = None
+        #: Of the checkpoint that was loaded: which order changed it last. What its rollback left out.
+        self._ordered = ""
+        self._places: tuple[int, int] | None = None
         #: Product of the factors that were ordered on the way to this state.
         self._lr_scale = 1.0
         self._schedules = [one for one in trainer.lr_schedulers if hasattr(one, "base_lrs")]
@@ -104,24 +108,65 @@ class _Obeying(Hooks):
 
     def _load(self, original: Callable[..., Any], step: int = -1) -> Any:
         """Load a checkpoint as ``checkpointer.load`` does, and what it has of us."""
-        trainer, rollback = self._trainer, self._rollback
+        trainer, rollback, before = self._trainer, self._rollback, self._feed
+        plan = None if rollback is not None or not trainer.checkpointer.enable else agreed(self._followed_plan)
         if rollback is not None:
             step = rollback.to_step
+        elif plan is not None:
+            step = plan["checkpoint"]["step"]
         loaded = original(step)
-        if loaded and trainer.step:
-            before = self._feed
-            kept = agreed(lambda: read(self.path_of(trainer.step)))
-            self._lr_scale = kept["lr_scale"]
-            self._feed = Feed(self._run, trainer, kept["skips"])
-            if rollback is not None:
-                self._lr_scale *= 1.0 if rollback.lr_scale is None else rollback.lr_scale
-                self._feed.leave_out(rollback, before)
-                agreed(lambda: discard_later(trainer.checkpointer.folder, trainer.step))
-            if rollback is not None or self._lr_scale != 1.0:
-                self._set_rates()
-        else:
+        if not (loaded and trainer.step):
             self._feed = Feed(self._run, trainer, None)
+            return loaded
+        path = self.path_of(trainer.step)
+        kept = agreed(lambda: read(path))
+        self._lr_scale, self._ordered = kept["lr_scale"], kept.get("ordered", "")
+        self._feed = Feed(self._run, trainer, kept["skips"])
+        order = None if rollback is not None else self._unsaved.take_up(path, self._ordered)
+        if rollback is not None:
+            self._places = self._change(rollback.lr_scale, rollback.skip_range, rollback.skip_batches, before)
+        elif order is not None:
+            self._scale(order.lr_scale)
+            if order.skip_places is not None:
+                self._feed.skips.leave_out(*order.skip_places)
+        elif plan is not None and plan["id"] != self._unsaved.ordered:
+            self._change(plan.get("lr_scale"), plan.get("skip_range"), plan.get("skip_batches"), None)
+            self._unsaved.ordered = plan["id"]
+        if rollback is not None or plan is not None:
+            agreed(lambda: discard_later(trainer.checkpointer.folder, trainer.step))
+        if rollback is not None or self._lr_scale != 1.0:
+            self._set_rates()
         return loaded
+
+    def _followed_plan(self) -> dict[str, Any] | None:
+        """Return the plan by which this process goes on, with its id, None without one; asked on the first rank.
+
+        Raises:
+            ValueError: torchtitan can't load what it names.
+        """
+        plan = self._unsaved.plan
+        named = None if plan is None else plan.get("checkpoint")
+        if plan is None or not named:
+            return None
+        latest = newest(self._trainer.checkpointer.folder)
+        if latest and self._unsaved.follows_plan(self.path_of(latest)):
+            return None
+        step = named["step"]
+        if trouble := self._trouble(named["path"] or self.path_of(step), step):
+            raise ValueError(f"the plan of the restart can't be followed: {trouble}")
+        return plan | {"id": self._unsaved.plan_id}
+
+    def _change(
+        self, scale: float | None, steps: Any, batches: int | None, before: Feed | None
+    ) -> tuple[int, int] | None:
+        """Do what is ordered to the state that was loaded; return the places that are left out, None without any."""
+        assert self._feed is not None
+        self._scale(scale)
+        left = self._feed if before is None else before
+        return self._feed.skips.carry_out(self._trainer.step, steps, batches, left.skips)
+
+    def _scale(self, factor: float | None) -> None:
+        self._lr_scale *= 1.0 if factor is None else factor
 
     def _set_rates(self) -> None:
         """Set the rates that the schedules give now, times the scale."""
@@ -141,8 +186,9 @@ class _Obeying(Hooks):
     @guarded
     def save_ours(self, step: int) -> None:
         """Write into a checkpoint of torchtitan's what it does not know."""
-        skips = {} if self._feed is None else self._feed.state()
-        write(self.path_of(step), {"lr_scale": self._lr_scale, "skips": skips})
+        skips = {} if self._feed is None else self._feed.skips.state()
+        kept = {"lr_scale": self._lr_scale, "skips": skips, "ordered": self._unsaved.ordered}
+        write(self.path_of(step), kept)
 
     # --- orders --------------------------------------------------------------------------------------------------
 
@@ -179,16 +225,19 @@ class _Obeying(Hooks):
 
     @guarded
     def _go_back(self, rollback: Rollback) -> None:
-        why = refusal(rollback, self._can or ()) or agreed(lambda: self._trouble(rollback))
+        why = refusal(rollback, self._can or ()) or agreed(
+            lambda: self._trouble(str(rollback.checkpoint), rollback.to_step)
+        )
         if why:
             self._run.refused(rollback, why)
         else:
             raise Rewind(rollback)
 
-    def _trouble(self, rollback: Rollback) -> str:
-        path, own = str(rollback.checkpoint), self.path_of(rollback.to_step)
+    def _trouble(self, path: str, step: int) -> str:
+        """Return why torchtitan can't load a checkpoint, "" if it can."""
+        own = self.path_of(step)
         if os.path.realpath(path) != os.path.realpath(own):
-            return f"torchtitan loads from its own folder only, where step {rollback.to_step} is {own} and not {path}"
+            return f"torchtitan loads from its own folder only, where step {step} is {own} and not {path}"
         if not os.path.isfile(os.path.join(own, ".metadata")):
             return f"{own} is not whole: it has no .metadata"
         return ""
@@ -206,4 +255,5 @@ class _Obeying(Hooks):
             applied = {"lr_scale": rollback.lr_scale, "rates": rates}
         skips = (("skip_batches", rollback.skip_batches), ("skip_range", rollback.skip_range))
         applied |= {name: value for name, value in skips if value is not None}
+        self._unsaved.note(rollback.checkpoint, Order.of(rollback, self._places), self._ordered)
         self._run.restored(rollback, applied=applied)

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from stabilityclient.rollback.decision import Rollback
     from stabilityclient.run import Run
 
 __all__ = ["Feed", "as_at_the_start"]
@@ -20,12 +19,15 @@ class Feed:
     """Iterates over the batches of the steps; a place is what one step takes, with all its micro-batches.
 
     Args:
-        skips: of :meth:`state`, None where nothing was left out.
+        skips: their state in a checkpoint, None where nothing was left out.
+
+    Attributes:
+        skips: what was and will be left out.
     """
 
     def __init__(self, run: Run, trainer: Any, skips: dict[str, Any] | None) -> None:
         self._run, self._trainer = run, trainer
-        self._skips = Skips(skips or None)
+        self.skips = Skips(skips or None)
         self._per_step = trainer.gradient_accumulation_steps * trainer.num_pipeline_parallel_microbatches
         self._source: Iterator[Any] | None = None
         #: Batches of this step that came; the first one of the next, and what came in place of it.
@@ -60,7 +62,7 @@ class Feed:
     def _next(self, step: int) -> Any:
         assert self._source is not None
         if self._drawn == 0:
-            for _ in range(self._per_step * self._skips.before(step)):
+            for _ in range(self._per_step * self.skips.before(step)):
                 next(self._source)
         batch = next(self._source)
         self._drawn = (self._drawn + 1) % self._per_step
@@ -68,20 +70,6 @@ class Feed:
         if ids is not None:
             self._run.data(step, ids=ids)
         return batch
-
-    def state(self) -> dict[str, Any]:
-        """Return what goes into a checkpoint."""
-        return self._skips.state()
-
-    def leave_out(self, rollback: Rollback, before: Feed | None) -> None:
-        """Leave out what a rollback orders; ``before`` is what it left."""
-        if rollback.skip_range is not None:
-            left = self._skips if before is None else before._skips
-            first, last = rollback.skip_range
-            self._skips.leave_out(left.place(first), left.place(last))
-        elif rollback.skip_batches:
-            place = self._skips.place(rollback.to_step)
-            self._skips.leave_out(place + 1, place + rollback.skip_batches)
 
 
 def as_at_the_start(dataset: Any) -> None:

@@ -7,6 +7,7 @@ from importlib import import_module
 
 from stabilityclient.integrations.shared.guarded import guarded
 from stabilityclient.integrations.shared.ranks import rank_and_world
+from stabilityclient.integrations.shared.unsaved import Unsaved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Hooks:
     def __init__(self, run: Run, trainer: Any) -> None:
         self._run = run
         self._trainer = trainer
+        self._unsaved = Unsaved(run)
         self._phase: Phase | None = None
         self._within = False
         self._values: dict[str, Any] = {}
@@ -152,8 +154,12 @@ class Hooks:
 
     @guarded
     def _report(self, step: int, future: Any) -> None:
+        ordered = self._unsaved.ordered
+
         def written(done: Any = None) -> None:
             if done is None or done.exception() is None:
+                if ordered == self._unsaved.ordered:  # one that another thread writes may be of before a rollback
+                    self._unsaved.saved(self.path_of(step))
                 self._run.checkpoint(step, self.path_of(step))
 
         if future is None:

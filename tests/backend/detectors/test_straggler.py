@@ -9,7 +9,7 @@ from itertools import groupby
 import pytest
 
 from stabilitybackend.detectors.engine.base import Finding, Mark, Point
-from stabilitybackend.detectors.straggler import StragglerDetector
+from stabilitybackend.detectors.straggler import StragglerDetector, reports_own_work
 
 
 def _job(
@@ -150,3 +150,10 @@ def test_a_rank_that_comes_and_goes_is_one_incident() -> None:
 
 def test_less_than_a_millisecond_delays_nobody() -> None:
     assert _found([p._replace(value=p.value / 1_000) for p in _job(8, 640, {3: 2.0})]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("data_time_s", True), ("forward_s", True), ("step_time_s", False), ("iteration_time_s", False)]
+)
+def test_the_time_of_a_whole_step_is_not_that_of_a_ranks_own_work(name: str, own: bool) -> None:
+    assert reports_own_work(("loss", name)) == own

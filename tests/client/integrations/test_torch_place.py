@@ -157,6 +157,16 @@ def test_what_a_plan_changed_and_a_checkpoint_has_is_not_changed_again(begin: Be
     assert begin().train(until=13) == rows(11, 13, 0.1, 1)
 
 
+def test_a_plan_that_knows_no_path_means_the_jobs_own_checkpoint_of_its_step(begin: Begin) -> None:
+    job = begin()
+    job.train(until=25)
+    _plan(job, 10, checkpoint={"step": 10, "path": None}, lr_scale=0.1)
+    assert begin().train(until=13) == rows(11, 13, 0.1)
+    _plan(job, 15, checkpoint={"step": 15, "path": None})
+    with pytest.raises(ValueError, match="step-15"):
+        begin()
+
+
 def test_a_start_from_scratch_does_nothing_of_it(begin: Begin) -> None:
     job = begin()
     job.train(job.order(10, 16, lr_scale=0.5), until=12)

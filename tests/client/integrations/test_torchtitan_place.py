@@ -11,7 +11,7 @@ import pytest
 
 import stabilityclient
 from stabilityclient.integrations.torchtitan_data import Feed, as_at_the_start
-from stabilityclient.integrations.torchtitan_folders import discard_later, read, write
+from stabilityclient.integrations.torchtitan_folders import discard_later, newest, read, write
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def feed_from(run: Any, place: int, skips: Any = None) -> tuple[Feed, Any]:
 
 def test_what_is_ordered_is_left_out_in_whole_steps_and_a_later_checkpoint_knows_it(run: stabilityclient.Run) -> None:
     feed, trainer = feed_from(run, 4)
-    feed.leave_out(stabilityclient.Rollback(4, skip_batches=3), None)
+    feed.skips.carry_out(4, None, 3, feed.skips)
     feed.fetch()
     assert steps_of(feed, trainer, 5, 7) == [[15, 16], [17, 18], [19, 20]]
-    again, trainer = feed_from(run, 7 + 3, feed.state())
-    again.leave_out(stabilityclient.Rollback(7, skip_range=(9, 9)), feed)
+    again, trainer = feed_from(run, 7 + 3, feed.skips.state())
+    again.skips.carry_out(7, (9, 9), None, feed.skips)
     again.fetch()
     assert steps_of(again, trainer, 8, 10) == [[21, 22], [25, 26], [27, 28]]
 
@@ -61,10 +61,12 @@ def test_after_a_rollback_only_folders_up_to_its_step_are_checkpoints(tmp_path: 
     for step in (20, 40, 60):
         write(str(tmp_path / f"step-{step}"), {"lr_scale": step / 40, "skips": None})
         (tmp_path / f"step-{step}" / ".metadata").touch()
+    assert newest(str(tmp_path)) == 60
     discard_later(str(tmp_path), 40)
+    assert newest(str(tmp_path)) == 40
     assert sorted(path.parent.name for path in tmp_path.glob("*/.metadata")) == ["step-20", "step-40"]
     assert read(str(tmp_path / "step-20"))["lr_scale"] == 0.5
-    assert read(str(tmp_path / "step-80")) == {"lr_scale": 1.0, "skips": None}
+    assert read(str(tmp_path / "step-80")) == {"lr_scale": 1.0, "skips": None, "ordered": ""}
 
 
 def test_a_data_set_goes_back_to_the_order_of_its_first_epoch() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from absent import standing_in_for
-from job_faults import in_the_loader, in_the_model
+from job_faults import in_the_loader, in_the_model, trained
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/composer.md"
 #: Modules of torchvision that Composer imports when it is imported.
@@ -60,6 +60,7 @@ def _model() -> Any:
             rate = _names["trainer"].state.optimizers[0].param_groups[0]["lr"]
             with Path(f"truth.{os.environ.get('RANK', '0')}").open("a") as file:
                 file.write(f"step {_step()} {rate!r} {batch[0][0]} {loss.item()!r}\n")
+            trained(_step())
             return loss
 
         def get_metrics(self, is_train: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stack.fitted_runs import Fitted, Step
+from stack.fitted_runs import RESTARTS, Fitted, Step, killed_after_rollback, planned, trained_until
 from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
@@ -18,6 +18,10 @@ from support.waiting import wait_until
 pytestmark = needs("composer", "the job of this test needs Composer")
 
 JOB = "frameworks/composed_job.py"
+#: Settings by which Composer goes on from its newest checkpoint.
+AGAIN = ("autoresume=True", "run_name=again")
+#: Composer's own launcher gives the number of the node, which autoresume asks for.
+VARIABLES = RESTARTS | {"NODE_RANK": "0"}
 #: Steps of the job on one rank, as its schedule counts them: 400 epochs of 2,000.
 _TOTAL = 800_000
 
@@ -146,6 +150,52 @@ def test_a_resume_after_a_rollback_finds_the_place_with_what_was_left_out(tmp_pa
     common = [step for step in more if step.number in before]
     assert common
     assert common == [before[step.number] for step in common]
+
+
+@pytest.mark.soak
+def test_a_job_killed_before_its_next_save_goes_on_with_what_the_rollback_ordered_once(
+    tmp_path: Path, server: Server
+) -> None:
+    def begin(**more: str) -> Fitted:
+        return Fitted(tmp_path, server, 1, "shuffled", *AGAIN, script=JOB, **more)
+
+    first = killed_after_rollback(begin(KILLED_AT="45"), 40, lr_scale=0.5, skip_batches=3)
+    again = trained_until(begin(), 85)
+    later = trained_until(begin(), 125)
+    assert later[0].number in (81, 101, 121)  # behind its newest checkpoint
+    for more, begun in ((again, 41), (later, later[0].number)):
+        assert [step.number for step in more] == [*range(begun, more[-1].number + 1)]
+        assert [step.rate for step in more] == pytest.approx([0.5 * schedule(step.number, 1) for step in more])
+        assert [step.sample for step in more] == [first[step.number + 3] for step in more]
+
+
+@pytest.mark.soak
+def test_a_plan_that_can_not_be_followed_ends_the_job_with_the_reason(tmp_path: Path, server: Server) -> None:
+    planned(tmp_path, 40, tmp_path / "elsewhere/ep0-ba40-rank0.pt")
+    with Fitted(tmp_path, server, 1, "shuffled", script=JOB) as job:
+        assert job.ended() != 0
+    assert "the plan of the restart can't be followed: " in (job.folder / "log").read_text()
+    assert "is not there" in (job.folder / "log").read_text()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("more", [(), AGAIN], ids=["from_scratch", "autoresume"])
+def test_a_restart_by_plan_goes_on_where_the_plan_says_with_what_it_orders(
+    more: tuple[str, ...], tmp_path: Path, server: Server
+) -> None:
+    with Fitted(tmp_path, server, 2, "shuffled", *more, script=JOB, launcher="torchrun", **VARIABLES) as job:
+        job.wait_for_run()
+        job.wait_for_checkpoint(80, 0)
+        command = job.order(kind="restart", to_step=40, lr_scale=0.5, skip_batches=3, grace_s=5, within_s=240)
+        assert command["state"] == "done", command["history"]
+        job.wait_for_checkpoint(80, 1)
+    for rank in range(2):
+        first, again = job.branches(rank)
+        at = {step.number: step.sample for step in first}
+        seen = [step for step in again if step.number + 3 in at]
+        assert [step.number for step in seen][:35] == [*range(41, 76)]
+        assert [step.rate for step in seen] == pytest.approx([0.5 * schedule(step.number, 2) for step in seen])
+        assert [step.sample for step in seen] == [at[step.number + 3] for step in seen]
 
 
 def _series(story: Story, metric: str) -> dict[int, float]:

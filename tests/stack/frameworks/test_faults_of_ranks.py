@@ -31,6 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         pytest.param("trainer", marks=needs("accelerate", "the job needs transformers and accelerate")),
         pytest.param("accelerated", marks=needs("accelerate", "the job needs accelerate")),
         pytest.param("composed", marks=needs("composer", "the job needs Composer")),
+        pytest.param("megatron", marks=needs("megatron", "the job needs Megatron-LM")),
     ],
 )
 @pytest.mark.parametrize(

@@ -89,10 +89,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def story(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[Story]:
     """To before step 60 and back to 20 by a plan with changes; a rank is killed behind the next save; a stop."""
     folder = tmp_path_factory.mktemp("megatron")
-    environ = {"PET_MAX_RESTARTS": "5", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with (
         pytest.MonkeyPatch.context() as patch,
-        Fitted(folder, server, 2, script=JOB, launcher="torchrun", **environ) as job,
+        Fitted(folder, server, 2, script=JOB, launcher="torchrun", **fitted_runs.RESTARTS) as job,
     ):
         patch.setattr(fitted_runs, "START_S", START_S)
         patch.setattr(fitted_runs, "STOP_STEPS", 30)

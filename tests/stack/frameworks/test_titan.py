@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stack.fitted_runs import Fitted, Step
+from stack.fitted_runs import RESTARTS, Fitted, Step, killed_after_rollback, planned, trained_until
 from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
@@ -153,6 +153,56 @@ def test_a_job_started_again_goes_on_with_the_changes_and_not_from_what_was_left
     common = [step for step in more if step.number in before]
     assert common
     assert common == [before[step.number] for step in common]
+
+
+@pytest.mark.soak
+def test_a_job_killed_before_its_next_save_goes_on_with_what_the_rollback_ordered_once(
+    tmp_path: Path, server: Server
+) -> None:
+    def begin(**more: str) -> Fitted:
+        return Fitted(tmp_path, server, 1, "plain", script=JOB, **more)
+
+    first = killed_after_rollback(begin(KILLED_AT="25"), 20, lr_scale=0.5, skip_batches=3)
+    again = trained_until(begin(), 45)
+    later = trained_until(begin(), 85)
+    assert later[0].number in (41, 61)  # behind its newest checkpoint
+    for more, begun in ((again, 21), (later, later[0].number)):
+        assert [step.number for step in more] == [*range(begun, more[-1].number + 1)]
+        assert [step.rate for step in more] == pytest.approx([0.5 * schedule(step.number) for step in more])
+        assert [step.sample for step in more] == [first[step.number + 3] for step in more]
+
+
+@pytest.mark.soak
+def test_a_plan_that_can_not_be_followed_ends_the_job_with_the_reason(tmp_path: Path, server: Server) -> None:
+    planned(tmp_path, 40, tmp_path / "elsewhere/step-40")
+    with Fitted(tmp_path, server, 1, "plain", script=JOB) as job:
+        assert job.ended() != 0
+    assert "the plan of the restart can't be followed: " in (job.folder / "log").read_text()
+    assert "torchtitan loads from its own folder only" in (job.folder / "log").read_text()
+
+
+@pytest.mark.soak
+def test_a_restart_by_plan_goes_on_where_the_plan_says_with_what_it_orders(tmp_path: Path, server: Server) -> None:
+    with Fitted(tmp_path, server, 2, "plain", script=JOB, launcher="torchrun", **RESTARTS) as job:
+        job.wait_for_run()
+        job.wait_for_checkpoint(60, 0)
+        command = job.order(kind="restart", to_step=20, lr_scale=0.5, skip_batches=3, grace_s=5, within_s=240)
+        assert command["state"] == "done", command["history"]
+        job.wait_for_checkpoint(40, 1)
+        job.wait_for_checkpoint(60, 1)
+    for rank in range(2):
+        first, more = job.branches(rank)
+        at = {step.number: step.sample for step in first}
+        seen = [step for step in more if step.number + 3 in at]
+        assert [step.number for step in seen] == [*range(21, first[-1].number - 2)]
+        assert [step.rate for step in seen] == pytest.approx([0.5 * schedule(step.number) for step in seen])
+        assert [step.sample for step in seen] == [at[step.number + 3] for step in seen]
+    # torchtitan would go on from one of them.
+    assert not [path for path in tmp_path.glob("outputs/checkpoint/step-*/.metadata") if _step(path) > more[-1].number]
+
+
+def _step(path: Path) -> int:
+    return int(path.parent.name.removeprefix("step-"))
 
 
 def _series(story: Story, metric: str) -> dict[int, float]:

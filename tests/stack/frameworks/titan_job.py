@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from absent import standing_in_for
-from job_faults import in_the_model
+from job_faults import in_the_model, trained
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs/integrations/torchtitan.md"
 _WORDS = 2_000
@@ -103,6 +103,7 @@ def _watch(trainer: Any) -> None:
             with Path(f"truth.{os.environ['RANK']}").open("a") as file:
                 file.write(f"step {trainer.step} {float(rate)!r} {first[0]} {float(loss.detach() * share)!r}\n")
             first.clear()
+            trained(trainer.step)
         return loss
 
     trainer.forward_backward_step = step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 __all__ = ["Skips"]
@@ -30,6 +31,25 @@ class Skips:
     def leave_out(self, first: int, last: int) -> None:
         """Leave these places out, both ends included, as far as they still lie ahead."""
         self._waiting.append((first, last))
+
+    def carry_out(
+        self, step: int, steps: Sequence[int] | None, batches: int | None, before: Skips
+    ) -> tuple[int, int] | None:
+        """Leave out what was ordered of a job that goes on behind ``step``; return the places, None where nothing was.
+
+        Args:
+            steps: the first and the last whose batches are left out, as ``before`` knows them.
+            batches: else how many behind ``step``.
+        """
+        if steps is not None:
+            places = before.place(steps[0]), before.place(steps[1])
+        elif batches:
+            place = self.place(step)
+            places = place + 1, place + batches
+        else:
+            return None
+        self.leave_out(*places)
+        return places
 
     def before(self, step: int) -> int:
         """Return how many places are left out right before the next step, and count them; once a step, in order."""
