@@ -200,3 +200,73 @@ def test_the_line_is_all_in_trainer(start: Start, tmp_path: Path) -> None:
     )  # fmt: skip
     train(InOrder(Model(), settings, train_dataset=data, eval_dataset=data), run=run)
     assert told(run) == {step: pytest.approx(row) for step, row in expected(5).items()}
+
+
+@needs("accelerate", "this job is Accelerate's")
+@pytest.mark.filterwarnings("ignore")
+def test_the_line_is_all_in_accelerate(start: Start) -> None:
+    import torch
+    from accelerate import Accelerator
+
+    from stabilityclient.integrations.accelerate import steps
+
+    run = start()
+    counted = sources(run)
+    data: Any = samples()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, torch.utils.data.DataLoader(data, 2))
+    for _, batch in steps(accelerator, loader, run=run):
+        with accelerator.accumulate(model):
+            losses = batch["x"][:, 0] + 0 * model(batch["x"])[:, 0]
+            counted.add(losses, batch["source"])
+            accelerator.backward(losses.mean())
+            optimizer.step()
+    assert told(run) == {step: pytest.approx(row) for step, row in expected(5).items()}
+
+
+@pytest.mark.soak
+@needs("lightning", "this job is Lightning's")
+@pytest.mark.filterwarnings("ignore")
+def test_a_combined_loader_of_lightning_has_each_source_by_its_name(start: Start, tmp_path: Path) -> None:
+    import lightning
+    import torch
+    from lightning.pytorch.utilities import CombinedLoader
+
+    from stabilityclient.integrations.lightning import fit
+
+    run = start()
+    counted = sources(run)
+
+    class Model(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def training_step(self, batches: Any, index: int) -> Any:
+            total: Any = 0.0
+            for name, batch in batches.items():
+                loss = batch.mean() + 0 * self.weight[0]
+                counted.add(loss, name, samples=len(batch))
+                self.log(f"loss/by_hand_{name}", loss)
+                total = total + loss
+            return total
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    numbers: Any = torch.arange(24.0)
+    loaders = {"web": torch.utils.data.DataLoader(numbers, 3), "code": torch.utils.data.DataLoader(-numbers[:8], 1)}
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=1, max_epochs=1, logger=False, default_root_dir=tmp_path,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    fit(trainer, Model(), CombinedLoader(loaders, "min_size"), run=run)
+    for step, row in told(run).items():
+        web, code = 3.0 * step - 2.0, 1.0 - step
+        assert row == {
+            "loss/web": web, "loss/code": code, "loss/by_hand_web": web, "loss/by_hand_code": code,
+            "ratio/web": 0.75, "ratio/code": 0.25,
+        }  # fmt: skip
+    assert [*told(run)] == [*range(1, 9)]
