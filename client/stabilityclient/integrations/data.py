@@ -9,6 +9,7 @@ batches.load_state_dict(state); batches.skip(3)
 from __future__ import annotations
 
 import pickle
+import random
 import sys
 
 TYPE_CHECKING = False
@@ -26,9 +27,10 @@ class Batches:
     """Iterates over the batches of a loader, epoch after epoch, and can be put back to any place of them.
 
     A loader with ``state_dict`` and ``load_state_dict`` (``StatefulDataLoader``, ``StreamingDataLoader``) is put where
-    it was. Any other begins the epoch again with the random numbers that it began with, and the batches up to the place
-    are loaded and passed over: that takes the loader's time. Before each epoch ``set_epoch`` of the loader, its sampler
-    and its data set is called where there is one, so a ``DistributedSampler`` shuffles anew.
+    it was, also back within a process. Any other begins the epoch again with the random numbers that it began with, and
+    the batches up to the place are loaded and passed over: that takes the loader's time. Before each epoch
+    ``set_epoch`` of the loader, its sampler and its data set is called where there is one, so a ``DistributedSampler``
+    shuffles anew.
 
     Args:
         loader: what can be iterated over again and again; or a function that draws the next batch, which has no epochs.
@@ -51,12 +53,19 @@ class Batches:
         self._iterator: Iterator[Any] | None = None
         #: Random numbers that this epoch's order came from; of a function, those that it draws the next batch from.
         self._numbers: dict[str, Any] = _seeded() if self._draws else {}
+        self._sampler: Any = None if self._draws else getattr(loader, "sampler", None)
+        #: Seeds of a DistributedSampler, each with the first epoch that it is for; before them the job's.
+        self._seed_of_job = getattr(self._sampler, "seed", None)
+        self._seeds: list[tuple[int, int]] = []
+        #: The loader's own state that was loaded, until a batch has come: only then what it says of itself is of now.
+        self._loaded: bytes | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         batch = self._draw() if self._draws else self._next(again=True)
+        self._loaded = None
         self.in_epoch += 1
         self.position += 1
         return batch
@@ -86,7 +95,10 @@ class Batches:
 
     def _begin(self) -> None:
         loader = self._loader
-        for holder in (loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+        if self._seed_of_job is not None:
+            held = (seed for since, seed in reversed(self._seeds) if since <= self.epoch)
+            self._sampler.seed = next(held, self._seed_of_job)
+        for holder in (loader, self._sampler, getattr(loader, "dataset", None)):
             set_epoch = getattr(holder, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(self.epoch)
@@ -98,11 +110,35 @@ class Batches:
         for _ in range(count):
             next(self)
 
+    def reseeds(self) -> bool:
+        """Say whether the order of what comes can be drawn from a new seed.
+
+        Of a function, of a ``DataLoader`` that shuffles and of a ``DistributedSampler``: not where a loader or sampler
+        keeps random numbers of its own, nor where nobody knows where the order comes from.
+        """
+        kind = type(self._sampler).__name__
+        shuffles = kind == "RandomSampler" or (kind == "DistributedSampler" and self._sampler.shuffle)
+        return self._draws or (shuffles and not self._stateful and not _generators(self._loader))
+
+    def reseed(self, seed: int, rank: int = 0) -> None:
+        """Draw what comes from random numbers of a seed: batches of a function at once, else from the next epoch on.
+
+        An epoch that has begun keeps its order, or samples would come twice in it. A ``RandomSampler`` draws its order
+        from the random numbers of the process: those the caller seeds.
+        """
+        if self._draws:
+            self._numbers = _seeded(seed + rank)
+        # A DistributedSampler adds the epoch: two seeds of people, which are small, would have each other's orders.
+        spread = random.Random(seed).getrandbits(32)
+        self._seeds.append((self.epoch + (self.in_epoch > 0), spread))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the place: numbers, and ``loader``: its own state or the random numbers of the epoch, as bytes."""
-        kept = self._loader.state_dict() if self._stateful else self._numbers
+        kept = self._loaded
+        if kept is None:
+            kept = pickle.dumps(self._loader.state_dict() if self._stateful else self._numbers)
         place = {"epoch": self.epoch, "in_epoch": self.in_epoch, "position": self.position}
-        return {**place, "stateful": self._stateful, "loader": pickle.dumps(kept)}
+        return {**place, "stateful": self._stateful, "loader": kept, "seeds": [*self._seeds]}
 
     def load_state_dict(self, state: dict[str, Any], *, share: float = 1.0) -> None:
         """Go to a place; only from where you trust: the loader's own state is a pickle.
@@ -114,9 +150,10 @@ class Batches:
         Raises:
             ValueError: the epoch has fewer batches than were handed out.
         """
-        self._iterator = None
+        self._iterator = self._loaded = None
         self.epoch, self.position = int(state["epoch"]), int(state["position"] * share)
         done = int(state["in_epoch"] * share)
+        self._seeds = [*state.get("seeds", ())]
         own = share == 1.0 and bool(state["stateful"]) == self._stateful
         if self._draws:
             self.in_epoch = done
@@ -124,9 +161,12 @@ class Batches:
                 self._numbers = pickle.loads(state["loader"])
         elif self._stateful and own:
             now = _states(self._loader)
-            self._loader.load_state_dict(pickle.loads(state["loader"]))
+            kept = pickle.loads(state["loader"])
+            self._loader.load_state_dict(kept)
+            _let_go_back(self._loader, kept)
             self._begin()
-            _set_states(self._loader, now)  # it had begun its epoch before the checkpoint
+            self._loaded = state["loader"]
+            _set_states(self._loader, _of_process(now))  # it had begun its epoch before the checkpoint
             self.in_epoch = done
         else:
             self._pass_over(done, pickle.loads(state["loader"]) if own else {})
@@ -147,7 +187,7 @@ class Batches:
                     "the data or the batch size is another than that of the checkpoint"
                 )
         self.in_epoch = count
-        _set_states(self._loader, {name: state for name, state in now.items() if not name.startswith("generator")})
+        _set_states(self._loader, _of_process(now))
 
 
 def ids_of(batch: Any) -> Any:
@@ -166,15 +206,23 @@ def ids_of(batch: Any) -> Any:
     return batch if batch.is_cpu and whole and batch.ndim in (1, 2) else None
 
 
+def _let_go_back(loader: Any, state: Any) -> None:
+    """Let a ``StreamingDataset`` take up a state that it has passed in this process.
+
+    It takes an epoch before the next one that it would begin for old, and goes on with that one without a word
+    (mosaicml-streaming 0.13, ``StreamingDataset._resume``). Before its first epoch its state has epoch -1.
+    """
+    data: Any = getattr(loader, "dataset", None)
+    if hasattr(data, "next_epoch") and isinstance(state, dict) and "epoch" in state:
+        data.next_epoch = max(0, state["epoch"])
+
+
 def _states(loader: Any) -> dict[str, Any]:
     """Return the random numbers that an epoch's order can come from."""
-    torch, random = sys.modules.get("torch"), sys.modules.get("random")
-    numpy = sys.modules.get("numpy")
-    found: dict[str, Any] = {}
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    found: dict[str, Any] = {"random": random.getstate()}
     if torch is not None:
         found["torch"] = torch.get_rng_state()
-    if random is not None:
-        found["random"] = random.getstate()
     if numpy is not None:
         found["numpy"] = numpy.random.get_state()
     for name, generator in _generators(loader).items():
@@ -182,12 +230,12 @@ def _states(loader: Any) -> dict[str, Any]:
     return found
 
 
-def _seeded() -> dict[str, Any]:
-    """Return states that follow from this process's seed, and are others than those that it goes on with."""
-    import random
-
+def _seeded(of: int | None = None) -> dict[str, Any]:
+    """Return states that follow from a seed, else from this process's; others than those that it goes on with."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    seed = random.Random(random.getstate()[1][0] if torch is None else torch.initial_seed()).getrandbits(32)
+    if of is None:
+        of = random.getstate()[1][0] if torch is None else torch.initial_seed()
+    seed = random.Random(of).getrandbits(32)
     found: dict[str, Any] = {"random": random.Random(seed).getstate()}
     if torch is not None:
         found["torch"] = torch.Generator().manual_seed(seed).get_state()
@@ -196,13 +244,18 @@ def _seeded() -> dict[str, Any]:
     return found
 
 
+def _of_process(states: dict[str, Any]) -> dict[str, Any]:
+    """Return the random numbers without those of the loader, which are where its place has put them."""
+    return {name: state for name, state in states.items() if not name.startswith("generator")}
+
+
 def _set_states(loader: Any, states: dict[str, Any]) -> None:
     generators = _generators(loader)
     for name, state in states.items():
         if name == "torch":
             sys.modules["torch"].set_rng_state(state)
         elif name == "random":
-            sys.modules["random"].setstate(state)
+            random.setstate(state)
         elif name == "numpy":
             sys.modules["numpy"].random.set_state(state)
         elif name in generators:

@@ -93,6 +93,9 @@ class Training(of_torch.Training):
                     f"engine.step() {often} times a step (its gradient_accumulation_steps)"
                 )
 
+    def _takes_seeds(self) -> bool:
+        return False  # not tried with an engine
+
     def _parts_of(self, parts: dict[str, Any]) -> _Engine:
         return _Engine(self._engine, parts)
 

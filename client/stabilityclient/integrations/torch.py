@@ -17,8 +17,9 @@ from pathlib import Path
 from stabilityclient.integrations.data import Batches, ids_of
 from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
 from stabilityclient.integrations.shared.rates import scale_rates
+from stabilityclient.integrations.shared.refusals import refusal
 from stabilityclient.integrations.shared.skips import Skips
-from stabilityclient.integrations.shared.torch_state import Parts
+from stabilityclient.integrations.shared.torch_state import Parts, seed_random_numbers
 from stabilityclient.integrations.shared.unsaved import Order, Unsaved
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.start import write_whole
@@ -88,9 +89,10 @@ class Training:
         self._unsaved = Unsaved(run)
         self._per_step, self._drawn = batches_per_step, 0
         self._saved: int | None = None
-        can = ["lr_scale"] if self._parts.optimizers else []
-        can += ["skip_batches", "skip_range"] if self._batches is not None else []
-        run.can_roll_back(*can)
+        self._can = ["lr_scale"] if self._parts.optimizers else []
+        self._can += ["skip_batches", "skip_range"] if self._batches is not None else []
+        self._can += ["seed"] if self._takes_seeds() else []
+        run.can_roll_back(*self._can)
         if resume:
             self._resume()
 
@@ -152,6 +154,9 @@ class Training:
         """Return what saves and loads the parts: :class:`Parts`, or the like of it."""
         return Parts(parts)
 
+    def _takes_seeds(self) -> bool:
+        return self._batches is None or self._batches.reseeds()
+
     def _resume(self) -> None:
         plan, path = agreed(self._from_where)
         if path is None:
@@ -163,6 +168,7 @@ class Training:
             self._scale(order.lr_scale)
             if order.skip_places is not None:
                 self._skips.leave_out(*order.skip_places)
+            self._reseed(order.seed)
         elif plan is not None and plan["id"] != self._unsaved.ordered:
             self._scale(plan.get("lr_scale"))
             self._skips.carry_out(self.step, plan.get("skip_range"), plan.get("skip_batches"), self._skips)
@@ -179,8 +185,8 @@ class Training:
 
     def _go_back(self, rollback: Rollback) -> None:
         path = rollback.checkpoint
-        trouble = f"no checkpoint of step {rollback.to_step} is known" if path is None else self._parts.trouble(path)
-        if path is None or trouble:
+        trouble = refusal(rollback, self._can)
+        if path is None or trouble or (trouble := self._parts.trouble(path)):
             self._run.refused(rollback, trouble)
             return
         before = self._skips
@@ -195,8 +201,9 @@ class Training:
         if rollback.lr_scale is not None:
             applied = {"lr_scale": rollback.lr_scale, "rates": self._scale(rollback.lr_scale)}
         places = self._skips.carry_out(self.step, rollback.skip_range, rollback.skip_batches, before)
-        for name, value in (("skip_batches", rollback.skip_batches), ("skip_range", rollback.skip_range)):
-            if value is not None:
+        self._reseed(rollback.seed)
+        for name in ("skip_batches", "skip_range", "seed"):
+            if (value := getattr(rollback, name)) is not None:
                 applied[name] = value
         self._unsaved.note(path, Order.of(rollback, places), ordered)
         self._stand_on(Path(path))
@@ -216,6 +223,15 @@ class Training:
             return []
         self.lr_scale *= factor
         return scale_rates(self._parts.optimizers.values(), self._parts.schedules, factor)
+
+    def _reseed(self, seed: int | None) -> None:
+        """Draw all that comes from another seed; each rank has random numbers of its own."""
+        if seed is None:
+            return
+        rank, _ = rank_and_world()
+        seed_random_numbers(seed + rank)
+        if self._batches is not None:
+            self._batches.reseed(seed, rank)
 
     def _stand_on(self, path: Path) -> None:
         """Note on disk from where a next start goes on, and delete what is not to be kept."""

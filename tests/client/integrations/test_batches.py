@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stabilityclient.integrations.data import Batches
@@ -58,6 +58,7 @@ def drawing() -> Any:
 
 
 @pytest.mark.parametrize("kind", [Epochs, Shuffled, Stateful, drawing])
+@settings(deadline=None)  # the generators of torch and NumPy take their time where another test has imported them
 @given(before=st.integers(0, 17), after=st.integers(1, 12), skip=st.integers(0, 8))
 def test_a_place_is_found_again_also_over_the_end_of_epochs(kind: Any, before: int, after: int, skip: int) -> None:
     random.seed(before)

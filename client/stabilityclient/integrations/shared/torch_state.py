@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-__all__ = ["Parts", "random_states", "set_random_states"]
+__all__ = ["Parts", "random_states", "seed_random_numbers", "set_random_states"]
 
 _RANK = "rank"
 
@@ -157,3 +157,11 @@ def set_random_states(states: Mapping[str, Any]) -> None:
         numpy.random.set_state(states["numpy"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
+
+
+def seed_random_numbers(seed: int) -> None:
+    """Seed the random number generators of Python, NumPy (where it is used), torch and CUDA."""
+    random.seed(seed)
+    torch.manual_seed(seed % 2**63)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)

@@ -47,6 +47,7 @@ class Order(NamedTuple):
         skip_places: the places in the data that are left out, first and last, where a job counts them (``Skips``).
         base: id of the order that the checkpoint has; what has another one was saved anew under its name.
         plan: id of the plan by which the process had come up that carried it out, "" for none.
+        seed: new one of the random numbers, from 0 on.
     """
 
     command_id: str
@@ -55,11 +56,13 @@ class Order(NamedTuple):
     skip_places: tuple[int, int] | None = None
     base: str = ""
     plan: str = ""
+    seed: int | None = None
 
     @classmethod
     def of(cls, rollback: Rollback, places: tuple[int, int] | None = None) -> Order:
         """Return what a rollback orders; ``places`` are those left out, in place of a number of batches."""
-        return cls(rollback.command_id, rollback.lr_scale, rollback.skip_batches if places is None else None, places)
+        skip = rollback.skip_batches if places is None else None
+        return cls(rollback.command_id, rollback.lr_scale, skip, places, seed=rollback.seed)
 
     def words(self) -> str:
         """Return the changes for people, "" where there are none."""
@@ -68,6 +71,8 @@ class Order(NamedTuple):
             said.append(f"{self.skip_batches} batches left out")
         if self.skip_places is not None:
             said.append("batches {}-{} left out".format(*self.skip_places))
+        if self.seed is not None:
+            said.append(f"random numbers of seed {self.seed}")
         return ", ".join(said)
 
 
@@ -105,13 +110,14 @@ def _order(value: Any) -> Order:
         places: Any = None if order.skip_places is None else tuple(order.skip_places)
     except TypeError as error:
         raise ValueError(f"{value!r:.200} is no order: {error}") from error
-    factor, count = order.lr_scale, order.skip_batches
+    factor, count, seed = order.lr_scale, order.skip_batches, order.seed
     good = (
         isinstance(order.command_id, str)
         and isinstance(order.base, str)
         and isinstance(order.plan, str)
         and (factor is None or (type(factor) in (int, float) and factor > 0 and math.isfinite(factor)))
         and (count is None or (type(count) is int and count >= 0))
+        and (seed is None or (type(seed) is int and seed >= 0))
         and (places is None or ([*map(type, places)] == [int, int] and 1 <= places[0] <= places[1]))
     )
     if not good:
