@@ -60,7 +60,7 @@ def follow_paths(
 
 def _tell(result: ImportResult, report: Callable[[ImportResult, str], bool]) -> None:
     report(result, "its log")
-    _say(f"{result.run_id}: finished")
+    _say(f"{result.run_id}: " + (f"crashed with exit code {result.exit_code}" if result.exit_code else "finished"))
 
 
 def _say(line: str) -> None:
