@@ -186,7 +186,7 @@ class Follower:
         code = job.reading.ended.get(len(self.plan.parts) - 1)
         until = self._asked.until_quiet_s
         if code is not None:
-            self._tell("over", f"{job.run_id}: its log says that it is over" + (f", exit code {code}" if code else ""))
+            self._tell("over", f"{job.run_id}: its log has ended" + (f", exit code {code}" if code else ""))
         if self._ending or code is not None or (until is not None and self._quiet_s >= until):
             if first:  # it was over when we came
                 self._caught_up = None
@@ -230,7 +230,7 @@ class Follower:
         """Tell people when the server can't be reached, and when it can again."""
         self._looked = None
         run = self._job.run_id
-        self._tell("server", None if trouble is None else f"{run}: trying again: {trouble}", f"{run}: goes on")
+        self._tell("server", None if trouble is None else f"{run}: trying again: {trouble}", f"{run}: connected again")
 
     # --- the rest ---------------------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class Follower:
             self._quiet_s = 0.0
         self._sent = sent
         quiet = f"{self._job.run_id}: nothing new in {self._name} for {self._limit_s:.0f} s"
-        self._tell("quiet", quiet if self._quiet_s > self._limit_s else None, f"{self._job.run_id}: it goes on")
+        self._tell("quiet", quiet if self._quiet_s > self._limit_s else None, f"{self._job.run_id}: new rows again")
 
     def _tell_troubles(self) -> None:
         reading = self._job.reading
@@ -280,7 +280,7 @@ class Follower:
         self._tell("new", None)
         if new.run_id == job.run_id:
             raise _NewPass(new)
-        self._say(f"{job.run_id} ends: the files begin otherwise now, and go on as {new.run_id}")
+        self._say(f"{job.run_id} ends: the files begin differently now, and go on as {new.run_id}")
         self._next = new
         job.end(read_on=intact)
         return False

@@ -107,7 +107,7 @@ def test_a_growing_log_is_sent_once_over_kills_half_lines_and_a_server_that_is_a
             follower.wait_for("waits for something to follow")
             append(log, *map(row, range(10)), row(10)[:-7])
             last_step(server, "r", 9)
-            blind = "As its log log.jsonl says: hangs and deaths can't be seen from there."
+            blind = "Only its log log.jsonl is followed: hangs and deaths can't be detected from there."
             server.wait_for("/runs/r", lambda r: (r["status"], r["note"]) == ("running", blind), "it says so")
             append(log, row(10)[-7:], row(11))
             last_step(server, "r", 11)
@@ -141,6 +141,8 @@ def test_a_log_that_goes_quiet_is_no_hang_and_does_not_look_healthy(server: Runn
         [incident] = server.get("/runs/r/incidents")["incidents"]
         assert (incident["kind"], incident["severity"], incident["state"]) == ("quiet_log", "warning", "open")
         assert "The last values are of step 9." in incident["text"]
+        assert incident["actions"] == ["acknowledge"]
+        assert server.get("/runs/r")["agents"] == 0
         follower.wait_for("nothing new in log.jsonl for 2 s")
         order = {"kind": "rollback", "to_step": 5, "reason": "nobody is there to obey"}
         assert server.client.post("/api/v1/runs/r/commands", json=order).status_code == 409
