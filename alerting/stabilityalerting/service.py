@@ -60,6 +60,7 @@ class AlertingService:
         sinks: the receivers; none: the service idles and says so.
         base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.
+        is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
     """
 
     def __init__(
@@ -72,12 +73,14 @@ class AlertingService:
         *,
         retry_policy: RetryPolicy | None = None,
         lease_s: float = LEASE_S,
+        is_news: Callable[[str, bytes, Alert], Awaitable[bool]] | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
             raise ValueError(f"sinks are named {names}, expected each name once")
         self._redis = redis
         self._list_streams = list_streams
+        self._is_news = is_news
         self._sinks = list(sinks)
         self._base_url = base_url
         self._clock = clock
@@ -137,7 +140,7 @@ class AlertingService:
                 if not streams:
                     await pause(stop, BLOCK_MS / 1000)
                 for stream, entry_id, fields in await _unless(stop, reader.read(streams)):
-                    await self._handle(notifier, stream, fields)
+                    await self._handle(notifier, stream, entry_id, fields)
                     await reader.done(stream, entry_id)
             except Interrupted:
                 reader.forget()
@@ -151,12 +154,17 @@ class AlertingService:
                 _log.exception("alerting to %s failed and goes on", notifier.sink.name)
                 await pause(stop, self._retry_policy.longest_s)
 
-    async def _handle(self, notifier: Notifier, stream: str, fields: dict[bytes, bytes] | None) -> None:
+    async def _handle(
+        self, notifier: Notifier, stream: str, entry_id: bytes, fields: dict[bytes, bytes] | None
+    ) -> None:
         try:
             alert = Alert.from_json((fields or {})[b"i"])
         except (BadAlert, KeyError) as error:
             self.unreadable += 1
             _log.warning("alerting: an event of %s is passed over: %s", stream, error)
+            return
+        if self._is_news is not None and not await self._is_news(stream, entry_id, alert):
+            notifier.counts["history"] += 1
             return
         await notifier.deliver(stream, alert)
 

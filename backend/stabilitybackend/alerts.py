@@ -1,43 +1,107 @@
-"""Makes the alerting service of this server: which streams it reads, where it sends."""
+"""Makes the alerting service of this server: which streams it reads, what of them is news, where it sends."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import orjson
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, Heartbeat, heartbeat_url, sinks_from_env
+from stabilityalerting import Alert, AlertingService, Heartbeat, heartbeat_url, sinks_from_env
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.settings import Settings
+from stabilitybackend.streams import stream_order
 
-__all__ = ["alerting_service", "heartbeat"]
+__all__ = ["IncidentStreams", "alerting_service", "heartbeat"]
 
 #: Runs of which an incident changed within this time are read, seconds: a receiver that was away for days gets it then.
 READ_FOR_S = 7 * 86_400.0
+#: The history of a followed log counts as judged after so long at the latest, seconds, where Redis's clock is ahead of
+#: ours: it takes a minute for some ten million points.
+JUDGED_AFTER_S = 60.0
+
+
+@dataclass
+class _Head:
+    """Where a run's history ends, of a log that is followed ``since`` then.
+
+    Attributes:
+        frame: id of the newest frame when that was noticed, and at ``noticed_at``, monotonic seconds. incident: id of
+            the newest change of an incident once that frame was judged; None before.
+    """
+
+    since: float
+    frame: str
+    noticed_at: float
+    incident: str | None = None
+
+
+class IncidentStreams:
+    """Which runs' incidents are news to somebody.
+
+    What happened in a run that was imported happened long ago: its page shows it, nobody is woken for it. One whose log
+    is followed goes on: of its history nobody is told but what is still so at its end.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._index = RunIndex(redis)
+        self._imported: dict[str, bool] = {}
+        self._heads: dict[str, _Head] = {}
+
+    async def names(self) -> list[str]:
+        """Return the streams to read now."""
+        ids = await self._index.with_incidents_since(time.time() - READ_FOR_S)
+        for gone in self._imported.keys() - set(ids):
+            del self._imported[gone]
+        unknown = [run_id for run_id in ids if run_id not in self._imported]
+        for run in await self._index.stored_all(unknown):
+            self._imported[run.run_id] = "imported_from" in run.config
+        followed = await self._index.followed()
+        for over in self._heads.keys() - followed.keys():
+            del self._heads[over]
+        return [
+            RunKeys(run_id).incident_events
+            for run_id in ids
+            if not self._imported[run_id] or (run_id in followed and await self._is_live(run_id, followed[run_id]))
+        ]
+
+    async def is_news(self, stream: str, entry_id: bytes, alert: Alert) -> bool:
+        """Return whether an event is to be sent: of a followed log's history only what an incident is by now."""
+        head = self._heads.get(alert.run_id)
+        if head is None or head.incident is None or stream_order(entry_id.decode()) > stream_order(head.incident):
+            return True
+        stored: Any = await self._redis.hget(RunKeys(alert.run_id).incidents, alert.incident_id)
+        return stored is not None and alert.version >= orjson.loads(stored).get("version", 0)
+
+    async def _is_live(self, run_id: str, since: float) -> bool:
+        """Return whether all that the log had when its follower began has been judged."""
+        keys = RunKeys(run_id)
+        head = self._heads.get(run_id)
+        if head is None or head.since != since:
+            newest: Any = await self._redis.xrevrange(keys.frames, count=1)
+            head = self._heads[run_id] = _Head(since, newest[0][0].decode() if newest else "0-0", time.monotonic())
+        if head.incident is None:
+            judged: Any = await self._redis.hget(keys.meta, "updated")
+            behind = round(1000 * float(judged or 0)) < stream_order(head.frame)[0]
+            if behind and time.monotonic() - head.noticed_at < JUDGED_AFTER_S:
+                return False
+            last: Any = await self._redis.xrevrange(keys.incident_events, count=1)
+            head.incident = last[0][0].decode() if last else "0-0"
+        return True
 
 
 def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
     """Return the service that turns incident events into messages; idle where no sink is configured."""
-    index = RunIndex(redis)
-    imported: dict[str, bool] = {}
-
-    async def streams() -> list[str]:
-        ids = await index.with_incidents_since(time.time() - READ_FOR_S)
-        for gone in imported.keys() - set(ids):
-            del imported[gone]
-        for run_id in ids:
-            if run_id not in imported:
-                config = (await index.stored(run_id)).config
-                imported[run_id] = "imported_from" in config and not config.get("followed")
-        # What happened in a run that was imported happened long ago: its page shows it, nobody is woken for it. One
-        # whose log is followed goes on.
-        return [RunKeys(run_id).incident_events for run_id in ids if not imported[run_id]]
-
     base_url = settings.public_url or f"http://{settings.host}:{settings.port}"
-    return AlertingService(redis, streams, sinks_from_env(os.environ), base_url=base_url, clock=time.time)
+    streams = IncidentStreams(redis)
+    sinks = sinks_from_env(os.environ)
+    return AlertingService(redis, streams.names, sinks, base_url=base_url, clock=time.time, is_news=streams.is_news)
 
 
 def heartbeat(well: Callable[[], bool]) -> Heartbeat | None:

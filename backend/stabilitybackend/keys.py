@@ -13,14 +13,16 @@ from stabilitybackend.errors import BadRequest
 
 __all__ = [
     "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS",
-    "PROBE", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_WITH_INCIDENTS", "RunKeys", "check_run_id", "check_source_id",
-    "is_of_file", "session_key",
+    "PROBE", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS", "RunKeys", "check_run_id",
+    "check_source_id", "is_of_file", "session_key",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
 RUNS = "sb:runs"
 #: Sorted set: run id by the time of its last message (unix seconds), some seconds late at most.
 RUNS_ACTIVE = "sb:runs:heard"
+#: Sorted set: run id by the time (unix seconds) since which its followed log is read live. Other imports alert nobody.
+RUNS_FOLLOWED = "sb:runs:followed"
 #: Sorted set: run id by the time at which an incident of it changed (unix seconds). Alerting reads these runs.
 RUNS_WITH_INCIDENTS = "sb:runs:incidents"
 #: Hash: API key id -> JSON of its hash, name, scopes, created and revoked time (auth.py).

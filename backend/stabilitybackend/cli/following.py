@@ -11,7 +11,8 @@ from typing import Any
 
 import typer
 
-from stabilitybackend.importers.follow import FollowOptions
+from stabilitybackend.importers.base import ImportPlan
+from stabilitybackend.importers.follow import Follower, FollowOptions
 from stabilitybackend.importers.follow_paths import PathFollower
 from stabilitybackend.importers.job import ImportResult
 from stabilityclient.agent.upload.uplink import agent_url
@@ -40,10 +41,11 @@ def follow_paths(
             run.
     """
 
+    def make(plan: ImportPlan) -> Follower:
+        return Follower(plan, asked, agent_url(url), api_key, stored, _say, lambda result: _tell(result, report))
+
     async def follow() -> bool:
-        follower = PathFollower(
-            paths, run_id, asked, agent_url(url), api_key, stored, _say, lambda result: _tell(result, report)
-        )
+        follower = PathFollower(paths, run_id, make, _say)
         following = asyncio.create_task(follower.run())
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, follower.end)
@@ -60,7 +62,7 @@ def follow_paths(
 
 def _tell(result: ImportResult, report: Callable[[ImportResult, str], bool]) -> None:
     report(result, "its log")
-    _say(f"{result.run_id}: finished")
+    _say(f"{result.run_id}: " + (f"crashed with exit code {result.exit_code}" if result.exit_code else "finished"))
 
 
 def _say(line: str) -> None:

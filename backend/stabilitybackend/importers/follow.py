@@ -22,12 +22,11 @@ from stabilitybackend.importers.file_marks import FileMarks
 from stabilitybackend.importers.job import ImportJob, ImportResult, Options
 from stabilitybackend.importers.registry import IMPORTERS
 from stabilitybackend.importers.sender import POLL_S, deliver
+from stabilitybackend.schema.runs import FOLLOWED_KEY, Followed
 from stabilityclient.wire import Health
 
-__all__ = ["FOLLOWED_KEY", "FollowOptions", "Follower"]
+__all__ = ["FollowOptions", "Follower"]
 
-#: In the config of a run whose log is followed as it is written: its incidents are news.
-FOLLOWED_KEY = "followed"
 #: A log is quiet after so many times its longest pause so far, and not before, seconds.
 QUIET_FACTOR, QUIET_FLOOR_S = 5.0, 300.0
 #: What lies between two looks counts as quiet up to this: nobody looked while the server was away, seconds.
@@ -99,7 +98,8 @@ class Follower:
         self._troubles = 0
         # Silence and pauses, seconds.
         self._changed = False
-        self._caught_up = False
+        #: When all was sent that the files had at the start, unix seconds.
+        self._caught_up: float | None = None
         self._sent = 0
         self._looked: float | None = None
         self._quiet_s = 0.0
@@ -122,23 +122,24 @@ class Follower:
         good, before = True, None
         while True:
             self._job, self._next, self._troubles, self._sent, self._changed = job, None, 0, 0, False
-            hello = job.hello(await asyncio.to_thread(self._known, job, before))
-            hello.config[FOLLOWED_KEY] = True
+            stored = await asyncio.to_thread(self._known, job, before)
+            self._longest_s = max(self._longest_s, Followed.of(stored or {}).longest_pause_s)
+            hello = job.hello(stored)
             self._config = hello.config
+            self._leave()
             try:
                 await deliver(hello, job.frames_and_pauses, self._url, self._api_key, following=self)
             except _NewPass as new:
                 job, before = new.job, job
                 continue
-            if job.checks != hello.config[CHECK_KEY]:
-                hello.config[CHECK_KEY] = job.checks
+            if self._leave():
                 await deliver(hello, lambda held: iter(()), self._url, self._api_key)
             result = job.result()
             good = good and not result.reading.count
             self._report(result)
             if self._next is None:
                 return good
-            job, before, self._caught_up = self._next, None, False
+            job, before, self._caught_up, self._longest_s = self._next, None, None, 0.0
 
     async def _first(self) -> ImportJob | None:
         """Return the job once the files have a row; None where following ended before."""
@@ -179,13 +180,16 @@ class Follower:
     def paused(self) -> bool:
         """Take note that all is sent; begin again where the files are others now; end where the log is over."""
         job = self._job
+        first = self._caught_up is None
         self._measure_silence()
         self._tell_troubles()
         code = job.reading.ended.get(len(self.plan.parts) - 1)
         until = self._asked.until_quiet_s
         if code is not None:
-            self._tell("over", f"{job.run_id}: its log says that it is over" + (f", exit code {code}" if code else ""))
+            self._tell("over", f"{job.run_id}: its log has ended" + (f", exit code {code}" if code else ""))
         if self._ending or code is not None or (until is not None and self._quiet_s >= until):
+            if first:  # it was over when we came
+                self._caught_up = None
             job.end()
             return False
         change = self._marks.changed(self.plan)
@@ -198,10 +202,17 @@ class Follower:
         self._changed = False
         shorter = f"{job.run_id}: {self._name} has less than was sent of it: waits for more" if job.behind else None
         self._tell("behind", shorter)
-        if time.monotonic() - self._left_at < CHECKS_EVERY_S or job.checks == self._config[CHECK_KEY]:
-            return False
-        self._left_at, self._config[CHECK_KEY] = time.monotonic(), job.checks
-        return True
+        return (first or time.monotonic() - self._left_at >= CHECKS_EVERY_S) and self._leave()
+
+    def _leave(self) -> bool:
+        """Put into the config what a later follower and the alerts go by; return whether that is new."""
+        self._left_at = time.monotonic()
+        left: dict[str, Any] = {FOLLOWED_KEY: Followed(self._caught_up, self._longest_s).as_config()}
+        if self._job.sent or self._job.already:
+            left[CHECK_KEY] = self._job.checks
+        news = any(self._config.get(key) != value for key, value in left.items())
+        self._config |= left
+        return news
 
     def health(self) -> Health:
         """Return that the ranks can't be seen, and for how long nothing came."""
@@ -219,7 +230,7 @@ class Follower:
         """Tell people when the server can't be reached, and when it can again."""
         self._looked = None
         run = self._job.run_id
-        self._tell("server", None if trouble is None else f"{run}: trying again: {trouble}", f"{run}: goes on")
+        self._tell("server", None if trouble is None else f"{run}: trying again: {trouble}", f"{run}: connected again")
 
     # --- the rest ---------------------------------------------------------------------------------------------------
 
@@ -238,8 +249,8 @@ class Follower:
         now, before, sent = time.monotonic(), self._looked, self._job.sent
         passed_s = 0.0 if before is None else min(now - before, MAX_LOOK_S)
         self._looked = now
-        if not self._caught_up:
-            self._caught_up, self._quiet_s = True, self._marks.age_s(time.time())
+        if self._caught_up is None:
+            self._caught_up, self._quiet_s = time.time(), self._marks.age_s(time.time())
             there = f"{sent} rows sent, {self._job.already} were there already"
             self._say(f"{self._job.run_id}: follows {self._name}: {there}")
         elif sent == self._sent:
@@ -250,7 +261,7 @@ class Follower:
             self._quiet_s = 0.0
         self._sent = sent
         quiet = f"{self._job.run_id}: nothing new in {self._name} for {self._limit_s:.0f} s"
-        self._tell("quiet", quiet if self._quiet_s > self._limit_s else None, f"{self._job.run_id}: it goes on")
+        self._tell("quiet", quiet if self._quiet_s > self._limit_s else None, f"{self._job.run_id}: new rows again")
 
     def _tell_troubles(self) -> None:
         reading = self._job.reading
@@ -269,7 +280,7 @@ class Follower:
         self._tell("new", None)
         if new.run_id == job.run_id:
             raise _NewPass(new)
-        self._say(f"{job.run_id} ends: the files begin otherwise now, and go on as {new.run_id}")
+        self._say(f"{job.run_id} ends: the files begin differently now, and go on as {new.run_id}")
         self._next = new
         job.end(read_on=intact)
         return False

@@ -7,13 +7,11 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.importers.base import ImportPlan
 from stabilitybackend.importers.detect import find_plans, list_files
-from stabilitybackend.importers.follow import Follower, FollowOptions
-from stabilitybackend.importers.job import ImportResult
+from stabilitybackend.importers.follow import Follower
 from stabilitybackend.importers.registry import IMPORTERS
 
 __all__ = ["PathFollower"]
@@ -28,30 +26,23 @@ class PathFollower:
     """Follows every run in some paths.
 
     Args:
-        paths, run_id: as of ``find_plans``. url, api_key, stored, say, report: as of ``Follower``.
+        paths, run_id: as of ``find_plans``. make: makes the follower of one run. say: tells people a line.
     """
 
     def __init__(
         self,
         paths: list[Path],
         run_id: str | None,
-        asked: FollowOptions,
-        url: str,
-        api_key: str | None,
-        stored: Callable[[str], dict[str, Any] | None],
+        make: Callable[[ImportPlan], Follower],
         say: Callable[[str], None],
-        report: Callable[[ImportResult], None],
     ) -> None:
         for path in paths:
             if not path.exists():
                 raise BadRequest(f"{path} is not there", hint="follow the folder in which it will be")
         self._paths = paths
         self._run_id = run_id
-        self._asked = asked
         self._say = say
-        self._make: Callable[[ImportPlan], Follower] = lambda plan: Follower(
-            plan, asked, url, api_key, stored, say, report
-        )
+        self._make = make
         self._listed: list[Path] | None = None
         self._plans: dict[tuple[str, Path], ImportPlan] = {}
         self._followers: dict[tuple[str, Path], Follower] = {}
@@ -127,7 +118,7 @@ class PathFollower:
             self._followers[place] = follower = self._make(plan)
             self._tasks[place] = asyncio.create_task(follower.run(), name=f"follow {plan.name}")
             if old:
-                self._say(f"{plan.name}: written {(time.time() - written) / 3600:.0f} h ago, so it is taken for over")
+                self._say(f"{plan.name}: written {(time.time() - written) / 3600:.0f} h ago, so it counts as ended")
                 follower.end()
 
     def _take(self, place: tuple[str, Path]) -> None:

@@ -41,6 +41,9 @@ class _Stream:
     sent: int
     check: RowCheck
     items: int = 0
+    #: Step and time of the newest row.
+    step: int = -1
+    time: float = 0.0
     blocks: list[PointsBlock | EventBlock] = field(default_factory=list)
     size: int = 0
 
@@ -75,7 +78,7 @@ class FrameMaker:
         self._starts = starts
         self._checks = checks
         self._streams: dict[Who, _Stream] = {}
-        self._newest: dict[int, _Stream] = {}
+        self._newest: dict[int, Who] = {}
         self._files: dict[int, tuple[str, float, bool]] = {}
         self._waiting: dict[Who, None] = {}
         self._size = 0
@@ -85,7 +88,8 @@ class FrameMaker:
         self.already = 0
 
     def frames(self, batches: Iterable[Batch]) -> Iterator[Frame | None]:
-        """Yield the frames of all batches, and at the end the clean exit of each rank's newest process.
+        """Yield the frames of all batches, and at the end how each rank's newest process ended: as its log says, else
+        well.
 
         None: there is nothing more for now.
         """
@@ -99,18 +103,24 @@ class FrameMaker:
                     yield from self._flush()
                 stream = self._stream(batch)
                 if batch.who.rank is not None:
-                    self._newest[batch.who.rank] = stream
+                    self._newest[batch.who.rank] = batch.who
                 self._add(stream, batch)
                 if batch.forks or self._size >= min(FRAME_TARGET_BYTES * len(self._waiting), MOST_WAITING_BYTES):
                     yield from self._flush()
         yield from self._flush()
-        for stream in self._newest.values():
-            yield from self._finish(stream)
+        for who in self._newest.values():
+            yield from self._finish(self._streams[who], self._reading.ended.get(who.file, 0))
 
     @property
     def newest(self) -> list[SourceInfo]:
         """The newest process of each rank."""
-        return [stream.info for stream in list(self._newest.values())]
+        return [self._streams[who].info for who in list(self._newest.values())]
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the job as its newest logs have it, 0 where none has another."""
+        codes = [self._reading.ended.get(who.file, 0) for who in self._newest.values()]
+        return next(filter(None, codes), 0)
 
     @property
     def behind(self) -> bool:
@@ -127,6 +137,8 @@ class FrameMaker:
         self.already += first if batch.names else 0  # a row without a number is never sent
         stream.check.add(batch)
         stream.items = max(stream.items, batch.last_item)
+        if len(batch):
+            stream.step, stream.time = int(batch.steps[-1]), float(batch.times[-1])
         names = self._names.of(batch.names)
         if batch.last_item * 2 <= stream.held:
             return
@@ -172,11 +184,16 @@ class FrameMaker:
         stream.sent = last
         return frame
 
-    def _finish(self, stream: _Stream) -> Iterator[Frame]:
+    def _finish(self, stream: _Stream, exit_code: int) -> Iterator[Frame]:
         stream.check.settle()
         last = 2 * stream.items + 1
         if stream.sent < last:
-            stream.blocks.append(EventBlock("finish", stream.info.started))
+            end = EventBlock("finish", stream.info.started)
+            if exit_code:
+                info = stream.info
+                data = {"source": info.source, "rank": info.rank, "cause": "exit_code", "exit_code": exit_code}
+                end = EventBlock("process_death", stream.time, stream.step, data)
+            stream.blocks.append(end)
             yield self._frame(stream, last)
 
     def _stream(self, batch: Batch) -> _Stream:

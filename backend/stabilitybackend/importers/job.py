@@ -56,7 +56,7 @@ class ImportResult:
 
     Args:
         run_id: its id. rows, values: sent. already: rows that the server held before. reading: what could not be read.
-        renames: which names were changed.
+        renames: which names were changed. exit_code: of the job, as its log has it.
     """
 
     run_id: str
@@ -65,6 +65,7 @@ class ImportResult:
     already: int
     reading: Reading
     renames: Mapping[str, str]
+    exit_code: int = 0
 
 
 class ImportJob:
@@ -215,7 +216,7 @@ class ImportJob:
         used = {theirs: ours for theirs, ours in self._names.renames.items() if theirs in self._names.used}
         for theirs in (name for name in self._options.renames if name not in used):
             self.reading.note(f"{theirs} is renamed nowhere: no row has it without {self._options.renames[theirs]}")
-        return ImportResult(self.run_id, maker.rows, maker.values, maker.already, self.reading, used)
+        return ImportResult(self.run_id, maker.rows, maker.values, maker.already, self.reading, used, maker.exit_code)
 
     def frames(self, held: Mapping[str, int], checks: dict[str, tuple[int, str]] | None = None) -> Iterator[Frame]:
         """Yield the frames that the server does not hold; arguments as of ``frames_and_pauses``."""

@@ -71,11 +71,11 @@ class MlflowImporter(Importer):
                 names, values = row_of(sorted(row.items()), reading, path, f"step {step}")
                 yield from groups.add(who, item, names, step, time, values)
             yield from groups.flush()
-            if not following:
-                break
             status = _facts(path).get("status", "")
             if status in _EXIT_CODES:
                 reading.ended[number] = _EXIT_CODES[status]
+            if not following:
+                break
             yield PAUSE
         reading.end_of_file(path, groups.numeric)
 

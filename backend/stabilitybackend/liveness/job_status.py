@@ -61,7 +61,7 @@ def how_it_runs(
         if hang is not None and seen:
             return "stalled", hang.text
         if all(agents.all[name].log is not None for name in lost):
-            return "unreachable", "Nobody follows its log any more; the job itself may be well."
+            return "unreachable", "Its log is no longer followed; the job itself may be well."
         rest = f" {seen} other {'rank still reports' if seen == 1 else 'ranks still report'}." if seen else ""
         does = "does" if len(lost) == 1 else "do"
         note = f"No data: the {who} on {nodes} {does} not reach the server; the job itself may be well.{rest}"
@@ -80,7 +80,7 @@ def how_it_runs(
     if quiet := [log for log in logs if log.is_quiet]:
         return "unreachable", quiet_text(quiet[0])
     if logs and not visible:
-        return "running", f"As its log {logs[0].name} says: hangs and deaths can't be seen from there."
+        return "running", f"Only its log {logs[0].name} is followed: hangs and deaths can't be detected from there."
     troubled = [watch for watch in ranks if watch.running and watch.trouble]
     if troubled:
         who = name_ranks([watch.rank for watch in troubled])

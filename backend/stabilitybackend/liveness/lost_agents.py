@@ -252,7 +252,7 @@ def _verdict(agents: list[Agent], ranks: list[RankWatch], job: Silence) -> Verdi
     }
     followed = all(agent.log is not None for agent in agents)
     if followed:
-        what = f"Nobody follows the log on {where} any more"
+        what = f"The log is no longer followed on {where}"
     elif ended:
         what = f"The {len(agents)} agents on {where} have ended" if many else f"The agent on {where} has ended"
     else:

@@ -198,7 +198,10 @@ class LivenessMonitor(Stateful):
         if watch is None:
             return  # of a process that a newer one has replaced
         watch.step = max(watch.step, -1 if event.step is None else event.step)
-        node = watch.node or event.source.node
+        agent = self._agents.all.get(watch.agent)
+        # Who follows a log is on a machine of its own.
+        seen_on = "" if agent is not None and agent.log is not None else watch.node
+        node = seen_on or event.source.node
         if kind == "start":
             self._deaths.runs_again(rank, watch.source, watch.step, time)
             return

@@ -68,7 +68,7 @@ def order_finding(resume: Resume, applied: Mapping[str, Any] | None, newest: int
         newest: the newest step that was compared. over: the run went back, or on, once more.
     """
     clauses = "; ".join(map(clause_of, resume.not_followed)) or "what came since shows that it was followed"
-    what = "Order" if resume.cause == "command" else "What was declared was"
+    what = "Order" if resume.cause == "command" else "Declared change"
     return Finding(
         detector=BY_RESUMES,
         key=f"{ORDERS}:{resume.segment}:{resume.fork_step}",

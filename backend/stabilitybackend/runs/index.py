@@ -12,8 +12,8 @@ from msgspec import structs
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_WITH_INCIDENTS, RunKeys
-from stabilitybackend.schema.runs import Run, RunView
+from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.schema.runs import Followed, Run, RunView
 from stabilityclient.wire import Hello
 
 __all__ = ["BATCH", "IndexPage", "RunIndex", "announced"]
@@ -63,6 +63,12 @@ class RunIndex:
         await pipe.execute()
         await self._redis.zadd(RUNS, {hello.run_id: now}, nx=True)
         await self._redis.zadd(RUNS_ACTIVE, {hello.run_id: now})
+        if "imported_from" in hello.config:
+            since = Followed.of(hello.config).since
+            if since is None:
+                await self._redis.zrem(RUNS_FOLLOWED, hello.run_id)
+            else:
+                await self._redis.zadd(RUNS_FOLLOWED, {hello.run_id: since})
 
     async def exists(self, run_id: str) -> bool:
         """Return whether there is such a run."""
@@ -143,6 +149,11 @@ class RunIndex:
         """Return the ids of the runs of which an incident changed since ``time``, newest change first."""
         return await self._since(RUNS_WITH_INCIDENTS, time)
 
+    async def followed(self) -> dict[str, float]:
+        """Return the runs whose logs are followed -> since when what comes is news, unix seconds."""
+        found: Any = await self._redis.zrange(RUNS_FOLLOWED, 0, -1, withscores=True)
+        return {run_id.decode(): since for run_id, since in found}
+
     async def _since(self, key: str, time: float) -> list[str]:
         found: Any = await self._redis.zrevrangebyscore(key, "+inf", repr(time))
         return [run_id.decode() for run_id in found]
@@ -185,7 +196,7 @@ class RunIndex:
     async def forget(self, run_id: str) -> None:
         """Remove every key of a run, and it from the lists."""
         await self._redis.unlink(*RunKeys(run_id).all())
-        for key in (RUNS, RUNS_ACTIVE, RUNS_WITH_INCIDENTS):
+        for key in (RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_WITH_INCIDENTS):
             await self._redis.zrem(key, run_id)
 
     async def save_view(self, run_id: str, view: RunView, updated: float) -> None:

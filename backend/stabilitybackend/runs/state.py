@@ -374,7 +374,7 @@ class RunState:
         status, note = self.liveness.status(now)
         tree = self.fold.tree
         began, logged = self.stretches.span or (None, None)
-        connected = [agent.node for agent in self.agents.values() if agent.connected]
+        connected = [agent.node for agent in self.agents.values() if agent.connected and agent.agent_state.log is None]
         return RunView(
             **self._summary.view(self.store, self.fold),
             **self._summary.watched(self.store, self.judge.names.chosen.get("loss"), missing_text(self.judge.names)),

@@ -216,11 +216,12 @@ def _actions(incident: Incident, kind: IncidentKind) -> list[IncidentAction]:
     opened = incident.state == "open"
     live = opened and not incident.dead
     advised = incident.suggestion is not None and incident.suggestion.action == "roll_back"
+    by_agent = kind.of_machine and kind.name != "quiet_log"  # of a log that is followed no agent is there
     offered: dict[IncidentAction, bool] = {
         "acknowledge": opened and not incident.acknowledged_by,
         "roll_back": live and (advised or not kind.of_machine),
-        "restart": live and kind.of_machine,
-        "dump_stacks": kind.of_machine,
+        "restart": live and by_agent,
+        "dump_stacks": by_agent,
         "show_batches": not kind.of_machine,
     }
     return [action for action, there in offered.items() if there]

@@ -94,7 +94,7 @@ KINDS: dict[str, IncidentKind] = {
                      status="unreachable", since="Last report of the node", nearby="process"),
         IncidentKind("quiet_log", "Quiet log", "quiet log", "process", sign="…", band=False, status="unreachable",
                      since="Last new value", nearby="process",
-                     advice="Look at the job where it runs: whether its processes are there, whether they use their "
+                     advice="Check the job where it runs: whether its processes are alive, whether they use their "
                      "GPUs, and whether the disk of the log is full. A long evaluation or save looks the same."),
         IncidentKind("gpu_fault", "GPU fault", "GPU fault", "gpu", sign="▴", band=False, stops_job=True,
                      blames="known", since="First sign", nearby="gpu"),

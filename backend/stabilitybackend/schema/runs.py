@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from stabilitybackend.schema.numbers import Number
 
 __all__ = [
+    "FOLLOWED_KEY",
     "STATUSES",
+    "Followed",
     "Run",
     "RunPage",
     "RunStatus",
@@ -24,6 +27,8 @@ __all__ = [
     "WorstIncident",
 ]
 
+#: In the config of an imported run: its log is followed as it is written.
+FOLLOWED_KEY = "followed"
 Severity = Literal["info", "warning", "critical"]
 #: unreachable: its agent is lost and the cause is unknown. offline: imported. failed: the server itself can't work it
 #: out; the note says at what, and all else is what was known before.
@@ -55,6 +60,33 @@ STATUSES: Mapping[RunStatus, StatusFacts] = {
     "crashed": StatusFacts("critical", ended=True),
     "failed": StatusFacts("critical"),
 }
+
+
+class Followed(NamedTuple):
+    """A run whose log is followed while another job writes it, as its follower leaves it in the config.
+
+    Attributes:
+        since: when the follower had sent what was there at its start, unix seconds: what comes later is news. None:
+            not yet. longest_pause_s: between two arrivals of new rows, seconds; an alarm at most doubles it.
+    """
+
+    since: float | None = None
+    longest_pause_s: float = 0.0
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Followed:
+        """Return what a config has, whatever somebody else may have put there."""
+        left = config.get(FOLLOWED_KEY)
+        since, pause = (_positive(left.get(key)) for key in cls._fields) if isinstance(left, Mapping) else (None, None)
+        return cls(since, pause or 0.0)
+
+    def as_config(self) -> dict[str, float]:
+        """Return it as ``of`` reads it."""
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
+def _positive(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 < value < math.inf else None
 
 
 class WorldSize(msgspec.Struct):

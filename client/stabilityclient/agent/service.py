@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ from stabilityclient.agent.statefile import StateFile, read_as
 from stabilityclient.agent.upload.records import Record, SpooledEvent
 from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
 from stabilityclient.agent.upload.uplink import Uplink
-from stabilityclient.agent.watch.checkpoints import CheckpointWatch, surveyed
+from stabilityclient.agent.watch.checkpoint_poll import CheckpointPoll
+from stabilityclient.agent.watch.checkpoints import CheckpointWatch, Notice
 from stabilityclient.agent.watch.deaths import DeathWatch
 from stabilityclient.agent.watch.kernel_log import KernelLog, names_our_pids
 from stabilityclient.agent.watch.node_health import NodeHealth
@@ -43,8 +43,6 @@ __all__ = ["AgentService", "main"]
 SOURCES_POLL_S = 0.25
 #: The slot of a rank whose end wakes the agent is read with each so-manieth poll, until the first rank finishes.
 QUIET_POLLS = 3
-#: Seconds between two checks of the checkpoints on disk.
-CHECKPOINT_POLL_S = 2.0
 #: Shortest STABILITY_GPU_POLL_S, seconds: for tests. What NVML gives are averages over a tenth of a second or more.
 MIN_GPU_POLL_S = 0.1
 #: Seconds between two writes of cursor.json while records flow: the server knows better what it has, so an older one
@@ -78,8 +76,7 @@ class AgentService:
         self._sources = Sources(folder, read_as(before.get("acked"), dict[str, int]))
         self._own = AgentEvents(folder, node, limit, self._log.write)
         self._checkpoints = CheckpointWatch(before.get("checkpoints"))
-        #: Something new is to be looked at: paths, URLs.
-        self._announced = (asyncio.Event(), asyncio.Event())
+        self._checkpoint_poll = CheckpointPoll(self._checkpoints, self._checkpoint_news, self._job_over)
         self._reported_deaths: set[str] = read_as(before.get("deaths"), set[str])
         self._kernel = KernelLog(environ=environ)
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
@@ -103,7 +100,7 @@ class AgentService:
             self._kernel,
             limit,
             gpu_of=lambda source: self._gpus.device_of(_own_pid(source), source.info.local_rank),
-            more_gaps=(self._gpus.gaps, stacks.gaps),
+            more_gaps=(self._gpus.gaps, stacks.gaps, self._checkpoint_poll.gaps),
         )
         self._spool_cleaner = SpoolCleaner(limit)
         self._downlink = Downlink(folder, self._log.write)
@@ -137,8 +134,7 @@ class AgentService:
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
         self._own.reserve()
         self._poll()
-        looks = (self._watch_checkpoints(self._announced[urls], urls=urls) for urls in (False, True))
-        parts = (self._uplink.run(), self._gpus.run(), *looks, self._agent_commands.run())
+        parts = (self._uplink.run(), self._gpus.run(), self._checkpoint_poll.run(), self._agent_commands.run())
         tasks = [asyncio.create_task(part) for part in parts]
         outcome = "left"
         try:
@@ -315,8 +311,7 @@ class AgentService:
         if any(event.type == "finish" for event in events):
             self._finishing_until = time.monotonic() + DEFAULT_FINISH_S
         if [event for event in events if self._checkpoints.take(event, source.info.world_size)]:
-            for announced in self._announced:
-                announced.set()
+            self._checkpoint_poll.announce()
             self._dirty = True
             self._write_cursor(True)
 
@@ -362,15 +357,9 @@ class AgentService:
             for source in self._sources.newest_ranks()
         ]
 
-    async def _watch_checkpoints(self, announced: asyncio.Event, *, urls: bool) -> None:
-        while True:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(announced.wait(), CHECKPOINT_POLL_S)
-            announced.clear()
-            saw = await surveyed(self._checkpoints.due(urls=urls))
-            for told in self._checkpoints.settle(saw, over=self._job_over()):
-                self._own.event(told.type, told.step, told.data)
-                self._dirty = True
+    def _checkpoint_news(self, notice: Notice) -> None:
+        self._own.event(notice.type, notice.step, notice.data)
+        self._dirty = True
 
 
 def main(arguments: list[str]) -> int:

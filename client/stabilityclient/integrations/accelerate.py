@@ -15,6 +15,7 @@ from importlib import import_module
 
 from stabilityclient.integrations.accelerate_state import Saved, Saving
 from stabilityclient.integrations.shared.guarded import guarded
+from stabilityclient.integrations.shared.phases import OnePhase
 from stabilityclient.integrations.shared.prepared_data import draws, order_comes_again, same_order
 from stabilityclient.integrations.shared.rates import scale_rates
 from stabilityclient.integrations.shared.refusals import refusal
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from typing import Any
 
-    from stabilityclient.rank_state.phase import Phase
     from stabilityclient.run import Run
 
 __all__ = ["steps", "tracker"]
@@ -123,7 +123,7 @@ class _Loop:
         self._unsaved = Unsaved(run, inside=True)
         #: What is to be done to the state that was loaded, when the first batch behind it has come.
         self._changes: Order | None = None
-        self._phase: Phase | None = None
+        self._enter = OnePhase(run).enter
         self.saving = Saving(accelerator, run, self._state, self._enter, self._unsaved.saved)
         #: A batch is in the job's hands. A step has begun: batches of it may follow.
         self._training = self._within = False
@@ -155,11 +155,6 @@ class _Loop:
         """The loop is over."""
         self._enter(None)
         self._run.boundary(self._at.step + 1, self._at.step + 1)
-
-    def _enter(self, name: str | None) -> None:
-        if self._phase is not None:
-            self._phase.__exit__()
-        self._phase = None if name is None else self._run.phase(name).__enter__()
 
     # --- batches -------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from stabilityclient.integrations.shared.guarded import guarded, stand_around
+from stabilityclient.integrations.shared.phases import OnePhase
 from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
 from stabilityclient.integrations.shared.unsaved import Unsaved
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from stabilityclient.rank_state.phase import Phase
     from stabilityclient.run import Run
 
 __all__ = ["Hooks", "link_of"]
@@ -34,7 +34,7 @@ class Hooks:
         super().__init__()
         self._run = run
         self._unsaved = Unsaved(run)
-        self._phase: Phase | None = None
+        self._enter = OnePhase(run).enter
         #: The step that is under way, or the last one.
         self._step = 0
         self._within = False
@@ -47,11 +47,6 @@ class Hooks:
     def before_save(self) -> None:
         """A checkpoint is about to be saved; called on all ranks."""
         raise NotImplementedError
-
-    def _enter(self, name: str | None) -> None:
-        if self._phase is not None:
-            self._phase.__exit__()
-        self._phase = None if name is None else self._run.phase(name).__enter__()
 
     # --- metrics and steps ---------------------------------------------------------------------------------------
 

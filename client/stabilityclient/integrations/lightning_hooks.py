@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stabilityclient.integrations.shared.guarded import guarded
+from stabilityclient.integrations.shared.phases import OnePhase
 from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False
@@ -24,7 +25,7 @@ class Hooks:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._phase: Phase | None = None
+        self._enter = OnePhase(run).enter
         self._eval: Phase | None = None
         self._step = 0
         #: A step has begun: micro-batches of it follow.
@@ -35,11 +36,6 @@ class Hooks:
     def go_back(self, rollback: Rollback) -> None:
         """Carry out a rollback before the step begins."""
         raise NotImplementedError
-
-    def _enter(self, name: str | None) -> None:
-        if self._phase is not None:
-            self._phase.__exit__()
-        self._phase = None if name is None else self._run.phase(name).__enter__()
 
     # --- steps ---------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import os
 from importlib import import_module
 
 from stabilityclient.integrations.shared.guarded import guarded
+from stabilityclient.integrations.shared.phases import OnePhase
 from stabilityclient.integrations.shared.ranks import rank_and_world
 from stabilityclient.integrations.shared.unsaved import Unsaved
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from stabilityclient.rank_state.phase import Phase
     from stabilityclient.run import Run
 
 __all__ = ["Hooks"]
@@ -30,7 +30,8 @@ class Hooks:
         self._run = run
         self._trainer = trainer
         self._unsaved = Unsaved(run)
-        self._phase: Phase | None = None
+        #: Begins a phase, and ends the one before.
+        self.enter = OnePhase(run).enter
         self._within = False
         self._values: dict[str, Any] = {}
         #: Sum of this rank's losses so far in this step, and of how many tokens; None where that is not known.
@@ -43,12 +44,6 @@ class Hooks:
     def save_ours(self, step: int) -> None:
         """Write what torchtitan does not know into its checkpoint of a step; called on the first rank."""
         raise NotImplementedError
-
-    def enter(self, name: str | None) -> None:
-        """Begin a phase, and end the one before."""
-        if self._phase is not None:
-            self._phase.__exit__()
-        self._phase = None if name is None else self._run.phase(name).__enter__()
 
     def path_of(self, step: int) -> str:
         """Return the folder of a step's checkpoint."""

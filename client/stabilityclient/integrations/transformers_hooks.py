@@ -6,6 +6,7 @@ import os
 from contextlib import contextmanager
 
 from stabilityclient.integrations.shared.guarded import guarded, stand_around
+from stabilityclient.integrations.shared.phases import OnePhase
 from stabilityclient.integrations.shared.unsaved import Unsaved
 
 TYPE_CHECKING = False
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from stabilityclient.rank_state.phase import Phase
     from stabilityclient.run import Run
 
 __all__ = ["Hooks"]
@@ -29,7 +29,7 @@ class Hooks:
         self._run = run
         self._trainer = trainer
         self._unsaved = Unsaved(run)
-        self._phase: Phase | None = None
+        self._enter = OnePhase(run).enter
         self._losses: list[Any] = []
         self._grad_norm: Any = None
         self._rate: Any = None
@@ -39,11 +39,6 @@ class Hooks:
     def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any, **named: Any) -> Any:
         """Return the batches of the next step as ``get_batch_samples`` does."""
         raise NotImplementedError
-
-    def _enter(self, name: str | None) -> None:
-        if self._phase is not None:
-            self._phase.__exit__()
-        self._phase = None if name is None else self._run.phase(name).__enter__()
 
     # --- around methods of the trainer ---------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -11,6 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from stabilitybackend.importers.detect import find_plans
+from stabilitybackend.importers.job import ImportJob, Options
+from stabilitybackend.schema.runs import FOLLOWED_KEY, Followed
 from support.followed_log import Follower, Writer
 from support.installed import needs
 from support.server_stack import RunningServer
@@ -103,7 +107,7 @@ def test_a_growing_log_is_sent_once_over_kills_half_lines_and_a_server_that_is_a
             follower.wait_for("waits for something to follow")
             append(log, *map(row, range(10)), row(10)[:-7])
             last_step(server, "r", 9)
-            blind = "As its log log.jsonl says: hangs and deaths can't be seen from there."
+            blind = "Only its log log.jsonl is followed: hangs and deaths can't be detected from there."
             server.wait_for("/runs/r", lambda r: (r["status"], r["note"]) == ("running", blind), "it says so")
             append(log, row(10)[-7:], row(11))
             last_step(server, "r", 11)
@@ -137,6 +141,8 @@ def test_a_log_that_goes_quiet_is_no_hang_and_does_not_look_healthy(server: Runn
         [incident] = server.get("/runs/r/incidents")["incidents"]
         assert (incident["kind"], incident["severity"], incident["state"]) == ("quiet_log", "warning", "open")
         assert "The last values are of step 9." in incident["text"]
+        assert incident["actions"] == ["acknowledge"]
+        assert server.get("/runs/r")["agents"] == 0
         follower.wait_for("nothing new in log.jsonl for 2 s")
         order = {"kind": "rollback", "to_step": 5, "reason": "nobody is there to obey"}
         assert server.client.post("/api/v1/runs/r/commands", json=order).status_code == 409
@@ -168,6 +174,41 @@ def test_a_file_that_is_put_aside_goes_on_and_one_that_is_rewritten_is_refused(
         append(log, *(row(step).replace("1", "2") for step in range(15, 30)))
         assert follower.wait() == 1
         assert "was rewritten: its first 9 records are not those that were imported" in follower.said
+
+
+def test_a_job_that_its_log_says_failed_has_crashed(server: RunningServer, tmp_path: Path) -> None:
+    run = tmp_path / "mlruns" / "1" / "a1b2"
+    (run / "metrics").mkdir(parents=True)
+    meta = "run_id: a1b2\nrun_name: named\nexperiment_id: '1'\nlifecycle_stage: active\nstart_time: 1700000000000\n"
+    (run / "meta.yaml").write_text(meta + "status: 1\n")
+    (run / "metrics" / "loss").write_text("".join(f"{1700000000000 + step} {step / 3} {step}\n" for step in range(10)))
+    with Follower(server.url, tmp_path / "out", run.parents[1]) as follower:
+        follower.wait_for("follows")
+        (run / "meta.yaml").write_text(meta + "status: 4\n")
+        assert follower.wait() == 0
+        assert "crashed with exit code 1" in follower.said
+    [there] = server.get("/runs")["runs"]
+    ended = server.wait_for(f"/runs/{there['run_id']}", lambda r: r["status"] == "crashed", "it has crashed")
+    assert "Rank 0 ended with exit code 1 at step 9" in ended["note"]
+
+
+def test_who_follows_again_knows_the_longest_pause_before(server: RunningServer, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(map(row, range(10))))
+    [plan] = find_plans([log], run_id="r")
+    plan.config[FOLLOWED_KEY] = Followed(since=None, longest_pause_s=100.0).as_config()
+    job = ImportJob(plan, Options())
+    job.sniff()
+    asyncio.run(job.send(server.agent_url, None))
+    with Follower(server.url, tmp_path / "out", log, "--run-id", "r"):
+
+        def limit(health: Any) -> Any:
+            logs = [agent["agent_state"].get("log") for agent in health["agents"]]
+            return [log["limit_s"] for log in logs if log] == [500.0]
+
+        server.wait_for("/runs/r/health", limit, "five times that pause", 20)
+        left = server.get("/runs/r")["config"][FOLLOWED_KEY]
+        assert left["longest_pause_s"] == 100.0
 
 
 def test_of_the_runs_in_a_folder_an_old_one_is_over_and_a_further_one_is_found(
@@ -282,5 +323,6 @@ def test_each_format_is_followed_while_its_own_writer_writes(server: RunningServ
             writer.end()
             assert (follower.wait() if kind.says_end else follower.interrupt()) == 0
     ended = server.wait_for(f"/runs/{run}", lambda r: r["status"] in ("finished", "crashed"), "it is over")
+    assert ended["status"] == ("crashed" if kind.script is WANDB else "finished")
     assert curve(server, run) == {10 * step: pytest.approx(step / 3) for step in range(1, 6)}
     assert (ended["rollbacks"], ended["dead_points"]) == (0, 0)

@@ -18,7 +18,8 @@ from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import CommandRequest
 from stabilityclient.agent.upload.records import SpooledEvent
-from stabilityclient.agent.watch.checkpoints import CheckpointWatch, survey
+from stabilityclient.agent.watch.checkpoint_survey import survey
+from stabilityclient.agent.watch.checkpoints import CheckpointWatch
 from stabilityclient.wire import SourceInfo
 from support.agent.written_checkpoints import WRITERS
 from support.job_frames import Job

@@ -125,7 +125,7 @@ def test_skipped_batches_that_were_fed_all_the_same_are_an_incident(ids: bool) -
     resume = newest(made.frames)
     assert resume.skip is not None
     assert (resume.grade, resume.skip.known) == ("wrong", "different")
-    assert incidents(made) == [("order_not_followed", "What was declared was not followed after step 200")]
+    assert incidents(made) == [("order_not_followed", "Declared change not followed after step 200")]
 
 
 RANGE = [240, 259]

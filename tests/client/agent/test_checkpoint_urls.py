@@ -16,7 +16,8 @@ import pytest
 from stabilityclient.agent.upload.records import SpooledEvent
 from stabilityclient.agent.watch.checkpoint_kinds.inspection import inspect
 from stabilityclient.agent.watch.checkpoint_kinds.remote import inspect_objects, list_objects
-from stabilityclient.agent.watch.checkpoints import STILL_S, CheckpointWatch, survey, surveyed
+from stabilityclient.agent.watch.checkpoint_survey import Survey, survey
+from stabilityclient.agent.watch.checkpoints import STILL_S, CheckpointWatch
 from stabilityclient.arguments import without_secrets
 from support.agent.s3_server import KEYS, put, s3_server
 from support.agent.written_checkpoints import WRITERS, write_safetensors
@@ -139,8 +140,8 @@ async def test_a_disk_that_hangs_holds_up_neither_the_agent_nor_its_looks_at_url
     bucket.announce(1, "/nfs/step-1")
     bucket.announce(2, "file:///nfs/step-2")
     bucket.announce(7, bucket.put(write_safetensors(tmp_path / "step-7.safetensors")))
-    disk = asyncio.create_task(surveyed(bucket.watch.due()))
-    told = bucket.watch.settle(await surveyed(bucket.watch.due(urls=True)))
+    disk = asyncio.create_task(Survey().of(bucket.watch.due()))
+    told = bucket.watch.settle(await Survey().of(bucket.watch.due(urls=True)))
     assert [(each.step, each.data["complete"]) for each in told] == [(7, True)]
     assert not disk.done()
     hangs.set()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stabilityclient.agent.upload.records import SpooledEvent
-from stabilityclient.agent.watch.checkpoints import MAX_WATCHED, STILL_S, CheckpointWatch, Notice, survey
+from stabilityclient.agent.watch.checkpoint_survey import Survey, survey
+from stabilityclient.agent.watch.checkpoints import MAX_WATCHED, STILL_S, CheckpointWatch, Notice
 from support.agent.written_checkpoints import WRITERS, write_safetensors
 
 
@@ -138,7 +140,7 @@ def test_a_later_agent_tells_only_what_changed_since(tmp_path: Path) -> None:
 def test_one_that_the_agent_may_not_read_is_watched_as_a_path_and_not_waited_for(
     zero: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilityclient.agent.watch.checkpoints.inspect", lambda path, world_size: None)
+    monkeypatch.setattr("stabilityclient.agent.watch.checkpoint_survey.inspect", lambda path, world_size: None)
     watched = Watched()
     watched.announce(7, zero)
     assert watched.watch.waits
@@ -169,3 +171,38 @@ def test_no_more_are_watched_than_the_bound(tmp_path: Path) -> None:
 )
 def test_what_an_earlier_version_left_is_taken_or_left_out(known: Any, paths: list[str]) -> None:
     assert [each.path for each in Watched(known).watch.due()] == paths
+
+
+async def test_a_file_system_that_hangs_keeps_nobody_from_those_elsewhere_and_is_named(
+    zero: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, stat = threading.Event(), os.stat
+    away = tmp_path / "nfs"
+    away.mkdir()
+    for step in (1, 2):
+        write_safetensors(away / f"step-{step}.safetensors")
+
+    def hanging(path: Any, **how: Any) -> Any:
+        if str(path).startswith(str(away)):
+            answers.wait(30)
+        return stat(path, **how)
+
+    watched, survey = Watched(), Survey(0.2, lambda: ["/", str(away)])
+    for step, path in enumerate((away / "step-1.safetensors", away / "step-2.safetensors", zero), start=1):
+        watched.announce(step, path)
+
+    async def told() -> dict[int, Any]:
+        watched.now += 2.0
+        notices = watched.watch.settle(await survey.of(watched.watch.due()))
+        return {each.step: each.data["complete"] or each.data["problem"] for each in notices}
+
+    monkeypatch.setattr(os, "stat", hanging)
+    trouble = f"the file system at {away} does not answer"
+    assert await told() == {1: f"not checked: {trouble}", 2: f"not checked: {trouble}", 3: True}
+    assert [(gap.what, gap.why) for gap in survey.gaps()] == [("checkpoints", trouble)]
+    assert await told() == {}
+    answers.set()
+    found: dict[int, Any] = {}
+    while len(found) < 2:
+        found |= await told()
+    assert (found, survey.gaps()) == ({1: True, 2: True}, [])

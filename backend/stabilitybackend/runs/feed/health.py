@@ -43,7 +43,7 @@ _STATIC_FIELDS = (
 #: ... and all that come with it then.
 _RANK_FIELDS = (*_STATIC_FIELDS, "step", "step_start", "phase", "phase_start", "budget_s", "time", "proc")
 #: Fields of an agent's own state that a page shows.
-_STATE_FIELDS = ("blind", "spool", "started", "clock_step_s")
+_STATE_FIELDS = ("blind", "spool", "started", "clock_step_s", "log")
 
 _static_of = attrgetter(*_STATIC_FIELDS)
 _NO_PROC = Proc()

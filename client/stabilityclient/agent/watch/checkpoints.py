@@ -7,13 +7,9 @@ a URL are looked at by themselves: a store that is away keeps nobody from the di
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,17 +18,10 @@ import msgspec
 from stabilityclient.agent.statefile import read_as
 from stabilityclient.agent.upload.records import SpooledEvent
 from stabilityclient.agent.watch.checkpoint_kinds.found import Inspection
-from stabilityclient.agent.watch.checkpoint_kinds.inspection import inspect
-from stabilityclient.agent.watch.checkpoint_kinds.remote import (
-    Mark,
-    NotChecked,
-    in_store,
-    inspect_objects,
-    list_objects,
-    local,
-)
+from stabilityclient.agent.watch.checkpoint_kinds.remote import Mark, in_store
+from stabilityclient.agent.watch.checkpoint_survey import Glance, Saw
 
-__all__ = ["MAX_WATCHED", "STILL_S", "CheckpointWatch", "Glance", "Notice", "survey", "surveyed"]
+__all__ = ["MAX_WATCHED", "STILL_S", "CheckpointWatch", "Notice"]
 
 #: Checkpoints watched at once; the oldest is forgotten first. Two checks a second of 2,000 paths cost under 1 % of a
 #: core.
@@ -72,27 +61,6 @@ class _Sight:
     again: bool = True
 
 
-class Glance(NamedTuple):
-    """A path to look at: what is inside only where ``look``, or where ``mark`` is no longer so."""
-
-    path: str
-    step: int
-    world_size: int | None
-    mark: Mark | None
-    look: bool
-    routine: bool = False
-
-
-class _Saw(NamedTuple):
-    """What came of it; ``mark`` None: it is not there. ``trouble``: why that is not known."""
-
-    glance: Glance
-    mark: Mark | None
-    look: Inspection | None
-    took_s: float
-    trouble: str = ""
-
-
 @dataclass
 class _Turns:
     """Whose turn it was, and when the next one is, of paths or of URLs."""
@@ -110,7 +78,7 @@ class Notice(NamedTuple):
 
 
 class CheckpointWatch:
-    """The checkpoints of this node's ranks. ``due``, ``survey`` (in a thread: a disk may hang) and ``settle`` in turn.
+    """The checkpoints of this node's ranks. ``due``, ``Survey.of`` and ``settle`` in turn.
 
     Args:
         known: what ``state()`` gave in an earlier life.
@@ -177,7 +145,7 @@ class CheckpointWatch:
             glances[turns.at] = turn._replace(look=True, routine=not turn.look)
         return glances
 
-    def settle(self, saw: Iterable[_Saw], *, over: bool = False) -> list[Notice]:
+    def settle(self, saw: Iterable[Saw], *, over: bool = False) -> list[Notice]:
         """Take in what ``survey`` saw; return what is news, in events. ``over``: nobody is left who could write."""
         told = []
         for one in saw:
@@ -242,61 +210,6 @@ class CheckpointWatch:
         return msgspec.to_builtins(list(self._watched.values()))
 
 
-def survey(glances: Iterable[Glance]) -> list[_Saw]:
-    """Look at paths or URLs. It takes as long as the disk or the store does."""
-    away: dict[str, str] = {}
-    return [_glance_at_objects(each, away) if in_store(each.path) else _glance(each) for each in glances]
-
-
 def _nothing_at(url: str) -> Inspection:
     name = url.rstrip("/").rpartition("/")[2]
     return Inspection("unknown", False, f"{name} is missing", (name,))
-
-
-def _glance_at_objects(glance: Glance, away: dict[str, str]) -> _Saw:
-    """Look at a URL; ``away``: of stores that could not be asked a moment ago, each with the reason."""
-    store = "/".join(glance.path.split("/", 3)[:3])
-    if store in away:
-        return _Saw(glance, None, None, 0.0, away[store])
-    try:
-        objects = list_objects(glance.path)
-        if objects is None:
-            return _Saw(glance, None, None, 0.0)
-        if not glance.look and objects.mark == glance.mark:
-            return _Saw(glance, objects.mark, None, 0.0)
-        return _Saw(glance, objects.mark, inspect_objects(objects, glance.world_size), 0.0)
-    except NotChecked as reason:
-        away |= {store: str(reason)} if reason.away else {}
-        return _Saw(glance, None, None, 0.0, str(reason))
-
-
-def _glance(glance: Glance) -> _Saw:
-    path = local(glance.path)
-    try:
-        state = os.stat(path)
-    except (OSError, ValueError):
-        return _Saw(glance, None, None, 0.0)
-    mark = (state.st_mtime_ns, state.st_size)
-    if not glance.look and mark == glance.mark:
-        return _Saw(glance, mark, None, 0.0)
-    began = time.monotonic()
-    look = inspect(path, glance.world_size)
-    return _Saw(glance, mark, look, time.monotonic() - began)
-
-
-async def surveyed(glances: list[Glance]) -> list[_Saw]:
-    """Return what ``survey`` saw, from a thread that nobody waits for at the end: of a dead file server it hangs."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[list[_Saw]] = loop.create_future()
-
-    def settle(saw: list[_Saw]) -> None:
-        if not answer.done():
-            answer.set_result(saw)
-
-    def work() -> None:
-        saw = survey(glances)
-        with suppress(RuntimeError):  # the agent has ended
-            loop.call_soon_threadsafe(settle, saw)
-
-    threading.Thread(target=work, name="checkpoints", daemon=True).start()
-    return await answer

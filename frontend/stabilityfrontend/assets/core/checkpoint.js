@@ -14,14 +14,20 @@ const KINDS = {
 /** Whether it is offered. An older server names nothing in `unfit`. */
 export const usable = (one) => one.available && !one.dead && !one.unfit;
 
-/** `DCP · 3.20 GiB · took 12 s`, as far as it is known; why it is not. */
-export function whatItIs(one) {
+/** A number stays with its unit where a line ends. */
+const together = (words) => words.replaceAll(" ", "\u00a0");
+
+/** Why it was not checked, "" where it was or nobody had to. */
+export const unchecked = (one) => asText(one.unchecked);
+
+/** `DCP · 3.20 GiB · took 12 s`, as far as it is known; `why`: why it is not, where there is room for that. */
+export function whatItIs(one, why = true) {
   const took = asFinite(one.took_s);
   return [
     KINDS[one.kind] || "",
-    asFinite(one.size_bytes) === null ? "" : bytes(one.size_bytes),
-    took === null || took < 1 ? "" : `took ${duration(took)}`, // less matters to nobody
-    asText(one.unchecked),
+    why || !unchecked(one) ? unchecked(one) : "not checked",
+    asFinite(one.size_bytes) === null ? "" : together(bytes(one.size_bytes)),
+    took === null || took < 1 ? "" : together(`took ${duration(took)}`), // less matters to nobody
   ]
     .filter(Boolean)
     .join(" · ");

@@ -118,7 +118,7 @@ export class IncidentPage {
       this.run = run;
       this.commands = new Map(asList(commands.commands).map((one) => [one.command_id, one]));
       this.checkpoints = checkpoints.checkpoints;
-      this.agents = Array.isArray(health.agents) ? health.agents : [];
+      this.agents = asList(health.agents).filter((agent) => !asRecord(agent.agent_state).log);
       this.setLost(null);
       this.setIncident(incident);
       this.kept.refresh();

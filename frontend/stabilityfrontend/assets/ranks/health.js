@@ -61,12 +61,15 @@ export class Health {
     this.order = [];
     /** Whether the server has told all that there is. */
     this.known = false;
+    /** Whether somebody follows the run's log, from outside. */
+    this.followed = false;
   }
 
   /** Everything anew: what `GET /runs/{id}/health` says. */
   fill(answer) {
     this.agents = new Map();
     this.known = true;
+    this.followed = false;
     this.waitsFor = answer.waits_for;
     for (const agent of answer.agents) {
       this.whole(agent);
@@ -76,7 +79,11 @@ export class Health {
   }
 
   whole(raw) {
-    const { blind, spool, clock_step_s } = raw.agent_state;
+    const { blind, log, spool, clock_step_s } = raw.agent_state;
+    if (log) {
+      this.followed = true;
+      return; // it is no agent: it sees neither ranks nor GPUs
+    }
     this.agents.set(raw.agent, {
       agent: raw.agent,
       node: raw.node || "?",

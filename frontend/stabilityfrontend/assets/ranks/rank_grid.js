@@ -151,6 +151,11 @@ function story(row, blamed) {
   ];
 }
 
+const nothingSeen = (health) =>
+  health.followed
+    ? "Only the log of this run is followed. Ranks and GPUs are shown where an agent runs beside the job."
+    : "No agent has connected. Ranks and GPUs are shown while one is.";
+
 /** The worst of some tones; that something is long is none of them. */
 const worstTone = (rows) => ["critical", "warning"].find((tone) => rows.some((row) => row.facts.tone === tone)) || "";
 
@@ -199,14 +204,7 @@ export class RankGrid {
     if (!some) {
       this.leave();
       fillLegend(byId("ranks-legend"), []);
-      fill(
-        place,
-        h(
-          "div",
-          { class: "nothing" },
-          page.ready && page.health.known ? "No agent has connected. Ranks and GPUs are shown while one is." : "",
-        ),
-      );
+      fill(place, h("div", { class: "nothing" }, page.ready && page.health.known ? nothingSeen(page.health) : ""));
     } else if (large) this.drawWall(place, rows);
     else this.drawCards(place, rows);
   }

@@ -51,6 +51,7 @@ export const processWords = (letter) => `${PROCESS_STATES[letter] || "unknown"} 
 /** What an agent may not see. */
 const BLIND_SPOTS = {
   kernel_log: "kernel log",
+  checkpoints: "checkpoints",
   signals: "stacks by signal",
   gpu: "GPUs",
   gpu_events: "GPU events",

@@ -1,7 +1,7 @@
 // The right rail: incidents and checkpoints; lineage.js draws the tree between them.
 
-import { asText, toldStep } from "../core/as_type.js";
-import { usable, whatItIs, whyNot } from "../core/checkpoint.js";
+import { toldStep } from "../core/as_type.js";
+import { unchecked, usable, whatItIs, whyNot } from "../core/checkpoint.js";
 import { byId, h, setClass, setShown, setText } from "../core/dom.js";
 import { ago, formatAge, formatCount, plural, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
@@ -223,11 +223,11 @@ export function drawCheckpoints(page) {
         "div",
         {
           class: `checkpoint${usable(one) ? "" : " off"}`,
-          title: [one.path, sentence(one.unfit || asText(one.unchecked))].filter(Boolean).join("\n"),
+          title: [one.path, sentence(one.unfit || unchecked(one))].filter(Boolean).join("\n"),
         },
         h("i", { class: "tick" }),
         h("b", {}, formatCount(one.step)),
-        h("span", { class: "sub" }, whyNot(one) || whatItIs(one)),
+        h("span", { class: "sub" }, whyNot(one) || whatItIs(one, false)),
         h("span", { class: "grow" }),
         h("span", { class: "sub" }, ago(page.now() - one.time)),
       ),
