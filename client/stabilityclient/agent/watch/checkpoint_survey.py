@@ -66,7 +66,7 @@ class Survey:
         self._hangs_s = hangs_s
         self._mounts = mounts or mount_points
         #: Mount point or store -> the looks of which one hangs there.
-        self._hung: dict[str, _Looks] = {}
+        self._hung: dict[str, _Inspections] = {}
 
     def gaps(self) -> list[Gap]:
         """Return what can't be seen because it hangs."""
@@ -76,30 +76,30 @@ class Survey:
     async def of(self, glances: Iterable[Glance]) -> list[Saw]:
         """Return what is seen, of looks that hung before, too. Those of a place that hangs are not waited for."""
         saw: list[Saw] = []
-        for place, looks in list(self._hung.items()):
-            if looks.over:
-                saw += looks.taken()
+        for place, pending in list(self._hung.items()):
+            if pending.over:
+                saw += pending.taken()
                 del self._hung[place]
         left = list(glances)
         while left:
             mounts = self._mounts() if self._hung else []
             blocked = [each for each in left if _place(each.path, mounts) in self._hung]
             saw += [Saw(each, None, None, 0.0, _trouble(_place(each.path, mounts))) for each in blocked]
-            looks = _Looks([each for each in left if each not in blocked])
+            pending = _Inspections([each for each in left if each not in blocked])
             left = []
-            while not await looks.end(self._hangs_s):
-                if looks.moves():
+            while not await pending.end(self._hangs_s):
+                if pending.moves():
                     continue
-                hanging, left = looks.leave()
-                saw += looks.taken()
-                self._hung[_place(hanging.path, self._mounts())] = looks
+                hanging, left = pending.leave()
+                saw += pending.taken()
+                self._hung[_place(hanging.path, self._mounts())] = pending
                 left = [hanging, *left]
                 break
-            saw += looks.taken()
+            saw += pending.taken()
         return saw
 
 
-class _Looks:
+class _Inspections:
     """A thread that looks at one checkpoint after another; nobody waits for it at the end of the process."""
 
     def __init__(self, glances: list[Glance]) -> None:
@@ -117,7 +117,7 @@ class _Looks:
     def _work(self) -> None:
         away: dict[str, str] = {}
         for glance in self._glances:
-            self._saw.append(_look(glance, away))
+            self._saw.append(_inspected(glance, away))
             self._done += 1
             if self._left:
                 break
@@ -152,10 +152,10 @@ class _Looks:
 def survey(glances: Iterable[Glance]) -> list[Saw]:
     """Look at paths or URLs, here and now."""
     away: dict[str, str] = {}
-    return [_look(each, away) for each in glances]
+    return [_inspected(each, away) for each in glances]
 
 
-def _look(glance: Glance, away: dict[str, str]) -> Saw:
+def _inspected(glance: Glance, away: dict[str, str]) -> Saw:
     return _glance_at_objects(glance, away) if in_store(glance.path) else _glance(glance)
 
 
