@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stack.fitted_runs import RESTARTS, Fitted, Step, killed_after_rollback, planned, trained_until
+from stack.fitted_runs import RESTARTS, Fitted, killed_after_rollback, planned, trained_until
+from stack.frameworks.three_orders import (
+    Branches,
+    as_ordered,
+    losses_again,
+    ordered,
+    rates_scaled,
+    right_batches,
+    truth_of,
+)
 from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
@@ -37,7 +46,7 @@ class Story(NamedTuple):
 
     job: Fitted
     commands: list[dict[str, Any]]
-    branches: list[list[list[Step]]]
+    branches: list[Branches]
     stopped_before: int
 
 
@@ -52,13 +61,7 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     launcher = "torchrun" if ranks > 1 else ""
     folder = tmp_path_factory.mktemp(kind)
     with Fitted(folder, server, ranks, kind, script=JOB, launcher=launcher) as job:
-        job.wait_for_run()
-        job.wait_for_checkpoint(40, 0)
-        wait_until(lambda: job.truth()[-1].number > 120, 60, "the first branch is long")
-        commands = [job.order(to_step=40), job.order(to_step=40, lr_scale=0.5, skip_batches=3)]
-        job.wait_for_checkpoint(80, 2)
-        commands.append(job.order(to_step=60, skip_range=[70, 72]))
-        job.wait_for_checkpoint(80, 3)
+        commands = ordered(job)
         stop = job.stop()
         job.wait()
         return Story(job, commands, [job.branches(rank) for rank in range(ranks)], stop)
@@ -70,43 +73,25 @@ def schedule(step: int, ranks: int) -> float:
 
 
 def test_each_order_is_done_with_what_was_applied(story: Story) -> None:
-    print("seconds from an order to its end:", [round(one["took_s"], 2) for one in story.commands])
-    assert [one["state"] for one in story.commands] == ["done"] * 3, [one["history"] for one in story.commands]
-    applied = [one["ranks"]["0"]["applied"] for one in story.commands]
-    told = [(one.get("lr_scale"), one.get("skip_batches"), one.get("skip_range")) for one in applied]
-    assert told == [(None, None, None), (0.5, 3, None), (None, None, [70, 72])]
-    for branches in story.branches:
-        assert [branch[0].number for branch in branches] == [1, 41, 41, 61]
+    as_ordered(story.commands, story.branches)
 
 
 def test_a_rollback_that_changes_nothing_gives_the_same_losses_to_the_last_bit(story: Story) -> None:
-    for first, again, *_ in story.branches:
-        length = min(len(again), len(first) - 40)
-        assert again[:length] == first[40 : 40 + length]
+    losses_again(story.branches)
 
 
 def test_the_first_step_and_all_that_follow_have_the_scaled_rate(story: Story) -> None:
-    for branches in story.branches:
-        for branch, scale in zip(branches, [1.0, 1.0, 0.5, 0.5], strict=True):
-            expected = [scale * schedule(step.number, len(story.branches)) for step in branch]
-            assert [step.rate for step in branch] == pytest.approx(expected)
+    rates_scaled(story.branches, lambda step: schedule(step, len(story.branches)))
 
 
 def test_exactly_what_was_ordered_is_left_out_of_the_data(story: Story) -> None:
-    for first, _, third, fourth in story.branches:
-        at = {step.number: step.sample for step in first}  # the first branch has every batch
-        moved = [(step, step.number + 3) for step in third]
-        moved += [(step, step.number + 3 + 3 * (step.number >= 70)) for step in fourth]
-        seen = [(step.sample, at[place]) for step, place in moved if place in at]
-        assert len(seen) > 60
-        assert [sample for sample, _ in seen] == [sample for _, sample in seen]
+    right_batches(story.branches)
 
 
 def test_each_step_is_once_in_the_effective_series_with_the_values_that_it_had(story: Story) -> None:
     last = story.branches[0][-1][-1].number
     story.job.server.wait_for(f"/runs/{story.job.run_id}", lambda run: run["status"] == "finished", "it is finished")
-    first, _, third, fourth = story.branches[0]
-    truth = first[:40] + third[:20] + fourth
+    truth = truth_of(story.branches[0])
     assert _series(story, "lr") == pytest.approx({step.number: step.rate for step in truth})
     assert [*_series(story, "lr-AdamW/group0")] == [*range(1, last + 1)]
     losses = _series(story, "loss/train/total")
