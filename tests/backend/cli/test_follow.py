@@ -78,13 +78,16 @@ class Door:
 
     def shut(self) -> None:
         """Let nobody in any more, and throw out who is there."""
+        if not self._threads:
+            return
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()  # who was just let in is among the open ones now
         for one in self._open:
             try:
                 one.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
-        for thread in self._threads:
+        for thread in self._threads[1:]:
             thread.join()
         for one in (*self._open, self._listener):
             one.close()
