@@ -2,6 +2,7 @@
 // frames a second. Rows of lines above each other share an x axis; pointer, keys and readout are in `chart_pointer.js`.
 
 import { fill, h } from "../core/dom.js";
+import { drawBand } from "./band.js";
 import { ChartPointer } from "./chart_pointer.js";
 import { logTicks, valueTicks } from "./ticks.js";
 
@@ -9,7 +10,8 @@ import { logTicks, valueTicks } from "./ticks.js";
  * A line. `steps`: the step of each point, where x is something else; `near`: in the readout only close to a point of it.
  *
  * @typedef {{x: number[], y: (number | null)[], steps?: number[] | null, name?: string, color: string, width?: number,
- *   dash?: number[], opacity?: number, hover?: boolean, near?: boolean}} Line
+ *   dash?: number[], opacity?: number, hover?: boolean, near?: boolean,
+ *   band?: import("./buckets.js").Banded["band"]}} Line With `band`, x and y are the mean of what is denser than pixels.
  *
  * What is no number: NaN, ∞, −∞ at an x. `words` are shown under the pointer.
  * @typedef {{x: number, color: string, symbol?: "x" | "up" | "down", words?: string}} Mark
@@ -97,6 +99,7 @@ export class Plot {
       const box = this.boxOf(row);
       this.clipped(context, box, () => {
         for (const area of row.areas || []) this.area(context, row, area);
+        for (const line of row.lines) if (line.band) drawBand(this, context, row, line);
         for (const line of row.lines) this.line(context, row, line);
         for (const mark of row.marks) this.mark(context, mark, box);
       });

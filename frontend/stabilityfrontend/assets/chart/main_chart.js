@@ -178,10 +178,16 @@ function metricRow({ page, config, colors, window, memory, inner }, metric, colo
       width: 1,
     });
   if (smooth && effective[0])
-    lines.push({ ...lineXY(effective[0], window, budget), name: "raw", color, opacity: BEHIND, width: 1 });
-  const main = effective[0] ? lineXY(effective[0], window, budget, column) : { x: [], y: [] };
-  // Where points are denser than pixels the line is a band: a fine one shows its shape, and costs a tenth.
-  const width = main.x.length > inner ? 1 : top ? 2 : 1.5;
+    lines.push({
+      ...lineXY(effective[0], window, budget, "values", inner),
+      name: "raw",
+      color,
+      opacity: BEHIND,
+      width: 1,
+    });
+  const main = effective[0] ? lineXY(effective[0], window, budget, column, inner) : { x: [], y: [] };
+  // Where points are denser than pixels a fine line shows the shape, and costs a tenth.
+  const width = !main.band && main.x.length > inner ? 1 : top ? 2 : 1.5;
   lines.push({ ...main, name: effective.length > 1 ? lineName(metric, effective[0]) : metric, color, width });
   const live = effective.flatMap((line) => visibleValues(line.pieces, window));
   const wanted = robustRange(log ? live.filter((value) => value > 0) : live, visibleValues(discarded, window));

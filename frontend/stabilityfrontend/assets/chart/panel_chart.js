@@ -118,8 +118,8 @@ export function panelChart(element, legend, panel, config, page) {
           const words = lineWords(name, line, names.length > 1);
           named.push({ name: words, color });
           if (now.hidden.includes(words)) continue;
-          const xy = lineXY(line, window, budget);
-          lines.push({ ...xy, name: words, color, width: xy.x.length > width ? 1 : 1.5 });
+          const xy = lineXY(line, window, budget, "values", width - MARGIN.l - MARGIN.r);
+          lines.push({ ...xy, name: words, color, width: !xy.band && xy.x.length > width ? 1 : 1.5 });
           const values = visibleValues(line.pieces, window);
           if (values.length) ranges.push(robustRange(values, []));
           for (const mark of nonFiniteMarks([line], [], window).slice(0, 100))
