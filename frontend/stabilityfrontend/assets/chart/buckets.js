@@ -147,7 +147,9 @@ export function banded(cuts, columns, most) {
       to,
       (step) => blockStart(step, level) + block - 1,
       ({ start, stop, sum, count, low, high }) => {
-        const middle = (xs[start] + xs[stop - 1]) / 2;
+        // The middle of the block, the same for all metrics; at the ends of a piece that of what is there.
+        const whole = !piece.xs && start > from && stop < to;
+        const middle = whole ? blockStart(piece.steps[start], level) + block / 2 : (xs[start] + xs[stop - 1]) / 2;
         put(middle, piece.steps[(start + stop - 1) >> 1], count ? sum / count : null, low, high);
       },
     );

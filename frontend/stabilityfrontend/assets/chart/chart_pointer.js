@@ -1,7 +1,8 @@
 // Pointer and keys over a line chart: a crosshair with the values under it, drag to zoom. Wheel, pan, pinch and the y axis
 // are in `chart_gestures.js`, what is read out in `readout.js`.
 
-import { fill, h, setShown } from "../core/dom.js";
+import { summaryOf } from "../chart_files/summary.js";
+import { fill, h, setShown, setText } from "../core/dom.js";
 import { Gestures } from "./chart_gestures.js";
 import { chipParts, found, nearestIndex, tipParts } from "./readout.js";
 import { moved, scaled } from "./zoom_range.js";
@@ -20,6 +21,10 @@ const DRAG_PX = 5;
 const FAST = 10;
 /** How many times as wide a key makes what is seen, and how far it goes on where the cursor leaves it, shares of that. */
 const [KEY_ZOOM, KEY_PAN] = [2, 0.5];
+/** A chart is put into words anew this often at most, and whenever the keyboard comes to it. */
+const DESCRIBED_MS = 10_000;
+/** Tells the words of one chart from those of another. */
+const made = { charts: 0 };
 /** What a chart that keys reach is called after its name. */
 const KEYS = "arrows read values, plus and minus zoom, 0 shows all";
 
@@ -37,7 +42,9 @@ export class ChartPointer {
     this.selection = h("div", { class: "selection", hidden: true });
     this.tip = h("div", { class: "tip", hidden: true });
     this.chip = h("div", { class: "tip at-cursor", hidden: true });
-    this.parts = [this.cross, this.selection, this.tip, this.chip];
+    this.summary = h("p", { class: "unseen" });
+    this.described = -DESCRIBED_MS;
+    this.parts = [this.cross, this.selection, this.tip, this.chip, this.summary];
     this.over = false;
     /** @type {number | null} */
     this.cursor = null;
@@ -63,8 +70,21 @@ export class ChartPointer {
     if (element.tabIndex === 0) return;
     element.tabIndex = 0;
     element.setAttribute("role", "figure");
+    made.charts += 1;
+    this.summary.id = `chart-words-${made.charts}`;
+    element.setAttribute("aria-describedby", this.summary.id);
+    element.addEventListener("focus", () => this.describe(true));
     element.addEventListener("keydown", (event) => this.onKey(event));
     element.addEventListener("blur", () => this.leave());
+  }
+
+  /** Put what is drawn into words. */
+  describe(now = false) {
+    const { spec, rows } = this.plot;
+    const time = performance.now();
+    if (!spec || !this.summary.id || (!now && time - this.described < DESCRIBED_MS)) return;
+    if (rows.some((row) => row.lines.length)) this.described = time;
+    setText(this.summary, summaryOf(spec, rows));
   }
 
   /** Pixels from the chart's corner. @param {PointerEvent} event */

@@ -1,5 +1,6 @@
 // The tools in the head of a chart: a button for what is used most, and a menu with the rest.
 
+import { fileButtons } from "../chart_files/files.js";
 import { choice, smoothing } from "../core/controls.js";
 import { fill, h, setText } from "../core/dom.js";
 
@@ -10,7 +11,7 @@ const made = { tools: 0 };
 
 /**
  * Put the tools of a chart into the head of its section. `chart` as `panelChart` returns it: `set(changes)` and `now()`
- * are its options, `title()` its name. Returns the element.
+ * are its options, `title()` its name. One without options, the large chart, has the files only. Returns the element.
  * @param {HTMLElement} head
  * @param {any} chart
  * @param {any} page
@@ -19,17 +20,20 @@ export function chartTools(head, chart, page) {
   made.tools += 1;
   const id = `chart-tools-${made.tools}`;
   const menu = h("div", { id, class: "chart-menu", popover: "auto", role: "dialog" });
-  const log = button("log", "Logarithmic y axis", () => chart.set({ log: !chart.now().log }));
+  const log = chart.set ? button("log", "Logarithmic y axis", () => chart.set({ log: !chart.now().log })) : null;
   const open = button("⋯", "", () => {});
   open.setAttribute("popovertarget", id);
   open.setAttribute("aria-haspopup", "dialog");
   const tools = h("div", { class: "chart-tools" }, log, open, menu);
-  const parts = menuOf(menu, id, chart, page);
+  const parts = chart.set ? menuOf(menu, id, chart, page) : { draw() {} };
+  menu.append(fileButtons(chart, page, () => menu.hidePopover()));
   const draw = () => {
-    const now = chart.now();
-    log.classList.toggle("on", now.log);
-    log.setAttribute("aria-pressed", String(now.log));
-    open.classList.toggle("on", Object.keys(chart.options()).length > 0);
+    if (log) {
+      const { log: on } = chart.now();
+      log.classList.toggle("on", on);
+      log.setAttribute("aria-pressed", String(on));
+      open.classList.toggle("on", Object.keys(chart.options()).length > 0);
+    }
     for (const [element, words] of [
       [open, `Tools of the chart ${chart.title()}`],
       [menu, `Tools of the chart ${chart.title()}`],
@@ -42,7 +46,9 @@ export function chartTools(head, chart, page) {
     parts.draw();
     place(menu, open);
   });
-  chart.watch(draw);
+  // Names of metrics may come later.
+  open.addEventListener("click", draw);
+  chart.watch?.(draw);
   draw();
   head.append(tools);
   return tools;

@@ -42,7 +42,8 @@ import { logTicks, valueTicks } from "./ticks.js";
  * @typedef {Partial<Row> & {width: number, height: number, margin: {l: number, r: number, t: number, b: number},
  *   xRange: number[], axis: XAxis, colors: {[name: string]: any}, font: string, rows?: Row[], bands?: Bands[],
  *   rules?: Rule[], labels?: Label[], spans?: {from: number, to: number, color: string}[],
- *   notes?: {x: number, to: number, words: string, color: string}[]}} Spec `notes`: what is read out near a place.
+ *   notes?: {x: number, to: number, words: string, color: string}[], ratio?: number}} Spec `notes`: what is read out
+ *   near a place; `ratio`: pixels of the picture for one of the page, that of the screen if left out.
  *
  * @typedef {{left: number, right: number, top: number, bottom: number}} Box
  */
@@ -77,7 +78,7 @@ export class Plot {
   draw(spec) {
     this.spec = spec;
     const { width, height, margin } = spec;
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = spec.ratio || window.devicePixelRatio || 1;
     const { canvas } = this;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
@@ -113,6 +114,7 @@ export class Plot {
     for (const label of spec.labels || []) this.label(context, label);
     this.pointer.gestures.drawn();
     this.pointer.place(this.pointer.cursor);
+    this.pointer.describe();
   }
 
   /** The pixels of a row. @param {Row} row */

@@ -114,6 +114,8 @@ export function focusChart(element, config, page) {
     yRanges: {},
     interval: config.limits.focus_interval_ms,
     metrics: () => [page.metric(), GRAD],
+    title: () => (page.hasGrad() ? `${page.metric()} and ${GRAD}` : page.metric()),
+    ranks: "primary",
     forget: () => memory.clear(),
     hasLine: () => Boolean(drawn && drawn.x.length),
     /** From another chart; under the pointer it is there already. */

@@ -24,7 +24,7 @@ const MARKS = 100;
 /** How much higher than the lines what was discarded may make a range. */
 const DEAD = 0.4;
 
-/** A range of values that shows discarded ones, too, where they are not far above. */
+/** A range of values that shows discarded ones, too, where they are not far above. @param {number[]} range @param {number[]} dead */
 function withDead([low, high], dead) {
   const top = dead.reduce((most, value) => (Number.isFinite(value) && value > most ? value : most), high);
   return [low, Math.min(top, high + DEAD * (high - low || Math.abs(high) * 0.1 || 1))];
@@ -51,7 +51,7 @@ export function panelChart(element, legend, panel, config, page) {
   const plot = new Plot(element, {
     label: nameOf(),
     onZoom(range) {
-      const steps = drawn ? stepsOf(range, drawn) : range;
+      const steps = drawn ? stepsOf(range, drawn) : /** @type {number[] | null} */ (range);
       if (steps) page.zoom.set(fitted(steps, page.store.extent(chart.metrics())));
       else {
         chart.localRange = range;
@@ -85,6 +85,8 @@ export function panelChart(element, legend, panel, config, page) {
     /** Called with what `options()` says, after people changed it. */
     onOptions: /** @type {((options: any) => void) | null} */ (null),
     title: () => panel.title || now.metrics.join(", "),
+    /** Whose points are shown, as /series calls them. */
+    ranks: panel.per_rank ? "all" : "primary",
     /** The options as they are, and those that differ from the usual ones. */
     now: () => now,
     options: () => differing(now, usual),
@@ -145,7 +147,7 @@ export function panelChart(element, legend, panel, config, page) {
     const [line] = found.lines;
     drawn = line?.steps ? line : null;
     // On an axis that goes up and down lines are a tangle, and no stretch of steps has one place.
-    const rising = !drawn || isRising(drawn.x);
+    const rising = !drawn || isRising(/** @type {{x: number[]}} */ (drawn).x);
     if (!rising) for (const one of found.lines) one.dots = true;
     let range = found.ranges.length
       ? [Math.min(...found.ranges.map((one) => one[0])), Math.max(...found.ranges.map((one) => one[1]))]

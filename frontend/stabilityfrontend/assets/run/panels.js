@@ -8,6 +8,8 @@ import { matching } from "../core/first_requests.js";
 
 /** Give each panel its chart; none has a metric yet. Returns them as `{panel, section, chart}`. */
 export function makePanels(page) {
+  const head = byId("focus-panel")?.querySelector(".panel-head");
+  if (head) chartTools(head, page.focus, page);
   const panels = [...page.root.querySelectorAll("[data-panel]")].map((section) => {
     const panel = JSON.parse(section.dataset.panel);
     const places = [section.querySelector(".chart"), section.querySelector(".legend")];
