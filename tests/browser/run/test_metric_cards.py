@@ -75,7 +75,7 @@ def test_a_card_opens_a_chart_that_can_be_read_and_closes_it_again(server: Serve
     for name in names[1:]:
         page.click(f'.card[data-metric="{name}"]')
     assert sorted(page.evaluate(OPENED)) == [names[0]]
-    page.click(f'[data-added="{names[0]}"] button')
+    page.click(f'[data-added="{names[0]}"] .icon-button')
     page.wait_for_selector("#panels", state="hidden")
     assert "chart=" not in page.evaluate("location.search")
 

@@ -3,9 +3,9 @@
 
 import { summaryOf } from "../chart_files/summary.js";
 import { fill, h, setShown, setText } from "../core/dom.js";
-import { Gestures } from "./chart_gestures.js";
-import { chipParts, found, nearestIndex, tipParts } from "./readout.js";
-import { moved, scaled } from "./zoom_range.js";
+import { Gestures } from "../pointer/chart_gestures.js";
+import { chipParts, found, nearestIndex, tipParts } from "../pointer/readout.js";
+import { moved, scaled } from "../pointer/zoom_range.js";
 
 /**
  * What a chart does: `onZoom` with a range of its x axis, `onReset`, `onCursor` with a place on it (null: away), `onY` with

@@ -42,8 +42,8 @@ import { logTicks, valueTicks } from "./ticks.js";
  * @typedef {Partial<Row> & {width: number, height: number, margin: {l: number, r: number, t: number, b: number},
  *   xRange: number[], axis: XAxis, colors: {[name: string]: any}, font: string, rows?: Row[], bands?: Bands[],
  *   rules?: Rule[], labels?: Label[], spans?: {from: number, to: number, color: string}[],
- *   notes?: {x: number, to: number, words: string, color: string}[], ratio?: number}} Spec `notes`: what is read out
- *   near a place; `ratio`: pixels of the picture for one of the page, that of the screen if left out.
+ *   notes?: () => {x: number, to: number, words: string, color: string}[], ratio?: number}} Spec `notes`: what is read
+ *   out near a place; `ratio`: pixels of the picture for one of the page, that of the screen if left out.
  *
  * @typedef {{left: number, right: number, top: number, bottom: number}} Box
  */

@@ -7,13 +7,13 @@ import { plural } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { colorTheme } from "../core/theme.js";
 import { onlyKnown, severityOf } from "../incident/severity.js";
+import { notesOf } from "../pointer/readout.js";
+import { fitted, indexAt, stepsOf } from "../pointer/zoom_range.js";
 import { axisOf } from "./axis.js";
 import { axisRange, lowerBound, robustRange } from "./downsample.js";
 import { flags } from "./fork_markers.js";
 import { Plot } from "./line_chart.js";
-import { notesOf } from "./readout.js";
 import { bandEnd, ghostXY, hasBand, lineXY, nonFiniteMarks, shapes } from "./traces.js";
-import { fitted, indexAt, stepsOf } from "./zoom_range.js";
 
 const GRAD = "grad_norm";
 
@@ -157,7 +157,7 @@ export function focusChart(element, config, page) {
         ...shapes(view, colors, true, axis),
         labels: [...bandNames(view, colors, xRange, inner, axis.place), ...above.labels],
         spans: above.spans,
-        notes: notesOf(view, colors, axis),
+        notes: () => notesOf(view, colors, axis),
       });
       page.lane.draw(axis, xRange, MARGIN.l, inner);
     },

@@ -4,6 +4,8 @@ import { cutName, h } from "../core/dom.js";
 import { matching } from "../core/first_requests.js";
 import { patch } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
+import { notesOf } from "../pointer/readout.js";
+import { fitted, indexAt, isRising, stepsOf } from "../pointer/zoom_range.js";
 import { axisOf } from "./axis.js";
 import { differing, readOptions, toggled, usualOptions } from "./chart_options.js";
 import { axisRange, robustRange } from "./downsample.js";
@@ -11,9 +13,7 @@ import { Plot } from "./line_chart.js";
 import { calmRange, visibleValues } from "./main_chart.js";
 import { MIXTURE, mixtureShapes } from "./mixture_shapes.js";
 import { panelLines } from "./panel_lines.js";
-import { notesOf } from "./readout.js";
 import { ghostXY, lineXY, nonFiniteMarks, shapes } from "./traces.js";
-import { fitted, indexAt, isRising, stepsOf } from "./zoom_range.js";
 
 const MARGIN = { l: 50, r: 12, t: 8, b: 26 };
 /** The raw line behind a smoothed one. */
@@ -140,6 +140,9 @@ export function panelChart(element, legend, panel, config, page) {
 
   function drawLines(width, height, colors) {
     const window = page.look.window();
+    const view = page.view();
+    // What people added may not be here yet.
+    page.feed?.fetchWanted(chart.metrics());
     const { lines: server, trouble } = panelLines(page).of(chart, now);
     chart.trouble = trouble;
     const found = collect(server, window, width - MARGIN.l - MARGIN.r, colors);
@@ -164,8 +167,8 @@ export function panelChart(element, legend, panel, config, page) {
       colors,
       font: config.font,
       lines: [...found.ghosts, ...found.behind, ...found.lines],
-      ...(rising ? shapes(page.view(), colors, false, axis) : {}),
-      notes: rising ? notesOf(page.view(), colors, axis) : [],
+      ...(rising ? shapes(view, colors, false, axis) : {}),
+      notes: () => (rising ? notesOf(view, colors, axis) : []),
       marks: found.marks,
     });
     writeLegend(found.named, found.left);
@@ -270,7 +273,7 @@ export function panelChart(element, legend, panel, config, page) {
       areas,
       marks,
       ...shapes(page.view(), colors, false),
-      notes: notesOf(page.view(), colors, axis),
+      notes: () => notesOf(page.view(), colors, axis),
     });
     const named = lines.filter((line) => line.name);
     writeLegend(named, page.mixture.curves.sets.length - named.length);

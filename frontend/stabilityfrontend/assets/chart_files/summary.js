@@ -50,7 +50,7 @@ export function summaryOf(spec, rows) {
   const lines = rows.flatMap((row) => row.lines).filter((line) => line.hover !== false && !line.near && line.x.length);
   const marks = rows.flatMap((row) => row.marks).length;
   const [from, to] = spec.xRange;
-  const notes = (spec.notes || []).filter((note) => note.to >= from && note.x <= to);
+  const notes = (spec.notes?.() || []).filter((note) => note.to >= from && note.x <= to);
   if (!lines.length) return "No points here.";
   return [
     `From ${spec.axis.words(Math.max(0, from))} to ${spec.axis.words(to)}.`,

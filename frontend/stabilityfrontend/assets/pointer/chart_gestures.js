@@ -4,7 +4,7 @@
 
 import { moved, scaled } from "./zoom_range.js";
 
-/** @typedef {import("./chart_pointer.js").Events} Events */
+/** @typedef {import("../chart/chart_pointer.js").Events} Events */
 
 /** What one pixel of the wheel makes of what is seen: a notch of 100 makes it 1.25 times as wide. */
 const WHEEL = 0.00223;
@@ -16,7 +16,7 @@ const DRAG_PX = 5;
 export class Gestures {
   /**
    * @param {HTMLElement} element
-   * @param {import("./line_chart.js").Plot} plot
+   * @param {import("../chart/line_chart.js").Plot} plot
    * @param {Events} events
    */
   constructor(element, plot, events) {
@@ -44,7 +44,7 @@ export class Gestures {
 
   /** The range that is seen, or will be. */
   range() {
-    return this.wanted || /** @type {import("./line_chart.js").Spec} */ (this.plot.spec).xRange;
+    return this.wanted || /** @type {import("../chart/line_chart.js").Spec} */ (this.plot.spec).xRange;
   }
 
   /** Ask for a range; of many in one frame the last one counts. @param {number[]} range */

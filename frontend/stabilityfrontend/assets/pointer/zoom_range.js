@@ -1,6 +1,6 @@
 // Ranges of x axes: zooming and panning them, and which steps a range of another axis means.
 
-import { lowerBound } from "./downsample.js";
+import { lowerBound } from "../chart/downsample.js";
 
 /** Air around all of the data, shares of its span: as where nothing is zoomed (view_state.js). */
 const [BEFORE, AFTER] = [0.01, 0.03];

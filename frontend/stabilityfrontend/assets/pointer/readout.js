@@ -1,12 +1,12 @@
 // What a chart says at a place on its x axis: values of its lines, what is no number there, forks and incidents near.
 
+import { bandEnd, hasBand } from "../chart/traces.js";
 import { cutName, h } from "../core/dom.js";
 import { formatCount, formatValue } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { severityOf } from "../incident/severity.js";
-import { bandEnd, hasBand } from "./traces.js";
 
-/** @typedef {import("./line_chart.js").Line} Line */
+/** @typedef {import("../chart/line_chart.js").Line} Line */
 
 /** A mark is under the pointer when this near, and a line that is `near` when it has a point so near: pixels. */
 const [MARK_PX, NEAR_PX] = [7, 20];
@@ -35,7 +35,7 @@ export function nearestPoint(line, at) {
   return typeof low === "number" && typeof high === "number" && low < high ? { ...point, low, high } : point;
 }
 
-/** The points to read out at an x, and the x of the nearest one. @param {import("./line_chart.js").Plot} plot @param {number} at */
+/** The points to read out at an x, and the x of the nearest one. @param {import("../chart/line_chart.js").Plot} plot @param {number} at */
 export function found(plot, at) {
   const all = plot.rows
     .flatMap((row) => row.lines)
@@ -56,7 +56,7 @@ export function found(plot, at) {
       .flatMap((row) => row.marks)
       .filter((mark) => mark.words && near(mark.x, MARK_PX))
       .slice(0, MARKS),
-    notes: (plot.spec?.notes || [])
+    notes: (plot.spec?.notes?.() || [])
       .filter((note) => (x >= note.x && x <= note.to) || near(note.x, MARK_PX) || near(note.to, MARK_PX))
       .slice(0, NOTES),
   };

@@ -1,0 +1,240 @@
+"""What people do with a chart: by wheel, pointer and keys, its menu, and what they take with them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.ports import free_port
+from support.processes import Server
+from support.waiting import wait_in, wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import FloatRect, Page
+
+OpenPage = Callable[..., "Page"]
+STEPS = 3000
+#: One step of NaN and one peak, far above the rest.
+NAN_AT, PEAK_AT = 1000, 2000
+#: The options of the panel of losses, as they would be kept.
+OPTIONS = "stability.page.panels[0].chart.options()"
+RANGE = "stability.page.zoom.range"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with one run of 3,000 steps that is over."""
+    folder = tmp_path_factory.mktemp("tools")
+    with Server(folder / "data", free_port()) as server:
+        file = folder / "run.jsonl"
+        with file.open("w") as rows:
+            for step in range(1, STEPS + 1):
+                loss = 2.0 + math.sin(step) / 4 + (50.0 if step == PEAK_AT else 0.0)
+                row: dict[str, Any] = {
+                    "step": step,
+                    "loss": math.nan if step == NAN_AT else loss,
+                    "loss/code": 1.0 + math.cos(step) / 4,
+                    "loss/web": 3.0 + math.cos(step) / 4,
+                    "tokens": 512.0 * step,
+                    "tokens_per_s": 9e4,
+                }
+                rows.write(f"{json.dumps(row)}\n")
+        command = [sys.executable, "-m", "stabilitybackend.cli", "import", str(file), "--run-id", "r", "--url"]
+        subprocess.run([*command, server.url], check=True, capture_output=True, timeout=90)
+        server.wait_for("/runs/r", lambda facts: facts["last_step"] == STEPS, "the run is there")
+        yield server
+
+
+@pytest.fixture
+def page(server: Server, open_page: OpenPage) -> Page:
+    """The page of the run, its charts drawn."""
+    page = open_page(f"{server.url}/runs/r", height=1800)
+    wait_in(page, "window.stability?.page?.ready && window.stability.drawLog.first.datasets > 0")
+    wait_in(page, "window.stability.drawLog.first.focus > 0")
+    return page
+
+
+def box(page: Page, selector: str) -> FloatRect:
+    """Return where an element is."""
+    found = page.locator(selector).bounding_box()
+    assert found is not None
+    return found
+
+
+def test_the_wheel_scrolls_the_page_and_with_ctrl_zooms_where_the_pointer_is(page: Page) -> None:
+    page.set_viewport_size({"width": 1280, "height": 700})
+    chart = box(page, "#chart-focus")
+    page.mouse.move(chart["x"] + 400, chart["y"] + 150)
+    at = page.evaluate("stability.page.focus.plot.pointer.cursor")
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -400)
+    page.keyboard.up("Control")
+    low, high = wait_until(lambda: page.evaluate(RANGE), 10, "it is zoomed")
+    assert low < at < high
+    assert high - low < 0.6 * STEPS
+    page.mouse.wheel(0, 300)
+    wait_until(lambda: page.evaluate("scrollY") > 100, 10, "the page scrolls")
+    assert page.evaluate(RANGE) == [low, high]
+
+
+def test_shift_and_drag_move_what_is_seen_and_keep_its_width(page: Page) -> None:
+    page.evaluate("stability.page.zoom.set([1000, 1500])")
+    chart = box(page, "#chart-focus")
+    wait_in(page, "stability.page.focus.plot.spec.xRange[0] === 1000")
+    page.mouse.move(chart["x"] + 400, chart["y"] + 150)
+    page.keyboard.down("Shift")
+    page.mouse.down()
+    page.mouse.move(chart["x"] + 300, chart["y"] + 150, steps=4)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    wait_in(page, "stability.page.zoom.range[0] > 1010")
+    low, high = page.evaluate(RANGE)
+    assert high - low == pytest.approx(500)
+
+
+def test_a_drag_on_the_y_axis_zooms_it_and_a_double_click_there_ends_that(page: Page) -> None:
+    chart = box(page, "#chart-datasets")
+    page.mouse.move(chart["x"] + 15, chart["y"] + 120)
+    page.mouse.down()
+    page.mouse.move(chart["x"] + 15, chart["y"] + 60, steps=4)
+    page.mouse.up()
+    low, high = page.evaluate(OPTIONS)["yRange"]
+    assert 0 < low < high < 4
+    wait_until(lambda: page.evaluate("stability.page.panels[0].chart.shownRange()") == [low, high], 10, "it is drawn")
+    page.mouse.dblclick(chart["x"] + 15, chart["y"] + 100)
+    assert page.evaluate(OPTIONS) == {}
+
+
+def test_a_chart_is_read_zoomed_and_shown_whole_again_by_keys_alone(page: Page) -> None:
+    page.focus("#chart-tokens")
+    page.keyboard.press("End")
+    tip = page.locator("#chart-tokens .tip:not(.at-cursor)")
+    wait_until(lambda: "step 3,000" in tip.inner_text(), 10, "the newest point is read")
+    page.keyboard.press("Shift+ArrowLeft")
+    wait_until(lambda: "step 3,000" not in tip.inner_text(), 10, "an older one is read")
+    # The same step stands in the other charts, too.
+    wait_until(lambda: page.locator(".tip.at-cursor:visible").count() >= 2, 10, "the others show it")
+    page.keyboard.press("+")
+    wait_in(page, "stability.page.zoom.range !== null")
+    page.keyboard.press("0")
+    wait_in(page, "stability.page.zoom.range === null")
+    # For those who do not see it, it has a name and is in words.
+    chart = page.locator("#chart-tokens")
+    assert chart.get_attribute("aria-label").startswith("Chart Throughput: arrows")  # type: ignore[union-attr]
+    words = page.locator(f"#{chart.get_attribute('aria-describedby')}").text_content()
+    assert words is not None
+    assert "tokens_per_s: newest 90,000 at step 3,000" in words
+
+
+def test_a_legend_hides_a_line_or_all_others_and_the_chart_remembers_it(page: Page) -> None:
+    drawn = "stability.page.panels[0].chart.plot.spec.lines.map((one) => one.name).join()"
+    page.click("#legend-datasets [data-line=code]")
+    wait_until(lambda: page.evaluate(drawn) == "web", 10, "one line is left")
+    assert page.evaluate(OPTIONS) == {"hidden": ["code"]}
+    page.click("#legend-datasets [data-line=code]", modifiers=["Alt"])
+    wait_until(lambda: page.evaluate(drawn) == "code", 10, "the other line is left")
+    page.focus("#legend-datasets [data-line=web]")
+    page.keyboard.press("Enter")
+    wait_until(lambda: page.evaluate(drawn) == "code,web", 10, "both are there")
+    assert page.evaluate(OPTIONS) == {}
+
+
+def test_charts_that_wish_the_same_of_the_server_share_one_request(page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "x=tokens" in request.url else None)
+    page.evaluate(
+        """() => stability.page.panels.filter(({ panel }) => ["datasets", "tokens"].includes(panel.id))
+          .map(({ chart }) => chart.setOptions({ x: "tokens", smooth: 0.9, colour: "red", yRange: "all" }))"""
+    )
+    ends = """() => ["datasets", "tokens"].map((id) => stability.page.board.charts.get(id).plot.spec.lines)
+      .map((lines) => lines.at(-1)?.x.at(-1))"""
+    wait_until(lambda: page.evaluate(ends) == [512.0 * STEPS] * 2, 20, "both are drawn by tokens")
+    assert len(asked) == 1
+    assert page.evaluate(OPTIONS) == {"smooth": 0.9, "x": "tokens"}
+    assert [one["name"] for one in page.evaluate("stability.page.panels[0].chart.plot.spec.lines")] == [
+        "raw", "raw", "code", "web",
+    ]  # fmt: skip
+
+
+def test_an_x_axis_that_the_run_does_not_log_leaves_the_steps_and_says_so(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/r", height=1800, quiet=False)  # the browser tells its console of the 422
+    wait_in(page, "window.stability?.page?.ready && window.stability.drawLog.first.datasets > 0")
+    page.evaluate("stability.page.panels[0].chart.setOptions({ x: 'epochs' })")
+    note = page.locator("#legend-datasets .chart-trouble")
+    note.wait_for()
+    assert "epochs" in (note.get_attribute("title") or "")
+    assert page.evaluate("stability.page.panels[0].chart.plot.spec.lines[0].x.at(-1)") == STEPS
+
+
+def test_a_thinned_line_is_its_mean_in_a_band_that_has_the_peak_and_the_nan(page: Page) -> None:
+    row = page.evaluate(
+        """() => { const { lines, marks } = stability.page.focus.plot.rows[0]; const line = lines.at(-1);
+          return { y: line.y, high: line.band.high, highX: line.band.highX, marks: marks.map((one) => one.x) }; }"""
+    )
+    assert row["marks"] == [NAN_AT]
+    peak = max(range(len(row["high"])), key=lambda at: row["high"][at] or 0)
+    assert row["highX"][peak] == PEAK_AT
+    assert row["high"][peak] > 50
+    means = [value for at, value in enumerate(row["y"]) if abs(at - peak) > 1 and value is not None]
+    assert all(1.7 < value < 2.3 for value in means)
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_a_picture_of_a_chart_has_its_theme_and_twice_its_pixels(
+    server: Server, open_page: OpenPage, scheme: str
+) -> None:
+    page = open_page(f"{server.url}/runs/r", height=1800, scheme=scheme)
+    wait_in(page, "window.stability?.page?.ready && window.stability.drawLog.first.datasets > 0")
+    page.click("#panel-datasets .chart-tool >> nth=1")
+    with page.expect_download() as download:
+        page.click("#panel-datasets .chart-files button:text-is('PNG')")
+    assert download.value.suggested_filename == "r-Loss-by-dataset.png"
+    data = Path(download.value.path()).read_bytes()
+    assert data.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))
+    chart = box(page, "#chart-datasets")
+    assert width == 2 * round(chart["width"])
+    assert height > 2 * chart["height"]
+    corner = """(bytes) => createImageBitmap(new Blob([new Uint8Array(bytes)])).then((image) => {
+      const context = new OffscreenCanvas(9, 9).getContext("2d");
+      context.drawImage(image, 0, 0);
+      return [...context.getImageData(1, 1, 1, 1).data.slice(0, 3)];
+    })"""
+    panel = "stability.page.focus.plot.spec.colors.panel"
+    assert "#" + bytes(page.evaluate(corner, list(data))).hex() == page.evaluate(panel)
+
+
+def test_a_csv_has_every_row_in_sight_at_its_time(page: Page) -> None:
+    page.evaluate("stability.page.zoom.set([990, 1010])")
+    page.click("#focus-panel .chart-tool")
+    with page.expect_download() as download:
+        page.click("#focus-panel .chart-files button:text-is('CSV')")
+    with Path(download.value.path()).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(990, 1011))
+    assert {(row["segment"], row["state"]) for row in rows} == {("0", "effective")}
+    assert [row["step"] for row in rows if row["loss"] == "NaN"] == [str(NAN_AT)]
+    assert all(row["time"].endswith("Z") for row in rows)
+
+
+def test_the_points_of_a_chart_are_a_table_that_keys_turn(page: Page) -> None:
+    page.focus("#panel-datasets .chart-tool >> nth=1")
+    page.keyboard.press("Enter")
+    page.click("#panel-datasets .chart-files button:text-is('Data table')")
+    dialog = page.locator("#chart-table-dialog")
+    assert dialog.locator("thead th").all_inner_texts() == ["At", "code", "web"]
+    assert "step 3,000" in dialog.locator("tbody tr").last.inner_text()
+    before = dialog.locator("tbody th").first.inner_text()
+    dialog.locator("button:text-is('Earlier')").focus()
+    page.keyboard.press("Enter")
+    assert dialog.locator("tbody th").first.inner_text() != before
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="detached")
