@@ -8,11 +8,32 @@ import { fileName } from "../../frontend/stabilityfrontend/assets/chart_files/fi
 import { legendRows } from "../../frontend/stabilityfrontend/assets/chart_files/png.js";
 import { summaryOf, trend } from "../../frontend/stabilityfrontend/assets/chart_files/summary.js";
 import { tableOf } from "../../frontend/stabilityfrontend/assets/chart_files/table.js";
+import { Gestures } from "../../frontend/stabilityfrontend/assets/pointer/chart_gestures.js";
 import { fitted, scaled, stepsOf } from "../../frontend/stabilityfrontend/assets/pointer/zoom_range.js";
 
 test("what is under the wheel stays there", () => {
   const [low, high] = scaled([100, 300], 150, 0.5);
   assert.deepEqual([low, high, (150 - low) / (high - low)], [125, 225, 0.25]);
+});
+
+test("what is under two fingers stays under them", () => {
+  const element = {
+    addEventListener() {},
+    getBoundingClientRect: () => ({ left: 0, top: 0 }),
+    classList: { toggle() {} },
+  };
+  const spec = { xRange: [0, 1000] };
+  const plot = { spec, rows: [], inner: { left: 0, right: 100, top: 0, bottom: 50 }, fromX: (x) => 10 * x };
+  globalThis.requestAnimationFrame = () => 1;
+  const gestures = new Gestures(element, plot, { onZoom() {}, onReset() {}, onCursor() {} });
+  const touch = (pointerId, clientX) => ({ pointerId, clientX, clientY: 5, pointerType: "touch", button: 0 });
+  assert.equal(gestures.down(touch(1, 40)), false);
+  assert.equal(gestures.down(touch(2, 60)), true);
+  gestures.move(touch(1, 20));
+  gestures.move(touch(2, 80));
+  const [low, high] = gestures.wanted;
+  assert.deepEqual([low + 0.2 * (high - low), low + 0.8 * (high - low)].map(Math.round), [400, 600]);
+  assert.equal(gestures.up(touch(2, 80)), true);
 });
 
 test("a zoom never leaves the data, is never narrower than a step, and of everything is none", () => {

@@ -114,7 +114,11 @@ export function focusChart(element, config, page) {
     yRanges: {},
     interval: config.limits.focus_interval_ms,
     metrics: () => [page.metric(), GRAD],
-    title: () => (page.hasGrad() ? `${page.metric()} and ${GRAD}` : page.metric()),
+    title: () =>
+      chart
+        .metrics()
+        .filter((name) => page.names.includes(name))
+        .join(" and ") || page.metric(),
     ranks: "primary",
     forget: () => memory.clear(),
     hasLine: () => Boolean(drawn && drawn.x.length),

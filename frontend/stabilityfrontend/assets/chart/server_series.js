@@ -4,6 +4,7 @@
 import { api } from "../core/api.js";
 import { derivedOptions, firstRequests } from "../core/first_requests.js";
 import { errorText } from "../core/format.js";
+import { addBuckets, noBuckets } from "./buckets.js";
 import { lowerBound } from "./downsample.js";
 import { deadStretches, effectiveLines, entryOf, grouped, joined, put, segmentLines } from "./series_lines.js";
 import { clockMs } from "./ticks.js";
@@ -237,6 +238,11 @@ function add(metrics, series, x, bounds) {
     else {
       for (const name of ["xs", "smoothed"])
         if (columns[name] && !entry[name]) entry[name] = entry.steps.map(() => null);
+      for (const part of group)
+        if (part.buckets && !bounds) {
+          entry.buckets = entry.buckets || noBuckets();
+          addBuckets(entry.buckets, part);
+        }
       columns.steps.forEach((step, index) => {
         if (wanted(step))
           put(entry, step, columns.values[index], {
