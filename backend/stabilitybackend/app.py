@@ -33,6 +33,7 @@ from stabilitybackend.api import (
     server,
     storage,
     trial,
+    views,
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
@@ -67,6 +68,7 @@ from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing
+from stabilitybackend.views import SavedViews
 from stabilityfrontend import PagesError, attach
 
 __all__ = ["create_app"]
@@ -180,6 +182,7 @@ def create_app(
     app.state.origins = origins
     app.state.sessions = sessions
     app.state.audit = audit
+    app.state.views = SavedViews(redis)
     app.state.manager = manager
     app.state.storing = storing
     app.state.retention = run_retention
@@ -194,7 +197,7 @@ def create_app(
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector())
     )
-    for room in (server, login, runs, batches, compare, commands, detectors, trial, fleet, storage, export):
+    for room in (server, login, runs, batches, compare, commands, detectors, trial, fleet, storage, export, views):
         app.include_router(room.router, dependencies=[Depends(check_run)])
     app.include_router(live.router)
     app.include_router(agent_router(gateway))
