@@ -37,7 +37,9 @@ export function takeOver(given) {
 
 /** Ask for an address of the API and keep the answer for whoever takes it; null where there is none. */
 export function ask(path) {
-  const answer = fetch(`/api/v1${path}`, { credentials: "same-origin", headers: SHARED, priority: "high" }).catch(() => null);
+  const answer = fetch(`/api/v1${path}`, { credentials: "same-origin", headers: SHARED, priority: "high" }).catch(
+    () => null,
+  );
   preloaded.answers.set(path, { at: performance.now(), answer });
   return answer;
 }
