@@ -1791,6 +1791,7 @@ export interface ShownIncident {
   version: number;
   train: string;
   nth: number;
+  caused_by: string;
   evidence: Record<string, unknown>;
   kind: string;
   severity: "critical" | "info" | "warning";
