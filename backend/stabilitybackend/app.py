@@ -27,6 +27,7 @@ from stabilitybackend.api import (
     detectors,
     export,
     fleet,
+    incidents,
     live,
     login,
     runs,
@@ -58,6 +59,7 @@ from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.archiving.retention import Retention
+from stabilitybackend.runs.derived.unknown_costs import work_out
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema import kinds, verdicts
@@ -145,6 +147,7 @@ def create_app(
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
             asyncio.create_task(other_runs.follow(), name="other-runs"),
+            asyncio.create_task(work_out(manager), name="rollback-costs"),
         ]
         beat = heartbeat(lambda: not server.reasons(manager, storing))
         if collector is not None:
@@ -195,7 +198,7 @@ def create_app(
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector())
     )
-    for room in (server, login, runs, batches, compare, commands, detectors, trial, fleet, storage, export):
+    for room in (server, login, runs, batches, compare, commands, detectors, trial, fleet, incidents, storage, export):
         app.include_router(room.router, dependencies=[Depends(check_run)])
     app.include_router(live.router)
     app.include_router(agent_router(gateway))
