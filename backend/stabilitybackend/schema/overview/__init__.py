@@ -1,0 +1,1 @@
+"""Answers about many runs at once."""
