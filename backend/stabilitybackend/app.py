@@ -34,6 +34,7 @@ from stabilitybackend.api import (
     server,
     storage,
     trial,
+    views,
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
@@ -54,6 +55,7 @@ from stabilitybackend.other_runs.library import Library
 from stabilitybackend.other_runs.service import OtherRuns
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.process.pulse import Pulse
+from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.run_table.keeper import DigestKeeper
@@ -70,6 +72,7 @@ from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing
+from stabilitybackend.views import SavedViews
 from stabilityfrontend import PagesError, attach
 
 __all__ = ["create_app"]
@@ -186,6 +189,7 @@ def create_app(
     app.state.origins = origins
     app.state.sessions = sessions
     app.state.audit = audit
+    app.state.views = SavedViews(redis)
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
@@ -193,15 +197,19 @@ def create_app(
     app.state.ingest = ingest
     app.state.version = ours
     app.state.reading_threads = ReadingThreads()
+    app.state.shared_answers = shared_answers = SharedAnswers()
     app.state.exports = OrderedDict()
     app.state.trials = trial.Trials()
     app.state.started = time.monotonic()
     gateway = Gateway(ingest, authenticator, manager, server_version=ours)
     app.state.gateway = gateway
     app.state.metrics = registry(
-        ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector())
+        ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
     )
-    for room in (server, login, runs, run_table, batches, compare, commands, detectors, trial, fleet, storage, export):
+    rooms = (
+        server, login, runs, run_table, batches, compare, commands, detectors, trial, fleet, storage, export, views,
+    )  # fmt: skip
+    for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])
     app.include_router(live.router)
     app.include_router(agent_router(gateway))

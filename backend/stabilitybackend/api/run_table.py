@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 from stabilitybackend.api.access import Reader
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.run_table.table import MAX_LIMIT, RunTables, TableQuery
-from stabilitybackend.schema.overview.run_table import RunColumns, RunTable
+from stabilitybackend.schema.pages.run_table import RunColumns, RunTable
 
 __all__ = ["router"]
 

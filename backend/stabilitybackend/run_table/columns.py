@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stabilitybackend.run_table.rows import TableRun
-from stabilitybackend.schema.overview.run_table import ColumnFacts, ColumnKind
+from stabilitybackend.schema.pages.run_table import ColumnFacts, ColumnKind
 
 __all__ = ["BUILT_IN", "CONFIG", "METRIC", "Column", "column_of", "label_of"]
 

@@ -16,7 +16,7 @@ from stabilitybackend.query.query import select
 from stabilitybackend.query.request import SeriesRequest
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.schema.overview.run_table import CURVE_BUCKETS, CURVE_TOP, Curve, RunDigest
+from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, CURVE_TOP, Curve, RunDigest
 
 __all__ = ["curve", "curve_metric", "digest_of", "token_metric"]
 

@@ -17,7 +17,7 @@ from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.schema.overview.run_table import CURVE_BUCKETS, RunDigest
+from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, RunDigest
 from stabilitybackend.schema.runs import Run
 
 __all__ = ["DigestKeeper", "is_stale"]

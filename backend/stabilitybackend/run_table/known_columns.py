@@ -10,7 +10,7 @@ from msgspec import structs
 
 from stabilitybackend.run_table.columns import BUILT_IN, CONFIG, METRIC, Column
 from stabilitybackend.run_table.rows import TableRun
-from stabilitybackend.schema.overview.run_table import ColumnFacts, RunColumns
+from stabilitybackend.schema.pages.run_table import ColumnFacts, RunColumns
 
 __all__ = ["KnownColumns"]
 

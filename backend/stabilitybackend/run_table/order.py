@@ -9,7 +9,7 @@ from typing import Any
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.run_table.columns import BUILT_IN, Column, column_of, label_of
 from stabilitybackend.run_table.rows import TableRun
-from stabilitybackend.schema.overview.run_table import RunGroup
+from stabilitybackend.schema.pages.run_table import RunGroup
 
 __all__ = ["DEFAULT_SORT", "grouped", "ordered", "wanted"]
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from stabilitybackend.detectors.engine.metric_roles import SPEED, best_of
-from stabilitybackend.schema.overview.run_table import Cell, RunDigest
+from stabilitybackend.schema.pages.run_table import Cell, RunDigest
 from stabilitybackend.schema.runs import STATUSES, Run
 
 __all__ = ["TableRun", "speed_of", "unit_of_speed"]

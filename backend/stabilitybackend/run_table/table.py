@@ -19,7 +19,7 @@ from stabilitybackend.run_table.rows import TableRun
 from stabilitybackend.runs.index import BATCH, RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema.numbers import json_number
-from stabilitybackend.schema.overview.run_table import (
+from stabilitybackend.schema.pages.run_table import (
     Cell,
     RunColumns,
     RunDigest,

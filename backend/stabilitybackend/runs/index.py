@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_WITH_INCIDENTS, RunKeys
-from stabilitybackend.schema.overview.run_table import RunDigest
+from stabilitybackend.schema.pages.run_table import RunDigest
 from stabilitybackend.schema.runs import Followed, Run, RunView
 from stabilityclient.wire import Hello
 
