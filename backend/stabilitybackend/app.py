@@ -69,6 +69,7 @@ from stabilitybackend.schema import kinds, verdicts
 from stabilitybackend.schema.gpus import GPUS
 from stabilitybackend.schema.ranks import RANKS
 from stabilitybackend.schema.runs import STATUSES
+from stabilitybackend.schema.states import severity
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing
@@ -217,7 +218,7 @@ def create_app(
     _add_error_handlers(app)
     tables = {
         "kinds": kinds.served(), "statuses": msgspec.to_builtins(STATUSES), "verdicts": verdicts.WORDS, "ranks": RANKS,
-        "gpus": GPUS,
+        "gpus": GPUS, "appearances": severity.served(),
     }  # fmt: skip
     try:
         headers = security_headers(attach(app, tables=tables, plug_ins=plug_ins))

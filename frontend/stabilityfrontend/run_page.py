@@ -114,7 +114,7 @@ def _bar() -> list[Any]:
         html.Span("/", className="crumb-sep"),
         html.Span(id="run-name", className="crumb-here"),
         html.Span(id="run-segment", className="chip"),
-        html.Span(id="run-status", className="pill"),
+        html.A(id="run-status", className="pill"),
         detectors_panel.badge(),
         html.Span(className="grow"),
         html.Span(

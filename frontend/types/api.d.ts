@@ -1438,6 +1438,7 @@ export interface RollbackCosts {
  *     config: what the job gave to init().
  *     created, updated: when it first and last reported.
  *     began, logged: when its ranks logged first and last, by the clock of the log; null without points.
+ *     status: for programs. state: what people see of it: its worst open incident, else its phase.
  *     last_step: newest step of the effective timeline.
  *     head: id of the newest segment of the effective timeline.
  *     latest: newest values of the first 200 metrics.
@@ -1453,6 +1454,7 @@ export interface Run {
   began: number | null;
   logged: number | null;
   status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  state: ShownState;
   note: string;
   note_incident: string | null;
   last_step: number | null;
@@ -1568,6 +1570,7 @@ export interface RunWithStoring {
   began: number | null;
   logged: number | null;
   status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  state: ShownState;
   note: string;
   note_incident: string | null;
   last_step: number | null;
@@ -1750,6 +1753,7 @@ export interface ServedKind {
   by_dataset: boolean;
   trains: boolean;
   compared: boolean;
+  settles: boolean;
   since: string;
   nearby: string;
   advice: string;
@@ -1868,6 +1872,8 @@ export interface ShowBatches {
  * Attributes:
  *     label, about: of its kind.
  *     alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
+ *     status: what it is now, for people: a row of schema/states/severity.py. status_word: the same in words.
+ *     since: since when, unix seconds: the last progress of what hangs, the first sign of a GPU, else when it opened.
  *     until_step: where what it is about ended; null: it goes on, as far as its branch does.
  *     actions: what people can do about it while the job is there.
  */
@@ -1904,8 +1910,34 @@ export interface ShownIncident {
   label: string;
   about: "data" | "gpu" | "model" | "process" | "user";
   alarm: boolean;
+  status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved";
+  status_word: string;
+  since: number;
   until_step: number | null;
   actions: ("acknowledge" | "dump_stacks" | "restart" | "roll_back" | "show_batches")[];
+}
+
+/**
+ * What a run's state is: its worst open incident, else its phase.
+ *
+ * Attributes:
+ *     word: for its pill: the kind of the incident, or the phase.
+ *     tone, shape: how it is drawn.
+ *     order: place in lists of runs, lower comes first; of equals the latest ``since`` first.
+ *     since: since when, unix seconds, null where nothing says so.
+ *     incident_id: the incident, null where it is the phase.
+ *     phase: what the run does or did, whatever is open.
+ *     status: of the incident: open or acknowledged; null where it is the phase.
+ */
+export interface ShownState {
+  word: string;
+  tone: "calm" | "critical" | "good" | "info" | "warning";
+  shape: "disc" | "octagon" | "ring" | "tick" | "triangle";
+  order: number;
+  since: number | null;
+  incident_id: string | null;
+  phase: "checkpointing" | "crashed" | "empty" | "evaluating" | "finished" | "lost" | "offline" | "restoring" | "stalled" | "starting" | "training" | "unreadable";
+  status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved" | null;
 }
 
 /**
@@ -2341,12 +2373,19 @@ export interface WorldSize {
   gpus: number | null;
 }
 
-/** The gravest open incident of a run, the newest of equals. */
+/**
+ * The open incident of a run that somebody should look at first.
+ *
+ * Attributes:
+ *     since: since when it lasts, unix seconds. acknowledged: somebody looks after it.
+ */
 export interface WorstIncident {
   incident_id: string;
   kind: string;
   severity: "critical" | "info" | "warning";
   title: string;
+  since: number | null;
+  acknowledged: boolean;
 }
 
 /** Method and path of a call, and what it answers when it succeeds. */
