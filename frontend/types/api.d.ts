@@ -1543,10 +1543,9 @@ export interface RunPage {
  * Attributes:
  *     rows: from ``offset`` on.
  *     fit: runs that the filter lets through, on whatever page. total: runs that the key may see.
- *     sick: of ``total``. states: of ``total``, runs by status.
+ *     sick: of ``total``. phases: of ``total``, runs by what they do, whatever is open.
  *     order: token of this order of the runs. With it the next page is of the same order, whatever changed meanwhile:
  *         no run comes twice or is left out.
- *     changed: runs came, went or are to be sorted otherwise since the order was made.
  *     groups: where they are grouped.
  *     columns: facts of those that were asked for.
  *     notes: what somebody should know of the filter, e.g. a key that no run has.
@@ -1557,7 +1556,7 @@ export interface RunTable {
   fit: number;
   total: number;
   sick: number;
-  states: Record<string, number>;
+  phases: Record<string, number>;
   order: string;
   groups: RunGroup[];
   columns: ColumnFacts[];
@@ -2125,7 +2124,7 @@ export interface SuspectGpu {
  *
  * Attributes:
  *     gone: it was deleted since the order was made; all else is empty then.
- *     sick: a critical or warning incident is open, or its job is stalled, lost or crashed.
+ *     sick: a critical or warning incident is open, or its job is stalled, lost or crashed, or we fail at it.
  *     progress: when its ranks logged last, unix seconds, null without points.
  *     curve: null where there is no line yet; ``curve_why`` says why.
  *     cells: values of the columns that were asked for, in their order; null where it has none.
@@ -2137,6 +2136,7 @@ export interface TableRow {
   project: string;
   tags: string[];
   status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  state: ShownState;
   note: string;
   sick: boolean;
   step: number | null;

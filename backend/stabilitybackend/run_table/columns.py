@@ -70,6 +70,7 @@ BUILT_IN: dict[str, Column] = {
         Column("goodput", "Goodput", "share", "of the time in which the job logged, the share that the model still has",
                _digest("goodput")),
         Column("rollbacks", "Rollbacks", "count", "times that it went back", lambda row, now: row.run.rollbacks),
+        Column("since", "Since", "age", "since when its state is what it is", _age(lambda row: row.run.state.since)),
         Column("progress", "Last progress", "age", "since its ranks logged last", _age(lambda row: row.run.logged)),
         Column("age", "Age", "age", "since it first reported", _age(lambda row: row.run.created)),
         Column("updated", "Heard of", "age", "since its agents sent anything", _age(lambda row: row.run.updated)),
@@ -99,7 +100,7 @@ def column_of(key: str) -> Column:
 def label_of(column: Column, row: TableRun, value: Any) -> str:
     """Return a value as a group is called; "" for none."""
     if column.kind == "state":
-        return row.run.status if row.run.worst_incident is None else row.run.worst_incident.kind
+        return row.run.state.word
     if isinstance(value, list):
         return ", ".join(sorted(value))
     if value is None:

@@ -11,6 +11,7 @@ from stabilitybackend.run_table.columns import Column, column_of
 from stabilitybackend.run_table.grammar import Term, duration, number, parse, refusal
 from stabilitybackend.run_table.rows import TableRun
 from stabilitybackend.schema.runs import STATUSES
+from stabilitybackend.schema.states.severity import PHASE_APPEARANCES
 
 __all__ = ["Filter"]
 
@@ -58,7 +59,7 @@ def _word(term: Term) -> _Fits:
 
 
 def _state(term: Term, text: str) -> _Fits:
-    possible = (SICK, WELL, *SEVERITIES, *STATUSES)
+    possible = tuple(dict.fromkeys((SICK, WELL, *SEVERITIES, *PHASE_APPEARANCES, *STATUSES)))
     if term.operator not in (":", "!="):
         raise refusal(text, term.at, "a state is no number", "write state: and one of " + ", ".join(possible))
     wanted = {value.lower() for value in term.values}
@@ -68,7 +69,7 @@ def _state(term: Term, text: str) -> _Fits:
 
     def fits(row: TableRun, now: float) -> bool:
         worst = row.run.worst_incident
-        states = {SICK if row.sick else WELL, row.run.status, "" if worst is None else worst.severity}
+        states = {SICK if row.sick else WELL, row.run.status, row.run.state.phase, worst.severity if worst else ""}
         return not wanted.isdisjoint(states)
 
     return fits

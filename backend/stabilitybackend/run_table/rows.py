@@ -9,10 +9,14 @@ from typing import Any
 
 from stabilitybackend.detectors.engine.metric_roles import SPEED, best_of
 from stabilitybackend.schema.pages.run_table import Cell, RunDigest
-from stabilitybackend.schema.runs import STATUSES, Run
+from stabilitybackend.schema.runs import Run
 
 __all__ = ["TableRun", "speed_of", "unit_of_speed"]
 
+#: Phases of a run that somebody should look at, whatever is open.
+SICK_PHASES = frozenset(("stalled", "lost", "crashed", "unreadable"))
+#: More than any time, unix seconds: what a time is divided by stays less than one place of the order.
+LATER = 1e11
 #: Values of a list or map in a config that are looked at: a vocabulary in it is no column.
 MAX_CONFIG_KEYS = 1_000
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -38,23 +42,16 @@ class TableRun:
         tags: list[str] = getattr(self.run, "tags", None) or []
         return tags
 
-    @cached_property
+    @property
     def sick(self) -> bool:
         """Whether somebody should look at it."""
-        facts = STATUSES[self.run.status]
-        return self.run.open_incidents > 0 or facts.tone in ("warning", "critical")
+        return self.run.open_incidents > 0 or self.run.state.phase in SICK_PHASES
 
-    @cached_property
-    def urgency(self) -> int:
-        """How soon somebody should look at it, 0 at once."""
-        run, facts = self.run, STATUSES[self.run.status]
-        if run.open_incidents:
-            worst = run.worst_incident
-            grave = facts.tone == "critical" or (worst is not None and worst.severity == "critical")
-            return 0 if grave else 1
-        if self.sick:
-            return 2
-        return 3 if facts.under_way else 4
+    @property
+    def urgency(self) -> float:
+        """How soon somebody should look at it: less is sooner, of equals the latest."""
+        state = self.run.state
+        return state.order - (state.since or 0.0) / LATER if state.incident_id else float(state.order)
 
     @cached_property
     def config(self) -> Mapping[str, Any]:

@@ -109,10 +109,10 @@ class RunTables:
         shown = [column_of(key) for key in columns]
         now = self._clock()
         rows = [self._row(run_id, shown, now) for run_id in found.ids[offset : offset + limit]]
-        states = Counter(str(row.run.status) for row in seen)
+        phases = Counter(str(row.run.state.phase) for row in seen)
         sick = sum(row.sick for row in seen)
         return RunTable(
-            rows, offset, len(found.ids), len(seen), sick, dict(states), found.token, found.groups,
+            rows, offset, len(found.ids), len(seen), sick, dict(phases), found.token, found.groups,
             self._known.facts_of(query.project, shown, seen), found.notes, self._manager.storing,
         )  # fmt: skip
 
@@ -177,7 +177,8 @@ class RunTables:
         run, digest = row.run, row.digest or _NO_DIGEST
         speed, unit = row.speed
         return TableRow(
-            run_id=run_id, name=run.name, project=run.project, tags=row.tags, status=run.status, note=run.note,
+            run_id=run_id, name=run.name, project=run.project, tags=row.tags, status=run.status, state=run.state,
+            note=run.note,
             sick=row.sick, step=run.last_step, loss=None if row.loss is None else json_number(row.loss),
             loss_metric=run.loss_metric, tokens=digest.tokens, tokens_why=digest.tokens_why, speed=speed,
             speed_unit=unit, goodput=digest.goodput, goodput_why=digest.goodput_why,

@@ -8,6 +8,7 @@ import msgspec
 
 from stabilitybackend.schema.numbers import Number
 from stabilitybackend.schema.runs import RunStatus, StoringProblem, WorstIncident
+from stabilitybackend.schema.states.severity import ShownState
 
 __all__ = [
     "CURVE_BUCKETS", "CURVE_TOP", "ColumnFacts", "ColumnKind", "Curve", "RunColumns", "RunDigest", "RunGroup",
@@ -96,7 +97,7 @@ class TableRow(msgspec.Struct, kw_only=True):
 
     Attributes:
         gone: it was deleted since the order was made; all else is empty then.
-        sick: a critical or warning incident is open, or its job is stalled, lost or crashed.
+        sick: a critical or warning incident is open, or its job is stalled, lost or crashed, or we fail at it.
         progress: when its ranks logged last, unix seconds, null without points.
         curve: null where there is no line yet; ``curve_why`` says why.
         cells: values of the columns that were asked for, in their order; null where it has none.
@@ -108,6 +109,7 @@ class TableRow(msgspec.Struct, kw_only=True):
     project: str = ""
     tags: list[str] = []
     status: RunStatus = "unreachable"
+    state: ShownState = msgspec.field(default_factory=ShownState)
     note: str = ""
     sick: bool = False
     step: int | None = None
@@ -153,10 +155,9 @@ class RunTable(msgspec.Struct):
     Attributes:
         rows: from ``offset`` on.
         fit: runs that the filter lets through, on whatever page. total: runs that the key may see.
-        sick: of ``total``. states: of ``total``, runs by status.
+        sick: of ``total``. phases: of ``total``, runs by what they do, whatever is open.
         order: token of this order of the runs. With it the next page is of the same order, whatever changed meanwhile:
             no run comes twice or is left out.
-        changed: runs came, went or are to be sorted otherwise since the order was made.
         groups: where they are grouped.
         columns: facts of those that were asked for.
         notes: what somebody should know of the filter, e.g. a key that no run has.
@@ -167,7 +168,7 @@ class RunTable(msgspec.Struct):
     fit: int
     total: int
     sick: int
-    states: dict[str, int]
+    phases: dict[str, int]
     order: str
     groups: list[RunGroup]
     columns: list[ColumnFacts]
