@@ -28,6 +28,7 @@ class KnownColumns:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._counted: dict[str | None, tuple[float, int, Counter[str]]] = {}
+        self._values: dict[tuple[str | None, str], list[str]] = {}
 
     def names(self, project: str | None, rows: Sequence[TableRun]) -> Counter[str]:
         """Return in how many runs each ``config.<path>`` and ``metric.<name>`` is."""
@@ -45,6 +46,7 @@ class KnownColumns:
             for name in by_id[which]:
                 names[METRIC + name] += count
         self._counted[project] = (now, len(rows), names)
+        self._values = {key: values for key, values in self._values.items() if key[0] != project}
         return names
 
     def search(self, project: str | None, rows: Sequence[TableRun], search: str, limit: int) -> RunColumns:
@@ -58,7 +60,8 @@ class KnownColumns:
             for column in BUILT_IN.values()
             if not word or word in column.key or word in column.label.lower()
         ]
-        return RunColumns(built_in, [_facts(key, names[key], rows) for key in found[:limit]], len(found))
+        shown = [self._facts(project, key, names[key], rows) for key in found[:limit]]
+        return RunColumns(built_in, shown, len(found))
 
     def facts_of(self, project: str | None, columns: Iterable[Column], rows: Sequence[TableRun]) -> list[ColumnFacts]:
         """Return what is known of some columns; one that no run has is marked as gone."""
@@ -83,6 +86,15 @@ class KnownColumns:
             found.append(f"No run has {key[:80]!r} in its config or among its metrics.{meant}")
         return found
 
+    def _facts(self, project: str | None, key: str, runs: int, rows: Sequence[TableRun]) -> ColumnFacts:
+        kind, _, name = key.partition(".")
+        if kind == "metric":
+            return ColumnFacts(key, name, "number", "newest value", runs)
+        values = self._values.get((project, key))
+        if values is None:
+            values = self._values[project, key] = _config_values(name, rows)
+        return ColumnFacts(key, name, "any", "of the config", runs, values)
+
     def _runs(self, project: str | None, key: str, rows: Sequence[TableRun]) -> int:
         names = self.names(project, rows)
         if key.startswith((CONFIG, METRIC)):
@@ -90,16 +102,13 @@ class KnownColumns:
         return max(names[CONFIG + key], names[METRIC + key])
 
 
-def _facts(key: str, runs: int, rows: Sequence[TableRun]) -> ColumnFacts:
-    kind, _, name = key.partition(".")
-    if kind == "metric":
-        return ColumnFacts(key, name, "number", "newest value", runs)
+def _config_values(name: str, rows: Sequence[TableRun]) -> list[str]:
     values = Counter[str]()
     for row in rows:
         value = row.config.get(name)
         if isinstance(value, str | bool | int) and len(str(value)) <= MAX_VALUE_CHARS:
             values[str(value).lower() if isinstance(value, bool) else str(value)] += 1
-    return ColumnFacts(key, name, "any", "of the config", runs, [value for value, _ in values.most_common(MAX_VALUES)])
+    return [value for value, _ in values.most_common(MAX_VALUES)]
 
 
 def _values(column: Column, rows: Sequence[TableRun]) -> list[str]:

@@ -45,8 +45,7 @@ def wanted(names: Sequence[str], what: str) -> list[tuple[Column, bool]]:
 
 def ordered(rows: Sequence[TableRun], sorts: Sequence[tuple[Column, bool]], now: float) -> list[TableRun]:
     """Return the runs in an order; equal ones the newest first; those without a value last, whichever way it goes."""
-    found = sorted(rows, key=lambda row: row.run.run_id)
-    found.sort(key=lambda row: row.run.created, reverse=True)
+    found = sorted(rows, key=lambda row: (-row.run.created, row.run.run_id))
     for column, reverse in reversed(sorts):
         of = column.value
         with_key = [(_key(of(row, now)), row) for row in found]

@@ -31,9 +31,11 @@ class TableRun:
         text: what words are looked for in, lower case.
     """
 
-    def __init__(self, run: Run, digest: RunDigest | None) -> None:
+    def __init__(self, run: Run, digest: RunDigest | None, before: TableRun | None = None) -> None:
         self.run = run
         self.digest = digest
+        if before is not None and before.run.config is run.config and "config" in before.__dict__:
+            self.config = before.config  # flattened once: a live run becomes another one each second
         self.text = " ".join((run.name, run.run_id, run.project, *self.tags)).lower()
 
     @property

@@ -34,7 +34,7 @@ __all__ = ["MAX_COLUMNS", "MAX_LIMIT", "RunTables", "TableQuery"]
 #: Rows of one answer; columns beside the built-in ones.
 MAX_LIMIT, MAX_COLUMNS = 5_000, 40
 #: How often Redis is asked what changed of runs that nobody follows here, seconds.
-ASK_EVERY_S = 1.0
+ASK_EVERY_S = 0.25
 #: Times in the index are those of frames, and some seconds late: what changed is looked for so far back, seconds.
 SLACK_S = 30.0
 #: An order is the same for all who ask within this time, seconds.
@@ -242,7 +242,7 @@ class RunTables:
                 self._put(shown, digests.get(run.run_id))
 
     def _put(self, run: Run, digest: RunDigest | None) -> None:
-        self._rows[run.run_id] = TableRun(run, digest)
+        self._rows[run.run_id] = TableRun(run, digest, self._rows.get(run.run_id))
 
     # --- what is worked out of the points ------------------------------------------------------------------------
 
