@@ -30,6 +30,7 @@ from stabilitybackend.api import (
     incidents,
     live,
     login,
+    run_table,
     runs,
     server,
     storage,
@@ -58,6 +59,8 @@ from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
+from stabilitybackend.run_table.keeper import DigestKeeper
+from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.archiving.retention import Retention
@@ -126,6 +129,8 @@ def create_app(
     pulse = Pulse(time.monotonic)
     audit = AuditLog(redis)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
+    run_tables = RunTables(manager, RunIndex(redis))
+    run_digests = DigestKeeper(manager, RunIndex(redis), run_tables)
     run_retention = Retention(manager, RunIndex(redis), time.time, audit)
     ours = version("stabilityboard")
 
@@ -151,6 +156,7 @@ def create_app(
             asyncio.create_task(pulse.follow(), name="pulse"),
             asyncio.create_task(other_runs.follow(), name="other-runs"),
             asyncio.create_task(work_out(manager), name="rollback-costs"),
+            asyncio.create_task(run_digests.follow(), name="run-digests"),
         ]
         beat = heartbeat(lambda: not server.reasons(manager, storing))
         if collector is not None:
@@ -189,6 +195,7 @@ def create_app(
     app.state.audit = audit
     app.state.views = SavedViews(redis)
     app.state.manager = manager
+    app.state.run_tables = run_tables
     app.state.storing = storing
     app.state.retention = run_retention
     app.state.ingest = ingest
@@ -203,9 +210,11 @@ def create_app(
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
     )
-    for room in (
-        server, login, runs, batches, compare, commands, detectors, trial, fleet, incidents, storage, export, views,
-    ):  # fmt: skip
+    rooms = (
+        server, login, runs, run_table, batches, compare, commands, detectors, trial, fleet, incidents, storage, export,
+        views,
+    )  # fmt: skip
+    for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])
     app.include_router(live.router)
     app.include_router(agent_router(gateway))

@@ -230,6 +230,28 @@ export interface ColdPoints {
   location: string;
 }
 
+/**
+ * A column that the table can have, and that filter, order and groups can name.
+ *
+ * Attributes:
+ *     key: built-in name, ``config.<path>`` or ``metric.<name>``.
+ *     label: head of the column.
+ *     kind: how its values are shown and compared; ``any`` where they are of several kinds.
+ *     what: a sentence about it.
+ *     runs: how many runs have a value, of those that the key may see; absent for a built-in column.
+ *     values: some of its values, the most frequent first, for completion; none of a column of numbers.
+ *     gone: no run has it.
+ */
+export interface ColumnFacts {
+  key: string;
+  label: string;
+  kind: "age" | "any" | "count" | "curve" | "number" | "share" | "state" | "tags" | "text";
+  what?: string;
+  runs?: number | null;
+  values?: string[];
+  gone?: boolean;
+}
+
 /** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.commands.request``. */
 export interface CommandRequest {
   kind: "rollback" | "restart" | "dump_stacks" | "task" | "show_batches";
@@ -310,6 +332,26 @@ export interface ComparedCurves {
 export interface Comparison {
   align: "fork" | "step" | "time";
   runs: ComparedCurves[];
+}
+
+/**
+ * The loss over the whole run, or the metric that is shown instead: extremes of up to 60 stretches of steps.
+ *
+ * Attributes:
+ *     first, last: steps.
+ *     low, high: of each stretch, 0 to 100 between ``least`` and ``most``, cut there; null where nothing is finite.
+ *     least, most: values that 0 and 100 stand for; few far values do not stretch them.
+ *     odd: stretches in which a value was not finite.
+ */
+export interface Curve {
+  metric: string;
+  first: number;
+  last: number;
+  low: (number | null)[];
+  high: (number | null)[];
+  least: number;
+  most: number;
+  odd: number[];
 }
 
 /**
@@ -1621,6 +1663,20 @@ export interface Run {
 }
 
 /**
+ * Columns whose name has the searched word.
+ *
+ * Attributes:
+ *     built_in: those that every run has.
+ *     found: keys of configs and names of metrics, those of most runs first.
+ *     total: of ``found``, beyond the limit too.
+ */
+export interface RunColumns {
+  built_in: ColumnFacts[];
+  found: ColumnFacts[];
+  total: number;
+}
+
+/**
  * What is set for a run.
  *
  * Attributes:
@@ -1630,6 +1686,21 @@ export interface Run {
 export interface RunDetectors {
   settings: Record<string, Record<string, number>>;
   changes: DetectorChange[];
+}
+
+/**
+ * Runs with the same value of the column that they are grouped by; they stand together in the order.
+ *
+ * Attributes:
+ *     label: the value in words; "" for the runs without one, which come last.
+ *     first: place of its first run in the order.
+ *     count, sick: runs, and those of them that are sick.
+ */
+export interface RunGroup {
+  label: string;
+  first: number;
+  count: number;
+  sick: number;
 }
 
 /**
@@ -1643,6 +1714,33 @@ export interface RunPage {
   runs: Run[];
   total: number;
   next: string | null;
+  storing: StoringProblem | null;
+}
+
+/**
+ * Some rows of an order of the runs.
+ *
+ * Attributes:
+ *     rows: from ``offset`` on.
+ *     fit: runs that the filter lets through, on whatever page. total: runs that the key may see.
+ *     sick: of ``total``. phases: of ``total``, runs by what they do, whatever is open.
+ *     order: token of this order of the runs. With it the next page is of the same order, whatever changed meanwhile:
+ *         no run comes twice or is left out.
+ *     groups: where they are grouped.
+ *     columns: facts of those that were asked for.
+ *     notes: what somebody should know of the filter, e.g. a key that no run has.
+ */
+export interface RunTable {
+  rows: TableRow[];
+  offset: number;
+  fit: number;
+  total: number;
+  sick: number;
+  phases: Record<string, number>;
+  order: string;
+  groups: RunGroup[];
+  columns: ColumnFacts[];
+  notes: string[];
   storing: StoringProblem | null;
 }
 
@@ -2203,6 +2301,48 @@ export interface SuspectGpu {
 }
 
 /**
+ * A run in the table. Fields: see ``Run`` and ``RunDigest``.
+ *
+ * Attributes:
+ *     gone: it was deleted since the order was made; all else is empty then.
+ *     sick: a critical or warning incident is open, or its job is stalled, lost or crashed, or we fail at it.
+ *     progress: when its ranks logged last, unix seconds, null without points.
+ *     curve: null where there is no line yet; ``curve_why`` says why.
+ *     cells: values of the columns that were asked for, in their order; null where it has none.
+ */
+export interface TableRow {
+  run_id: string;
+  gone: boolean;
+  name: string;
+  project: string;
+  tags: string[];
+  status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  state: ShownState;
+  note: string;
+  sick: boolean;
+  step: number | null;
+  loss: number | "-Infinity" | "Infinity" | "NaN" | null;
+  loss_metric: string | null;
+  tokens: number | null;
+  tokens_why: string;
+  speed: number | null;
+  speed_unit: string;
+  goodput: number | null;
+  goodput_why: string;
+  gpus: number | null;
+  ranks: number;
+  open_incidents: number;
+  worst_incident: WorstIncident | null;
+  rollbacks: number;
+  created: number;
+  updated: number;
+  progress: number | null;
+  curve: Curve | null;
+  curve_why: string;
+  cells: (number | "-Infinity" | "Infinity" | "NaN" | boolean | string | null)[];
+}
+
+/**
  * Run a function that a plug-in of the agents registered (docs/extending.md).
  *
  * Attributes:
@@ -2443,6 +2583,8 @@ export interface Answers {
   "GET /api/v1/me": Me;
   "POST /api/v1/retention": Retained;
   "GET /api/v1/rollback_costs": FleetRollbacks;
+  "GET /api/v1/run_columns": RunColumns;
+  "GET /api/v1/run_table": RunTable;
   "GET /api/v1/runs": RunPage;
   "GET /api/v1/runs/{run_id}": RunWithStoring;
   "DELETE /api/v1/runs/{run_id}": Deleted;

@@ -269,6 +269,11 @@ class RunManager:
         worker = self._workers.get(run_id)
         return worker.internal_errors.marked(stored) if worker is not None and stored is not None else stored
 
+    def marked(self, run: Run) -> Run:
+        """Return a stored run as ``failed`` where the server can't work it out."""
+        worker = self._workers.get(run.run_id)
+        return run if worker is None else worker.internal_errors.marked(run)
+
     # --- storage -------------------------------------------------------------------------------------------------
 
     async def compact_run(self, run_id: str) -> Storage:

@@ -12,7 +12,9 @@ import {
   seriesPaths,
   viewOf,
 } from "./core/first_requests.js";
+import { readState, tablePath } from "./runs/table_state.js";
 
+const RUNS = /^\/(?:runs\/?)?$/;
 const RUN = /^\/runs\/([^/]+)\/?$/;
 const WALL_PX = 1600;
 
@@ -48,6 +50,7 @@ export function begin({ first, kinds, statuses, verdicts, ranks, gpus, appearanc
   } catch {
     // An id that can't be decoded: the page says so.
   }
+  if (RUNS.test(location.pathname)) ask(tablePath(readState(location.search)));
   if (location.pathname !== "/login") ask("/me"); // a page waits for it; the first chart comes first
 }
 

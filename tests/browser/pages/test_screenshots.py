@@ -91,7 +91,7 @@ def test_screenshots_of_the_demo(server: Server, run_id: str, open_page: OpenPag
     wait_until(lambda: wall.evaluate("(window.stability?.drawLog.drawn.length || 0) > 30"), 60, "the charts are drawn")
     take(wall, "wall-dark")
     runs = open_page(server.url, scheme="light", width=1440, height=420)
-    runs.wait_for_selector("tr[data-run] .spark")
+    runs.wait_for_selector("tr[data-run] .run-curve")
     take(runs, "runs-light")
 
 

@@ -1,1 +1,1 @@
-"""What people leave on the pages: views that they saved."""
+"""What pages ask for beside one run: the table of all runs, and views that people saved."""

@@ -1,5 +1,6 @@
 // The backend over HTTP: one place that knows addresses, errors and what to do without a key.
 
+import { tablePath } from "../runs/table_state.js";
 import { runPath, SHARED, seriesPaths, takeAnswer } from "./first_requests.js";
 
 /** Runs asked for at once, after the first page. */
@@ -62,9 +63,9 @@ function series(id, metrics, options) {
 /** @typedef {import("../../../types/api").Answers} Answers */
 
 export const api = {
-  /** All runs, page after page; `onPage` gets what is there after each. */
-  runs: async (onPage) => {
-    const found = { runs: /** @type {Answers["GET /api/v1/runs"]["runs"]} */ ([]), total: 0 };
+  /** All runs, page after page. */
+  runs: async () => {
+    const found = { runs: /** @type {Answers["GET /api/v1/runs"]["runs"]} */ ([]) };
     let next = null;
     do {
       const answer = await call(
@@ -72,12 +73,18 @@ export const api = {
         next ? `/runs?limit=${RUNS_A_PAGE}&cursor=${encodeURIComponent(next)}` : "/runs",
       );
       found.runs.push(...answer.runs);
-      found.total = Math.max(answer.total || 0, found.runs.length);
       next = answer.next || null;
-      if (onPage && onPage(found) === false) break;
     } while (next);
     return found;
   },
+  /** Some rows of the table of runs; `state`: of table_state.js. */
+  /** @returns {Promise<Answers["GET /api/v1/run_table"]>} */
+  runTable: (state, offset, order) => call("GET", tablePath(state, offset, order)),
+  /** @returns {Promise<Answers["GET /api/v1/run_columns"]>} */
+  runColumns: (search, limit) => call("GET", `/run_columns?${new URLSearchParams({ search, limit: String(limit) })}`),
+  /** @returns {Promise<Answers["GET /api/v1/views"]>} */
+  views: (kind) => call("GET", `/views?kind=${kind}`),
+  deleteView: ({ kind, project, name }) => call("DELETE", `/views?${new URLSearchParams({ kind, project, name })}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}"]>} */
   run: (id) => call("GET", runPath(id)),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/segments"]>} */
