@@ -33,6 +33,7 @@ from stabilitybackend.api import (
     server,
     storage,
     trial,
+    views,
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
@@ -53,6 +54,7 @@ from stabilitybackend.other_runs.library import Library
 from stabilitybackend.other_runs.service import OtherRuns
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.process.pulse import Pulse
+from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
@@ -67,6 +69,7 @@ from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing
+from stabilitybackend.views import SavedViews
 from stabilityfrontend import PagesError, attach
 
 __all__ = ["create_app"]
@@ -180,21 +183,23 @@ def create_app(
     app.state.origins = origins
     app.state.sessions = sessions
     app.state.audit = audit
+    app.state.views = SavedViews(redis)
     app.state.manager = manager
     app.state.storing = storing
     app.state.retention = run_retention
     app.state.ingest = ingest
     app.state.version = ours
     app.state.reading_threads = ReadingThreads()
+    app.state.shared_answers = shared_answers = SharedAnswers()
     app.state.exports = OrderedDict()
     app.state.trials = trial.Trials()
     app.state.started = time.monotonic()
     gateway = Gateway(ingest, authenticator, manager, server_version=ours)
     app.state.gateway = gateway
     app.state.metrics = registry(
-        ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector())
+        ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
     )
-    for room in (server, login, runs, batches, compare, commands, detectors, trial, fleet, storage, export):
+    for room in (server, login, runs, batches, compare, commands, detectors, trial, fleet, storage, export, views):
         app.include_router(room.router, dependencies=[Depends(check_run)])
     app.include_router(live.router)
     app.include_router(agent_router(gateway))

@@ -13,7 +13,7 @@ from stabilitybackend.errors import BadRequest
 
 __all__ = [
     "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS",
-    "PROBE", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS", "RunKeys", "check_run_id",
+    "PROBE", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS", "VIEWS", "RunKeys", "check_run_id",
     "check_source_id", "is_of_file", "session_key",
 ]  # fmt: skip
 
@@ -39,6 +39,8 @@ FLEET_GPU_FAULTS = "sb:fleet:gpu_faults"
 FLEET_INTERRUPTIONS = "sb:fleet:interruptions"
 #: Hash: run id -> people's corrections of its interruptions, as JSON.
 FLEET_CATEGORIES = "sb:fleet:categories"
+#: Hash: kind, project and name of a view that people saved, as JSON -> View as JSON (views.py).
+VIEWS = "sb:views"
 #: A stream that nobody writes: who waits on it notices that Redis goes away.
 QUIET = "sb:quiet"
 

@@ -49,8 +49,8 @@ export interface Audit {
  *     who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
  *         the setting's name for what the server does by itself.
  *     key_id: of the key, null without one.
- *     action: ``run.delete``, ``key.create``, ``key.revoke``, ``login`` or ``logout``.
- *     target: the run or the key that it was done to; "" where there is none.
+ *     action: ``run.delete``, ``key.create``, ``key.revoke``, ``login``, ``logout``, ``view.save`` or ``view.delete``.
+ *     target: the run, key or view that it was done to; "" where there is none.
  *     detail: more in words.
  */
 export interface AuditEntry {
@@ -2105,6 +2105,41 @@ export interface Verdict {
   training?: "goes on" | "stands" | "unknown";
 }
 
+/**
+ * One saved view.
+ *
+ * Attributes:
+ *     project: whose runs it is for, "" for all.
+ *     name: unique among those of its kind and project.
+ *     state: what the page needs to show it again; only the page reads it.
+ *     saved_by: name of the key, ``local`` where none is needed.
+ *     saved: unix seconds.
+ */
+export interface View {
+  kind: "layout" | "runs";
+  project: string;
+  name: string;
+  state: Record<string, unknown>;
+  saved_by: string;
+  saved: number;
+}
+
+/** What is saved, and under which name. */
+export interface ViewBody {
+  kind: "runs" | "layout";
+  /** whose runs it is for; left out: of all */
+  project?: string;
+  /** 1 to 80 characters; an older view of this name is replaced */
+  name: string;
+  /** what the page needs to show it again, at most 64 KiB as JSON */
+  state: Record<string, unknown>;
+}
+
+/** Saved views, by name. */
+export interface Views {
+  views: View[];
+}
+
 /** What can't be seen on a node. */
 export interface VisibilityGap {
   what: string;
@@ -2220,6 +2255,9 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/stacks/{request}": RankStacks;
   "GET /api/v1/runs/{run_id}/storage": Storage;
   "GET /api/v1/runs/{run_id}/watched": Watched;
+  "GET /api/v1/views": Views;
+  "PUT /api/v1/views": View;
+  "DELETE /api/v1/views": Views;
   "GET /healthz": ServerHealth;
   "GET /livez": Alive;
   "GET /metrics": Blob;

@@ -1,6 +1,6 @@
 // The backend over HTTP: one place that knows addresses, errors and what to do without a key.
 
-import { runPath, seriesPaths, takeAnswer } from "./first_requests.js";
+import { runPath, SHARED, seriesPaths, takeAnswer } from "./first_requests.js";
 
 /** Runs asked for at once, after the first page. */
 const RUNS_A_PAGE = 1000;
@@ -27,7 +27,7 @@ async function call(method, path, body, signal) {
       (await fetch(`/api/v1${path}`, {
         method,
         credentials: "same-origin",
-        headers: body === undefined ? {} : { "Content-Type": "application/json" },
+        headers: body === undefined ? SHARED : { "Content-Type": "application/json" },
         body: body === undefined ? undefined : JSON.stringify(body),
         signal: signal || AbortSignal.timeout(TIMEOUT_MS),
       }));

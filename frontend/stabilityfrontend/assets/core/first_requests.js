@@ -8,6 +8,9 @@ const METRICS_PER_REQUEST = 24;
 /** Panels' metrics that are fetched before somebody opens them. */
 const PANEL_METRICS = 80;
 
+/** Of many tabs that show one chart, each takes an answer of the last second, and follows the feed from its cursor. */
+export const SHARED = { "Cache-Control": "max-age=1" };
+
 /**
  * What the page's skeleton says: `losses` (names that only a loss has), `fine` (names that the large chart may show),
  * `patterns` of the panels' metrics, `strip`, `points` of a line. The server's own replace these (`begin`, `takeOver`).
@@ -34,7 +37,9 @@ export function takeOver(given) {
 
 /** Ask for an address of the API and keep the answer for whoever takes it; null where there is none. */
 export function ask(path) {
-  const answer = fetch(`/api/v1${path}`, { credentials: "same-origin", priority: "high" }).catch(() => null);
+  const answer = fetch(`/api/v1${path}`, { credentials: "same-origin", headers: SHARED, priority: "high" }).catch(
+    () => null,
+  );
   preloaded.answers.set(path, { at: performance.now(), answer });
   return answer;
 }

@@ -1,0 +1,1 @@
+"""What people leave on the pages: views that they saved."""
