@@ -1,9 +1,11 @@
 // The small multiples: one chart for a metric or a family of metrics, on the shared x axis.
 
-import { cutName, fill, h } from "../core/dom.js";
+import { cutName, h } from "../core/dom.js";
 import { matching } from "../core/first_requests.js";
+import { patch } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
 import { STEP_AXIS } from "./axis.js";
+import { differing, readOptions, toggled, usualOptions } from "./chart_options.js";
 import { axisRange, robustRange } from "./downsample.js";
 import { Plot } from "./line_chart.js";
 import { calmRange, visibleValues } from "./main_chart.js";
@@ -24,6 +26,9 @@ function shortName(name, patterns) {
  */
 export function panelChart(element, legend, panel, config, page) {
   const memory = new Map();
+  const usual = usualOptions(panel);
+  let now = usual;
+  const watchers = /** @type {(() => void)[]} */ ([]);
   let legendKey = "";
   const plot = new Plot(element, {
     onZoom: (range) => range[1] - range[0] >= 1 && page.zoom.set(range),
@@ -34,7 +39,31 @@ export function panelChart(element, legend, panel, config, page) {
     id: panel.id,
     element,
     interval: config.limits.panel_interval_ms,
-    metrics: () => matching(panel.metrics, page.names),
+    /** Called with what `options()` says, after people changed it. */
+    onOptions: /** @type {((options: any) => void) | null} */ (null),
+    title: () => panel.title || now.metrics.join(", "),
+    /** The options as they are, and those that differ from the usual ones. */
+    now: () => now,
+    options: () => differing(now, usual),
+    /** Take options that somebody kept; `told`: people did it, and `onOptions` hears of it. */
+    setOptions(given, told = false) {
+      now = readOptions(given, usual);
+      changed(told);
+    },
+    /** People changed some of the options. */
+    set(changes) {
+      now = readOptions({ ...now, ...changes }, usual);
+      if (changes.yRange === null) now = { ...now, yRange: null };
+      changed(true);
+    },
+    watch: (hear) => watchers.push(hear),
+    /** The y range that is drawn, as values. */
+    shownRange: () => {
+      const [row] = plot.rows;
+      if (!row) return [0, 1];
+      return row.log ? row.yRange.map((one) => 10 ** one) : row.yRange;
+    },
+    metrics: () => matching(now.metrics, page.names),
     forget: () => memory.clear(),
     plot,
     hasLine: () => Boolean(plot.spec?.lines?.length),
@@ -54,6 +83,7 @@ export function panelChart(element, legend, panel, config, page) {
       if (declared) return drawMixture(declared, width, height, colors);
       const names = chart.metrics();
       const lines = [];
+      const named = [];
       const ghosts = [];
       const marks = [];
       const ranges = [];
@@ -80,16 +110,14 @@ export function panelChart(element, legend, panel, config, page) {
           }
         }
         for (const line of panel.per_rank ? found : found.slice(0, 1)) {
-          if (lines.length >= config.limits.lines) {
+          if (named.length >= config.limits.lines) {
             left += 1;
             continue;
           }
-          const color = colors.series[lines.length % colors.series.length];
-          const words = panel.per_rank
-            ? line.rank === null
-              ? line.node
-              : `rank ${line.rank}`
-            : shortName(name, panel.metrics);
+          const color = colors.series[named.length % colors.series.length];
+          const words = lineWords(name, line, names.length > 1);
+          named.push({ name: words, color });
+          if (now.hidden.includes(words)) continue;
           const xy = lineXY(line, window, budget);
           lines.push({ ...xy, name: words, color, width: xy.x.length > width ? 1 : 1.5 });
           const values = visibleValues(line.pieces, window);
@@ -108,17 +136,39 @@ export function panelChart(element, legend, panel, config, page) {
         margin: MARGIN,
         xRange: page.look.stepRange(),
         axis: STEP_AXIS,
-        yRange: calmRange(memory, "y", axisRange(range, panel.log)),
-        log: panel.log,
+        yRange: yRange(range),
+        log: now.log,
         colors,
         font: config.font,
         lines: [...ghosts, ...lines],
         ...shapes(page.view(), colors, false),
         marks,
       });
-      writeLegend(lines, left);
+      writeLegend(named, left);
     },
   };
+
+  /** What a line is called among the others. */
+  function lineWords(name, line, several) {
+    const short = shortName(name, now.metrics);
+    if (!panel.per_rank) return short;
+    const who = line.rank === null ? line.node : `rank ${line.rank}`;
+    return several ? `${short} ${who}` : who;
+  }
+
+  /** The y axis: what people zoomed to, else what shows the lines. */
+  function yRange(range) {
+    if (!now.yRange) return calmRange(memory, "y", axisRange(range, now.log));
+    if (!now.log) return now.yRange;
+    return now.yRange[1] > 0 ? axisRange(now.yRange, true) : calmRange(memory, "y", axisRange(range, true));
+  }
+
+  function changed(told) {
+    memory.clear();
+    page.board.mark(chart);
+    for (const hear of watchers) hear();
+    if (told && chart.onOptions) chart.onOptions(chart.options());
+  }
 
   function drawMixture({ lines, areas, marks, range }, width, height, colors) {
     plot.draw({
@@ -127,7 +177,7 @@ export function panelChart(element, legend, panel, config, page) {
       margin: MARGIN,
       xRange: page.look.stepRange(),
       axis: STEP_AXIS,
-      yRange: axisRange(range, false),
+      yRange: now.yRange || axisRange(range, false),
       colors,
       font: config.font,
       lines,
@@ -141,15 +191,33 @@ export function panelChart(element, legend, panel, config, page) {
 
   function writeLegend(lines, left) {
     if (!legend) return;
-    const shown = lines.length > 1 || left ? lines.map(({ name, color }) => ({ name, color })) : [];
-    const key = JSON.stringify([shown, left]);
+    const shown = lines.length > 1 || left || lines.some(({ name }) => now.hidden.includes(name)) ? lines : [];
+    const key = JSON.stringify([shown.map(({ name, color }) => [name, color]), left, now.hidden]);
     if (key === legendKey) return;
     legendKey = key;
-    fill(
+    const all = shown.map(({ name }) => name);
+    const toggle = (name, alone) => chart.set({ hidden: toggled(now.hidden, name, all, alone) });
+    patch(
       legend,
-      shown.map(({ name, color }) =>
-        h("span", { class: "key", title: name }, h("i", { style: { background: color } }), cutName(name)),
-      ),
+      shown.map(({ name, color }) => {
+        const on = !now.hidden.includes(name);
+        return h(
+          "button",
+          {
+            type: "button",
+            class: on ? "key" : "key off",
+            title: `${name}: click to ${on ? "hide" : "show"}, Alt and click for this line alone`,
+            "aria-pressed": String(on),
+            data: { line: name },
+            on: {
+              click: (event) => toggle(name, event.altKey),
+              dblclick: () => toggle(name, true),
+            },
+          },
+          h("i", { style: { background: color } }),
+          cutName(name),
+        );
+      }),
       left ? h("span", { class: "key" }, `+ ${left} more`) : null,
     );
   }

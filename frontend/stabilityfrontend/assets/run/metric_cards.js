@@ -1,6 +1,7 @@
 // All metrics as small cards with a sparkline: bounded, searchable, filled only while in sight. A click on one opens it
 // as a chart of its own among the small multiples; the page's address remembers which are open.
 
+import { chartTools } from "../chart/chart_tools.js";
 import { panelChart } from "../chart/panel_chart.js";
 import { sparkline } from "../chart/sparkline.js";
 import { byId, fill, h, setShown, setText, toast } from "../core/dom.js";
@@ -145,6 +146,7 @@ export class Cards {
       },
       "×",
     );
+    const tools = h("span", { class: "chart-tools-place" });
     const section = h(
       "section",
       { class: "panel added", data: { added: name } },
@@ -154,6 +156,7 @@ export class Cards {
         h("h3", { title: name }, name),
         h("span", { class: "grow" }),
         legend,
+        tools,
         close,
       ),
       element,
@@ -161,15 +164,15 @@ export class Cards {
     this.added.set(name, section);
     byId("panels").append(section);
     fitPanels(this.page.root);
-    this.page.board.add(
-      panelChart(
-        element,
-        legend,
-        { id: `added ${name}`, metrics: [name], per_rank: true, log: false },
-        this.config,
-        this.page,
-      ),
+    const chart = panelChart(
+      element,
+      legend,
+      { id: `added ${name}`, metrics: [name], per_rank: true, log: false },
+      this.config,
+      this.page,
     );
+    this.page.board.add(chart);
+    chartTools(tools, chart, this.page);
     this.page.store.pin([name]);
     if (this.page.charted) this.page.feed.fetchWanted([name]);
     this.pressed(name, true);

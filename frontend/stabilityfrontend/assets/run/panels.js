@@ -1,5 +1,6 @@
 // The panels of a run's page: the sections that the server's layout has, a chart in each, those without a metric hidden.
 
+import { chartTools } from "../chart/chart_tools.js";
 import { MIXTURE } from "../chart/mixture_shapes.js";
 import { panelChart } from "../chart/panel_chart.js";
 import { byId } from "../core/dom.js";
@@ -13,6 +14,7 @@ export function makePanels(page) {
     const chart = panelChart(...places, panel, page.config, page);
     section.hidden = true;
     page.board.add(chart);
+    chartTools(section.querySelector(".panel-head"), chart, page);
     return { panel, section, chart };
   });
   fitPanels(page.root);
