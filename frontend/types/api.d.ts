@@ -591,6 +591,60 @@ export interface Gpus {
 }
 
 /**
+ * What of a run is shown first.
+ *
+ * Attributes:
+ *     main: the metric of the large chart, null where only GPUs are read so far.
+ *     below: the metric of the row below it (the gradient norm), null for none.
+ *     cells: at most eight, the most important first.
+ *     charts: at most nine.
+ */
+export interface Headline {
+  main: string | null;
+  below: string | null;
+  cells: HeadlineCell[];
+  charts: HeadlineChart[];
+}
+
+/**
+ * A metric whose newest value is shown.
+ *
+ * Attributes:
+ *     id: short name of the place, the same in all runs for the same role: ``loss``, ``grad``, ``kl``, ``other-2``.
+ *     metric: its name, which is also the words above the number.
+ *     role: as of ``WatchedMetric``, or what its name says (``reward``, ``kl``, ``accuracy`` ...); "" for any other.
+ *     unit: word behind the number, from its name; "" where the name says none.
+ *     median: each value differs much from the next: show the median of the newest nine.
+ */
+export interface HeadlineCell {
+  id: string;
+  metric: string;
+  role: string;
+  unit: string;
+  median: boolean;
+}
+
+/**
+ * A small chart that a run's page shows at once.
+ *
+ * Attributes:
+ *     id: as of a cell; ``datasets`` and ``ratio`` are of a family.
+ *     title: the metric's name, or that of the family.
+ *     metrics: names, or ``prefix*`` for all names that begin so.
+ *     unit: word beside the title.
+ *     per_rank: a line for each rank instead of the lowest one.
+ *     log: begins with a logarithmic y axis.
+ */
+export interface HeadlineChart {
+  id: string;
+  title: string;
+  metrics: string[];
+  unit: string;
+  per_rank: boolean;
+  log: boolean;
+}
+
+/**
  * The newest report of every agent.
  *
  * Attributes:
@@ -2238,6 +2292,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/export": Blob;
   "GET /api/v1/runs/{run_id}/export/{export_id}": ExportProgress;
   "GET /api/v1/runs/{run_id}/gpus": Gpus;
+  "GET /api/v1/runs/{run_id}/headline": Headline;
   "GET /api/v1/runs/{run_id}/health": HealthAnswer;
   "GET /api/v1/runs/{run_id}/incidents": Incidents;
   "GET /api/v1/runs/{run_id}/incidents/{incident_id}": ShownIncident;

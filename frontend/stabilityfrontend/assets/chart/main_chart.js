@@ -13,15 +13,12 @@ import { flags } from "./fork_markers.js";
 import { Plot } from "./line_chart.js";
 import { bandEnd, ghostXY, hasBand, lineXY, nonFiniteMarks, shapes } from "./traces.js";
 
-const GRAD = "grad_norm";
-
 /** The metric that is the run's loss, null where it logs none: what the server watches as one, else what is called so. */
 export const lossMetric = (metrics, run) =>
   (run && run.loss_metric) || firstRequests.losses.find((name) => metrics.includes(name)) || null;
 
-/** The metric that the large chart shows: the loss, else what is named like one, else the first there is. */
-export const focusMetric = (metrics, run) =>
-  lossMetric(metrics, run) || metrics.find((name) => /(^|[/_.])loss$/.test(name)) || metrics[0] || "loss";
+/** The metric that the large chart shows: the loss, else what the server chose of the run. */
+export const focusMetric = (metrics, run, chosen) => chosen || lossMetric(metrics, run) || "loss";
 
 /** Values of the lines inside the window, for the range of an axis. */
 export function visibleValues(pieces, window) {
@@ -66,7 +63,7 @@ const [LETTER_PX, AROUND_PX] = [7, 8];
 
 /**
  * A chart for the Board. `page` gives: store, derived, view() ({incidents, segments, forks, lastStep}), look (View),
- * settings, metric() (the loss), hasGrad(), zoom, resetZoom().
+ * settings, metric() (the loss), below() (the gradient norm or null), hasGrad(), zoom, resetZoom().
  */
 export function focusChart(element, config, page) {
   const memory = new Map();
@@ -106,7 +103,7 @@ export function focusChart(element, config, page) {
     // Where the x axis does not rise with the steps, a zoom is of this chart alone.
     localRange: /** @type {number[] | null} */ (null),
     interval: config.limits.focus_interval_ms,
-    metrics: () => [page.metric(), GRAD],
+    metrics: () => [page.metric(), page.below()].filter(Boolean),
     forget: () => memory.clear(),
     hasLine: () => Boolean(drawn && drawn.x.length),
     /** From another chart; under the pointer it is there already. */
@@ -124,7 +121,7 @@ export function focusChart(element, config, page) {
       const both = page.hasGrad();
       const top = { ...(both ? LOSS_ROW : {}), ...metricRow(draw, page.metric(), colors.accent, true) };
       const xRange = chart.localRange || axis.range(top, window);
-      const rows = both ? [top, { ...GRAD_ROW, ...metricRow(draw, GRAD, colors.series[3], false) }] : [top];
+      const rows = both ? [top, { ...GRAD_ROW, ...metricRow(draw, page.below(), colors.series[3], false) }] : [top];
       top.marks = nonFiniteMarks(top.effective.slice(0, config.limits.lines), top.discarded, window).map((mark) => ({
         ...mark,
         color: mark.dead ? colors.ghost : colors.critical,
