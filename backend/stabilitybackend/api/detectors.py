@@ -20,9 +20,9 @@ from stabilitybackend.detection.naming.watched_report import watched_of
 from stabilitybackend.detectors.engine.base import Detector
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.schema.detectors import Detectors, ListedRunDetectors, RunDetectors
-from stabilitybackend.schema.headline import Headline
 from stabilitybackend.schema.kinds import IncidentKinds, served
 from stabilitybackend.schema.mixture import Mixture
+from stabilitybackend.schema.pages.headline import Headline
 from stabilitybackend.schema.watched import Watched
 
 __all__ = ["SettingsBody", "router"]

@@ -8,7 +8,7 @@ from stabilitybackend.detection.naming.headline import MAX_CELLS, MAX_CHARTS, he
 from stabilitybackend.detection.naming.units import unit_of
 from stabilitybackend.detection.naming.watched_names import WatchedNames
 from stabilitybackend.detection.naming.watched_report import watched_of
-from stabilitybackend.schema.headline import Headline
+from stabilitybackend.schema.pages.headline import Headline
 
 #: Names as jobs log them: the metric of the large chart, the one below it, and the cells.
 JOBS = {

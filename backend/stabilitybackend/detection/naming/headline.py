@@ -23,7 +23,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     dataset_of,
     role_of,
 )  # fmt: skip
-from stabilitybackend.schema.headline import Headline, HeadlineCell, HeadlineChart
+from stabilitybackend.schema.pages.headline import Headline, HeadlineCell, HeadlineChart
 from stabilitybackend.schema.watched import Watched, WatchedMetric
 
 __all__ = ["MAX_CELLS", "MAX_CHARTS", "common_role_of", "headline_of"]
@@ -106,8 +106,8 @@ def headline_of(watched: Watched, metrics: Sequence[str]) -> Headline:
     if len(cells) < FILLED_CELLS:
         cells += _fill(logged, chosen.values(), FILLED_CELLS - len(cells))
     main = chosen.get(LOSS) or _named_like_a_loss(logged) or (cells[0].metric if cells else None)
-    if main is not None and main != cells[0].metric:
-        known = [cell for cell in cells if cell.metric == main]
+    if main is not None:
+        known = [cell for cell in cells if cell.metric == main and cell.role]
         others = [cell for cell in cells if cell.metric != main]
         cells = [*(known or [HeadlineCell("main", main, "", unit_of(main))]), *others]
     below = chosen.get(GRAD_NORM)

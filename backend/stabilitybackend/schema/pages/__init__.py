@@ -1,1 +1,1 @@
-"""What people leave on the pages: views that they saved."""
+"""What people leave on the pages (views that they saved), and what a page shows first (headline)."""

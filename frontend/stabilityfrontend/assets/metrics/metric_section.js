@@ -9,6 +9,8 @@ import { CHUNK, chunksOf } from "./metric_tree.js";
 const TILE_PX = 242;
 /** A chunk that came near waits so long before it asks for points: who scrolls past needs none. */
 const REST_MS = 120;
+/** Making charts may take this much of a frame: scrolling comes first. */
+const FRAME_MS = 4;
 
 export class MetricSection {
   /** `owner`: MetricSections. */
@@ -85,17 +87,37 @@ export class MetricSection {
     else if (!near && chunk.tiles) this.hide(chunk);
   }
 
+  /** Make the tiles of a chunk: those that are there stay, the others come a few a frame. */
   show(chunk, again) {
     const kept = new Map((chunk.tiles || []).map((tile) => [tile.name, tile]));
     const names = new Set(chunk.names);
     for (const [name, tile] of kept) if (!names.has(name)) tile.close();
-    chunk.tiles = chunk.names.map((name) => kept.get(name) || new MetricTile(this.owner, this.prefix, name));
-    chunk.element.style.removeProperty("min-height");
+    chunk.tiles = chunk.names.flatMap((name) => kept.get(name) || []);
     fill(
       chunk.element,
       chunk.tiles.map((tile) => tile.element),
     );
+    this.more(chunk, again);
+  }
+
+  /** Make the tiles of a chunk that are missing while the frame has time, the rest in the next one. */
+  more(chunk, again) {
+    const begun = performance.now();
+    const there = new Map((chunk.tiles || []).map((tile) => [tile.name, tile]));
+    chunk.names.some((name, index) => {
+      if (there.has(name)) return false;
+      if (!again && performance.now() - begun > FRAME_MS) return true;
+      const tile = new MetricTile(this.owner, this.prefix, name);
+      chunk.tiles.splice(index, 0, tile);
+      chunk.element.insertBefore(tile.element, chunk.element.children[index] || null);
+      return false;
+    });
     clearTimeout(chunk.timer);
+    if (chunk.tiles.length < chunk.names.length) {
+      chunk.timer = setTimeout(() => requestAnimationFrame(() => chunk.tiles && this.more(chunk, false)));
+      return;
+    }
+    chunk.element.style.removeProperty("min-height");
     chunk.timer = setTimeout(() => this.fetch(chunk), again ? 0 : REST_MS);
   }
 
@@ -106,7 +128,7 @@ export class MetricSection {
   hide(chunk) {
     const { offsetHeight } = chunk.element;
     for (const tile of chunk.tiles || []) tile.close();
-    chunk.tiles = null;
+    chunk.tiles = null; // what is under way stops
     fill(chunk.element);
     chunk.element.style.setProperty("min-height", `${offsetHeight}px`);
   }

@@ -19,8 +19,12 @@ function chartIn(element, legend, id, name, owner) {
   return chart;
 }
 
-const iconButton = (words, title, click, more) =>
-  h("button", { type: "button", class: "chart-tool", title, "aria-label": title, ...more, on: { click } }, words);
+const iconButton = (icon, title, click, more) =>
+  h(
+    "button",
+    { type: "button", class: "chart-tool", title, "aria-label": title, ...more, on: { click } },
+    icon === "×" ? icon : h("span", { class: `icon icon-${icon}` }),
+  );
 
 export class MetricTile {
   /** `owner`: MetricSections; `section`: the prefix of the section that it stands in. */
@@ -30,10 +34,9 @@ export class MetricTile {
     this.name = name;
     this.id = `metric ${name}`;
     const title = titleOf(name);
-    const pinned = owner.layout.pins.includes(name);
-    const legend = h("div", { class: "legend" });
-    const canvas = h("div", { class: "chart small" });
-    const tools = h("span", { class: "tile-tools" });
+    this.legend = h("div", { class: "legend" });
+    this.canvas = h("div", { class: "chart small" });
+    this.tools = h("span", { class: "tile-tools" });
     this.grip = h(
       "button",
       {
@@ -45,17 +48,6 @@ export class MetricTile {
         on: { keydown: (event) => this.key(event), dragstart: (event) => owner.dragged(event, this) },
       },
       "⠿",
-    );
-    fill(
-      tools,
-      iconButton(pinned ? "★" : "☆", `${pinned ? "Unpin" : "Pin"} ${title}`, () => owner.pin(name, !pinned), {
-        "aria-pressed": String(pinned),
-        data: { pin: name },
-      }),
-      iconButton("⇲", `Size of ${title}: ${SIZE_WORDS[this.size]}; click for the next`, () => owner.resize(name), {
-        data: { size: name },
-      }),
-      iconButton("⛶", `${title} in full screen`, () => fullScreen(owner, name), { data: { full: name } }),
     );
     this.element = h(
       "section",
@@ -75,14 +67,36 @@ export class MetricTile {
         this.grip,
         h("h3", { title, dir: "auto" }, title),
         h("span", { class: "grow" }),
-        legend,
-        tools,
+        this.legend,
+        this.tools,
       ),
-      canvas,
+      this.canvas,
     );
-    this.chart = chartIn(canvas, legend, this.id, name, owner);
-    chartTools(tools, this.chart, owner.page);
+    this.chart = chartIn(this.canvas, this.legend, this.id, name, owner);
     owner.page.board.add(this.chart);
+    // Hundreds of charts scroll past: tools are made for the few that somebody goes to.
+    const wanted = () => this.makeTools();
+    for (const type of ["pointerenter", "focusin"]) this.element.addEventListener(type, wanted);
+    if (matchMedia("(hover: none)").matches) this.makeTools();
+  }
+
+  makeTools() {
+    if (this.tools.firstChild) return;
+    const { owner, name } = this;
+    const title = titleOf(name);
+    const pinned = owner.layout.pins.includes(name);
+    fill(
+      this.tools,
+      iconButton(pinned ? "unpin" : "pin", `${pinned ? "Unpin" : "Pin"} ${title}`, () => owner.pin(name, !pinned), {
+        "aria-pressed": String(pinned),
+        data: { pin: name },
+      }),
+      iconButton("size", `Size of ${title}: ${SIZE_WORDS[this.size]}; click for the next`, () => owner.resize(name), {
+        data: { size: name },
+      }),
+      iconButton("full", `${title} in full screen`, () => fullScreen(owner, name), { data: { full: name } }),
+    );
+    chartTools(this.tools, this.chart, owner.page);
   }
 
   get size() {
