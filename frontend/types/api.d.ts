@@ -168,6 +168,20 @@ export interface Batches {
   other_runs: SharedData[];
 }
 
+/**
+ * What is between the extremes that an entry gives of its buckets; one number a bucket.
+ *
+ * Attributes:
+ *     last: the last step of each that was logged, rising: it has the steps after the one before it.
+ *     mean: of its finite values, over every logged row; null where there are none, or where their sum overflowed.
+ *     count: of its finite values.
+ */
+export interface Buckets {
+  last: number[];
+  mean: (number | null)[];
+  count: number[];
+}
+
 /** What a person says that an interruption was. */
 export interface CategoryBody {
   /** a category of the table; null undoes an earlier correction */
@@ -1672,6 +1686,7 @@ export interface SeriesAnswer {
  *     xs: where the points lie on the x axis; absent where that is the step.
  *     smoothed: the average after each point, null before the first finite one; absent unless asked for.
  *     source: the process that logged those about which nothing is decided.
+ *     buckets: of entries whose level is above 0.
  */
 export interface SeriesEntry {
   metric: string;
@@ -1686,6 +1701,7 @@ export interface SeriesEntry {
   xs?: number[];
   smoothed?: (number | null)[];
   source?: string;
+  buckets?: Buckets;
 }
 
 /** A kind as the API and the pages have it. */

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from stabilitybackend.archive.aggregates import Aggs, means
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.lineage.changes import Placed
@@ -56,6 +57,7 @@ class Series:
         xs: where the points lie on the x axis, None where that is the step.
         smoothed: the average after each point, NaN before the first finite one; None where not asked for, and of
             strays.
+        buckets: those that the points are the extremes of, in their order; None where these are all rows.
     """
 
     metric: str
@@ -70,6 +72,7 @@ class Series:
     xs: NDArray[np.float64] | NDArray[np.int64] | None = None
     smoothed: NDArray[np.float64] | None = None
     source: str = ""
+    buckets: Aggs | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the shape of docs/api.md, for ``orjson`` with OPT_SERIALIZE_NUMPY."""
@@ -90,6 +93,12 @@ class Series:
             entry["xs"] = np.ascontiguousarray(self.xs)
         if self.smoothed is not None:
             entry["smoothed"] = np.ascontiguousarray(self.smoothed)  # its NaN means "none yet": null
+        if self.buckets is not None:
+            entry["buckets"] = {
+                "last": np.ascontiguousarray(self.buckets["last_step"]),
+                "mean": means(self.buckets),  # its NaN means "nothing finite": null
+                "count": np.ascontiguousarray(self.buckets["count"]),
+            }
         return entry
 
 
@@ -312,6 +321,7 @@ def _entries(
                     xs,
                     average,
                     drawn.piece.source,
+                    drawn.aggs,
                 )
             )
     return found, unplaced
