@@ -56,6 +56,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_every_metric_has_a_chart_and_one_far_from_sight_costs_nothing(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r-many")
     page.click('[data-section="part/"]')
+    chunk = "document.querySelectorAll('[data-prefix=\"part/\"] .metric-chunk')[2]"
+    wait_in(page, f"Boolean({chunk})")
+    page.evaluate(f"{chunk}.scrollIntoView()")
+    wait_in(page, "document.querySelector('[data-metric=\"part/30\"]')")
     page.locator('[data-metric="part/30"]').scroll_into_view_if_needed()
     drawn = wait_until(lambda: page.evaluate(DRAWN).get("part/30"), 30, "it is drawn")
     assert drawn == {"points": STEPS, "seen": True}

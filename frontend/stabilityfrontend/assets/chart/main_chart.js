@@ -19,8 +19,16 @@ import { fitted, indexAt, stepsOf } from "./zoom_range.js";
 export const lossMetric = (metrics, run) =>
   (run && run.loss_metric) || firstRequests.losses.find((name) => metrics.includes(name)) || null;
 
-/** The metric that the large chart shows: the loss, else what the server chose of the run. */
-export const focusMetric = (metrics, run, chosen) => chosen || lossMetric(metrics, run) || "loss";
+/**
+ * The metric that the large chart shows: what the server chose of the run; before that is known the loss, else what is
+ * named like one, else the first that is no reading of a GPU.
+ */
+export const focusMetric = (metrics, run, chosen = null) =>
+  chosen ||
+  lossMetric(metrics, run) ||
+  metrics.find((name) => /(^|[/_.])loss$/.test(name)) ||
+  metrics.find((name) => !name.startsWith("gpu/")) ||
+  "loss";
 
 /** Values of the lines inside the window, for the range of an axis. */
 export function visibleValues(pieces, window) {

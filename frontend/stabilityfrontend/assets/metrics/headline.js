@@ -12,12 +12,16 @@ import { narrowPage } from "./narrow_page.js";
 /** New names are told apart after some rows: it is asked again this soon after the first, and after later ones. */
 const [SOON_MS, AGAIN_MS] = [300, 5000];
 
+/** Where a layout has the options of a chart that the server chose: no metric is called so. */
+const optionsKey = (id) => `headline ${id}`;
+
 export class Headline {
   /** `page` as in run_page.js. */
   constructor(page) {
     this.page = page;
     /** @type {import("../../../types/api").Headline} */
     this.now = { main: null, below: null, cells: [], charts: [] };
+    this.known = false;
     /** Small charts: `{key, panel, section, chart}`. */
     this.panels = [];
     /** Names of the run that strip and small charts show. */
@@ -35,7 +39,8 @@ export class Headline {
         patterns: wantedOf(answer),
         strip: answer.cells.map((cell) => cell.metric),
       });
-      if (!same) this.use();
+      if (!same || !this.known) this.use();
+      this.known = true;
     } catch {
       // The page asks again when it is in touch again.
     }
@@ -50,6 +55,8 @@ export class Headline {
   use() {
     const { page } = this;
     this.makePanels();
+    const large = byId("chart-focus");
+    if (large) large.dataset.empty = this.now.main ? "" : "No metric yet: the curve begins with the first step.";
     page.namesShown(page.names);
     page.dirty("kpis", "header");
   }
@@ -92,9 +99,16 @@ export class Headline {
     const { own, set } = narrowPage(page, panel.metrics);
     const chart = panelChart(element, legend, { ...panel, metrics: [...panel.metrics] }, page.config, own);
     set(chart);
+    chart.setOptions(page.metrics.layout.options[optionsKey(panel.id)] || {});
+    chart.onOptions = (options) => page.metrics.setOptions(optionsKey(panel.id), options);
     chartTools(head, chart, page);
     page.board.add(chart);
     return { key, panel, section, chart };
+  }
+
+  /** The charts take what a layout says of them. */
+  applyOptions(layout) {
+    for (const { panel, chart } of this.panels) chart.setOptions(layout.options[optionsKey(panel.id)] || {});
   }
 
   /** Show the charts that have one of the run's metrics; the place of all while there is any. */

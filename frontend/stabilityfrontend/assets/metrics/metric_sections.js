@@ -168,6 +168,7 @@ export class MetricSections {
     this.field.value = layout.find;
     for (const section of this.sections.values()) section.close();
     this.sections.clear();
+    this.page.headline.applyOptions(layout);
     if (quiet) return;
     this.list();
     this.changed();

@@ -6,6 +6,7 @@ import { EXPRESSION } from "./metric_tree.js";
 export function narrowPage(page, metrics) {
   let chart = /** @type {any} */ (null);
   const own = Object.create(page, {
+    whole: { value: page },
     names: {
       get() {
         const now = chart ? chart.now().metrics : metrics;
