@@ -168,6 +168,20 @@ export interface Batches {
   other_runs: SharedData[];
 }
 
+/**
+ * What is between the extremes that an entry gives of its buckets; one number a bucket.
+ *
+ * Attributes:
+ *     last: the last step of each that was logged, rising: it has the steps after the one before it.
+ *     mean: of its finite values, over every logged row; null where there are none, or where their sum overflowed.
+ *     count: of its finite values.
+ */
+export interface Buckets {
+  last: number[];
+  mean: (number | null)[];
+  count: number[];
+}
+
 /** What a person says that an interruption was. */
 export interface CategoryBody {
   /** a category of the table; null undoes an earlier correction */
@@ -704,6 +718,60 @@ export interface GpuOfRank {
 /** The GPUs of a run by node and index. */
 export interface Gpus {
   gpus: Gpu[];
+}
+
+/**
+ * What of a run is shown first.
+ *
+ * Attributes:
+ *     main: the metric of the large chart, null where only GPUs are read so far.
+ *     below: the metric of the row below it (the gradient norm), null for none.
+ *     cells: at most eight, the most important first.
+ *     charts: at most nine.
+ */
+export interface Headline {
+  main: string | null;
+  below: string | null;
+  cells: HeadlineCell[];
+  charts: HeadlineChart[];
+}
+
+/**
+ * A metric whose newest value is shown.
+ *
+ * Attributes:
+ *     id: short name of the place, the same in all runs for the same role: ``loss``, ``grad``, ``kl``, ``other-2``.
+ *     metric: its name, which is also the words above the number.
+ *     role: as of ``WatchedMetric``, or what its name says (``reward``, ``kl``, ``accuracy`` ...); "" for any other.
+ *     unit: word behind the number, from its name; "" where the name says none.
+ *     median: each value differs much from the next: show the median of the newest nine.
+ */
+export interface HeadlineCell {
+  id: string;
+  metric: string;
+  role: string;
+  unit: string;
+  median: boolean;
+}
+
+/**
+ * A small chart that a run's page shows at once.
+ *
+ * Attributes:
+ *     id: as of a cell; ``datasets`` and ``ratio`` are of a family.
+ *     title: the metric's name, or that of the family.
+ *     metrics: names, or ``prefix*`` for all names that begin so.
+ *     unit: word beside the title.
+ *     per_rank: a line for each rank instead of the lowest one.
+ *     log: begins with a logarithmic y axis.
+ */
+export interface HeadlineChart {
+  id: string;
+  title: string;
+  metrics: string[];
+  unit: string;
+  per_rank: boolean;
+  log: boolean;
 }
 
 /**
@@ -1899,6 +1967,7 @@ export interface SeriesAnswer {
  *     xs: where the points lie on the x axis; absent where that is the step.
  *     smoothed: the average after each point, null before the first finite one; absent unless asked for.
  *     source: the process that logged those about which nothing is decided.
+ *     buckets: of entries whose level is above 0.
  */
 export interface SeriesEntry {
   metric: string;
@@ -1913,6 +1982,7 @@ export interface SeriesEntry {
   xs?: number[];
   smoothed?: (number | null)[];
   source?: string;
+  buckets?: Buckets;
 }
 
 /** A kind as the API and the pages have it. */
@@ -2602,6 +2672,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/export": Blob;
   "GET /api/v1/runs/{run_id}/export/{export_id}": ExportProgress;
   "GET /api/v1/runs/{run_id}/gpus": Gpus;
+  "GET /api/v1/runs/{run_id}/headline": Headline;
   "GET /api/v1/runs/{run_id}/health": HealthAnswer;
   "GET /api/v1/runs/{run_id}/incidents": Incidents;
   "GET /api/v1/runs/{run_id}/incidents/{incident_id}": ShownIncident;

@@ -150,6 +150,14 @@ export const api = {
   detectorsOf: (id) => call("GET", `${runPath(id)}/detectors`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/watched"]>} */
   watchedOf: (id) => call("GET", `${runPath(id)}/watched`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/headline"]>} */
+  headlineOf: (id) => call("GET", `${runPath(id)}/headline`),
+  /** @returns {Promise<Answers["GET /api/v1/views"]>} */
+  views: (kind, project) => call("GET", `/views?${new URLSearchParams({ kind, project })}`),
+  /** @returns {Promise<Answers["PUT /api/v1/views"]>} */
+  saveView: (view) => call("PUT", "/views", view),
+  /** @returns {Promise<Answers["DELETE /api/v1/views"]>} */
+  deleteView: (which) => call("DELETE", `/views?${new URLSearchParams(which)}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/mixture"]>} */
   mixtureOf: (id, query) => call("GET", `${runPath(id)}/mixture?${new URLSearchParams(query)}`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */
