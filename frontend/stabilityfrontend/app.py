@@ -39,7 +39,7 @@ from stabilityfrontend import (
 from stabilityfrontend.bundle import bundle
 from stabilityfrontend.declared import Declarations, collect
 from stabilityfrontend.parts import REQUEST, ServerParts
-from stabilityfrontend.served import ASSETS, packed, serve_modules, serve_styles
+from stabilityfrontend.served import ASSETS, packed, serve_dash_first, serve_fonts, serve_modules, serve_styles
 
 __all__ = ["OUR_PAGES", "attach"]
 
@@ -56,6 +56,8 @@ OUR_PAGES = (
 )
 #: Scripts that a page loads when something on it needs them: the table's is 1.3 MB. As Dash writes them into the page.
 _LATER = '<script src="([^"]*/(dash_ag_grid|dash_table)/[^"]+)"></script>'
+#: What they all stand on; the mark of its version is not in the name of its file.
+_FIRST = r'<script src="([^"]*/dash/deps/)([^"]+?)\.v\d+_\d+_\d+m\d+(\.[^"]+)"></script>'
 
 #: The product's mark, drawn here; a data address, so no request.
 _ICON = (
@@ -72,6 +74,7 @@ _INDEX = """<!DOCTYPE html>
     {%metas%}
     <title>{%title%}</title>
     <link rel="icon" href="__ICON__">
+    <link rel="preload" href="__FONT__" as="font" type="font/woff2" crossorigin>
     <style>__VARIABLES__</style>
     <script>
       (function () {
@@ -104,8 +107,14 @@ class _Pages(Dash):
         """Return the addresses of what is left out, by the name that it defines."""
         return {name: url for url, name in re.findall(_LATER, super()._generate_scripts_html())}
 
+    def join_first(self) -> None:
+        """Serve what its renderer stands on (React and three more) as one script: three requests less on each page."""
+        found = re.findall(_FIRST, super()._generate_scripts_html())
+        self.first = serve_dash_first(self.server, [name + rest for _, name, rest in found])
+
     def _generate_scripts_html(self) -> str:
-        return re.sub(_LATER, "", super()._generate_scripts_html())
+        others = re.sub(_FIRST, "", re.sub(_LATER, "", super()._generate_scripts_html()))
+        return f'<script src="{self.first}"></script>{others}'
 
 
 def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], plug_ins: Iterable[ModuleType] = ()) -> list[str]:
@@ -123,7 +132,7 @@ def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], plug_ins: 
         PagesError: one of those can't be used.
     """
     declared = collect([*OUR_PAGES, *plug_ins])
-    index = _index(modules=serve_modules(app), styles=serve_styles(app), tables=tables)
+    index = _index(modules=serve_modules(app), styles=serve_styles(app), fonts=serve_fonts(app), tables=tables)
     dash = _Pages(
         __name__,
         server=app,
@@ -142,6 +151,7 @@ def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], plug_ins: 
     )
     # Pages call nothing in the server through Dash's socket. With one, each would try it without end.
     dash.backend.websocket_capability = False
+    dash.join_first()
     _register(dash, declared)
     # Dash reads its set-up at the first request to one of its own paths; a first request for a run's page is not one.
     dash._setup_server()
@@ -221,12 +231,13 @@ def _script_hashes(page: str) -> list[str]:
     return [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts]
 
 
-def _index(*, modules: str, styles: str, tables: Mapping[str, object]) -> str:
+def _index(*, modules: str, styles: str, fonts: dict[str, str], tables: Mapping[str, object]) -> str:
     """Return the page around Dash's own: icon, colours, theme, and the script that loads the modules.
 
     Args:
         modules: address of the browser's modules.
         styles: address of the style sheets.
+        fonts: address of each file of the font, the one that every page needs first.
         tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses`` ...).
     """
     # Names come from our own tables; still no text of theirs may end the script.
@@ -235,7 +246,8 @@ def _index(*, modules: str, styles: str, tables: Mapping[str, object]) -> str:
     preload = f'(() => {{\n"use strict";\n{code}preload.begin({given}, "{modules}");\n}})();'
     parts = {
         "__ICON__": _ICON,
-        "__VARIABLES__": theme.css_variables(),
+        "__FONT__": next(iter(fonts.values())),
+        "__VARIABLES__": f"{theme.font_faces(fonts)}\n{theme.css_variables()}",
         "__PRELOAD__": preload,
         "__MODULES__": modules,
         "__STYLES__": styles,

@@ -30,6 +30,7 @@ let waiting = 0;
 let shown = /** @type {any} */ (null);
 
 colorTheme.followSystem();
+colorTheme.redrawWithFont();
 watchPresses();
 watchParts();
 
