@@ -38,8 +38,18 @@ from stabilityfrontend import (
 )
 from stabilityfrontend.bundle import bundle
 from stabilityfrontend.declared import Declarations, collect
+from stabilityfrontend.gallery import page as gallery_page
+from stabilityfrontend.gallery.patterns import similar
 from stabilityfrontend.parts import REQUEST, ServerParts
-from stabilityfrontend.served import ASSETS, packed, serve_dash_first, serve_fonts, serve_modules, serve_styles
+from stabilityfrontend.served import (
+    ASSETS,
+    packed,
+    serve_dash_first,
+    serve_fonts,
+    serve_for_good,
+    serve_modules,
+    serve_styles,
+)
 
 __all__ = ["OUR_PAGES", "attach"]
 
@@ -53,6 +63,7 @@ OUR_PAGES = (
     incident_page,
     compare_page,
     fleet_page,
+    gallery_page,
 )
 #: Scripts that a page loads when something on it needs them: the table's is 1.3 MB. As Dash writes them into the page.
 _LATER = '<script src="([^"]*/(dash_ag_grid|dash_table)/[^"]+)"></script>'
@@ -152,20 +163,21 @@ def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], plug_ins: 
     # Pages call nothing in the server through Dash's socket. With one, each would try it without end.
     dash.backend.websocket_capability = False
     dash.join_first()
-    _register(dash, declared)
+    curves = json.dumps(gallery_page.curves()).encode()
+    _register(dash, declared, curves=serve_for_good(app, "curves.json", curves, "application/json"))
     # Dash reads its set-up at the first request to one of its own paths; a first request for a run's page is not one.
     dash._setup_server()
     _answer_what_is_ours(dash, app, declared)
     return [*dash.csp_hashes(), *_script_hashes(index)]
 
 
-def _register(dash: _Pages, declared: Declarations) -> None:
-    """Give the Dash application its layout and callbacks."""
+def _register(dash: _Pages, declared: Declarations, curves: str) -> None:
+    """Give the Dash application its layout and callbacks; ``curves`` is the address of those of the gallery."""
     parts = ServerParts(declared)
     table = layout.page_table(declared, parts)
     config = figures.browser_config(importlib.metadata.version("stabilityboard"))
     dash.layout = layout.layout(config, table)
-    config["later"] = dash.later()
+    config |= {"later": dash.later(), "curves": curves, "looks": similar()}
     # Under the name that Dash's renderer gives it, browsers would ask for it again at each visit.
     file = build_fingerprint("package_data/plotly.min.js", importlib.metadata.version("plotly"), "0")
     config["plotly"] = f"{dash.config.requests_pathname_prefix}_dash-component-suites/plotly/{file}"

@@ -7,6 +7,7 @@ import { ago, formatAge, formatCount, plural, sentence } from "../core/format.js
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
+import { looksLike } from "../gallery/looks_like.js";
 import { dataSets, evidence, knownList } from "../incident/evidence.js";
 import { offers, onlyKnown, SEVERITIES, severityOf } from "../incident/severity.js";
 import { trainLine, withoutFollowers } from "../incident/trains.js";
@@ -92,6 +93,7 @@ function incidentCard(page, incident, first) {
         : null,
     facts(...where),
     trainLine(incident, page.incidents(), page.id),
+    looksLike(page.config.looks, incident),
     evidence(page, incident, first),
     h(
       "div",
