@@ -22,7 +22,8 @@ FONT_FILES = {
 }
 MONO = '"JetBrains Mono", ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 
-#: One table per theme. ``series`` is the order in which lines take their colours: apart in lightness as well as hue.
+#: One table per theme. ``series`` is the order in which lines take their colours: apart in lightness as well as hue,
+#: so that all eight differ without green too (``tests/frontend/test_deuteranopia.py``).
 #: ``rank-*``: what a rank does (``rank_state.js``); what is well stays dim, so that what is not stands out.
 #: ``ramp``: the more, the worse; ``load``: the more, the busier. Both go evenly from dim to bright.
 THEMES: dict[str, dict[str, str | list[str]]] = {
@@ -60,7 +61,7 @@ THEMES: dict[str, dict[str, str | list[str]]] = {
         "rank-finished": "#2d3947",
         "scrim": "rgba(3, 6, 10, 0.78)",
         "shadow": "0 18px 50px rgba(0, 0, 0, 0.55)",
-        "series": ["#6aa0ff", "#3fd79f", "#ffb43d", "#c39bff", "#ff8fa3", "#5fd4e8", "#d8e06a", "#f2a1e0"],
+        "series": ["#6aa0ff", "#3fd79f", "#ffb43d", "#c39bff", "#ffccd5", "#5fd4e8", "#d8e06a", "#e750c5"],
         "ramp": ["#1d3a4a", "#2b5a5a", "#6a6a3a", "#a87a34", "#e08a3c", "#ff6272"],
         "load": ["#172430", "#1a3648", "#1d4b66", "#226486", "#2c80a8", "#43a2cc"],
     },
@@ -98,7 +99,7 @@ THEMES: dict[str, dict[str, str | list[str]]] = {
         "rank-finished": "#c9d3de",
         "scrim": "rgba(20, 28, 40, 0.48)",
         "shadow": "0 18px 50px rgba(26, 39, 58, 0.20)",
-        "series": ["#2a5fd6", "#0b8a62", "#c07000", "#7b4fd0", "#d23f63", "#0d8599", "#7d8a00", "#b04a9e"],
+        "series": ["#2a5fd6", "#0b8a62", "#c07000", "#7b4fd0", "#da606f", "#0d8599", "#616b00", "#7e3571"],
         "ramp": ["#d9e8ee", "#bcd8c9", "#e6d58a", "#e8b055", "#dd7a33", "#cc2540"],
         "load": ["#e4edf3", "#c6dbe8", "#a3c6dc", "#7aadcc", "#4f91b8", "#2a729c"],
     },
