@@ -55,9 +55,8 @@ def apart(one: str, other: str) -> float:
 
 def contrast(one: str, other: str) -> float:
     weights = (0.2126, 0.7152, 0.0722)
-    bright, dim = sorted(
-        (sum(w * v for w, v in zip(weights, seen(c), strict=True)) for c in (one, other)), reverse=True
-    )
+    light = [sum(weight * value for weight, value in zip(weights, seen(color), strict=True)) for color in (one, other)]
+    dim, bright = sorted(light)
     return (bright + 0.05) / (dim + 0.05)
 
 

@@ -13,7 +13,7 @@ import {
   seriesPaths,
 } from "../../frontend/stabilityfrontend/assets/core/first_requests.js";
 import { bytes } from "../../frontend/stabilityfrontend/assets/core/format.js";
-import { statusTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
+import { appearanceTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
 import { route } from "../../frontend/stabilityfrontend/assets/core/route.js";
 import { trainLength, withoutFollowers } from "../../frontend/stabilityfrontend/assets/incident/trains.js";
 import { ageWords } from "../../frontend/stabilityfrontend/assets/incident/verdict.js";
@@ -169,20 +169,30 @@ test("bytes are written in binary units", () => {
   assert.deepEqual(words, ["0 B", "1023 B", "1.5 KiB", "12.3 MiB", "3 GiB"]);
 });
 
-Object.assign(statusTable, { stalled: { tone: "warning" }, crashed: { tone: "critical" }, finished: { tone: "calm" } });
+appearanceTable.phases = {
+  stalled: { tone: "critical" },
+  crashed: { tone: "critical" },
+  finished: { tone: "calm" },
+  training: { tone: "good" },
+};
+const PHASES = { running: "training" };
 const TWINS = "Two processes say that they are rank 0.";
 
 for (const [run, tone] of [
-  [{ status: "stalled", note: "Rank 1 has not come.", note_incident: "i-7" }, "warning"],
+  [{ status: "stalled", note: "Rank 1 has not come.", note_incident: "i-7" }, "critical"],
   [{ status: "crashed", note: "Rank 1 is gone.", note_incident: "i-7" }, "critical"],
-  [{ status: "stalled", note: "Rank 1 has not come.", note_incident: null }, "warning"],
+  [{ status: "stalled", note: "Rank 1 has not come.", note_incident: null }, "critical"],
   [{ status: "running", note: TWINS, twins: true }, "warning"],
   [{ status: "finished", note: TWINS, twins: true }, "warning"],
   [{ status: "crashed", note: TWINS, twins: true }, "critical"],
 ]) {
   test(`the note leads to the incident that it is about: ${run.status}, ${run.note_incident || "none"}`, () => {
     const href = run.note_incident ? "/runs/r%201/incidents/i-7" : null;
-    assert.deepEqual(noteOf({ ...run, run_id: "r 1" }), { words: run.note, tone, href });
+    assert.deepEqual(noteOf({ ...run, run_id: "r 1", state: { phase: PHASES[run.status] || run.status } }), {
+      words: run.note,
+      tone,
+      href,
+    });
   });
 }
 

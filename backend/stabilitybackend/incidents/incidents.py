@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stabilitybackend.detectors.engine.base import SEVERITIES, Finding
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.incidents.illness import off_at, rates_of, spoiling
 from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest import has_advice, suggest
@@ -120,10 +120,13 @@ class IncidentBook:
 
     def worst(self) -> WorstIncident | None:
         """Return the worst open incident, the newest where several are as bad."""
-        worst = max(self._open_ones(), key=lambda i: (SEVERITIES.index(i.severity), i.opened), default=None)
+        worst = min(self._open_ones(), key=lambda one: (one.appearance.order, -one.opened), default=None)
         if worst is None:
             return None
-        return WorstIncident(worst.incident_id, worst.kind, worst.severity, worst.title)
+        acknowledged = worst.status == "acknowledged"
+        return WorstIncident(
+            worst.incident_id, worst.kind, worst.severity, worst.title, worst.since, acknowledged=acknowledged
+        )
 
     def stopper(self, status: str) -> str | None:
         """Return the id of the open incident that stops the job, the newest of the kind that its status is about."""

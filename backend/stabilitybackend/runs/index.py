@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.schema.runs import Followed, Run, RunView
 from stabilityclient.wire import Hello
 
@@ -226,6 +227,7 @@ def _run(run_id: str, found: Mapping[bytes, bytes]) -> Run:
 def _view(stored: bytes) -> RunView:
     """Return what was stored of a run; one of a version that we can't read is as one without points."""
     try:
-        return msgspec.json.decode(stored, type=RunView)
+        view = msgspec.json.decode(stored, type=RunView)
     except msgspec.MsgspecError:
-        return RunView()
+        view = RunView()
+    return stated(view)  # older versions stored none

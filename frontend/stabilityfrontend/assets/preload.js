@@ -19,10 +19,10 @@ const WALL_PX = 1600;
 /**
  * Load the modules and tell Dash what to call when it has an address.
  *
- * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses`, `verdicts`, `ranks`
- * and `gpus`: tables of `kinds.js`; `url`: where the modules are.
+ * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses`, `verdicts`, `ranks`,
+ * `gpus` and `appearances`: tables of `kinds.js`; `url`: where the modules are.
  */
-export function begin({ first, kinds, statuses, verdicts, ranks, gpus }, url) {
+export function begin({ first, kinds, statuses, verdicts, ranks, gpus, appearances }, url) {
   Object.assign(firstRequests, first);
   // A wall shows twice as much of a line as a desk.
   if (window.innerWidth > WALL_PX) firstRequests.points.fine *= 2;
@@ -34,6 +34,7 @@ export function begin({ first, kinds, statuses, verdicts, ranks, gpus }, url) {
     Object.assign(tables.verdictWords, verdicts);
     Object.assign(tables.rankTable, ranks);
     Object.assign(tables.gpuTable, gpus);
+    Object.assign(tables.appearanceTable, appearances);
     return modules;
   });
   window.dash_clientside = window.dash_clientside || {};

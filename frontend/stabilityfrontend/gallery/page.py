@@ -8,7 +8,7 @@ from typing import Any
 
 from dash import html
 
-from stabilityfrontend.controls import frame, navigation
+from stabilityfrontend.controls import frame
 from stabilityfrontend.declared import page
 from stabilityfrontend.gallery.patterns import GROUPS, PATTERNS, Pattern
 
@@ -26,10 +26,14 @@ def curves() -> dict[str, Any]:
 def skeleton() -> html.Div:
     """Return the page."""
     recorded = curves()
-    bar = [navigation(), html.Span(className="grow"), html.Span(id="live-pill", className="pill quiet")]
+    bar = [
+        html.H1("Gallery", className="crumb-here"),
+        html.Span(className="grow"),
+        html.Span(id="live-pill", className="pill quiet"),
+    ]
     intro = html.Header(
         [
-            html.H1("How curves look when something is wrong"),
+            html.H2("How curves look when something is wrong"),
             html.P(
                 "Each curve is a real run of our laboratory, broken on purpose. A coloured band is what the board "
                 "found, with no knowledge of the fault; grey and dashed is what a restart went back over. Drag to "

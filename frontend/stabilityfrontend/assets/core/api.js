@@ -110,6 +110,13 @@ export const api = {
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback"]>} */
   wayBack: (id, incident) =>
     call("GET", `${runPath(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
+  /** Incidents of all runs; lists in `given` are repeated. @returns {Promise<Answers["GET /api/v1/incidents"]>} */
+  allIncidents: (given) => {
+    const query = Object.entries(given).flatMap(([name, value]) => [value].flat().map((one) => [name, String(one)]));
+    return call("GET", `/incidents?${new URLSearchParams(query)}`);
+  },
+  /** @returns {Promise<Answers["GET /api/v1/search"]>} */
+  search: (words, run) => call("GET", `/search?${new URLSearchParams({ q: words, ...(run ? { run } : {}) })}`),
   /** @returns {Promise<Answers["GET /api/v1/gpus"]>} */
   gpus: () => call("GET", "/gpus"),
   /** Sends what was chosen on a page that the server draws; the path is from there. */

@@ -7,7 +7,7 @@ import { h } from "../core/dom.js";
  * A spike that may still recover is looked up as one that does.
  * @param {Look[] | undefined} looks @param {{kind: string, recovery?: string | null, dataset?: string | null}} incident
  */
-export function lookOf(looks, { kind, recovery, dataset }) {
+export function patternOf(looks, { kind, recovery, dataset }) {
   const ends = recovery === "pending" || !recovery ? "fast" : recovery;
   return (looks || []).find(
     (one) => one.kinds.includes(kind) && (!one.dataset || Boolean(dataset)) && (!one.recovery || one.recovery === ends),
@@ -16,13 +16,13 @@ export function lookOf(looks, { kind, recovery, dataset }) {
 
 /** The link from an incident to its pattern; null where none fits. */
 export function looksLike(looks, incident) {
-  const look = lookOf(looks, incident);
-  if (!look) return null;
+  const pattern = patternOf(looks, incident);
+  if (!pattern) return null;
   return h(
     "p",
     { class: "looks-like sub" },
     "Looks like: ",
-    h("a", { href: `/gallery#${look.id}`, data: { looks: look.id } }, look.title),
+    h("a", { href: `/gallery#${pattern.id}`, data: { looks: pattern.id } }, pattern.title),
     " in the gallery",
   );
 }

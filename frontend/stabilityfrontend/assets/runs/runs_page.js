@@ -3,14 +3,13 @@
 import { focusMetric, lossMetric } from "../chart/main_chart.js";
 import { sparkline } from "../chart/sparkline.js";
 import { api } from "../core/api.js";
+import { sickFirst, stateOf, statePill } from "../core/appearance.js";
 import { byId, fill, h, setClass, setShown, setText, toast } from "../core/dom.js";
 import { ago, formatAge, formatCount, plural, steady, toNumber } from "../core/format.js";
-import { incidentKind, statusFacts } from "../core/kinds.js";
 import { Live } from "../core/live.js";
 import { patch, pressed } from "../core/patch.js";
-import { go, incidentHref } from "../core/route.js";
+import { go } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
-import { severityOf } from "../incident/severity.js";
 import { drawBanner, drawPill, lastWord } from "../run/header.js";
 
 /** Rows drawn at first, and with each press of the button under them; the search goes through all. */
@@ -34,30 +33,6 @@ const SNIPPET = [
   '    run.log(step, {"loss": loss, "grad_norm": norm, "lr": lr})',
   "run.finish()",
 ].join("\n");
-
-/** How soon somebody should look at a run, 0 at once. */
-function urgency(run) {
-  if (run.open_incidents)
-    return statusFacts(run.status).tone === "critical" ||
-      (run.worst_incident && run.worst_incident.severity === "critical")
-      ? 0
-      : 1;
-  return run.status === "running" ? 2 : 3;
-}
-
-/** What is to be known of a run first: its worst open incident, and below it its status; else the status alone. */
-function state(run) {
-  const worst = run.worst_incident;
-  if (!worst) return h("span", { class: `pill ${statusFacts(run.status).tone}`, title: run.note || "" }, run.status);
-  return [
-    h(
-      "a",
-      { class: `pill ${severityOf(worst)}`, href: incidentHref(run.run_id, worst.incident_id), title: worst.title },
-      incidentKind(worst.kind).short,
-    ),
-    h("div", { class: "sub", title: run.note || "" }, run.status),
-  ];
-}
 
 export class RunsPage {
   constructor(root) {
@@ -198,19 +173,15 @@ export class RunsPage {
     this.draw();
   }
 
-  /** The runs that the search lets through: open incidents first, critical ones before others, then what runs, then by age. */
+  /** The runs that the search lets through, the sick first. */
   shown() {
     if (this.list) return this.list;
     const words = this.filter.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
     const fits = (run) => {
-      const text = `${run.name} ${run.run_id} ${run.project} ${run.status}`.toLowerCase();
+      const text = `${run.name} ${run.run_id} ${run.project} ${run.status} ${stateOf(run).word}`.toLowerCase();
       return words.every((word) => text.includes(word));
     };
-    this.list = [...this.runs.values()]
-      .filter(fits)
-      .map((run) => [urgency(run), run])
-      .sort((a, b) => a[0] - b[0] || b[1].created - a[1].created)
-      .map(([, run]) => run);
+    this.list = [...this.runs.values()].filter(fits).sort(sickFirst);
     return this.list;
   }
 
@@ -299,7 +270,7 @@ export class RunsPage {
         h("a", { href, class: "run-link" }, run.name || run.run_id),
         h("div", { class: "sub" }, run.project || "no project"),
       ),
-      h("td", {}, state(run)),
+      h("td", {}, statePill(run)),
       h("td", { class: "num" }, formatCount(run.last_step)),
       h(
         "td",
@@ -316,11 +287,7 @@ export class RunsPage {
         "td",
         { class: "num" },
         run.open_incidents
-          ? h(
-              "span",
-              { class: `chip ${run.worst_incident ? severityOf(run.worst_incident) : "critical"}` },
-              `${run.open_incidents} open`,
-            )
+          ? h("span", { class: `chip ${stateOf(run).tone}` }, `${run.open_incidents} open`)
           : h("span", { class: "sub" }, "none"),
       ),
       h("td", { class: "num" }, run.rollbacks ? formatCount(run.rollbacks) : h("span", { class: "sub" }, "0")),

@@ -1,8 +1,8 @@
 // The wall of all runs: how many are sick, which, since when, why, what to do; those that are well stay small.
 
+import { stateOf, wordOf } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import { duration, formatCount, steady, toNumber } from "../core/format.js";
-import { stateOf } from "./wall_state.js";
 
 /** Sick runs with words of their own, by how many there are; the others are named. */
 const [CARDS, NAMED] = [3, 12];
@@ -46,7 +46,7 @@ function sickCard(wall, run) {
     h(
       "header",
       {},
-      h("span", { class: `wall-word ${state.tone}` }, mark(state), state.word),
+      h("span", { class: `wall-word ${state.tone}` }, mark(state), wordOf(state)),
       h("span", { class: "wall-since" }, sinceWords(state.since, wall.now())),
     ),
     h("h2", {}, h("bdi", {}, run.name || run.run_id)),
@@ -64,7 +64,7 @@ function wellRun(run) {
     { class: "wall-well", data: { run: run.run_id } },
     mark(state),
     h("bdi", {}, run.name || run.run_id),
-    h("span", {}, state.word),
+    h("span", {}, wordOf(state)),
     h("b", {}, run.last_step === null || run.last_step === undefined ? "" : formatCount(run.last_step)),
     h("b", {}, loss === null ? "" : steady(loss)),
   );
@@ -105,7 +105,11 @@ export function fleetView(wall, { sick, well, past }) {
           "also sick: ",
           others
             .slice(0, NAMED)
-            .map((run, index) => [index ? ", " : "", h("bdi", {}, run.name || run.run_id), ` (${stateOf(run).word})`])
+            .map((run, index) => [
+              index ? ", " : "",
+              h("bdi", {}, run.name || run.run_id),
+              ` (${wordOf(stateOf(run))})`,
+            ])
             .flat(),
           others.length > NAMED ? ` and ${formatCount(others.length - NAMED)} more` : "",
         )

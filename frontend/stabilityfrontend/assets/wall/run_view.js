@@ -1,10 +1,11 @@
 // The wall of one run: its state and since when, the curve of its loss, its numbers, the open incident with its advice.
 
 import { focusMetric } from "../chart/main_chart.js";
+import { stateOf, wordOf } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import { formatCount, steady, toNumber } from "../core/format.js";
 import { mark, sinceWords, told } from "./fleet_view.js";
-import { SICK, stateOf } from "./wall_state.js";
+import { SICK } from "./wall_state.js";
 
 /** Numbers below the curve beside the step. */
 const NUMBERS = 4;
@@ -41,7 +42,7 @@ export function runView(wall, run) {
         "p",
         { class: `wall-word ${state.tone}` },
         mark(state),
-        state.word,
+        wordOf(state),
         h("span", { class: "wall-since" }, sinceWords(state.since, wall.now())),
       ),
     ),

@@ -6,10 +6,10 @@ import { axisRange, robustRange } from "../chart/downsample.js";
 import { Plot } from "../chart/line_chart.js";
 import { focusMetric } from "../chart/main_chart.js";
 import { api } from "../core/api.js";
+import { stateOf } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import { toNumber } from "../core/format.js";
 import { colorTheme } from "../core/theme.js";
-import { stateOf } from "./wall_state.js";
 
 /** Points of the curve, and how often it is fetched while it is seen. */
 const [POINTS, CURVE_MS] = [700, 5000];

@@ -2,6 +2,7 @@
 // can no longer be believed. One feed for all runs; views come one after the other.
 
 import { api } from "../core/api.js";
+import { stateOf } from "../core/appearance.js";
 import { fill, h, setShown, setText } from "../core/dom.js";
 import { duration } from "../core/format.js";
 import { Live } from "../core/live.js";
@@ -10,7 +11,7 @@ import { colorTheme } from "../core/theme.js";
 import { fleetView } from "./fleet_view.js";
 import { runView } from "./run_view.js";
 import { WallCurve } from "./wall_curve.js";
-import { heaps, nextView, ROTATE_S, rotateSeconds, staleSeconds, stateOf, viewsOf } from "./wall_state.js";
+import { heaps, nextView, ROTATE_S, rotateSeconds, staleSeconds, viewsOf } from "./wall_state.js";
 
 /** Milliseconds between two looks at the clock, and after which a silent server is asked whether it is there. */
 const [TICK_MS, ASK_MS] = [500, 2000];

@@ -1,6 +1,7 @@
 // What a wall says of runs, without drawing: which are sick, in which order views come, whether the feed can be believed.
 
-import { incidentKind, statusFacts } from "../core/kinds.js";
+import { sickFirst, stateOf } from "../core/appearance.js";
+import { statusFacts } from "../core/kinds.js";
 
 /** Tones that somebody has to look at, the worst first. */
 export const SICK = ["critical", "warning"];
@@ -13,28 +14,6 @@ export const ROTATE_S = 30;
 const LEAST_ROTATE_S = 3;
 /** Sick runs that get a view of their own in a round, and others where none is sick. */
 const [SICK_VIEWS, WELL_VIEWS] = [8, 4];
-
-const SHAPES = { critical: "octagon", warning: "triangle", info: "ring", good: "disc", calm: "ring" };
-const TONES = { running: "good", stalled: "warning", unreachable: "warning", crashed: "critical", failed: "critical" };
-
-/**
- * Word, tone, shape and since when of a run: `Run.state`. Of a server that sends none, its worst open incident, else
- * its status.
- * @returns {{word: string, tone: string, shape: string, since: number | null, incident_id: string | null, order: number}}
- */
-export function stateOf(run) {
-  if (run.state?.word) return run.state;
-  const worst = run.worst_incident;
-  const tone = worst ? worst.severity : TONES[run.status] || "calm";
-  return {
-    word: worst ? incidentKind(worst.kind).label : run.status,
-    tone,
-    shape: SHAPES[tone] || "ring",
-    since: worst?.since ?? null,
-    incident_id: worst?.incident_id ?? null,
-    order: worst || SICK.includes(tone) ? SICK.indexOf(tone) : 10,
-  };
-}
 
 /** Runs in three heaps: `sick` (the worst first), `well` (a job is at work), `past` (how many others). */
 export function heaps(runs, now) {
@@ -49,7 +28,7 @@ export function heaps(runs, now) {
     else if (SICK.includes(tone)) sick.push(run);
     else well.push(run);
   }
-  sick.sort((a, b) => stateOf(a).order - stateOf(b).order || (stateOf(b).since || 0) - (stateOf(a).since || 0));
+  sick.sort(sickFirst);
   well.sort((a, b) => (b.created || 0) - (a.created || 0));
   return { sick, well, past };
 }
