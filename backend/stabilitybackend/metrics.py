@@ -19,6 +19,7 @@ from stabilityalerting import AlertingService
 from stabilitybackend.ingest.gateway import Gateway
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.process.pulse import BUCKETS_S, Pulse
+from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.storing import Storing
 
@@ -50,6 +51,7 @@ class ServerMetrics(Collector):
         alerting: AlertingService,
         pulse: Pulse,
         collector: CycleCollector,
+        charts: SharedAnswers,
     ) -> None:
         self._manager = manager
         self._gateway = gateway
@@ -57,6 +59,7 @@ class ServerMetrics(Collector):
         self._alerting = alerting
         self._pulse = pulse
         self._collector = collector
+        self._charts = charts
         #: Runs with a series of their own: one that has it keeps it, or its counter would seem to go back.
         self._named: set[str] = set()
 
@@ -141,6 +144,10 @@ class ServerMetrics(Collector):
         yield _gauge("stability_agents", "Agents that are connected.", counts.connections)
         yield _counter("stability_agents_refused", "Agents' connections that were refused.", counts.refused)
         yield _gauge("stability_browsers", "Pages that are connected.", self._manager.browsers())
+        charts = CounterMetricFamily("stability_series_answers", "Answers for charts.", labels=["how"])
+        charts.add_metric(["made"], self._charts.made)
+        charts.add_metric(["shared"], self._charts.shared)
+        yield charts
         alerts = CounterMetricFamily(
             "stability_alerts", "Incident events, by receiver and what became of them.", labels=["receiver", "outcome"]
         )

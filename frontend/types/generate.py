@@ -99,7 +99,8 @@ def _type(schema: Schema) -> str:
         inner = _type(schema.get("items", {}))
         return f"({inner})[]" if " | " in inner else f"{inner}[]"
     if kind == "object":
-        return f"Record<string, {_type(schema.get('additionalProperties') or {})}>"
+        values = schema.get("additionalProperties")  # true: of any type
+        return f"Record<string, {_type(values if isinstance(values, dict) else {})}>"
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     if kind is None:

@@ -12,9 +12,11 @@ from msgspec import structs
 
 from stabilitybackend.api.access import Commander, Manager, Reader, Worker
 from stabilitybackend.api.answers import JSON, answer, answers
-from stabilitybackend.api.reading import Threads
+from stabilitybackend.api.reading import MaxAge, Shared, Threads
 from stabilitybackend.errors import NotFound
+from stabilitybackend.process.shared_answers import Read
 from stabilitybackend.query import query
+from stabilitybackend.query.expression_reader import operands_of
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
@@ -74,7 +76,9 @@ async def series(
     reader: Reader,
     worker: Worker,
     threads: Threads,
-    metric: Annotated[list[str], Query(description="metric names; repeat the parameter")],
+    shared: Shared,
+    max_age_s: MaxAge,
+    metric: Annotated[list[str], Query(description="metric names or `expr:loss - eval/loss`; repeat it")],
     view: Annotated[str, Query(description="effective, all or segment:<id>")] = "effective",
     start: Annotated[int | None, Query(description="first step, inclusive")] = None,
     stop: Annotated[int | None, Query(description="last step, inclusive")] = None,
@@ -87,14 +91,17 @@ async def series(
     """Points of some metrics, one entry per metric, segment and rank; full resolution without ``points``."""
     request = SeriesRequest.of(metric, view=view, start=start, stop=stop, points=points, rank=rank, x=x, smooth=smooth)
     state, newest = worker.state, worker.cursor
-    stored = state.store.view([*request.metrics, x])
+    stored = state.store.view(operands_of([*request.metrics, x]))
     lineage = LineageView.of(state.fold)
     newer = None if cursor is None else stored.since(cursor)
 
-    def read() -> bytes:
-        return query.select(stored, lineage, request, newer).as_json(cursor=newest)
+    def read() -> Read:
+        found = query.select(stored, lineage, request, newer)
+        return Read(found.as_json(cursor=newest), whole=not found.problems)
 
-    return Response(await threads.run(read), media_type=JSON)
+    asked = (worker.run_id, request, cursor)
+    content = await shared.get(asked, state, lineage.effective, newest, max_age_s, lambda: threads.run(read))
+    return Response(content, media_type=JSON)
 
 
 @router.get("/{run_id}/incidents", responses=answers(Incidents))

@@ -43,6 +43,11 @@ class LineageView:
     def __len__(self) -> int:
         return len(self.parents)
 
+    @property
+    def effective(self) -> tuple[object, ...]:
+        """What decides which points are effective; equal as long as no answer reads differently for the lineage."""
+        return self.head, self.path, self.parents, self.forks, self.limits
+
     def path_of(self, segment: int) -> list[PathRange]:
         """Return the ranges from the root to ``segment``, the last one without an end: what its points follow on."""
         ranges: list[PathRange] = []

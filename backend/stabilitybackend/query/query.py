@@ -27,6 +27,7 @@ from stabilitybackend.query.downsampling import (
     grid_level,
 )
 from stabilitybackend.query.ema import smooth_line
+from stabilitybackend.query.expression_reader import ExpressionReader, parsed
 from stabilitybackend.query.incremental import Increment
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
@@ -158,13 +159,16 @@ def select(
         BadRequest: the run has no such segment or x metric, or the answer would be larger than people can use.
     """
     request.check(lineage)
+    expressions = parsed([*request.metrics, request.x])
+    if expressions:
+        store = ExpressionReader(store, expressions)
     x = None if request.x in ("step", "time") else request.x
     if x is not None and not store.keys(x):
         raise BadRequest(
             f"x is {request.x!r}, expected step, time or a metric that this run has logged",
             hint="GET .../runs/{run_id} lists its metrics",
         )
-    reader: SeriesReader = store if newer is None else Increment(store, lineage, newer, request.metrics, x)
+    reader: SeriesReader = store if newer is None else Increment(store, lineage, newer, request.metrics, x, expressions)
     by_metric = [_lines(reader, lineage, request, metric, newer is None) for metric in request.metrics]
     points = _affordable(by_metric, request.points)
     found: list[Series] = []

@@ -74,8 +74,8 @@ class AuditEntry(msgspec.Struct, frozen=True):
         who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
             the setting's name for what the server does by itself.
         key_id: of the key, null without one.
-        action: ``run.delete``, ``key.create``, ``key.revoke``, ``login`` or ``logout``.
-        target: the run or the key that it was done to; "" where there is none.
+        action: ``run.delete``, ``key.create``, ``key.revoke``, ``login``, ``logout``, ``view.save`` or ``view.delete``.
+        target: the run, key or view that it was done to; "" where there is none.
         detail: more in words.
     """
 

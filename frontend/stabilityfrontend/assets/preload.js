@@ -11,18 +11,21 @@ import {
   runPath,
   seriesPaths,
   viewOf,
+  wantedOf,
 } from "./core/first_requests.js";
+import { readState, tablePath } from "./runs/table_state.js";
 
+const RUNS = /^\/(?:runs\/?)?$/;
 const RUN = /^\/runs\/([^/]+)\/?$/;
 const WALL_PX = 1600;
 
 /**
  * Load the modules and tell Dash what to call when it has an address.
  *
- * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses`, `verdicts`, `ranks`
- * and `gpus`: tables of `kinds.js`; `url`: where the modules are.
+ * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses`, `verdicts`, `ranks`,
+ * `gpus` and `appearances`: tables of `kinds.js`; `url`: where the modules are.
  */
-export function begin({ first, kinds, statuses, verdicts, ranks, gpus }, url) {
+export function begin({ first, kinds, statuses, verdicts, ranks, gpus, appearances }, url) {
   Object.assign(firstRequests, first);
   // A wall shows twice as much of a line as a desk.
   if (window.innerWidth > WALL_PX) firstRequests.points.fine *= 2;
@@ -34,6 +37,7 @@ export function begin({ first, kinds, statuses, verdicts, ranks, gpus }, url) {
     Object.assign(tables.verdictWords, verdicts);
     Object.assign(tables.rankTable, ranks);
     Object.assign(tables.gpuTable, gpus);
+    Object.assign(tables.appearanceTable, appearances);
     return modules;
   });
   window.dash_clientside = window.dash_clientside || {};
@@ -47,6 +51,7 @@ export function begin({ first, kinds, statuses, verdicts, ranks, gpus }, url) {
   } catch {
     // An id that can't be decoded: the page says so.
   }
+  if (RUNS.test(location.pathname)) ask(tablePath(readState(location.search)));
   if (location.pathname !== "/login") ask("/me"); // a page waits for it; the first chart comes first
 }
 
@@ -54,6 +59,7 @@ function askForRun(id) {
   const { fine, panel } = firstRequests.points;
   const view = viewOf(location.search);
   const run = ask(runPath(id));
+  const headline = ask(`${runPath(id)}/headline`);
   ask(`${runPath(id)}/segments`);
   for (const { path } of seriesPaths(id, firstRequests.fine, { view: "all", points: fine })) ask(path);
   if (view.x !== "step" || view.smooth)
@@ -64,8 +70,12 @@ function askForRun(id) {
       forgetAnswers(); // the others are as bad, and would be old news when the run is there
       return null;
     })
-    .then((facts) => {
-      const names = facts ? firstMetrics(facts.metrics || []) : [];
+    .then(async (facts) => {
+      const chosen = await headline;
+      const shown = chosen?.ok ? await chosen.clone().json() : null;
+      if (!facts || !shown) return;
+      Object.assign(firstRequests, { patterns: wantedOf(shown) });
+      const names = firstMetrics(facts.metrics || []);
       for (const { path } of seriesPaths(id, names, { view: "all", points: panel })) ask(path);
     })
     .catch(() => {}); // whoever takes the answer says what is wrong with it

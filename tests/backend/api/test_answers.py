@@ -112,7 +112,15 @@ def _read_everything(server: RunningServer) -> None:
         "run_id": "run-1", "incident_id": incident["incident_id"], "request": dump["request"], "export_id": export,
         "command_id": ordered["command_id"],
     }  # fmt: skip
-    query = {"metric": ["loss"], "run": ["run-1"], "align": "fork", "x": "time", "smooth": 0.9, "points": 20}
+    query = {
+        "kind": "runs",
+        "metric": ["loss"],
+        "run": ["run-1"],
+        "align": "fork",
+        "x": "time",
+        "smooth": 0.9,
+        "points": 20,
+    }
     for one in declared(server.app.routes):
         if one.method == "GET" and one.status == "200":
             server.client.get(one.path.format(**given), params=query).raise_for_status()

@@ -36,6 +36,8 @@ NEEDED = {
     "GET /api/v1/openapi.json": "open",
     "GET /api/v1/me": "any",
     "GET /api/v1/audit": "admin",
+    "GET /api/v1/run_columns": "read",
+    "GET /api/v1/run_table": "read",
     "GET /api/v1/runs": "read",
     "GET /api/v1/runs/{run_id}": "read",
     "GET /api/v1/runs/{run_id}/segments": "read",
@@ -77,6 +79,9 @@ NEEDED = {
     "POST /api/v1/retention": "admin",
     "GET /api/v1/runs/{run_id}/export": "read",
     "GET /api/v1/runs/{run_id}/export/{export_id}": "read",
+    "GET /api/v1/views": "read",
+    "PUT /api/v1/views": "command",
+    "DELETE /api/v1/views": "command",
     "WS /api/v1/live": "read",
     "WS /api/v1/agent": "agent",
     # The frame of the pages and its scripts: the same for everybody, nothing of a run is in it.
@@ -96,7 +101,7 @@ GIVEN = {
     "{export_id}": "none", "{package_name}": "none", "{fingerprinted_path:path}": "none.js", "{path:path}": "some/page",
     "{file}": "none.js",
 }  # fmt: skip
-QUERY = {"metric": "loss", "run": "run-1", "days": "10000", "dry_run": "true"}
+QUERY = {"kind": "runs", "name": "none", "metric": "loss", "run": "run-1", "days": "10000", "dry_run": "true"}
 
 
 def routes_of(routes: Any) -> Iterator[str]:

@@ -73,3 +73,23 @@ async def test_runs_are_compared_by_their_forks_and_who_is_missing_is_named(serv
     assert _refused(server, "/compare", run=["run-a"], metric="loss", shift=["1", "2"])[0] == 422
     assert _refused(server, "/compare", run=["run-a", "run-c"], metric="loss") == (404, "there is no run 'run-c'")
     assert _refused(server, "/compare", run=["run-a"], metric="loss", align="forks")[0] == 422
+
+
+async def test_a_chart_is_read_once_for_32_tabs_and_again_for_who_asks_after_the_next_row(
+    server: RunningServer,
+) -> None:
+    job = Job()
+    shared = server.app.state.shared_answers
+    async with RawAgent(server.agent_url) as agent:
+        await agent.begin(job.rows(range(1, 1001)))
+        await _until(server, "run-1", 1000)
+        ask = {"metric": "loss", "points": 100}
+        tabs = await asyncio.gather(
+            *(asyncio.to_thread(server.get, "/runs/run-1/series", **ask) for _ in range(32)),
+        )
+        assert (shared.made, shared.shared) == (1, 31)
+        assert all(one == tabs[0] for one in tabs)
+        await agent.store(job.rows([1001]))
+        await _until(server, "run-1", 1001)
+        newest = server.get("/runs/run-1/series", **ask)["series"][0]["steps"][-1]
+        assert (newest, shared.made) == (1001, 2)

@@ -25,7 +25,7 @@ STEPS = 3000
 #: One step of NaN and one peak, far above the rest.
 NAN_AT, PEAK_AT = 1000, 2000
 #: The options of the panel of losses, as they would be kept.
-OPTIONS = "stability.page.panels[0].chart.options()"
+OPTIONS = "stability.page.board.charts.get('datasets').options()"
 RANGE = "stability.page.zoom.range"
 
 
@@ -108,7 +108,11 @@ def test_a_drag_on_the_y_axis_zooms_it_and_a_double_click_there_ends_that(page: 
     page.mouse.up()
     low, high = page.evaluate(OPTIONS)["yRange"]
     assert 0 < low < high < 4
-    wait_until(lambda: page.evaluate("stability.page.panels[0].chart.shownRange()") == [low, high], 10, "it is drawn")
+    wait_until(
+        lambda: page.evaluate("stability.page.board.charts.get('datasets').shownRange()") == [low, high],
+        10,
+        "it is drawn",
+    )
     page.mouse.dblclick(chart["x"] + 15, chart["y"] + 100)
     assert page.evaluate(OPTIONS) == {}
 
@@ -128,14 +132,14 @@ def test_a_chart_is_read_zoomed_and_shown_whole_again_by_keys_alone(page: Page) 
     wait_in(page, "stability.page.zoom.range === null")
     # For those who do not see it, it has a name and is in words.
     chart = page.locator("#chart-tokens")
-    assert chart.get_attribute("aria-label").startswith("Chart Throughput: arrows")  # type: ignore[union-attr]
+    assert chart.get_attribute("aria-label").startswith("Chart tokens_per_s: arrows")  # type: ignore[union-attr]
     words = page.locator(f"#{chart.get_attribute('aria-describedby')}").text_content()
     assert words is not None
     assert "tokens_per_s: newest 90,000 at step 3,000" in words
 
 
 def test_a_legend_hides_a_line_or_all_others_and_the_chart_remembers_it(page: Page) -> None:
-    drawn = "stability.page.panels[0].chart.plot.spec.lines.map((one) => one.name).join()"
+    drawn = "stability.page.board.charts.get('datasets').plot.spec.lines.map((one) => one.name).join()"
     page.click("#legend-datasets [data-line=code]")
     wait_until(lambda: page.evaluate(drawn) == "web", 10, "one line is left")
     assert page.evaluate(OPTIONS) == {"hidden": ["code"]}
@@ -159,7 +163,7 @@ def test_charts_that_wish_the_same_of_the_server_share_one_request(page: Page) -
     wait_until(lambda: page.evaluate(ends) == [512.0 * STEPS] * 2, 20, "both are drawn by tokens")
     assert len(asked) == 1
     assert page.evaluate(OPTIONS) == {"smooth": 0.9, "x": "tokens"}
-    assert [one["name"] for one in page.evaluate("stability.page.panels[0].chart.plot.spec.lines")] == [
+    assert [one["name"] for one in page.evaluate("stability.page.board.charts.get('datasets').plot.spec.lines")] == [
         "raw", "raw", "code", "web",
     ]  # fmt: skip
 
@@ -167,11 +171,11 @@ def test_charts_that_wish_the_same_of_the_server_share_one_request(page: Page) -
 def test_an_x_axis_that_the_run_does_not_log_leaves_the_steps_and_says_so(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r", height=1800, quiet=False)  # the browser tells its console of the 422
     wait_in(page, "window.stability?.page?.ready && window.stability.drawLog.first.datasets > 0")
-    page.evaluate("stability.page.panels[0].chart.setOptions({ x: 'epochs' })")
+    page.evaluate("stability.page.board.charts.get('datasets').setOptions({ x: 'epochs' })")
     note = page.locator("#legend-datasets .chart-trouble")
     note.wait_for()
     assert "epochs" in (note.get_attribute("title") or "")
-    assert page.evaluate("stability.page.panels[0].chart.plot.spec.lines[0].x.at(-1)") == STEPS
+    assert page.evaluate("stability.page.board.charts.get('datasets').plot.spec.lines[0].x.at(-1)") == STEPS
 
 
 def test_a_thinned_line_is_its_mean_in_a_band_that_has_the_peak_and_the_nan(page: Page) -> None:
@@ -196,7 +200,7 @@ def test_a_picture_of_a_chart_has_its_theme_and_twice_its_pixels(
     page.click("#panel-datasets .chart-tool >> nth=1")
     with page.expect_download() as download:
         page.click("#panel-datasets .chart-files button:text-is('PNG')")
-    assert download.value.suggested_filename == "r-Loss-by-dataset.png"
+    assert download.value.suggested_filename == "r-loss.png"
     data = Path(download.value.path()).read_bytes()
     assert data.startswith(b"\x89PNG")
     width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))

@@ -11,19 +11,25 @@ import { notesOf } from "../pointer/readout.js";
 import { fitted, indexAt, stepsOf } from "../pointer/zoom_range.js";
 import { axisOf } from "./axis.js";
 import { axisRange, lowerBound, robustRange } from "./downsample.js";
+import { beginOf } from "./event_place.js";
 import { flags } from "./fork_markers.js";
 import { Plot } from "./line_chart.js";
 import { bandEnd, ghostXY, hasBand, lineXY, nonFiniteMarks, shapes } from "./traces.js";
-
-const GRAD = "grad_norm";
 
 /** The metric that is the run's loss, null where it logs none: what the server watches as one, else what is called so. */
 export const lossMetric = (metrics, run) =>
   (run && run.loss_metric) || firstRequests.losses.find((name) => metrics.includes(name)) || null;
 
-/** The metric that the large chart shows: the loss, else what is named like one, else the first there is. */
-export const focusMetric = (metrics, run) =>
-  lossMetric(metrics, run) || metrics.find((name) => /(^|[/_.])loss$/.test(name)) || metrics[0] || "loss";
+/**
+ * The metric that the large chart shows: what the server chose of the run; before that is known the loss, else what is
+ * named like one, else the first that is no reading of a GPU.
+ */
+export const focusMetric = (metrics, run, chosen = /** @type {string | null} */ (null)) =>
+  chosen ||
+  lossMetric(metrics, run) ||
+  metrics.find((name) => /(^|[/_.])loss$/.test(name)) ||
+  metrics.find((name) => !name.startsWith("gpu/")) ||
+  "loss";
 
 /** Values of the lines inside the window, for the range of an axis. */
 export function visibleValues(pieces, window) {
@@ -68,7 +74,7 @@ const [LETTER_PX, AROUND_PX] = [7, 8];
 
 /**
  * A chart for the Board. `page` gives: store, derived, view() ({incidents, segments, forks, lastStep}), look (View),
- * settings, metric() (the loss), hasGrad(), zoom, resetZoom().
+ * settings, metric() (the loss), below() (the gradient norm or null), hasGrad(), zoom, resetZoom().
  */
 export function focusChart(element, config, page) {
   const memory = new Map();
@@ -113,7 +119,7 @@ export function focusChart(element, config, page) {
     /** What people zoomed the y axis of a row to, null for its own. @type {{[row: number]: number[] | null}} */
     yRanges: {},
     interval: config.limits.focus_interval_ms,
-    metrics: () => [page.metric(), GRAD],
+    metrics: () => [page.metric(), page.below()].filter(Boolean),
     title: () =>
       chart
         .metrics()
@@ -137,7 +143,7 @@ export function focusChart(element, config, page) {
       const both = page.hasGrad();
       const top = { ...(both ? LOSS_ROW : {}), ...metricRow(draw, page.metric(), colors.accent, true) };
       const xRange = chart.localRange || axis.range(top, window);
-      const rows = both ? [top, { ...GRAD_ROW, ...metricRow(draw, GRAD, colors.series[3], false) }] : [top];
+      const rows = both ? [top, { ...GRAD_ROW, ...metricRow(draw, page.below(), colors.series[3], false) }] : [top];
       top.marks = nonFiniteMarks(top.effective.slice(0, config.limits.lines), top.discarded, window).map((mark) => ({
         ...mark,
         color: mark.dead ? colors.ghost : colors.critical,
@@ -159,7 +165,7 @@ export function focusChart(element, config, page) {
         font: config.font,
         rows,
         ...shapes(view, colors, true, axis),
-        labels: [...bandNames(view, colors, xRange, inner, axis.place), ...above.labels],
+        labels: [...bandNames(view, colors, xRange, inner, axis), ...above.labels],
         spans: above.spans,
         notes: () => notesOf(view, colors, axis),
       });
@@ -268,7 +274,7 @@ function liveEnd({ x, y }, color) {
 }
 
 /** The kind of an incident inside its band, where the band is wide enough to hold it; alarms come before what is known. */
-function bandNames(view, colors, range, inner, place) {
+function bandNames(view, colors, range, inner, axis) {
   const scale = inner / (range[1] - range[0]);
   const labels = [];
   const taken = [];
@@ -276,9 +282,8 @@ function bandNames(view, colors, range, inner, place) {
     .filter(hasBand)
     .slice(0, 40)
     .sort((a, b) => Number(onlyKnown(a)) - Number(onlyKnown(b)) || a.onset_step - b.onset_step)) {
-    const [onset, until] = [incident.onset_step, bandEnd(incident, view.segments, view.lastStep)].map((step) =>
-      place(step, incident.segment),
-    );
+    const onset = beginOf(incident, axis, view.lastStep);
+    const until = axis.place(bandEnd(incident, view.segments, view.lastStep), incident.segment);
     if (onset === null || until === null) continue;
     const start = Math.max(onset, range[0]);
     const words = incidentKind(incident.kind).short;

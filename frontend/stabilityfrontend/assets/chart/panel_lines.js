@@ -12,8 +12,9 @@ const [REST_MS, DETAIL_MS] = [120, 180];
 /** @type {WeakMap<object, PanelLines>} */
 const byPage = new WeakMap();
 
-/** Those of a page. */
-export function panelLines(page) {
+/** Those of a page; of one that a chart sees narrowly (metrics/narrow_page.js) the whole one's. */
+export function panelLines(given) {
+  const page = given.whole || given;
   const known = byPage.get(page) || new PanelLines(page);
   byPage.set(page, known);
   return known;

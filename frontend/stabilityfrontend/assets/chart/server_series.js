@@ -24,7 +24,7 @@ const MORE_POINTS = 6000;
 /** What the large chart wishes. @returns {Wish} */
 const ofLarge = (page) => ({
   settings: page.settings,
-  names: () => [...new Set([...firstRequests.fine, page.metric()])],
+  names: () => [...new Set([...firstRequests.fine, page.metric(), page.below()])].filter(Boolean),
   points: firstRequests.points.fine,
   shown: () => page.board.mark(page.focus),
 });

@@ -1,5 +1,6 @@
 // What a chart says at a place on its x axis: values of its lines, what is no number there, forks and incidents near.
 
+import { beginOf } from "../chart/event_place.js";
 import { bandEnd, hasBand } from "../chart/traces.js";
 import { cutName, h } from "../core/dom.js";
 import { formatCount, formatValue } from "../core/format.js";
@@ -103,7 +104,8 @@ export function chipParts({ points, marks }) {
 /**
  * Forks and incidents as notes of a chart, the forks first: `{x, to, words, color}`. `view` and `axis` as for `shapes`.
  */
-export function notesOf(view, colors, { place, forkAt }) {
+export function notesOf(view, colors, axis) {
+  const { place, forkAt } = axis;
   const notes = [];
   for (const fork of view.forks) {
     const x = forkAt(fork);
@@ -118,7 +120,7 @@ export function notesOf(view, colors, { place, forkAt }) {
   }
   for (const incident of view.incidents) {
     if (!hasBand(incident)) continue;
-    const x = place(incident.onset_step, incident.segment);
+    const x = beginOf(incident, axis, view.lastStep);
     const to = place(bandEnd(incident, view.segments, view.lastStep), incident.segment);
     if (x === null || to === null) continue;
     const since = formatCount(incident.onset_step);
