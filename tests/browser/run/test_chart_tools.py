@@ -25,7 +25,8 @@ STEPS = 3000
 #: One step of NaN and one peak, far above the rest.
 NAN_AT, PEAK_AT = 1000, 2000
 #: The options of the panel of losses, as they would be kept.
-OPTIONS = "stability.page.board.charts.get('datasets').options()"
+CHART = "stability.page.board.charts.get('datasets')"
+OPTIONS = f"{CHART}.options()"
 RANGE = "stability.page.zoom.range"
 
 
@@ -109,7 +110,7 @@ def test_a_drag_on_the_y_axis_zooms_it_and_a_double_click_there_ends_that(page: 
     low, high = page.evaluate(OPTIONS)["yRange"]
     assert 0 < low < high < 4
     wait_until(
-        lambda: page.evaluate("stability.page.board.charts.get('datasets').shownRange()") == [low, high],
+        lambda: page.evaluate(f"{CHART}.shownRange()") == [low, high],
         10,
         "it is drawn",
     )
@@ -139,7 +140,7 @@ def test_a_chart_is_read_zoomed_and_shown_whole_again_by_keys_alone(page: Page) 
 
 
 def test_a_legend_hides_a_line_or_all_others_and_the_chart_remembers_it(page: Page) -> None:
-    drawn = "stability.page.board.charts.get('datasets').plot.spec.lines.map((one) => one.name).join()"
+    drawn = f"{CHART}.plot.spec.lines.map((one) => one.name).join()"
     page.click("#legend-datasets [data-line=code]")
     wait_until(lambda: page.evaluate(drawn) == "web", 10, "one line is left")
     assert page.evaluate(OPTIONS) == {"hidden": ["code"]}
@@ -163,7 +164,7 @@ def test_charts_that_wish_the_same_of_the_server_share_one_request(page: Page) -
     wait_until(lambda: page.evaluate(ends) == [512.0 * STEPS] * 2, 20, "both are drawn by tokens")
     assert len(asked) == 1
     assert page.evaluate(OPTIONS) == {"smooth": 0.9, "x": "tokens"}
-    assert [one["name"] for one in page.evaluate("stability.page.board.charts.get('datasets').plot.spec.lines")] == [
+    assert [one["name"] for one in page.evaluate(f"{CHART}.plot.spec.lines")] == [
         "raw", "raw", "code", "web",
     ]  # fmt: skip
 
@@ -171,11 +172,11 @@ def test_charts_that_wish_the_same_of_the_server_share_one_request(page: Page) -
 def test_an_x_axis_that_the_run_does_not_log_leaves_the_steps_and_says_so(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r", height=1800, quiet=False)  # the browser tells its console of the 422
     wait_in(page, "window.stability?.page?.ready && window.stability.drawLog.first.datasets > 0")
-    page.evaluate("stability.page.board.charts.get('datasets').setOptions({ x: 'epochs' })")
+    page.evaluate(f"{CHART}.setOptions({{ x: 'epochs' }})")
     note = page.locator("#legend-datasets .chart-trouble")
     note.wait_for()
     assert "epochs" in (note.get_attribute("title") or "")
-    assert page.evaluate("stability.page.board.charts.get('datasets').plot.spec.lines[0].x.at(-1)") == STEPS
+    assert page.evaluate(f"{CHART}.plot.spec.lines[0].x.at(-1)") == STEPS
 
 
 def test_a_thinned_line_is_its_mean_in_a_band_that_has_the_peak_and_the_nan(page: Page) -> None:
