@@ -36,6 +36,57 @@ export interface Alive {
   status: "ok";
 }
 
+/**
+ * A note at the steps ``first_step..last_step``, both inclusive; the two are equal for one step.
+ *
+ * Attributes:
+ *     metric: the chart that it was made on, null for all of them.
+ *     segment: in which its first step was when it was made; it stays with that branch.
+ *     author, created: whose key made it, and when, unix seconds.
+ *     edited_by, edited: of the newest change, null where there was none.
+ *     imported_by: whose key brought it in with an export; author and times are then as the export said.
+ *     dead: its first step is off the effective timeline now.
+ */
+export interface Annotation {
+  annotation_id: string;
+  first_step: number;
+  last_step: number;
+  text: string;
+  metric: string | null;
+  segment: number;
+  author: string;
+  created: number;
+  edited_by: string | null;
+  edited: number | null;
+  imported_by: string | null;
+  dead: boolean;
+}
+
+/** A new annotation, or what an old one becomes: its text is replaced, its place too where one is given. */
+export interface AnnotationRequest {
+  /** what to note, 1 to 2,000 characters, plain text */
+  text: string;
+  /** the step that it is about */
+  step?: number | null;
+  /** or the first step of a range, with last_step */
+  first_step?: number | null;
+  /** last step of the range, inclusive */
+  last_step?: number | null;
+  /** the chart that it is about; left out: all */
+  metric?: string | null;
+  /** the segment that it is about; left out: that of the step on the head's path */
+  segment?: number | null;
+  /** PUT of a new one, from an export: who made it */
+  author?: string | null;
+  /** PUT of a new one, from an export: when, unix seconds */
+  created?: number | null;
+}
+
+/** By first step. */
+export interface Annotations {
+  annotations: Annotation[];
+}
+
 /** What was done to runs, keys and sessions, newest first. */
 export interface Audit {
   entries: AuditEntry[];
@@ -179,6 +230,12 @@ export interface Changed {
   name: string;
   before: string;
   since: string;
+}
+
+/** One was made, changed, or deleted (``annotation`` null); also the live feed's message ``annotation``. */
+export interface ChangedAnnotation {
+  annotation_id: string;
+  annotation: Annotation | null;
 }
 
 /**
@@ -2189,6 +2246,10 @@ export interface Answers {
   "GET /api/v1/runs": RunPage;
   "GET /api/v1/runs/{run_id}": RunWithStoring;
   "DELETE /api/v1/runs/{run_id}": Deleted;
+  "GET /api/v1/runs/{run_id}/annotations": Annotations;
+  "POST /api/v1/runs/{run_id}/annotations": Annotation;
+  "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": Annotation;
+  "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": ChangedAnnotation;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/batch_samples": BatchAnswers;
   "GET /api/v1/runs/{run_id}/batch_samples/{request}": BatchSamples;

@@ -1,13 +1,15 @@
-"""The tree of segments of a run, its checkpoints, and the rollback that it offers."""
+"""The tree of segments of a run, its checkpoints, the rollback that it offers, and what people note at its steps."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 __all__ = [
-    "Cause", "Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy", "why_lost",
+    "MAX_ANNOTATION_CHARS", "Annotation", "AnnotationRequest", "Annotations", "Cause", "ChangedAnnotation",
+    "Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy", "why_lost",
 ]  # fmt: skip
 
 
@@ -164,3 +166,72 @@ class Offer(msgspec.Struct, frozen=True):
     text: str
     checkpoints: list[OfferedCheckpoint]
     withheld: list[Checkpoint] = []
+
+
+#: Longest text of an annotation, characters: a note beside a curve, no report.
+MAX_ANNOTATION_CHARS = 2_000
+
+
+class Annotation(msgspec.Struct):
+    """A note at the steps ``first_step..last_step``, both inclusive; the two are equal for one step.
+
+    Attributes:
+        metric: the chart that it was made on, null for all of them.
+        segment: in which its first step was when it was made; it stays with that branch.
+        author, created: whose key made it, and when, unix seconds.
+        edited_by, edited: of the newest change, null where there was none.
+        imported_by: whose key brought it in with an export; author and times are then as the export said.
+        dead: its first step is off the effective timeline now.
+    """
+
+    annotation_id: str
+    first_step: int
+    last_step: int
+    text: str
+    metric: str | None
+    segment: int
+    author: str
+    created: float
+    edited_by: str | None = None
+    edited: float | None = None
+    imported_by: str | None = None
+    dead: bool = False
+
+
+class Annotations(msgspec.Struct):
+    """By first step."""
+
+    annotations: list[Annotation]
+
+
+class ChangedAnnotation(msgspec.Struct):
+    """One was made, changed, or deleted (``annotation`` null); also the live feed's message ``annotation``."""
+
+    annotation_id: str
+    annotation: Annotation | None
+
+
+def _described(description: str, **limits: int) -> dict[str, object]:
+    return {"description": description, "strict": True, **limits}
+
+
+@dataclass(frozen=True)
+class AnnotationRequest:
+    """A new annotation, or what an old one becomes: its text is replaced, its place too where one is given."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    text: str = field(metadata=_described("what to note, 1 to 2,000 characters, plain text"))
+    step: int | None = field(default=None, metadata=_described("the step that it is about"))
+    first_step: int | None = field(default=None, metadata=_described("or the first step of a range, with last_step"))
+    last_step: int | None = field(default=None, metadata=_described("last step of the range, inclusive"))
+    metric: str | None = field(default=None, metadata=_described("the chart that it is about; left out: all"))
+    segment: int | None = field(
+        default=None, metadata=_described("the segment that it is about; left out: that of the step on the head's path")
+    )
+    author: str | None = field(
+        default=None, metadata=_described("PUT of a new one, from an export: who made it", max_length=200)
+    )
+    created: float | None = field(
+        default=None, metadata={"description": "PUT of a new one, from an export: when, unix seconds"}
+    )

@@ -7,6 +7,7 @@ import { plural } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { colorTheme } from "../core/theme.js";
 import { onlyKnown, severityOf } from "../incident/severity.js";
+import { annotationFlags } from "./annotation_shapes.js";
 import { axisOf } from "./axis.js";
 import { axisRange, lowerBound, robustRange } from "./downsample.js";
 import { flags } from "./fork_markers.js";
@@ -118,7 +119,7 @@ export function focusChart(element, config, page) {
       const { colors } = config.themes[colorTheme.name()];
       const axis = axisOf(page);
       const window = page.look.window();
-      const view = page.view();
+      const view = page.view(chart.metrics());
       const inner = width - MARGIN.l - MARGIN.r;
       const draw = { page, config, colors, window, memory, inner };
       const both = page.hasGrad();
@@ -142,7 +143,11 @@ export function focusChart(element, config, page) {
         font: config.font,
         rows,
         ...shapes(view, colors, true, axis),
-        labels: [...bandNames(view, colors, xRange, inner, axis.place), ...above.labels],
+        labels: [
+          ...bandNames(view, colors, xRange, inner, axis.place),
+          ...above.labels,
+          ...annotationFlags(view, colors, xRange, inner, height - MARGIN.t - MARGIN.b, axis),
+        ],
         spans: above.spans,
       });
       page.lane.draw(axis, xRange, MARGIN.l, inner);

@@ -113,7 +113,7 @@ export function panelChart(element, legend, panel, config, page) {
         colors,
         font: config.font,
         lines: [...ghosts, ...lines],
-        ...shapes(page.view(), colors, false),
+        ...shapes(page.view(names), colors, false),
         marks,
       });
       writeLegend(lines, left);
