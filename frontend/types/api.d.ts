@@ -219,6 +219,12 @@ export interface Batches {
   other_runs: SharedData[];
 }
 
+/** A segment, by its id and by what the ranks call it. */
+export interface Branch {
+  segment: number;
+  segment_key: string;
+}
+
 /** What a person says that an interruption was. */
 export interface CategoryBody {
   /** a category of the table; null undoes an earlier correction */
@@ -292,6 +298,8 @@ export interface CommandRequest {
   kind: "rollback" | "restart" | "dump_stacks" | "task" | "show_batches";
   /** step of a checkpoint: training goes on from the step after it */
   to_step?: number | null;
+  /** rollback: the discarded segment whose checkpoint it is; left out: the effective timeline */
+  branch?: number | null;
   /** factor on what the schedule of the restored checkpoint gives, (0, 10] */
   lr_scale?: number | null;
   /** new seed of the data order */
@@ -949,6 +957,8 @@ export interface Offences {
  *     cannot: what the job does not promise to change, and why; nothing of that is suggested.
  *     checkpoints: the newest 40 that can be used, and the suggested one.
  *     withheld: the newest 40 that are there and not offered: ``unfit`` says why.
+ *     branches: discarded branches that have a checkpoint which can be gone back to, newest first, 20 at most.
+ *     no_return: why none of them can be gone back to now, half a sentence; "" where they can.
  */
 export interface Offer {
   incident_id: string | null;
@@ -962,6 +972,29 @@ export interface Offer {
   text: string;
   checkpoints: OfferedCheckpoint[];
   withheld: Checkpoint[];
+  branches: OfferedBranch[];
+  no_return: string;
+}
+
+/**
+ * A branch that was left and can be gone back to: a rollback is undone.
+ *
+ * Attributes:
+ *     segment: what a command names as ``branch``. label: of the fork that left it, "" where none has one.
+ *     alive_until: its last step that is on the effective timeline; below its first one where none is.
+ *     left_at: its last step.
+ *     to_step: of the newest checkpoint.
+ *     text: what is to be known before one goes back there, a sentence or two.
+ *     checkpoints: newest first, 40 at most; ``where`` tells where each lies from the first incident of the branch.
+ */
+export interface OfferedBranch {
+  segment: number;
+  label: string;
+  alive_until: number;
+  left_at: number;
+  to_step: number;
+  text: string;
+  checkpoints: OfferedCheckpoint[];
 }
 
 /**
@@ -1344,6 +1377,8 @@ export interface RetainedRun {
  *
  * Attributes:
  *     unpromised: what was ordered although the job promises only the step; older servers did not say.
+ *     branch: the discarded segment that is gone back to: a rollback is undone. Absent for one of the effective
+ *         timeline.
  */
 export interface Rollback {
   kind: "rollback";
@@ -1371,6 +1406,7 @@ export interface Rollback {
   idempotency_key: string | null;
   progress?: Progress;
   unpromised?: string[];
+  branch?: Branch;
 }
 
 /**
@@ -1607,6 +1643,7 @@ export interface SaveInterval {
  *     changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
  *     points: values stored in it.
  *     undone: a person undid this inferred segment.
+ *     returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
  */
 export interface Segment {
   id: number;
@@ -1630,6 +1667,7 @@ export interface Segment {
   ranks: number[];
   points: number;
   undone: boolean;
+  returns_to: number | null;
 }
 
 /**

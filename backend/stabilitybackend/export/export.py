@@ -39,7 +39,7 @@ _FRESH_PAUSE_S = 0.2
 #: Fields of a segment in an export (docs/api.md).
 _SEGMENT_FIELDS = (
     "id", "key", "parent", "fork_step", "cause", "reason", "command_id", "issuer", "changes", "applied",
-    "created",
+    "created", "returns_to",
 )  # fmt: skip
 
 #: Fields of an annotation in an export (docs/annotations.md).

@@ -56,6 +56,9 @@ class ExportedLineage:
                 for name in _FACTS
                 if segment.get(name) or (name == "applied" and segment.get(name) is not None)
             }
+            returns_to = segment.get("returns_to")
+            if returns_to == 0 or returns_to in self.keys:
+                facts["branch"] = {"segment": returns_to, "segment_key": self.keys.get(returns_to, "")}
             if segment.get("cause") in ("restart", "resume"):
                 facts["cause"] = segment["cause"]
             self._forks[int(segment["id"])] = Fork(

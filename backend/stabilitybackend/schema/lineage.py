@@ -9,7 +9,8 @@ import msgspec
 
 __all__ = [
     "MAX_ANNOTATION_CHARS", "Annotation", "AnnotationRequest", "Annotations", "Cause", "ChangedAnnotation",
-    "Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy", "why_lost",
+    "Checkpoint", "Checkpoints", "Offer", "OfferedBranch", "OfferedCheckpoint", "Segment", "Segments",
+    "SpoiledBy", "why_lost",
 ]  # fmt: skip
 
 
@@ -30,6 +31,7 @@ class Segment(msgspec.Struct):
         changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
         points: values stored in it.
         undone: a person undid this inferred segment.
+        returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
     """
 
     id: int
@@ -53,6 +55,7 @@ class Segment(msgspec.Struct):
     ranks: list[int]
     points: int
     undone: bool
+    returns_to: int | None = None
 
 
 class Segments(msgspec.Struct):
@@ -140,6 +143,27 @@ class OfferedCheckpoint(Checkpoint, frozen=True, kw_only=True):
     where: str
 
 
+class OfferedBranch(msgspec.Struct, frozen=True):
+    """A branch that was left and can be gone back to: a rollback is undone.
+
+    Attributes:
+        segment: what a command names as ``branch``. label: of the fork that left it, "" where none has one.
+        alive_until: its last step that is on the effective timeline; below its first one where none is.
+        left_at: its last step.
+        to_step: of the newest checkpoint.
+        text: what is to be known before one goes back there, a sentence or two.
+        checkpoints: newest first, 40 at most; ``where`` tells where each lies from the first incident of the branch.
+    """
+
+    segment: int
+    label: str
+    alive_until: int
+    left_at: int
+    to_step: int
+    text: str
+    checkpoints: list[OfferedCheckpoint]
+
+
 class Offer(msgspec.Struct, frozen=True):
     """The rollback that is suggested for a run now; every page and the command line show this one.
 
@@ -153,6 +177,8 @@ class Offer(msgspec.Struct, frozen=True):
         cannot: what the job does not promise to change, and why; nothing of that is suggested.
         checkpoints: the newest 40 that can be used, and the suggested one.
         withheld: the newest 40 that are there and not offered: ``unfit`` says why.
+        branches: discarded branches that have a checkpoint which can be gone back to, newest first, 20 at most.
+        no_return: why none of them can be gone back to now, half a sentence; "" where they can.
     """
 
     incident_id: str | None
@@ -166,6 +192,8 @@ class Offer(msgspec.Struct, frozen=True):
     text: str
     checkpoints: list[OfferedCheckpoint]
     withheld: list[Checkpoint] = []
+    branches: list[OfferedBranch] = []
+    no_return: str = ""
 
 
 #: Longest text of an annotation, characters: a note beside a curve, no report.

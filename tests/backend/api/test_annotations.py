@@ -152,3 +152,24 @@ async def test_an_export_carries_them_and_an_import_makes_them_again_however_oft
     assert [one.pop("imported_by") for one in has] == ["local"] * 2
     assert [one.pop("imported_by") for one in had] == [None] * 2
     assert has == had
+
+
+async def test_a_run_that_returned_to_a_branch_is_the_same_after_export_and_import(
+    server: RunningServer, program: Program, tmp_path: Path
+) -> None:
+    job, root = Job(), {"segment": 0, "segment_key": ""}
+    async with RawAgent(server.agent_url) as agent:
+        await agent.begin(
+            job.rows(range(1, 31)), job.rolled_back(10, "c-1"), job.rows(range(11, 21)),
+            job.rolled_back(25, "c-2", branch=root), job.rows(range(26, 41)),
+        )  # fmt: skip
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 40, "step 40")
+    file = tmp_path / "run.parquet"
+    assert (await asyncio.to_thread(program, "export", "run-1", "--to", file, "--url", server.url))[0] == 0
+    assert (await asyncio.to_thread(program, "import", file, "--run-id", "copy", "--url", server.url))[0] == 0
+    await asyncio.to_thread(server.wait_for, "/runs/copy", lambda r: r["status"] == "finished", "the copy is over")
+    trees = [
+        [(s["parent"], s["fork_step"], s["returns_to"], s["dead_after"]) for s in server.get(path)["segments"]]
+        for path in ("/runs/run-1/segments", "/runs/copy/segments")
+    ]
+    assert trees[0] == trees[1] == [(None, None, None, 25), (0, 10, None, 10), (0, 25, 0, None)]
