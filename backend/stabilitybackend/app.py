@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from stabilitybackend.alerts import alerting_service, heartbeat
 from stabilitybackend.api import (
+    about,
     batches,
     commands,
     compare,
@@ -194,7 +195,7 @@ def create_app(
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector())
     )
-    for room in (server, login, runs, batches, compare, commands, detectors, trial, fleet, storage, export):
+    for room in (server, login, runs, about, batches, compare, commands, detectors, trial, fleet, storage, export):
         app.include_router(room.router, dependencies=[Depends(check_run)])
     app.include_router(live.router)
     app.include_router(agent_router(gateway))

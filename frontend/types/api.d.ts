@@ -1,5 +1,49 @@
 // Made by `make types` from the server's OpenAPI. Change stabilitybackend/schema/ instead.
 
+/** What is to be changed; what is left out, or null, stays. An empty name is the job's own again. */
+export interface AboutBody {
+  name?: string | null;
+  tags?: string[] | null;
+  notes?: string | null;
+}
+
+/**
+ * What people changed on the page; null: as the job said.
+ *
+ * Attributes:
+ *     who, time: of the newest change; time in unix seconds.
+ */
+export interface AboutEdit {
+  who: string;
+  time: number;
+  name: string | null;
+  tags: string[] | null;
+  notes: string | null;
+}
+
+/**
+ * Everything about a run beside its points.
+ *
+ * Attributes:
+ *     config: what the job gave to ``init()``; what looked like a secret is ``(hidden)``.
+ *     edited: who changed name, tags or notes last, null where nobody did.
+ *     launches: newest first, at most 50. older: further ones.
+ *     diff: to another run, where one was asked for and found; else ``no_diff`` says why there is none.
+ */
+export interface AboutRun {
+  run_id: string;
+  name: string;
+  project: string;
+  config: Record<string, unknown>;
+  tags: string[];
+  notes: string;
+  edited: AboutEdit | null;
+  launches: RunLaunch[];
+  older: number;
+  diff: RunDiff | null;
+  no_diff: string;
+}
+
 /**
  * The newest report of one agent.
  *
@@ -179,6 +223,27 @@ export interface Changed {
   name: string;
   before: string;
   since: string;
+}
+
+/**
+ * What git said of the folder of the script.
+ *
+ * Attributes:
+ *     folder: of the checkout. commit: "" where there is none. branch: "" of a detached head. subject: first line of
+ *         the commit's message. remote: address of ``origin``, without user and password.
+ *     dirty: whether something is not committed; null where git did not say, ``why`` says why.
+ *     changed: files with changes, new ones too. files: the first of them.
+ */
+export interface Checkout {
+  folder: string;
+  commit: string;
+  branch: string;
+  subject: string;
+  remote: string;
+  dirty: boolean | null;
+  changed: number;
+  files: string[];
+  why: string;
 }
 
 /**
@@ -410,6 +475,19 @@ export interface Detectors {
 export interface Determinism {
   known: "different" | "equal" | "not_seen";
   text: string;
+}
+
+/**
+ * One thing that is not the same on both sides.
+ *
+ * Attributes:
+ *     name: dotted key of the config, or what it is a fact of.
+ *     before, now: as people read it; null where that side has none.
+ */
+export interface Difference {
+  name: string;
+  before: string | null;
+  now: string | null;
 }
 
 /**
@@ -1394,6 +1472,7 @@ export interface RollbackCosts {
  *
  * Attributes:
  *     config: what the job gave to init().
+ *     tags: short texts to find it by, of the job or as people changed them.
  *     created, updated: when it first and last reported.
  *     began, logged: when its ranks logged first and last, by the clock of the log; null without points.
  *     last_step: newest step of the effective timeline.
@@ -1434,6 +1513,7 @@ export interface Run {
   project: string;
   name: string;
   config: Record<string, unknown>;
+  tags: string[];
   created: number;
   updated: number;
 }
@@ -1448,6 +1528,52 @@ export interface Run {
 export interface RunDetectors {
   settings: Record<string, Record<string, number>>;
   changes: DetectorChange[];
+}
+
+/**
+ * What differs between another run (``before``) and this one (``now``).
+ *
+ * Attributes:
+ *     run_id, name: of the other run. why: why it was chosen, "" where the caller chose it.
+ *     config: differing keys, at most 500. left_out: further ones. equal: keys that are the same.
+ *     facts: what differs in the newest launches of both. no_facts: which side has none, "" where both have some.
+ */
+export interface RunDiff {
+  run_id: string;
+  name: string;
+  why: string;
+  config: Difference[];
+  left_out: number;
+  equal: number;
+  facts: Difference[];
+  no_facts: string;
+}
+
+/**
+ * One launch of a run.
+ *
+ * Attributes:
+ *     started: unix seconds by the node's clock. ranks: of the job. segment: id of the segment that it is in now.
+ *     hosts: the first 256. host_count: all that reported.
+ *     command: the arguments, ready for a shell. environment: versions, devices and settings, variables with ``$``.
+ *     changed: what is another than in the launch before it.
+ */
+export interface RunLaunch {
+  started: number;
+  ranks: number;
+  segment: number | null;
+  hosts: string[];
+  host_count: number;
+  user: string;
+  command: string;
+  folder: string;
+  script: string;
+  python: string;
+  image: string;
+  launcher: Record<string, string>;
+  git: Checkout;
+  environment: Record<string, string>;
+  changed: Difference[];
 }
 
 /**
@@ -1492,6 +1618,7 @@ export interface RunWithStoring {
   project: string;
   name: string;
   config: Record<string, unknown>;
+  tags: string[];
   created: number;
   updated: number;
   storing: StoringProblem | null;
@@ -2189,6 +2316,8 @@ export interface Answers {
   "GET /api/v1/runs": RunPage;
   "GET /api/v1/runs/{run_id}": RunWithStoring;
   "DELETE /api/v1/runs/{run_id}": Deleted;
+  "GET /api/v1/runs/{run_id}/about": AboutRun;
+  "PUT /api/v1/runs/{run_id}/about": AboutRun;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/batch_samples": BatchAnswers;
   "GET /api/v1/runs/{run_id}/batch_samples/{request}": BatchSamples;

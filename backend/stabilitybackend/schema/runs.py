@@ -170,6 +170,7 @@ class Run(RunView, kw_only=True):
 
     Attributes:
         config: what the job gave to init().
+        tags: short texts to find it by, of the job or as people changed them.
         created, updated: when it first and last reported.
         began, logged: when its ranks logged first and last, by the clock of the log; null without points.
         last_step: newest step of the effective timeline.
@@ -188,6 +189,7 @@ class Run(RunView, kw_only=True):
     project: str
     name: str
     config: dict[str, Any]
+    tags: list[str] = []
     created: float
     updated: float
 
