@@ -1,5 +1,49 @@
 // Made by `make types` from the server's OpenAPI. Change stabilitybackend/schema/ instead.
 
+/** What is to be changed; what is left out, or null, stays. An empty name is the job's own again. */
+export interface AboutBody {
+  name?: string | null;
+  tags?: string[] | null;
+  notes?: string | null;
+}
+
+/**
+ * What people changed on the page; null: as the job said.
+ *
+ * Attributes:
+ *     who, time: of the newest change; time in unix seconds.
+ */
+export interface AboutEdit {
+  who: string;
+  time: number;
+  name: string | null;
+  tags: string[] | null;
+  notes: string | null;
+}
+
+/**
+ * Everything about a run beside its points.
+ *
+ * Attributes:
+ *     config: what the job gave to ``init()``; what looked like a secret is ``(hidden)``.
+ *     edited: who changed name, tags or notes last, null where nobody did.
+ *     launches: newest first, at most 50. older: further ones.
+ *     diff: to another run, where one was asked for and found; else ``no_diff`` says why there is none.
+ */
+export interface AboutRun {
+  run_id: string;
+  name: string;
+  project: string;
+  config: Record<string, unknown>;
+  tags: string[];
+  notes: string;
+  edited: AboutEdit | null;
+  launches: RunLaunch[];
+  older: number;
+  diff: RunDiff | null;
+  no_diff: string;
+}
+
 /**
  * The newest report of one agent.
  *
@@ -256,6 +300,27 @@ export interface Changed {
 export interface ChangedAnnotation {
   annotation_id: string;
   annotation: Annotation | null;
+}
+
+/**
+ * What git said of the folder of the script.
+ *
+ * Attributes:
+ *     folder: of the checkout. commit: "" where there is none. branch: "" of a detached head. subject: first line of
+ *         the commit's message. remote: address of ``origin``, without user and password.
+ *     dirty: whether something is not committed; null where git did not say, ``why`` says why.
+ *     changed: files with changes, new ones too. files: the first of them.
+ */
+export interface Checkout {
+  folder: string;
+  commit: string;
+  branch: string;
+  subject: string;
+  remote: string;
+  dirty: boolean | null;
+  changed: number;
+  files: string[];
+  why: string;
 }
 
 /**
@@ -531,6 +596,19 @@ export interface Detectors {
 export interface Determinism {
   known: "different" | "equal" | "not_seen";
   text: string;
+}
+
+/**
+ * One thing that is not the same on both sides.
+ *
+ * Attributes:
+ *     name: dotted key of the config, or what it is a fact of.
+ *     before, now: as people read it; null where that side has none.
+ */
+export interface Difference {
+  name: string;
+  before: string | null;
+  now: string | null;
 }
 
 /**
@@ -1777,6 +1855,7 @@ export interface RollbacksOfRun {
  *
  * Attributes:
  *     config: what the job gave to init().
+ *     tags: short texts to find it by, of the job or as people changed them.
  *     created, updated: when it first and last reported.
  *     began, logged: when its ranks logged first and last, by the clock of the log; null without points.
  *     status: for programs. state: what people see of it: its worst open incident, else its phase.
@@ -1819,6 +1898,7 @@ export interface Run {
   project: string;
   name: string;
   config: Record<string, unknown>;
+  tags: string[];
   created: number;
   updated: number;
 }
@@ -1850,6 +1930,25 @@ export interface RunDetectors {
 }
 
 /**
+ * What differs between another run (``before``) and this one (``now``).
+ *
+ * Attributes:
+ *     run_id, name: of the other run. why: why it was chosen, "" where the caller chose it.
+ *     config: differing keys, at most 500. left_out: further ones. equal: keys that are the same.
+ *     facts: what differs in the newest launches of both. no_facts: which side has none, "" where both have some.
+ */
+export interface RunDiff {
+  run_id: string;
+  name: string;
+  why: string;
+  config: Difference[];
+  left_out: number;
+  equal: number;
+  facts: Difference[];
+  no_facts: string;
+}
+
+/**
  * Runs with the same value of the column that they are grouped by; they stand together in the order.
  *
  * Attributes:
@@ -1862,6 +1961,33 @@ export interface RunGroup {
   first: number;
   count: number;
   sick: number;
+}
+
+/**
+ * One launch of a run.
+ *
+ * Attributes:
+ *     started: unix seconds by the node's clock. ranks: of the job. segment: id of the segment that it is in now.
+ *     hosts: the first 256. host_count: all that reported.
+ *     command: the arguments, ready for a shell. environment: versions, devices and settings, variables with ``$``.
+ *     changed: what is another than in the launch before it.
+ */
+export interface RunLaunch {
+  started: number;
+  ranks: number;
+  segment: number | null;
+  hosts: string[];
+  host_count: number;
+  user: string;
+  command: string;
+  folder: string;
+  script: string;
+  python: string;
+  image: string;
+  launcher: Record<string, string>;
+  git: Checkout;
+  environment: Record<string, string>;
+  changed: Difference[];
 }
 
 /**
@@ -1934,6 +2060,7 @@ export interface RunWithStoring {
   project: string;
   name: string;
   config: Record<string, unknown>;
+  tags: string[];
   created: number;
   updated: number;
   storing: StoringProblem | null;
@@ -2753,6 +2880,8 @@ export interface Answers {
   "GET /api/v1/runs": RunPage;
   "GET /api/v1/runs/{run_id}": RunWithStoring;
   "DELETE /api/v1/runs/{run_id}": Deleted;
+  "GET /api/v1/runs/{run_id}/about": AboutRun;
+  "PUT /api/v1/runs/{run_id}/about": AboutRun;
   "GET /api/v1/runs/{run_id}/annotations": Annotations;
   "POST /api/v1/runs/{run_id}/annotations": Annotation;
   "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": Annotation;

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
+from stabilitybackend.about.launch_facts import LaunchFacts
 from stabilitybackend.batches.fold import BatchFold
 from stabilitybackend.batches.kept import EVENTS as KEPT_EVENTS
 from stabilitybackend.batches.kept import KeptBatches
@@ -96,6 +97,7 @@ class RunState:
         self.times = TimesFound(PRIMARY_METRICS)
         self._step_clock = StepClock(clock)
         self._gpu_notes = GpuNotes()
+        self.launch_facts = LaunchFacts()
         self._ticking = Ticking()
         #: Whether incidents are judged again from replayed frames (``runs/reconcile_incidents.py``).
         self.reconciling = False
@@ -257,8 +259,8 @@ class RunState:
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
             found += self.batches.event(event, self.fold)
-        elif event.type in KEPT_EVENTS:
-            self.kept.take(event)
+        elif event.type in KEPT_EVENTS or event.type == "launch":
+            (self.launch_facts if event.type == "launch" else self.kept).take(event)
         elif event.type == "gpu_inventory":
             self.launch_sizes.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
@@ -343,6 +345,7 @@ class RunState:
             "liveness": self.liveness,
             "gpus": self.gpus,
             "gpu_notes": self._gpu_notes,
+            "launch_facts": self.launch_facts,
             "stretches": self.stretches,
             "summary": self._summary,
             "world": self.launch_sizes,

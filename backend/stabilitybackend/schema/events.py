@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from stabilitybackend.schema.job.about import LaunchReported
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, EventBlock
 
@@ -372,6 +373,7 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "checkpoint_seen": CheckpointSeen,
     "restored": StateRestored,
     "environment": EnvironmentReported,
+    "launch": LaunchReported,
     "batch": BatchTaken,
     "keeps_batches": KeepsBatches,
     "batch_samples": SamplesShown,

@@ -84,6 +84,11 @@ export const api = {
   runColumns: (search, limit) => call("GET", `/run_columns?${new URLSearchParams({ search, limit: String(limit) })}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}"]>} */
   run: (id) => call("GET", runPath(id)),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/about"]>} */
+  about: (id, against) =>
+    call("GET", `${runPath(id)}/about${against ? `?against=${encodeURIComponent(against)}` : ""}`),
+  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/about"]>} */
+  setAbout: (id, changes) => call("PUT", `${runPath(id)}/about`, changes),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/segments"]>} */
   segments: (id) => call("GET", `${runPath(id)}/segments`),
   series,
