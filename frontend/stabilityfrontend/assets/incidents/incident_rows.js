@@ -3,6 +3,7 @@
 import { h } from "../core/dom.js";
 import { ago, duration, formatCount, moment } from "../core/format.js";
 import { incidentHref } from "../core/route.js";
+import { whenTitle } from "../core/when.js";
 
 const ADVICE = { roll_back: "roll back", restart: "restart", wait: "wait", inspect: "look into it" };
 
@@ -95,7 +96,7 @@ function row(page, one, fold, same, within = false) {
     ),
     h(
       "div",
-      { class: "row-when", title: moment(one.opened) },
+      { class: "row-when", title: whenTitle(one.opened) },
       h("div", {}, ago(now - one.opened)),
       h(
         "div",
@@ -122,7 +123,7 @@ function row(page, one, fold, same, within = false) {
         : by
           ? h(
               "span",
-              { class: "sub", title: moment(by.acknowledged) },
+              { class: "sub", title: whenTitle(by.acknowledged) },
               `${by.acknowledged_by}, ${ago(now - by.acknowledged)}`,
             )
           : null,
