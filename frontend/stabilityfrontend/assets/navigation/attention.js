@@ -33,7 +33,7 @@ function ofOpen({ counts, worst }, named) {
   const open = counts?.alarms || 0;
   if (!worst || !open) return { open, worst: null };
   const where = named ? worst.run_name : "";
-  return { open, worst: { ...appearanceOf(worst), word: worst.label, since: worst.since, where } };
+  return { open, worst: { ...appearanceOf(worst), word: worst.label, since: worst.since ?? worst.opened, where } };
 }
 
 const ofAll = () => ({
