@@ -131,7 +131,7 @@ class RunKeys:
     def command_audit(self) -> str:
         """Stream: what people changed, by whom and when, only ever appended to.
 
-        ``c`` a command, ``d`` settings, ``i`` what an interruption was, ``a`` an annotation, ``n`` name, tags and notes.
+        ``c`` a command, ``d`` settings, ``i`` what an interruption was, ``a`` an annotation, ``n`` name, tags, notes.
         """
         return self._key("command_audit")
 

@@ -974,8 +974,8 @@ export interface IncidentKinds {
  * A page of the incidents of all runs.
  *
  * Attributes:
- *     incidents: open ones first, by severity, those that stop a job before others, newest first; then those that are
- *         over, newest first.
+ *     incidents: open ones first, by severity, of equals those that nobody acknowledged before others and those that
+ *         stop a job before others, newest first; then those that are over, newest first.
  *     total: that fit the filters, on whatever page. counts: that fit them, whatever their state.
  *     next: ``cursor`` of the next page, null on the last one. None that stays as it is comes twice or is left out.
  *     complete: false while a server that has just started still reads what is stored.
@@ -1132,6 +1132,8 @@ export interface ListedIncident {
   stops_job: boolean;
   severity: "critical" | "info" | "warning";
   state: "open" | "recovered" | "resolved";
+  status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved";
+  since: number;
   alarm: boolean;
   dead: boolean;
   title: string;

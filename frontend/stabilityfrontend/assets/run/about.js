@@ -66,7 +66,7 @@ export class About {
   /** The runs that may be compared with: those of the same project, newest first. */
   async fetchOffered() {
     try {
-      const { runs } = await api.runs(() => false);
+      const { runs } = await api.runs();
       const project = this.answer?.project;
       this.offered = runs.filter((run) => run.run_id !== this.page.id && run.project === project).slice(0, OFFERED);
       this.draw();
