@@ -14,7 +14,7 @@ from stabilityclient.settings import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from stabilityclient.identity import RankIdentity
@@ -33,6 +33,10 @@ def init(
     url: str | None = None,
     api_key: str | None = None,
     dir: str | os.PathLike[str] | None = None,
+    *,
+    tags: Iterable[str] | None = None,
+    notes: str | None = None,
+    facts: bool | None = None,
 ) -> Run:
     """Begin to record this process; call it once on each rank.
 
@@ -43,6 +47,8 @@ def init(
         config: anything that JSON can hold; shown with the run.
         url: server (STABILITY_URL, default http://127.0.0.1:8080). api_key: STABILITY_API_KEY.
         dir: folder for the spool (STABILITY_DIR, default ``.stability``); best on the node's own disk.
+        tags: short texts to find the run by. notes: what people should know of it. Both can be changed on the page.
+        facts: whether commit, command line, versions and hosts are sent, without secrets (STABILITY_FACTS, default on).
 
     Returns:
         The run. With STABILITY_MODE=disabled, or when the folder can't be written, one that does nothing.
@@ -60,6 +66,9 @@ def init(
         dir=dir,
         environ=os.environ,
         stamp=_stamp,
+        tags=tags,
+        notes=notes,
+        facts=facts,
     )
     guard = Guard(strict=under_pytest(os.environ))
     run = Run(settings, guard)
@@ -120,7 +129,7 @@ def _make_components(settings: ClientSettings, guard: Guard, run: Run) -> RunCom
         ranks.local_rank,
         lambda: (run.logged_step, run.logged_at),
     )
-    if ranks.local_rank == 0:  # those of one node compute with the same
+    if ranks.local_rank == 0 and settings.facts:  # those of one node compute with the same
         parts.environment = _environment(parts.spool, identity)
     parts.heartbeat.start()
     return parts

@@ -8,7 +8,7 @@ from stabilityclient.errors import SettingError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["DEFAULT_URL", "ClientSettings", "Ranks", "node_name", "resolve"]
 
@@ -26,6 +26,8 @@ DEFAULT_DRAIN_S = 600.0
 DEFAULT_FINISH_S = 30.0
 #: Signal on which a process writes its stacks for the agent (STABILITY_DUMP_SIGNAL): one that hardly anybody uses.
 DEFAULT_DUMP_SIGNAL = "SIGRTMIN+6"
+#: Tags of a run, characters of one, and of its notes; the server takes as many.
+MAX_TAGS, MAX_TAG_CHARS, MAX_NOTES_CHARS = 32, 64, 10_000
 #: Processes between a rank and its launcher that are passed over (shells, wrappers).
 MAX_LAUNCHER_DEPTH = 8
 
@@ -85,15 +87,18 @@ class ClientSettings:
     dir: str
     drain_s: float
     dump_signal: int
+    facts: bool
     finish_s: float
     folder: str | None
     mode: str
     name: str
     node: str
+    notes: str
     project: str
     ranks: Ranks
     run_id: str
     spool_bytes: int
+    tags: list[str]
     url: str
 
 
@@ -108,6 +113,9 @@ def resolve(
     dir: str | os.PathLike[str] | None,
     environ: Mapping[str, str],
     stamp: Callable[[], str],
+    tags: Iterable[str] | None = None,
+    notes: str | None = None,
+    facts: bool | None = None,
 ) -> ClientSettings:
     """Return the settings; an argument wins over the environment, the environment over the default.
 
@@ -138,6 +146,9 @@ def resolve(
     if config is not None and not (hasattr(config, "keys") and hasattr(config, "__getitem__")):
         raise SettingError("config", config, "a mapping of names to JSON values, or None")
     settings.config = {str(key): config[key] for key in config} if config is not None else {}
+    settings.tags = _tags(tags)
+    settings.notes = _text("notes", notes, "", MAX_NOTES_CHARS)
+    settings.facts = _switch(environ, "STABILITY_FACTS") if facts is None else bool(facts)
     settings.ranks = Ranks(environ)
     settings.node = node_name(environ)
     from stabilityclient.identity import inherited, torch_identity  # here: the import of this package is kept short
@@ -277,12 +288,32 @@ def _slug(text: str) -> str:
     return slug[:60] or "run"
 
 
-def _text(setting: str, given: object, default: str) -> str:
+def _text(setting: str, given: object, default: str, longest: int = 200) -> str:
     if given is None:
         return default
-    if not isinstance(given, str) or len(given) > 200:
-        raise SettingError(setting, given, "a string of at most 200 characters")
+    if not isinstance(given, str) or len(given) > longest:
+        raise SettingError(setting, given, f"a string of at most {longest} characters")
     return given.encode("utf-8", "replace").decode()
+
+
+def _tags(given: Iterable[str] | None) -> list[str]:
+    """Return the tags, each once, in their order."""
+    expected = f"a list of at most {MAX_TAGS} texts of 1 to {MAX_TAG_CHARS} characters"
+    if given is None:
+        return []
+    if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
+        raise SettingError("tags", given, expected)
+    tags = list(dict.fromkeys(given))
+    if len(tags) > MAX_TAGS or not all(isinstance(tag, str) and 1 <= len(tag.strip()) <= MAX_TAG_CHARS for tag in tags):
+        raise SettingError("tags", given, expected)
+    return [tag.strip().encode("utf-8", "replace").decode() for tag in tags]
+
+
+def _switch(environ: Mapping[str, str], name: str) -> bool:
+    given = environ.get(name, "").strip().lower()
+    if given not in ("", "on", "1", "off", "0"):
+        raise SettingError(name, given, "on or off")
+    return given not in ("off", "0")
 
 
 def _whole(environ: Mapping[str, str], default: int, *names: str) -> int:

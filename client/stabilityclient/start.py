@@ -96,6 +96,8 @@ def open_source(
         "pid_ns": pid_namespace(),
         # Why no signal brings this process's stacks, None where one does.
         "no_dumps": stack_file.missing,
+        # Whether the agent may collect facts of the launch.
+        "facts": settings.facts,
     }
     # Last: a folder without source.json is not a source yet, and no agent touches it.
     write_whole(os.path.join(home, "source.json"), json.dumps(info).encode())
@@ -175,6 +177,8 @@ def _write_run(settings: ClientSettings, folder: str, created: float, trouble: C
         "project": settings.project,
         "name": settings.name,
         "config": _fitting(plain(settings.config), trouble) or {},
+        "tags": settings.tags,
+        "notes": settings.notes,
         "url": settings.url,
         "created": before.get("created", created),
     }

@@ -155,6 +155,8 @@ class Hello(msgspec.Struct, omit_defaults=True):
     name: str = ""
     config: dict[str, Any] = {}
     sources: list[SourceInfo] = []
+    tags: list[str] = []
+    notes: str = ""
 
 
 class Welcome(msgspec.Struct):

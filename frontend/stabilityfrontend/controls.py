@@ -150,6 +150,14 @@ def rail() -> html.Div:
                 **{"aria-keyshortcuts": "Control+K Meta+K"},
             ),
             html.Button(
+                [html.Span(className="rail-icon icon-notify"), html.Span("Notify")],
+                id="notify",
+                className="rail-item",
+                type="button",
+                hidden=True,
+                **{"aria-pressed": "false"},
+            ),
+            html.Button(
                 [html.Span(className="rail-icon icon-keys"), html.Span("Keys")],
                 id="keys-open",
                 className="rail-item",

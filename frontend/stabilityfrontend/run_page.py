@@ -13,6 +13,7 @@ from stabilityfrontend import detectors_panel, walls_panel
 from stabilityfrontend.controls import frame, more_panels, panel_head, segmented
 from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
+from stabilityfrontend.job import about_panel
 
 __all__ = ["first_requests", "skeleton"]
 
@@ -79,6 +80,7 @@ def _body() -> list[Any]:
                 html.Div(
                     [
                         _focus(),
+                        about_panel.panel(),
                         detectors_panel.panel(),
                         detectors_panel.watched(),
                         html.Section(id="panels", className="panels", hidden=True, **{"aria-label": "Charts"}),

@@ -1,5 +1,49 @@
 // Made by `make types` from the server's OpenAPI. Change stabilitybackend/schema/ instead.
 
+/** What is to be changed; what is left out, or null, stays. An empty name is the job's own again. */
+export interface AboutBody {
+  name?: string | null;
+  tags?: string[] | null;
+  notes?: string | null;
+}
+
+/**
+ * What people changed on the page; null: as the job said.
+ *
+ * Attributes:
+ *     who, time: of the newest change; time in unix seconds.
+ */
+export interface AboutEdit {
+  who: string;
+  time: number;
+  name: string | null;
+  tags: string[] | null;
+  notes: string | null;
+}
+
+/**
+ * Everything about a run beside its points.
+ *
+ * Attributes:
+ *     config: what the job gave to ``init()``; what looked like a secret is ``(hidden)``.
+ *     edited: who changed name, tags or notes last, null where nobody did.
+ *     launches: newest first, at most 50. older: further ones.
+ *     diff: to another run, where one was asked for and found; else ``no_diff`` says why there is none.
+ */
+export interface AboutRun {
+  run_id: string;
+  name: string;
+  project: string;
+  config: Record<string, unknown>;
+  tags: string[];
+  notes: string;
+  edited: AboutEdit | null;
+  launches: RunLaunch[];
+  older: number;
+  diff: RunDiff | null;
+  no_diff: string;
+}
+
 /**
  * The newest report of one agent.
  *
@@ -34,6 +78,57 @@ export interface AgentState {
 /** The process answers. */
 export interface Alive {
   status: "ok";
+}
+
+/**
+ * A note at the steps ``first_step..last_step``, both inclusive; the two are equal for one step.
+ *
+ * Attributes:
+ *     metric: the chart that it was made on, null for all of them.
+ *     segment: in which its first step was when it was made; it stays with that branch.
+ *     author, created: whose key made it, and when, unix seconds.
+ *     edited_by, edited: of the newest change, null where there was none.
+ *     imported_by: whose key brought it in with an export; author and times are then as the export said.
+ *     dead: its first step is off the effective timeline now.
+ */
+export interface Annotation {
+  annotation_id: string;
+  first_step: number;
+  last_step: number;
+  text: string;
+  metric: string | null;
+  segment: number;
+  author: string;
+  created: number;
+  edited_by: string | null;
+  edited: number | null;
+  imported_by: string | null;
+  dead: boolean;
+}
+
+/** A new annotation, or what an old one becomes: its text is replaced, its place too where one is given. */
+export interface AnnotationRequest {
+  /** what to note, 1 to 2,000 characters, plain text */
+  text: string;
+  /** the step that it is about */
+  step?: number | null;
+  /** or the first step of a range, with last_step */
+  first_step?: number | null;
+  /** last step of the range, inclusive */
+  last_step?: number | null;
+  /** the chart that it is about; left out: all */
+  metric?: string | null;
+  /** the segment that it is about; left out: that of the step on the head's path */
+  segment?: number | null;
+  /** PUT of a new one, from an export: who made it */
+  author?: string | null;
+  /** PUT of a new one, from an export: when, unix seconds */
+  created?: number | null;
+}
+
+/** By first step. */
+export interface Annotations {
+  annotations: Annotation[];
 }
 
 /** What was done to runs, keys and sessions, newest first. */
@@ -168,6 +263,12 @@ export interface Batches {
   other_runs: SharedData[];
 }
 
+/** A segment, by its id and by what the ranks call it. */
+export interface Branch {
+  segment: number;
+  segment_key: string;
+}
+
 /**
  * What is between the extremes that an entry gives of its buckets; one number a bucket.
  *
@@ -193,6 +294,33 @@ export interface Changed {
   name: string;
   before: string;
   since: string;
+}
+
+/** One was made, changed, or deleted (``annotation`` null); also the live feed's message ``annotation``. */
+export interface ChangedAnnotation {
+  annotation_id: string;
+  annotation: Annotation | null;
+}
+
+/**
+ * What git said of the folder of the script.
+ *
+ * Attributes:
+ *     folder: of the checkout. commit: "" where there is none. branch: "" of a detached head. subject: first line of
+ *         the commit's message. remote: address of ``origin``, without user and password.
+ *     dirty: whether something is not committed; null where git did not say, ``why`` says why.
+ *     changed: files with changes, new ones too. files: the first of them.
+ */
+export interface Checkout {
+  folder: string;
+  commit: string;
+  branch: string;
+  subject: string;
+  remote: string;
+  dirty: boolean | null;
+  changed: number;
+  files: string[];
+  why: string;
 }
 
 /**
@@ -271,6 +399,8 @@ export interface CommandRequest {
   kind: "rollback" | "restart" | "dump_stacks" | "task" | "show_batches";
   /** step of a checkpoint: training goes on from the step after it */
   to_step?: number | null;
+  /** rollback: the discarded segment whose checkpoint it is; left out: the effective timeline */
+  branch?: number | null;
   /** factor on what the schedule of the restored checkpoint gives, (0, 10] */
   lr_scale?: number | null;
   /** new seed of the data order */
@@ -466,6 +596,19 @@ export interface Detectors {
 export interface Determinism {
   known: "different" | "equal" | "not_seen";
   text: string;
+}
+
+/**
+ * One thing that is not the same on both sides.
+ *
+ * Attributes:
+ *     name: dotted key of the config, or what it is a fact of.
+ *     before, now: as people read it; null where that side has none.
+ */
+export interface Difference {
+  name: string;
+  before: string | null;
+  now: string | null;
 }
 
 /**
@@ -831,8 +974,8 @@ export interface IncidentKinds {
  * A page of the incidents of all runs.
  *
  * Attributes:
- *     incidents: open ones first, by severity, those that stop a job before others, newest first; then those that are
- *         over, newest first.
+ *     incidents: open ones first, by severity, of equals those that nobody acknowledged before others and those that
+ *         stop a job before others, newest first; then those that are over, newest first.
  *     total: that fit the filters, on whatever page. counts: that fit them, whatever their state.
  *     next: ``cursor`` of the next page, null on the last one. None that stays as it is comes twice or is left out.
  *     complete: false while a server that has just started still reads what is stored.
@@ -989,6 +1132,8 @@ export interface ListedIncident {
   stops_job: boolean;
   severity: "critical" | "info" | "warning";
   state: "open" | "recovered" | "resolved";
+  status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved";
+  since: number;
   alarm: boolean;
   dead: boolean;
   title: string;
@@ -1159,6 +1304,8 @@ export interface Offences {
  *     cannot: what the job does not promise to change, and why; nothing of that is suggested.
  *     checkpoints: the newest 40 that can be used, and the suggested one.
  *     withheld: the newest 40 that are there and not offered: ``unfit`` says why.
+ *     branches: discarded branches that have a checkpoint which can be gone back to, newest first, 20 at most.
+ *     no_return: why none of them can be gone back to now, half a sentence; "" where they can.
  */
 export interface Offer {
   incident_id: string | null;
@@ -1172,6 +1319,29 @@ export interface Offer {
   text: string;
   checkpoints: OfferedCheckpoint[];
   withheld: Checkpoint[];
+  branches: OfferedBranch[];
+  no_return: string;
+}
+
+/**
+ * A branch that was left and can be gone back to: a rollback is undone.
+ *
+ * Attributes:
+ *     segment: what a command names as ``branch``. label: of the fork that left it, "" where none has one.
+ *     alive_until: its last step that is on the effective timeline; below its first one where none is.
+ *     left_at: its last step.
+ *     to_step: of the newest checkpoint.
+ *     text: what is to be known before one goes back there, a sentence or two.
+ *     checkpoints: newest first, 40 at most; ``where`` tells where each lies from the first incident of the branch.
+ */
+export interface OfferedBranch {
+  segment: number;
+  label: string;
+  alive_until: number;
+  left_at: number;
+  to_step: number;
+  text: string;
+  checkpoints: OfferedCheckpoint[];
 }
 
 /**
@@ -1554,6 +1724,8 @@ export interface RetainedRun {
  *
  * Attributes:
  *     unpromised: what was ordered although the job promises only the step; older servers did not say.
+ *     branch: the discarded segment that is gone back to: a rollback is undone. Absent for one of the effective
+ *         timeline.
  */
 export interface Rollback {
   kind: "rollback";
@@ -1581,6 +1753,7 @@ export interface Rollback {
   idempotency_key: string | null;
   progress?: Progress;
   unpromised?: string[];
+  branch?: Branch;
 }
 
 /**
@@ -1684,6 +1857,7 @@ export interface RollbacksOfRun {
  *
  * Attributes:
  *     config: what the job gave to init().
+ *     tags: short texts to find it by, of the job or as people changed them.
  *     created, updated: when it first and last reported.
  *     began, logged: when its ranks logged first and last, by the clock of the log; null without points.
  *     status: for programs. state: what people see of it: its worst open incident, else its phase.
@@ -1726,6 +1900,7 @@ export interface Run {
   project: string;
   name: string;
   config: Record<string, unknown>;
+  tags: string[];
   created: number;
   updated: number;
 }
@@ -1757,6 +1932,25 @@ export interface RunDetectors {
 }
 
 /**
+ * What differs between another run (``before``) and this one (``now``).
+ *
+ * Attributes:
+ *     run_id, name: of the other run. why: why it was chosen, "" where the caller chose it.
+ *     config: differing keys, at most 500. left_out: further ones. equal: keys that are the same.
+ *     facts: what differs in the newest launches of both. no_facts: which side has none, "" where both have some.
+ */
+export interface RunDiff {
+  run_id: string;
+  name: string;
+  why: string;
+  config: Difference[];
+  left_out: number;
+  equal: number;
+  facts: Difference[];
+  no_facts: string;
+}
+
+/**
  * Runs with the same value of the column that they are grouped by; they stand together in the order.
  *
  * Attributes:
@@ -1769,6 +1963,33 @@ export interface RunGroup {
   first: number;
   count: number;
   sick: number;
+}
+
+/**
+ * One launch of a run.
+ *
+ * Attributes:
+ *     started: unix seconds by the node's clock. ranks: of the job. segment: id of the segment that it is in now.
+ *     hosts: the first 256. host_count: all that reported.
+ *     command: the arguments, ready for a shell. environment: versions, devices and settings, variables with ``$``.
+ *     changed: what is another than in the launch before it.
+ */
+export interface RunLaunch {
+  started: number;
+  ranks: number;
+  segment: number | null;
+  hosts: string[];
+  host_count: number;
+  user: string;
+  command: string;
+  folder: string;
+  script: string;
+  python: string;
+  image: string;
+  launcher: Record<string, string>;
+  git: Checkout;
+  environment: Record<string, string>;
+  changed: Difference[];
 }
 
 /**
@@ -1841,6 +2062,7 @@ export interface RunWithStoring {
   project: string;
   name: string;
   config: Record<string, unknown>;
+  tags: string[];
   created: number;
   updated: number;
   storing: StoringProblem | null;
@@ -1899,6 +2121,7 @@ export interface SaveInterval {
  *     changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
  *     points: values stored in it.
  *     undone: a person undid this inferred segment.
+ *     returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
  */
 export interface Segment {
   id: number;
@@ -1922,6 +2145,7 @@ export interface Segment {
   ranks: number[];
   points: number;
   undone: boolean;
+  returns_to: number | null;
 }
 
 /**
@@ -2658,6 +2882,12 @@ export interface Answers {
   "GET /api/v1/runs": RunPage;
   "GET /api/v1/runs/{run_id}": RunWithStoring;
   "DELETE /api/v1/runs/{run_id}": Deleted;
+  "GET /api/v1/runs/{run_id}/about": AboutRun;
+  "PUT /api/v1/runs/{run_id}/about": AboutRun;
+  "GET /api/v1/runs/{run_id}/annotations": Annotations;
+  "POST /api/v1/runs/{run_id}/annotations": Annotation;
+  "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": Annotation;
+  "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": ChangedAnnotation;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/batch_samples": BatchAnswers;
   "GET /api/v1/runs/{run_id}/batch_samples/{request}": BatchSamples;

@@ -19,6 +19,7 @@ from stabilitybackend.errors import BadRequest
 from stabilitybackend.schema.fleet import IncidentCounts, IncidentPage, ListedIncident, RunNames
 from stabilitybackend.schema.incidents import Incident, Severity, State
 from stabilitybackend.schema.kinds import KINDS, kind_of
+from stabilitybackend.schema.states.severity import INCIDENT_APPEARANCES, IncidentStatus
 
 __all__ = ["MAX_OVER", "IncidentFilter", "IncidentList"]
 
@@ -27,7 +28,6 @@ MAX_OVER = 50_000
 #: So many more are dropped at once: finding the oldest takes a look at all.
 _DROPPED_AT_ONCE = 1_000
 _SEVERITIES = get_args(Severity)[::-1]
-_NO_SUGGESTION: dict[str, Any] = {}
 
 Key = tuple[int, int, int, float, str, str]
 
@@ -197,6 +197,8 @@ def listed(incident: Incident) -> ListedIncident:
         about=kind.about,
         stops_job=kind.stops_job,
         alarm=incident.alarm,
+        status=incident.status,
+        since=incident.since,
         advice=advice,
     )
 
@@ -206,6 +208,11 @@ _SHARED = tuple(name for name in ListedIncident.__struct_fields__ if name in Inc
 
 class _Advice(msgspec.Struct):
     action: str = ""
+
+
+class _Evidence(msgspec.Struct):
+    since: Any = None
+    verdict: Any = None
 
 
 class _Stored(msgspec.Struct, kw_only=True):
@@ -233,6 +240,8 @@ class _Stored(msgspec.Struct, kw_only=True):
     train: str = ""
     nth: int = 1
     suggestion: _Advice | None = None
+    evidence: _Evidence = msgspec.field(default_factory=_Evidence)
+    status: IncidentStatus | None = None
     version: int = 1
 
 
@@ -244,10 +253,13 @@ def listed_of(data: bytes) -> ListedIncident:
     stored = _decoder.decode(data)
     kind = kind_of(stored.kind)
     fields = structs.asdict(stored)
-    advice = fields.pop("suggestion")
+    advice, evidence = fields.pop("suggestion"), fields.pop("evidence")
+    if stored.status is None or stored.state == "open":
+        fields["status"] = "acknowledged" if stored.state == "open" and stored.acknowledged_by else stored.state
     fields["alarm"] = stored.severity != "info" or kind.about == "user"
     return ListedIncident(
         **fields,
+        since=_since(evidence, kind.of_machine) or stored.opened,
         run_name="",
         project="",
         label=kind.label,
@@ -257,12 +269,19 @@ def listed_of(data: bytes) -> ListedIncident:
     )
 
 
+def _since(evidence: _Evidence, of_machine: bool) -> float | None:
+    """Return since when it lasts by its evidence, as ``Incident.since`` does."""
+    verdict = evidence.verdict if isinstance(evidence.verdict, dict) else {}
+    known = [one for one in (verdict.get("since"), evidence.since) if isinstance(one, int | float) and one]
+    return known[0] if known and of_machine else None
+
+
 def _key(one: ListedIncident) -> Key:
     """Return what the list is sorted by. It rests on the incident alone, so that news of others moves none."""
     if one.state != "open":
         return 1, 0, 0, -one.opened, one.run_id, one.incident_id
     place = list(KINDS).index(one.kind) if one.stops_job and one.kind in KINDS else len(KINDS)
-    return 0, _SEVERITIES.index(one.severity), place, -one.opened, one.run_id, one.incident_id
+    return 0, INCIDENT_APPEARANCES[one.severity][one.status].order, place, -one.opened, one.run_id, one.incident_id
 
 
 def _cursor(one: ListedIncident) -> str:

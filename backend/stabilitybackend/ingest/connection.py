@@ -142,7 +142,7 @@ class AgentConnection:
             for source in message.sources:
                 check_source(source)
             check_data(message.config, "the run's config")
-            check_data([message.project, message.name, message.node], "Hello")
+            check_data([message.project, message.name, message.node, message.notes, message.tags], "Hello")
             if self._project is not None:
                 await self._check_project(message, self._project)
         except WebSocketDisconnect:

@@ -15,11 +15,12 @@ from redis.asyncio import Redis
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.runs.shown_state import stated
+from stabilitybackend.schema.job.about import MAX_NOTES_CHARS, MAX_TAG_CHARS, MAX_TAGS, AboutEdit
 from stabilitybackend.schema.pages.run_table import RunDigest
 from stabilitybackend.schema.runs import Followed, Run, RunView
 from stabilityclient.wire import Hello
 
-__all__ = ["BATCH", "IndexPage", "RunIndex", "announced"]
+__all__ = ["BATCH", "IndexPage", "RunIndex", "announced", "changed"]
 
 #: Runs looked at in one call to Redis.
 BATCH = 200
@@ -28,7 +29,8 @@ BATCH = 200
 def announced(hello: Hello) -> dict[str, Any]:
     """Return what an agent reports of its run, project, name and config, as ``RunIndex.stored`` has it afterwards."""
     config = orjson.loads(orjson.dumps(hello.config, option=orjson.OPT_NON_STR_KEYS))
-    facts = {"project": hello.project, "name": hello.name, "config": config}
+    tags = [tag[:MAX_TAG_CHARS] for tag in hello.tags[:MAX_TAGS]]
+    facts = {"project": hello.project, "name": hello.name, "config": config, "tags": tags}
     return {name: value for name, value in facts.items() if value}
 
 
@@ -59,8 +61,10 @@ class RunIndex:
         pipe = self._redis.pipeline(transaction=True)
         pipe.hsetnx(keys.meta, "created", repr(now))
         facts = announced(hello)
-        if "config" in facts:
-            facts["config"] = orjson.dumps(facts["config"]).decode()
+        for name in facts.keys() & {"config", "tags"}:
+            facts[name] = orjson.dumps(facts[name]).decode()
+        if hello.notes:
+            facts["notes"] = hello.notes[:MAX_NOTES_CHARS]
         if facts:
             pipe.hset(keys.meta, mapping=facts)  # type: ignore[arg-type]
         await pipe.execute()
@@ -213,6 +217,20 @@ class RunIndex:
         if await self.exists(run_id):
             await self._redis.hset(RunKeys(run_id).meta, "digest", msgspec.json.encode(digest))
 
+    async def about(self, run_id: str) -> tuple[str, AboutEdit | None]:
+        """Return the notes that the job gave, and what people changed."""
+        found: Any = await self._redis.hmget(RunKeys(run_id).meta, ["notes", "about"])
+        notes, edit = found
+        return (notes or b"").decode(), _edit(edit)
+
+    async def edit(self, run_id: str, edit: AboutEdit) -> None:
+        """Store what people changed, and note who did."""
+        data = msgspec.json.encode(edit)
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hset(RunKeys(run_id).meta, "about", data)
+        pipe.xadd(RunKeys(run_id).command_audit, {"n": data})
+        await pipe.execute()
+
     async def has_frames(self, run_id: str) -> bool:
         """Return whether the stream of a run holds anything."""
         return bool(await self._redis.xlen(RunKeys(run_id).frames))
@@ -236,15 +254,30 @@ def _run(run_id: str, found: Mapping[bytes, bytes]) -> Run:
     """Return the run that a hash of meta facts describes."""
     meta: dict[str, bytes] = {k.decode(): v for k, v in found.items()}
     created = float(meta.get("created", 0))
+    tags: list[str] = orjson.loads(meta.get("tags", b"[]"))
     return Run(
         run_id=run_id,
         project=meta.get("project", b"").decode(),
-        name=meta.get("name", b"").decode() or run_id,
         config=orjson.loads(meta.get("config", b"{}")),
+        **{"name": meta.get("name", b"").decode() or run_id, "tags": tags} | changed(_edit(meta.get("about"))),
         created=created,
         updated=float(meta.get("updated", created)),
         **structs.asdict(_view(meta.get("view", b"{}"))),
     )
+
+
+def changed(edit: AboutEdit | None) -> dict[str, Any]:
+    """Return the fields of a Run that people changed."""
+    if edit is None:
+        return {}
+    return {name: value for name in ("name", "tags") if (value := getattr(edit, name)) is not None}
+
+
+def _edit(stored: bytes | None) -> AboutEdit | None:
+    try:
+        return None if stored is None else msgspec.json.decode(stored, type=AboutEdit)
+    except msgspec.MsgspecError:  # of a newer version
+        return None
 
 
 def _view(stored: bytes) -> RunView:

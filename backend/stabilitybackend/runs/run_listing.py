@@ -10,8 +10,9 @@ from msgspec import structs
 from redis.exceptions import RedisError
 
 from stabilitybackend.runs.feed.pubsub import Channel
-from stabilitybackend.runs.index import RunIndex, announced
+from stabilitybackend.runs.index import RunIndex, announced, changed
 from stabilitybackend.schema.fleet import RunNames
+from stabilitybackend.schema.job.about import AboutEdit
 from stabilitybackend.schema.runs import Run, RunStatus, RunView
 from stabilityclient.wire import Hello
 
@@ -50,6 +51,7 @@ class RunListing:
         self._saved: tuple[RunView | None, float] = (None, 0.0)
         self._saved_at = float("-inf")
         self._pushed_metrics = -1
+        self._edit: AboutEdit | None = None
 
     def touch(self) -> None:
         """Note that something is new."""
@@ -67,6 +69,7 @@ class RunListing:
     async def load(self) -> None:
         """Begin with what is stored. Raises RedisError when Redis is away."""
         self.run = await self._index.stored(self._run_id)
+        _, self._edit = await self._index.about(self._run_id)
         self.updated = self.run.updated
 
     async def is_listed(self) -> bool:
@@ -74,8 +77,26 @@ class RunListing:
         return await self._index.exists(self._run_id)
 
     def rename(self, hello: Hello) -> None:
-        """Take over the name, project and config that an agent announced and the index has stored."""
-        self.run = structs.replace(self.run, **announced(hello))
+        """Take over what an agent announced and the index has stored; what people changed stays as they have it."""
+        self.run = structs.replace(self.run, **announced(hello) | changed(self._edit))
+
+    async def about(self) -> tuple[str, AboutEdit | None]:
+        """Return the notes that the job gave, and what people changed. Raises RedisError when Redis is away."""
+        notes, self._edit = await self._index.about(self._run_id)
+        return notes, self._edit
+
+    async def edit(self, who: str, now: float, **values: Any) -> None:
+        """Change name, tags or notes; those that are null stay. Raises RedisError when Redis is away."""
+        _, before = await self.about()
+        kept = {} if before is None else structs.asdict(before)
+        given = {name: value for name, value in values.items() if value is not None}
+        edit = AboutEdit(**{**kept, **given, "who": who, "time": now})
+        edit = structs.replace(edit, name=edit.name or None)
+        await self._index.edit(self._run_id, edit)
+        self._edit = edit
+        stored = await self._index.stored(self._run_id)
+        self.run = structs.replace(self.run, name=stored.name, tags=stored.tags)
+        self.touch()
 
     @property
     def status(self) -> RunStatus:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
+from stabilitybackend.about.launch_facts import LaunchFacts
 from stabilitybackend.batches.fold import BatchFold
 from stabilitybackend.batches.kept import EVENTS as KEPT_EVENTS
 from stabilitybackend.batches.kept import KeptBatches
@@ -51,6 +52,7 @@ from stabilitybackend.saving import SavedPart, Unfit, part_of, restore
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
 from stabilitybackend.schema.health import AgentHealth
+from stabilitybackend.schema.incidents import RolledBack
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.resumes import BY_RESUMES
@@ -95,6 +97,7 @@ class RunState:
         self.times = TimesFound(PRIMARY_METRICS)
         self._step_clock = StepClock(clock)
         self._gpu_notes = GpuNotes()
+        self.launch_facts = LaunchFacts()
         self._ticking = Ticking()
         #: Whether incidents are judged again from replayed frames (``runs/reconcile_incidents.py``).
         self.reconciling = False
@@ -217,14 +220,14 @@ class RunState:
             return
         segment = forked.segment
         self._step_clock.forked(segment.fork_step)
-        self._evidence.forked(segment.fork_step)
+        self._evidence.forked(segment.kept_step)
         self.batches.forked(segment)
         reports = not replayed or self.reconciling
         if reports:
-            dead = {s for s in self.incidents.segments() if self.fold.tree.dead_after(s) is not None}
+            ends = {s: end for s in self.incidents.segments() if (end := self.fold.tree.dead_after(s)) is not None}
             fork_step, time = segment.fork_step, segment.created
-            undone = self.incidents.rolled_back(fork_step, dead, time, segment.id, segment.reason, segment.changes)
-            changes.add_incidents(undone)
+            by = RolledBack(fork_step, segment.id, segment.reason, segment.changes)
+            changes.add_incidents(self.incidents.rolled_back(ends, time, by, segment.kept_step))
             changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), time, fork_step))
         if not replayed:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
@@ -256,8 +259,8 @@ class RunState:
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
             found += self.batches.event(event, self.fold)
-        elif event.type in KEPT_EVENTS:
-            self.kept.take(event)
+        elif event.type in KEPT_EVENTS or event.type == "launch":
+            (self.launch_facts if event.type == "launch" else self.kept).take(event)
         elif event.type == "gpu_inventory":
             self.launch_sizes.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
@@ -342,6 +345,7 @@ class RunState:
             "liveness": self.liveness,
             "gpus": self.gpus,
             "gpu_notes": self._gpu_notes,
+            "launch_facts": self.launch_facts,
             "stretches": self.stretches,
             "summary": self._summary,
             "world": self.launch_sizes,

@@ -8,6 +8,7 @@ import msgspec
 
 from stabilitybackend.schema.incidents import Severity, State
 from stabilitybackend.schema.kinds import About
+from stabilitybackend.schema.states.severity import IncidentStatus
 
 __all__ = [
     "Confidence", "Correction", "FleetRollbacks", "Found", "FoundIncident", "FoundMachine", "FoundRun",
@@ -192,6 +193,8 @@ class ListedIncident(msgspec.Struct, frozen=True, kw_only=True):
     stops_job: bool
     severity: Severity
     state: State
+    status: IncidentStatus
+    since: float
     alarm: bool
     dead: bool
     title: str
@@ -236,8 +239,8 @@ class IncidentPage(msgspec.Struct):
     """A page of the incidents of all runs.
 
     Attributes:
-        incidents: open ones first, by severity, those that stop a job before others, newest first; then those that are
-            over, newest first.
+        incidents: open ones first, by severity, of equals those that nobody acknowledged before others and those that
+            stop a job before others, newest first; then those that are over, newest first.
         total: that fit the filters, on whatever page. counts: that fit them, whatever their state.
         next: ``cursor`` of the next page, null on the last one. None that stays as it is comes twice or is left out.
         complete: false while a server that has just started still reads what is stored.

@@ -176,6 +176,7 @@ class Run(RunView, kw_only=True):
 
     Attributes:
         config: what the job gave to init().
+        tags: short texts to find it by, of the job or as people changed them.
         created, updated: when it first and last reported.
         began, logged: when its ranks logged first and last, by the clock of the log; null without points.
         status: for programs. state: what people see of it: its worst open incident, else its phase.
@@ -195,6 +196,7 @@ class Run(RunView, kw_only=True):
     project: str
     name: str
     config: dict[str, Any]
+    tags: list[str] = []
     created: float
     updated: float
 

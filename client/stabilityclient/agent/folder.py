@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from stabilityclient import __version__
+from stabilityclient.agent.facts.secrets import clean_config
 from stabilityclient.agent.sources import Sources
 from stabilityclient.sidecar import read_json
 from stabilityclient.wire import Hello
@@ -39,7 +40,7 @@ def lock_folder(folder: Path, wait_s: float) -> int | None:
 def make_hello(folder: Path, agent: str, node: str, sources: Sources) -> Hello:
     """Return the first message of a connection, from ``run.json`` and the sources on disk."""
     facts = read_json(str(folder / "run.json"))
-    config = facts.get("config")
+    config, tags = facts.get("config"), facts.get("tags")
     return Hello(
         run_id=str(facts.get("run_id") or ""),
         agent=agent,
@@ -47,8 +48,10 @@ def make_hello(folder: Path, agent: str, node: str, sources: Sources) -> Hello:
         client_version=__version__,
         project=str(facts.get("project") or ""),
         name=str(facts.get("name") or ""),
-        config=config if isinstance(config, dict) else {},
+        config=clean_config(config) if isinstance(config, dict) else {},
         sources=[source.info for source in sources],
+        tags=[str(tag) for tag in tags] if isinstance(tags, list) else [],
+        notes=str(facts.get("notes") or ""),
     )
 
 

@@ -17,7 +17,8 @@ from stabilityclient.agent.commands import tasks
 from stabilityclient.agent.commands.agent_commands import AgentCommands, CommandToRun, Handler
 from stabilityclient.agent.commands.downlink import Downlink
 from stabilityclient.agent.commands.restart import Restarter
-from stabilityclient.agent.folder import lock_folder, make_hello, written
+from stabilityclient.agent.facts.reporter import FactsReporter
+from stabilityclient.agent.folder import make_hello, written
 from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
 from stabilityclient.agent.gpu.poller import POLL_S
 from stabilityclient.agent.logfile import AgentLog
@@ -37,7 +38,7 @@ from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_FINISH_S, DEFAULT_
 from stabilityclient.sidecar import read_json
 from stabilityclient.wire import Health, Hello
 
-__all__ = ["AgentService", "main"]
+__all__ = ["AgentService"]
 
 #: Seconds between two polls of the sources: new ones, slots, processes that can't be watched otherwise.
 SOURCES_POLL_S = 0.25
@@ -50,8 +51,6 @@ MIN_GPU_POLL_S = 0.1
 CURSOR_S = 1.0
 #: An agent that finds no rank at all leaves after so long, seconds (it was started by a process that died at once).
 EMPTY_S = 30.0
-#: How long a starting agent waits for the lock: a rank that asks for an agent holds it for an instant, seconds.
-LOCK_WAIT_S = 1.0
 
 
 class AgentService:
@@ -99,8 +98,15 @@ class AgentService:
             self._deaths,
             self._kernel,
             limit,
-            gpu_of=lambda source: self._gpus.device_of(_own_pid(source), source.info.local_rank),
+            gpu_of=lambda source: self._gpus.device_of(source.own_pid, source.info.local_rank),
             more_gaps=(self._gpus.gaps, stacks.gaps, self._checkpoint_poll.gaps),
+        )
+        self._facts = FactsReporter(
+            self._sources.ranks,
+            lambda kind, data: self._own.event(kind, None, data),
+            self._log.write,
+            read_as(before.get("launches"), set[str]),
+            self._remember,
         )
         self._spool_cleaner = SpoolCleaner(limit)
         self._downlink = Downlink(folder, self._log.write)
@@ -134,8 +140,8 @@ class AgentService:
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
         self._own.reserve()
         self._poll()
-        parts = (self._uplink.run(), self._gpus.run(), self._checkpoint_poll.run(), self._agent_commands.run())
-        tasks = [asyncio.create_task(part) for part in parts]
+        parts = (self._uplink, self._gpus, self._checkpoint_poll, self._agent_commands, self._facts)
+        tasks = [asyncio.create_task(part.run()) for part in parts]
         outcome = "left"
         try:
             while not stopping.is_set():
@@ -263,7 +269,11 @@ class AgentService:
             return None
         if self._over_since is None:
             self._over_since = now
-        settled = all(source.delivered or source.held for source in self._sources) and not self._checkpoints.waits
+        settled = (
+            all(source.delivered or source.held for source in self._sources)
+            and not self._checkpoints.waits
+            and not self._facts.busy
+        )
         if settled and self._own.confirmed(self._sources.get(self._own.name)):
             held = any(source.held for source in self._sources)
             # A rank of a restart may have come in the meantime.
@@ -331,6 +341,7 @@ class AgentService:
             "held": [source.info.source for source in self._sources if source.held],
             "checkpoints": self._checkpoints.state(),
             "deaths": sorted(self._reported_deaths),
+            "launches": self._facts.state(),
             "orders": self._agent_commands.state(),
         }
         self._dirty = not self._cursor_file.write(value)
@@ -353,33 +364,13 @@ class AgentService:
 
     def _rank_processes(self) -> list[RankProcess]:
         return [
-            RankProcess(source.info.rank or 0, _own_pid(source), source.info.local_rank)
+            RankProcess(source.info.rank or 0, source.own_pid, source.info.local_rank)
             for source in self._sources.newest_ranks()
         ]
 
     def _checkpoint_news(self, notice: Notice) -> None:
         self._own.event(notice.type, notice.step, notice.data)
         self._dirty = True
-
-
-def main(arguments: list[str]) -> int:
-    """Run the agent of a run folder; return 0 when all was delivered or another agent is there, 1 when data stays."""
-    if len(arguments) != 1:
-        print("usage: python -m stabilityclient.agent RUN_FOLDER", file=sys.stderr)
-        return 2
-    folder = Path(arguments[0])
-    lock = lock_folder(folder, LOCK_WAIT_S)
-    if lock is None:
-        return 0
-    try:
-        return 0 if asyncio.run(AgentService(folder, dict(os.environ)).run()) == "done" else 1
-    finally:
-        os.close(lock)
-
-
-def _own_pid(source: Source) -> int:
-    """Return the pid of a rank, 0 where it means another process here."""
-    return 0 if source.elsewhere else source.info.pid
 
 
 def _number(text: str | None, default: float) -> float:

@@ -71,6 +71,8 @@ class Source:
         self.trouble: str | None = None
         #: Why no signal brings this process's stacks, as it reported at its start.
         self.no_dumps: str | None = None
+        #: Whether facts of its launch may be collected.
+        self.facts = True
         #: It runs in another container, whose process ids are not ours: its slot alone says whether it lives.
         self.elsewhere = False
         self.beat_at = time.monotonic()
@@ -83,6 +85,11 @@ class Source:
     def is_rank(self) -> bool:
         """Whether this is a training process (else: an agent)."""
         return self.info.rank is not None
+
+    @property
+    def own_pid(self) -> int:
+        """The pid, 0 where it means another process here."""
+        return 0 if self.elsewhere else self.info.pid
 
     @property
     def delivered(self) -> bool:
@@ -241,6 +248,7 @@ def read_source(folder: Path) -> Source:
     namespace = facts.get("pid_ns")
     source.elsewhere = bool(namespace) and namespace != pid_namespace()
     source.no_dumps = str(facts["no_dumps"])[:300] if facts.get("no_dumps") else None
+    source.facts = facts.get("facts") is not False
     return source
 
 

@@ -226,7 +226,7 @@ def test_an_agent_killed_with_9_is_started_again_and_goes_on_exactly(start: Star
 
 
 def test_a_second_agent_finds_the_lock_and_leaves(start: Start) -> None:
-    from stabilityclient.agent.service import main
+    from stabilityclient.agent.main import main
 
     with Gateway() as server:
         run = start(url=server.url)

@@ -145,7 +145,7 @@ export function panelChart(element, legend, panel, config, page) {
 
   function drawLines(width, height, colors) {
     const window = page.look.window();
-    const view = page.view();
+    const view = page.view(chart.metrics());
     // What people added may not be here yet.
     page.feed?.fetchWanted(chart.metrics());
     const { lines: server, trouble } = panelLines(page).of(chart, now);

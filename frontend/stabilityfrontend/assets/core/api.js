@@ -84,6 +84,11 @@ export const api = {
   runColumns: (search, limit) => call("GET", `/run_columns?${new URLSearchParams({ search, limit: String(limit) })}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}"]>} */
   run: (id) => call("GET", runPath(id)),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/about"]>} */
+  about: (id, against) =>
+    call("GET", `${runPath(id)}/about${against ? `?against=${encodeURIComponent(against)}` : ""}`),
+  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/about"]>} */
+  setAbout: (id, changes) => call("PUT", `${runPath(id)}/about`, changes),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/segments"]>} */
   segments: (id) => call("GET", `${runPath(id)}/segments`),
   series,
@@ -141,6 +146,15 @@ export const api = {
   acknowledge: (id, incident) => call("POST", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/segments/{segment}/undo"]>} */
   undo: (id, segment) => call("POST", `${runPath(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/annotations"]>} */
+  annotations: (id) => call("GET", `${runPath(id)}/annotations`),
+  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/annotations"]>} */
+  annotate: (id, annotation) => call("POST", `${runPath(id)}/annotations`, annotation),
+  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/annotations/{annotation_id}"]>} */
+  changeAnnotation: (id, annotation, body) =>
+    call("PUT", `${runPath(id)}/annotations/${encodeURIComponent(annotation)}`, body),
+  /** @returns {Promise<Answers["DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}"]>} */
+  deleteAnnotation: (id, annotation) => call("DELETE", `${runPath(id)}/annotations/${encodeURIComponent(annotation)}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback_costs"]>} */
   rollbackCosts: (id) => call("GET", `${runPath(id)}/rollback_costs`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */

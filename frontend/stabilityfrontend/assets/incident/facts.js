@@ -4,8 +4,9 @@
 import { appearanceOf } from "../core/appearance.js";
 import { asFinite, asRecord, asText, toldStep } from "../core/as_type.js";
 import { h } from "../core/dom.js";
-import { capital, clock, duration, formatCount, moment, plural, readable } from "../core/format.js";
+import { capital, clock, duration, formatCount, plural, readable } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
+import { whenTitle } from "../core/when.js";
 import { processWords, rankRanges, ranksOf } from "../ranks/rank_words.js";
 import { median } from "../run/kpis.js";
 import { severityOf } from "./severity.js";
@@ -100,11 +101,7 @@ export function timelineList(entries) {
       h(
         "li",
         { class: entry.tone },
-        h(
-          "time",
-          { title: entry.time === null ? null : moment(entry.time) },
-          entry.time === null ? "–" : clock(entry.time),
-        ),
+        h("time", { title: whenTitle(entry.time) }, entry.time === null ? "–" : clock(entry.time)),
         h("span", {}, entry.words),
         h(
           "span",

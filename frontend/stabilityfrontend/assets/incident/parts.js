@@ -7,6 +7,7 @@ import { capital, clock, formatCount, moment, sentence } from "../core/format.js
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
+import { whenTitle } from "../core/when.js";
 import { looksLike } from "../gallery/looks_like.js";
 import { blindSpot, rankWords } from "../ranks/rank_words.js";
 import { dataFacts } from "./data_facts.js";
@@ -150,7 +151,7 @@ function verdictParts(page) {
       since === null
         ? ""
         : h("span", {}, h("b", {}, clock(since)), h("span", { class: "sub since-age", "aria-live": "off" })),
-      since === null ? "" : moment(since),
+      since === null ? "" : whenTitle(since),
     ],
     [
       "How sure",

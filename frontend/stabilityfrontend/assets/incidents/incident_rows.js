@@ -1,8 +1,10 @@
 // The rows of the list of all incidents: what it is, of which run, since when, who looks after it.
 
+import { appearanceOf, tonedClass } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import { ago, duration, formatCount, moment } from "../core/format.js";
 import { incidentHref } from "../core/route.js";
+import { whenTitle } from "../core/when.js";
 
 const ADVICE = { roll_back: "roll back", restart: "restart", wait: "wait", inspect: "look into it" };
 
@@ -50,7 +52,8 @@ export function rowsOf(page, { key, first, more }) {
 function row(page, one, fold, same, within = false) {
   const open = one.state === "open";
   const waiting = same.filter((other) => other.state === "open" && !other.acknowledged_by && other.alarm);
-  const tone = open ? one.severity : "calm";
+  const look = appearanceOf(one);
+  const { tone } = look;
   const box = h("input", {
     type: "checkbox",
     "aria-label": `Choose ${one.title || one.label} of ${one.run_name}`,
@@ -73,7 +76,6 @@ function row(page, one, fold, same, within = false) {
     "li",
     { data: { rowOf: one.incident_id, tone }, class: `incident-row ${tone}${within ? " within" : ""}` },
     box,
-    h("span", { class: `severity-mark ${tone}`, "aria-hidden": "true" }),
     h(
       "div",
       { class: "row-what" },
@@ -81,7 +83,7 @@ function row(page, one, fold, same, within = false) {
       h(
         "div",
         { class: "sub" },
-        h("span", { class: `word ${tone}` }, open ? one.severity : one.state),
+        h("span", { class: tonedClass("appearance", look) }, open ? one.severity : look.word),
         ` · ${one.label}`,
         fold ? " · " : null,
         fold,
@@ -95,12 +97,12 @@ function row(page, one, fold, same, within = false) {
     ),
     h(
       "div",
-      { class: "row-when", title: moment(one.opened) },
-      h("div", {}, ago(now - one.opened)),
+      { class: "row-when", title: whenTitle(one.since) },
+      h("div", {}, ago(now - one.since)),
       h(
         "div",
         { class: "sub" },
-        open || one.resolved === null ? moment(one.opened) : `lasted ${duration(one.resolved - one.opened)}`,
+        open || one.resolved === null ? moment(one.since) : `lasted ${duration(one.resolved - one.since)}`,
       ),
     ),
     h(
@@ -122,7 +124,7 @@ function row(page, one, fold, same, within = false) {
         : by
           ? h(
               "span",
-              { class: "sub", title: moment(by.acknowledged) },
+              { class: "sub", title: whenTitle(by.acknowledged) },
               `${by.acknowledged_by}, ${ago(now - by.acknowledged)}`,
             )
           : null,

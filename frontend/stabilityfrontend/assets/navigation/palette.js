@@ -2,6 +2,7 @@
 // keyboard alone: a combobox whose list is chosen from with the arrows while the focus stays in the field.
 
 import { api } from "../core/api.js";
+import { appearanceOf, tonedClass } from "../core/appearance.js";
 import { fill, h, setText } from "../core/dom.js";
 import { errorText, plural } from "../core/format.js";
 import { go, incidentHref } from "../core/route.js";
@@ -267,7 +268,12 @@ class Palette {
           },
         },
       },
-      one.tone ? h("span", { class: `severity-mark ${one.tone}`, "aria-hidden": "true" }) : null,
+      one.tone
+        ? h("span", {
+            class: tonedClass("appearance", appearanceOf({ severity: one.tone, status: "open" })),
+            "aria-hidden": "true",
+          })
+        : null,
       h("span", { class: "palette-text" }, one.text),
       one.sub ? h("span", { class: "sub" }, one.sub) : null,
     );

@@ -14,6 +14,9 @@ const [MARK_PX, NEAR_PX] = [7, 20];
 /** Marks and notes of one place that are read out, and lines in a chip. */
 const [MARKS, NOTES, CHIP_LINES] = [3, 3, 4];
 
+/** Characters of an annotation. */
+const NOTE = 80;
+
 /** Of the point nearest to an x; of two at one place the one that has a value. @param {Line} line @param {number} at */
 export function nearestIndex({ x, y }, at) {
   let best = -1;
@@ -53,9 +56,8 @@ export function found(plot, at) {
     points: all.flatMap(({ line, point }) =>
       point && (!line.near || near(point.step, NEAR_PX)) ? { line, point } : [],
     ),
-    marks: plot.rows
-      .flatMap((row) => row.marks)
-      .filter((mark) => mark.words && near(mark.x, MARK_PX))
+    marks: [...plot.rows.flatMap((row) => row.marks), ...(plot.spec?.rules || [])]
+      .filter((one) => one.words && (near(one.x, MARK_PX) || ("to" in one && one.x <= x && x <= (one.to ?? one.x))))
       .slice(0, MARKS),
     notes: (plot.spec?.notes?.() || [])
       .filter((note) => (x >= note.x && x <= note.to) || near(note.x, MARK_PX) || near(note.to, MARK_PX))
@@ -102,7 +104,7 @@ export function chipParts({ points, marks }) {
 }
 
 /**
- * Forks and incidents as notes of a chart, the forks first: `{x, to, words, color}`. `view` and `axis` as for `shapes`.
+ * Forks, incidents and annotations as notes of a chart, in this order: `{x, to, words, color}`. `view` and `axis` as for `shapes`.
  */
 export function notesOf(view, colors, axis) {
   const { place, forkAt } = axis;
@@ -130,6 +132,12 @@ export function notesOf(view, colors, axis) {
       words: `${incidentKind(incident.kind).short} since step ${since}${incident.state === "open" ? ", open" : ""}`,
       color: colors[severityOf(incident)],
     });
+  }
+  for (const { first_step: first, last_step: last, segment, text, author } of view.notes || []) {
+    const [x, to] = [place(first, segment), place(last, segment)];
+    if (x === null || to === null) continue;
+    const words = text.length > NOTE ? `${text.slice(0, NOTE - 1)}…` : text;
+    notes.push({ x, to, words: `${words} (${author})`, color: colors.accent });
   }
   return notes;
 }

@@ -37,6 +37,12 @@ export const actions = {
     }
   },
 
+  /** Show the chart of a metric: opened from its card where it is none of the page's own. */
+  showMetric(name) {
+    if (!this.cards.added.has(name)) this.cards.promote(name);
+    this.cards.added.get(name)?.scrollIntoView({ block: "center" });
+  },
+
   /** A link in a panel names other steps. */
   addressChanged() {
     const query = new URLSearchParams(location.search);

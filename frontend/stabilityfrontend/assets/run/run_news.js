@@ -3,6 +3,7 @@
 
 import { forks } from "../chart/traces.js";
 import { firstMetrics, firstRequests } from "../core/first_requests.js";
+import { drawAttention } from "../navigation/attention.js";
 import { withReadings } from "../ranks/health.js";
 
 /** Incidents and checkpoints kept. */
@@ -65,7 +66,7 @@ export const news = {
     this.run = { ...this.run, ...run };
     if (this.lost) this.setLost(false);
     this.setNames(run.metrics || []);
-    document.title = `${this.name()} · ${this.run.status}`;
+    drawAttention(this);
     this.dirty("header", "kpis");
   },
 

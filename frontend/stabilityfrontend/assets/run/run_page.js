@@ -21,6 +21,7 @@ import { MetricSections } from "../metrics/metric_sections.js";
 import { GpuMap } from "../ranks/gpu_map.js";
 import { Health } from "../ranks/health.js";
 import { RankGrid } from "../ranks/rank_grid.js";
+import { About } from "./about.js";
 import { actions } from "./actions.js";
 import { Detectors } from "./detectors.js";
 import { drawCommandStrip, drawHeader } from "./header.js";
@@ -85,6 +86,7 @@ export class RunPage {
     this.storage = new StorageLine(this);
     this.detectors = new Detectors(this);
     this.watched = new Watched(this);
+    this.about = new About(this);
     this.belowCharts = new WhenNear(byId("walls"), () => {
       this.feed.fetchHealth();
       this.gpus.fetch();
@@ -153,8 +155,7 @@ export class RunPage {
     // What forks discarded stands above the charts, too.
     if (this.forkList.length && !this.belowCharts.near) this.rollbackCosts.fetch();
     this.foot.ask();
-    this.detectors.fetch();
-    this.watched.fetch();
+    for (const part of [this.detectors, this.watched, this.about]) part.fetch();
   }
 
   /** What the server could not read: parts of the history that are missing from what is shown. */
@@ -201,11 +202,12 @@ export class RunPage {
       (a, b) => Number(b.state === "open") - Number(a.state === "open") || b.opened - a.opened,
     );
   }
-  view() {
+  view(metrics) {
     return {
       incidents: this.detectors.preview() || this.incidents(),
       segments: this.store.segments,
       forks: this.forkList,
+      notes: this.feed?.notes.on(metrics),
       lastStep: this.lastStep(),
     };
   }

@@ -8,6 +8,7 @@ import { ago, formatAge, formatCount, plural, sentence } from "../core/format.js
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
+import { when } from "../core/when.js";
 import { looksLike } from "../gallery/looks_like.js";
 import { dataSets, evidence, knownList } from "../incident/evidence.js";
 import { folded, inOrder } from "../incident/order.js";
@@ -51,7 +52,7 @@ function alikeFold(page, incident, alike) {
       {},
       h("a", { href: incidentHref(page.id, one.incident_id) }, one.title || incidentKind(one.kind).label),
       " ",
-      h("time", { class: "sub" }, ago(page.now() - one.opened)),
+      when(one.opened, ago(page.now() - one.opened), "sub"),
     );
   return h(
     "details",
@@ -116,7 +117,7 @@ function incidentCard(page, incident, first, alike) {
       "div",
       { class: "incident-head" },
       h("h3", {}, incident.title || kind.label),
-      h("time", {}, formatAge(page.now() - incident.opened)),
+      when(incident.opened, formatAge(page.now() - incident.opened)),
     ),
     verdict && verdict.text
       ? h("p", { class: "verdict-line" }, ...lastingWords(verdict.text, incident, page.now()))
@@ -266,7 +267,7 @@ export function drawCheckpoints(page) {
         h("b", {}, formatCount(one.step)),
         h("span", { class: "sub" }, whyNot(one) || whatItIs(one, false)),
         h("span", { class: "grow" }),
-        h("span", { class: "sub" }, ago(page.now() - one.time)),
+        when(one.time, ago(page.now() - one.time), "sub"),
       ),
     ),
   );

@@ -1,0 +1,160 @@
+"""What is known about a run beside its points: config, the facts of its launches, tags, notes; and what differs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+__all__ = [
+    "MAX_NAME_CHARS", "MAX_NOTES_CHARS", "MAX_TAGS", "MAX_TAG_CHARS", "AboutEdit", "AboutRun", "Checkout",
+    "Difference", "LaunchReported", "RunDiff", "RunLaunch",
+]  # fmt: skip
+
+#: Tags of a run, characters of one, of its notes and of its name; the client takes as many.
+MAX_TAGS, MAX_TAG_CHARS, MAX_NOTES_CHARS, MAX_NAME_CHARS = 32, 64, 10_000, 200
+
+_Line = Annotated[str, Meta(max_length=2_000)]
+_Name = Annotated[str, Meta(max_length=256)]
+
+
+class Checkout(msgspec.Struct, frozen=True):
+    """What git said of the folder of the script.
+
+    Attributes:
+        folder: of the checkout. commit: "" where there is none. branch: "" of a detached head. subject: first line of
+            the commit's message. remote: address of ``origin``, without user and password.
+        dirty: whether something is not committed; null where git did not say, ``why`` says why.
+        changed: files with changes, new ones too. files: the first of them.
+    """
+
+    folder: _Line = ""
+    commit: _Name = ""
+    branch: _Name = ""
+    subject: _Line = ""
+    remote: _Line = ""
+    dirty: bool | None = None
+    changed: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    files: Annotated[list[_Line], Meta(max_length=64)] = []
+    why: _Line = ""
+
+
+class LaunchReported(msgspec.Struct):
+    """``launch``: what the agent of a node saw of a start of the job there, secrets taken out (docs/wire.md).
+
+    Attributes:
+        source: the process that it is about. node: its name in the job. host: of the machine.
+        command: the arguments of the process. folder: its working folder. python: the interpreter.
+        image: of the container, where a variable names it. launcher: variables of launcher and scheduler.
+    """
+
+    source: _Name
+    rank: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    world_size: Annotated[int, Meta(ge=0, le=2**31)] = 1
+    node: _Name = ""
+    host: _Name = ""
+    user: _Name = ""
+    command: Annotated[list[_Line], Meta(max_length=512)] = []
+    folder: _Line = ""
+    script: _Line = ""
+    python: _Line = ""
+    image: _Line = ""
+    launcher: Annotated[dict[_Name, _Line], Meta(max_length=64)] = {}
+    git: Checkout = msgspec.field(default_factory=Checkout)
+
+
+class Difference(msgspec.Struct):
+    """One thing that is not the same on both sides.
+
+    Attributes:
+        name: dotted key of the config, or what it is a fact of.
+        before, now: as people read it; null where that side has none.
+    """
+
+    name: str
+    before: str | None
+    now: str | None
+
+
+class RunLaunch(msgspec.Struct):
+    """One launch of a run.
+
+    Attributes:
+        started: unix seconds by the node's clock. ranks: of the job. segment: id of the segment that it is in now.
+        hosts: the first 256. host_count: all that reported.
+        command: the arguments, ready for a shell. environment: versions, devices and settings, variables with ``$``.
+        changed: what is another than in the launch before it.
+    """
+
+    started: float
+    ranks: int
+    segment: int | None
+    hosts: list[str]
+    host_count: int
+    user: str
+    command: str
+    folder: str
+    script: str
+    python: str
+    image: str
+    launcher: dict[str, str]
+    git: Checkout
+    environment: dict[str, str]
+    changed: list[Difference]
+
+
+class RunDiff(msgspec.Struct):
+    """What differs between another run (``before``) and this one (``now``).
+
+    Attributes:
+        run_id, name: of the other run. why: why it was chosen, "" where the caller chose it.
+        config: differing keys, at most 500. left_out: further ones. equal: keys that are the same.
+        facts: what differs in the newest launches of both. no_facts: which side has none, "" where both have some.
+    """
+
+    run_id: str
+    name: str
+    why: str
+    config: list[Difference]
+    left_out: int
+    equal: int
+    facts: list[Difference]
+    no_facts: str
+
+
+class AboutEdit(msgspec.Struct, frozen=True):
+    """What people changed on the page; null: as the job said.
+
+    Attributes:
+        who, time: of the newest change; time in unix seconds.
+    """
+
+    who: str
+    time: float
+    name: str | None = None
+    tags: list[str] | None = None
+    notes: str | None = None
+
+
+class AboutRun(msgspec.Struct):
+    """Everything about a run beside its points.
+
+    Attributes:
+        config: what the job gave to ``init()``; what looked like a secret is ``(hidden)``.
+        edited: who changed name, tags or notes last, null where nobody did.
+        launches: newest first, at most 50. older: further ones.
+        diff: to another run, where one was asked for and found; else ``no_diff`` says why there is none.
+    """
+
+    run_id: str
+    name: str
+    project: str
+    config: dict[str, Any]
+    tags: list[str]
+    notes: str
+    edited: AboutEdit | None
+    launches: list[RunLaunch]
+    older: int
+    diff: RunDiff | None
+    no_diff: str

@@ -1,0 +1,272 @@
+// What a run is: commit, command line, hosts, versions, tags, notes, config; and what changed to another run.
+
+import { api } from "../core/api.js";
+import { byId, h, setShown, toast } from "../core/dom.js";
+import { errorText, moment, plural } from "../core/format.js";
+import { patch } from "../core/patch.js";
+import { tagChips, tagsAndNotes } from "./about_edit.js";
+import { copying, differenceTable, factRows, shortCommit, uncommitted } from "./about_parts.js";
+
+/** Rows of the config that are shown at once: the filter finds the others. */
+const CONFIG_ROWS = 300;
+/** Runs of the project that are offered for a comparison, newest first. */
+const OFFERED = 100;
+const LAST_GOOD = "last_good";
+
+/** A config as rows of dotted keys. Nested tables are opened, lists are one value. */
+export function configRows(config, before = "") {
+  return Object.entries(config || {}).flatMap(([key, value]) =>
+    value && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length
+      ? configRows(value, `${before}${key}.`)
+      : [[before + key, typeof value === "string" ? value : JSON.stringify(value)]],
+  );
+}
+
+/** The rows that hold every word of a search, in key or value. */
+export function matchingRows(rows, search) {
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  return rows.filter((row) => words.every((word) => row.join(" ").toLowerCase().includes(word)));
+}
+
+export class About {
+  /** `page` as in run_page.js. */
+  constructor(page) {
+    this.page = page;
+    this.answer = /** @type {any} */ (null);
+    this.diff = /** @type {any} */ (null);
+    this.search = "";
+    this.against = "";
+    this.offered = /** @type {any[]} */ ([]);
+    byId("about-fold").addEventListener("click", () => this.setOpen(!this.open));
+  }
+
+  async fetch() {
+    try {
+      const answer = await api.about(this.page.id);
+      if (this.page.gone) return;
+      this.answer = answer;
+      setShown(byId("about-panel"), true);
+      this.draw();
+    } catch {
+      // It is asked again when the page is in touch again.
+    }
+  }
+
+  setOpen(open) {
+    this.open = open;
+    byId("about-fold").setAttribute("aria-expanded", String(open));
+    setShown(byId("about-body"), open);
+    this.draw();
+    if (!open) return;
+    this.fetch();
+    this.fetchOffered();
+    if (!this.against) this.compare(LAST_GOOD);
+  }
+
+  /** The runs that may be compared with: those of the same project, newest first. */
+  async fetchOffered() {
+    try {
+      const { runs } = await api.runs();
+      const project = this.answer?.project;
+      this.offered = runs.filter((run) => run.run_id !== this.page.id && run.project === project).slice(0, OFFERED);
+      this.draw();
+    } catch {
+      // The last good run can be compared with all the same.
+    }
+  }
+
+  async compare(against) {
+    this.against = against;
+    try {
+      const answer = await api.about(this.page.id, against);
+      if (this.page.gone || this.against !== against) return;
+      this.diff = { found: answer.diff, why: answer.no_diff };
+    } catch (error) {
+      this.diff = { found: null, why: errorText(error) };
+    }
+    this.draw();
+  }
+
+  async save(changes) {
+    try {
+      this.answer = await api.setAbout(this.page.id, changes);
+      this.draw();
+      return true;
+    } catch (error) {
+      toast(errorText(error), "warning");
+      return false;
+    }
+  }
+
+  draw() {
+    const { answer } = this;
+    if (!answer || this.page.gone) return;
+    patch(byId("about-line"), summary(answer));
+    if (!this.open) return;
+    const rows = configRows(answer.config);
+    patch(
+      byId("about-body"),
+      h("div", { class: "about-grid" }, factRows(answer), tagsAndNotes(this)),
+      launchList(answer),
+      rows.length ? this.config(rows) : null,
+      this.changes(),
+    );
+  }
+
+  config(rows) {
+    const found = matchingRows(rows, this.search);
+    const shown = found.slice(0, CONFIG_ROWS);
+    return h(
+      "section",
+      { class: "about-part", data: { part: "config" } },
+      h(
+        "div",
+        { class: "about-head" },
+        h("h3", {}, "Config"),
+        h(
+          "span",
+          { class: "sub" },
+          found.length < rows.length ? `${found.length} of ${rows.length}` : plural(rows.length, "key"),
+        ),
+        h("span", { class: "grow" }),
+        h("input", {
+          id: "about-search",
+          class: "field search",
+          type: "search",
+          placeholder: "Filter keys and values",
+          "aria-label": "Filter the config",
+          on: {
+            input: (event) => {
+              this.search = event.target.value;
+              this.draw();
+            },
+          },
+        }),
+        copying("Copy as JSON", () => JSON.stringify(this.answer.config, null, 2)),
+      ),
+      h(
+        "div",
+        { class: "about-scroll" },
+        h(
+          "table",
+          { class: "table dense about-config" },
+          h(
+            "tbody",
+            {},
+            shown.map(([key, value]) => h("tr", { data: { key } }, h("th", { scope: "row" }, key), h("td", {}, value))),
+          ),
+        ),
+      ),
+      found.length > shown.length
+        ? h("p", { class: "sub" }, `and ${found.length - shown.length} more: filter them`)
+        : null,
+    );
+  }
+
+  changes() {
+    const { diff, offered } = this;
+    const chosen = diff?.found ? diff.found.run_id : "";
+    const listed = offered.map((run) => ({
+      value: run.run_id,
+      text: run.name === run.run_id ? run.name : `${run.name} · ${run.run_id}`,
+    }));
+    if (this.against !== LAST_GOOD && !listed.some((one) => one.value === this.against))
+      listed.unshift({ value: this.against, text: this.against });
+    const select = h(
+      "select",
+      {
+        id: "about-against",
+        class: "choice-list",
+        "aria-label": "Compare with",
+        on: { change: (event) => this.compare(event.target.value) },
+      },
+      h("option", { value: LAST_GOOD }, "the last good run"),
+      listed.filter((one) => one.value).map((one) => h("option", { value: one.value }, one.text)),
+    );
+    select.value = this.against || LAST_GOOD;
+    return h(
+      "section",
+      { class: "about-part", data: { part: "changes" } },
+      h(
+        "div",
+        { class: "about-head" },
+        h("h3", {}, "What changed since"),
+        select,
+        h("span", { class: "grow" }),
+        chosen
+          ? h(
+              "a",
+              {
+                class: "toggle",
+                href: `/compare?run=${encodeURIComponent(this.page.id)}&run=${encodeURIComponent(chosen)}`,
+              },
+              "Compare curves",
+            )
+          : null,
+      ),
+      diff ? differenceTable(diff) : h("p", { class: "sub" }, "Comparing …"),
+    );
+  }
+}
+
+/** The folded line: commit, what is not committed, hosts, tags. */
+function summary(answer) {
+  const [launch] = answer.launches;
+  const parts = [];
+  if (launch) {
+    const commit = launch.git.commit || launch.environment.git || "";
+    if (commit) parts.push(h("code", { title: launch.git.subject || commit }, shortCommit(commit)));
+    const dirty = uncommitted(launch.git);
+    if (dirty) parts.push(h("span", { class: "chip warning", title: launch.git.files.join("\n") }, dirty));
+    if (launch.host_count) parts.push(h("span", { class: "sub" }, plural(launch.host_count, "host")));
+    if (answer.launches.length + answer.older > 1)
+      parts.push(
+        h(
+          "span",
+          { class: "sub" },
+          plural(answer.launches.length + answer.older, "launch").replace("launchs", "launches"),
+        ),
+      );
+    if (launch.changed.some((one) => one.name === "commit"))
+      parts.push(h("span", { class: "chip warning" }, "another commit since the restart"));
+  }
+  return [parts, tagChips(answer.tags)];
+}
+
+/** Launches, newest first, with what changed from one to the next; nothing where there was one. */
+function launchList(answer) {
+  if (answer.launches.length < 2) return null;
+  return h(
+    "section",
+    { class: "about-part", data: { part: "launches" } },
+    h("div", { class: "about-head" }, h("h3", {}, "Launches"), h("span", { class: "sub" }, "newest first")),
+    h(
+      "ol",
+      { class: "about-launches" },
+      answer.launches.map((launch, at) =>
+        h(
+          "li",
+          { data: { launch: String(launch.started) } },
+          h("span", { class: "about-when" }, moment(launch.started)),
+          h("span", { class: "sub" }, plural(launch.ranks, "rank")),
+          launch.git.commit ? h("code", {}, shortCommit(launch.git.commit)) : null,
+          launch.changed.length
+            ? h(
+                "span",
+                {},
+                launch.changed
+                  .slice(0, 6)
+                  .map((one) =>
+                    h("span", { class: "chip", title: `${one.before ?? "none"} → ${one.now ?? "none"}` }, one.name),
+                  ),
+                launch.changed.length > 6
+                  ? h("span", { class: "sub" }, ` and ${launch.changed.length - 6} more`)
+                  : null,
+              )
+            : h("span", { class: "sub" }, at === answer.launches.length - 1 ? "" : "nothing changed"),
+        ),
+      ),
+    ),
+    answer.older ? h("p", { class: "sub" }, `${plural(answer.older, "older one")} not shown`) : null,
+  );
+}
