@@ -71,7 +71,7 @@ const key = (color, ...parts) => h("div", { class: "key" }, h("i", { style: { ba
 export const valueWords = ({ value, low, high }) =>
   low === undefined
     ? formatValue(value, 5)
-    : `${formatValue(value, 5)} (${formatValue(low, 4)} to ${formatValue(high, 4)})`;
+    : `${formatValue(value, 4)} (${formatValue(low, 3)} to ${formatValue(high, 3)})`;
 
 /** What stands beside the pointer. */
 export function tipParts(spec, { x, points, marks, notes }) {
