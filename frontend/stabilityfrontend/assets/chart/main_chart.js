@@ -22,8 +22,11 @@ export const lossMetric = (metrics, run) =>
 /**
  * The metric that the large chart shows: what the server chose of the run; before that is known the loss, else what is
  * named like one, else the first that is no reading of a GPU.
+ *
+ * @param {string[]} metrics @param {any} run @param {string | null} [chosen]
+ * @returns {string}
  */
-export const focusMetric = (metrics, run, chosen = null) =>
+export const focusMetric = (metrics, run, chosen) =>
   chosen ||
   lossMetric(metrics, run) ||
   metrics.find((name) => /(^|[/_.])loss$/.test(name)) ||
