@@ -27,8 +27,10 @@ from stabilitybackend.api import (
     detectors,
     export,
     fleet,
+    incidents,
     live,
     login,
+    run_table,
     runs,
     server,
     storage,
@@ -57,15 +59,19 @@ from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
+from stabilitybackend.run_table.keeper import DigestKeeper
+from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.archiving.retention import Retention
+from stabilitybackend.runs.derived.unknown_costs import work_out
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema import kinds, verdicts
 from stabilitybackend.schema.gpus import GPUS
 from stabilitybackend.schema.ranks import RANKS
 from stabilitybackend.schema.runs import STATUSES
+from stabilitybackend.schema.states import severity
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing
@@ -123,6 +129,8 @@ def create_app(
     pulse = Pulse(time.monotonic)
     audit = AuditLog(redis)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
+    run_tables = RunTables(manager, RunIndex(redis))
+    run_digests = DigestKeeper(manager, RunIndex(redis), run_tables)
     run_retention = Retention(manager, RunIndex(redis), time.time, audit)
     ours = version("stabilityboard")
 
@@ -147,6 +155,8 @@ def create_app(
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
             asyncio.create_task(other_runs.follow(), name="other-runs"),
+            asyncio.create_task(work_out(manager), name="rollback-costs"),
+            asyncio.create_task(run_digests.follow(), name="run-digests"),
         ]
         beat = heartbeat(lambda: not server.reasons(manager, storing))
         if collector is not None:
@@ -185,6 +195,7 @@ def create_app(
     app.state.audit = audit
     app.state.views = SavedViews(redis)
     app.state.manager = manager
+    app.state.run_tables = run_tables
     app.state.storing = storing
     app.state.retention = run_retention
     app.state.ingest = ingest
@@ -199,7 +210,11 @@ def create_app(
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
     )
-    for room in (server, login, runs, batches, compare, commands, detectors, trial, fleet, storage, export, views):
+    rooms = (
+        server, login, runs, run_table, batches, compare, commands, detectors, trial, fleet, incidents, storage, export,
+        views,
+    )  # fmt: skip
+    for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])
     app.include_router(live.router)
     app.include_router(agent_router(gateway))
@@ -207,7 +222,7 @@ def create_app(
     _add_error_handlers(app)
     tables = {
         "kinds": kinds.served(), "statuses": msgspec.to_builtins(STATUSES), "verdicts": verdicts.WORDS, "ranks": RANKS,
-        "gpus": GPUS,
+        "gpus": GPUS, "appearances": severity.served(),
     }  # fmt: skip
     try:
         headers = security_headers(attach(app, tables=tables, plug_ins=plug_ins))

@@ -44,9 +44,9 @@ def _bar() -> list[Any]:
     return [
         html.A("Runs", href="/", className="crumb", id="crumb-runs"),
         html.Span("/", className="crumb-sep"),
-        html.Span(id="run-name", className="crumb-here"),
+        html.H1(id="run-name", className="crumb-here"),
         html.Span(id="run-segment", className="chip"),
-        html.Span(id="run-status", className="pill"),
+        html.A(id="run-status", className="pill"),
         detectors_panel.badge(),
         html.Span(className="grow"),
         html.Span(

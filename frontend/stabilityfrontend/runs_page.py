@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dash import html
 
-from stabilityfrontend.controls import frame, more_panels, navigation
+from stabilityfrontend.controls import frame, more_panels
 from stabilityfrontend.declared import page
 
 __all__ = ["login_page", "missing_page", "runs_page"]
@@ -13,26 +13,32 @@ __all__ = ["login_page", "missing_page", "runs_page"]
 @page("/", name="Runs", order=0, live="runs")
 @page("/runs", name="Runs", live="runs")
 def runs_page() -> html.Div:
-    """Return the list of runs: a table, and a place for the words that stand there while it is empty."""
-    heads = ["", "Run", "Status", "Step", "Loss", "Last 200 steps", "Incidents", "Rollbacks", "Updated"]
-    numeric = {"Step", "Loss", "Incidents", "Rollbacks", "Updated"}
-    head = [html.Th(head, className="num" if head in numeric else "") for head in heads]
-    # The field itself is made by the script: what is typed in it is of no interest to Dash.
-    tools = [html.Div(id="runs-search"), html.Span(className="grow"), html.Div(id="runs-compare")]
-    table = [
-        html.Div(tools, className="panel-head", id="runs-head"),
-        html.Table([html.Thead(html.Tr(head)), html.Tbody(id="runs-body")], className="table runs", id="runs-table"),
-        # How many of them are shown, and a button for more (assets/runs/runs_page.js).
-        html.Div(id="runs-more", className="runs-more", hidden=True),
+    """Return the table of runs: places that the script fills (assets/runs/)."""
+    tools = [
+        # The field itself is made by the script: what is typed in it is of no interest to Dash.
+        html.Div(id="runs-search"),
+        html.Div(id="runs-tools"),
+        html.Span(className="grow"),
+        html.Div(id="runs-compare"),
+    ]
+    heads = html.Thead(html.Tr(id="runs-heads"))
+    table = html.Table([heads, html.Tbody(id="runs-body")], className="table run-table", id="runs-table")
+    panel = [
+        html.Div(id="runs-states", role="group", **{"aria-label": "Runs by state"}),
+        html.Div(tools, className="panel-head", id="runs-head", hidden=True),
+        html.Div(id="runs-trouble", className="note critical", role="alert", hidden=True),
+        html.Div(id="runs-notes", className="note warning", role="status", hidden=True),
+        html.Div(table, id="runs-scroll", hidden=True, tabIndex="-1"),
+        html.Div(html.Span(id="runs-shown", className="sub"), id="runs-more", className="runs-more", hidden=True),
         html.Div(id="runs-empty", hidden=True),
     ]
     bar = [
-        navigation(),
+        html.H1("Runs", className="crumb-here"),
         html.Span(id="runs-count", className="chip"),
         html.Span(className="grow"),
         html.Span(id="live-pill", className="pill quiet"),
     ]
-    return frame(bar, html.Main([html.Section(table, className="panel"), more_panels()], className="list"))
+    return frame(bar, html.Main([html.Section(panel, className="panel runs-panel"), more_panels()], className="list"))
 
 
 @page("/login", name="Login", live="login")
@@ -61,5 +67,9 @@ def login_page() -> html.Div:
 
 def missing_page() -> html.Div:
     """Return the page of an address that means nothing here."""
-    words = [html.H2("Page not found"), html.P(["The list of runs is ", html.A("here", href="/"), "."])]
+    words = [
+        html.H1("Page not found"),
+        html.P("Nothing of this board is at this address. The run may be deleted, or the link cut off."),
+        html.P(["Search for it with ", html.Kbd("Ctrl K"), ", or go to ", html.A("all runs", href="/"), "."]),
+    ]
     return frame([html.Span(className="grow")], html.Main(html.Div(words, className="empty panel"), className="list"))

@@ -244,6 +244,28 @@ export interface ColdPoints {
   location: string;
 }
 
+/**
+ * A column that the table can have, and that filter, order and groups can name.
+ *
+ * Attributes:
+ *     key: built-in name, ``config.<path>`` or ``metric.<name>``.
+ *     label: head of the column.
+ *     kind: how its values are shown and compared; ``any`` where they are of several kinds.
+ *     what: a sentence about it.
+ *     runs: how many runs have a value, of those that the key may see; absent for a built-in column.
+ *     values: some of its values, the most frequent first, for completion; none of a column of numbers.
+ *     gone: no run has it.
+ */
+export interface ColumnFacts {
+  key: string;
+  label: string;
+  kind: "age" | "any" | "count" | "curve" | "number" | "share" | "state" | "tags" | "text";
+  what?: string;
+  runs?: number | null;
+  values?: string[];
+  gone?: boolean;
+}
+
 /** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.commands.request``. */
 export interface CommandRequest {
   kind: "rollback" | "restart" | "dump_stacks" | "task" | "show_batches";
@@ -324,6 +346,26 @@ export interface ComparedCurves {
 export interface Comparison {
   align: "fork" | "step" | "time";
   runs: ComparedCurves[];
+}
+
+/**
+ * The loss over the whole run, or the metric that is shown instead: extremes of up to 60 stretches of steps.
+ *
+ * Attributes:
+ *     first, last: steps.
+ *     low, high: of each stretch, 0 to 100 between ``least`` and ``most``, cut there; null where nothing is finite.
+ *     least, most: values that 0 and 100 stand for; few far values do not stretch them.
+ *     odd: stretches in which a value was not finite.
+ */
+export interface Curve {
+  metric: string;
+  first: number;
+  last: number;
+  low: (number | null)[];
+  high: (number | null)[];
+  least: number;
+  most: number;
+  odd: number[];
 }
 
 /**
@@ -538,6 +580,80 @@ export interface FleetGpus {
 }
 
 /**
+ * What the rollbacks of all runs cost.
+ *
+ * Attributes:
+ *     month: those since ``month_began``, the first of this month in UTC, unix seconds, whatever ``days`` says.
+ *     runs: those that lost most first, at most 500; the numbers are of all. run_count: how many there are.
+ *     unknown: runs with rollbacks whose costs are not worked out yet; a server that was updated does so one by one.
+ */
+export interface FleetRollbacks {
+  rollbacks: number;
+  steps_lost: number;
+  wall_lost_s: number;
+  downtime_s: number;
+  gpu_hours_lost: number;
+  days: number | null;
+  project: string | null;
+  now: number;
+  month: RollbackSum;
+  month_began: number;
+  runs: RollbacksOfRun[];
+  run_count: number;
+  unknown: number;
+}
+
+/**
+ * What a search found, best first in each list.
+ *
+ * Attributes:
+ *     metrics: names of metrics of the run that was given.
+ *     incidents: open ones before others.
+ *     complete: as at ``IncidentPage``.
+ */
+export interface Found {
+  q: string;
+  runs: FoundRun[];
+  metrics: string[];
+  incidents: FoundIncident[];
+  machines: FoundMachine[];
+  complete: boolean;
+}
+
+/** An incident that a search found, with the name of its run. */
+export interface FoundIncident {
+  run_id: string;
+  run_name: string;
+  incident_id: string;
+  label: string;
+  title: string;
+  severity: "critical" | "info" | "warning";
+  state: "open" | "recovered" | "resolved";
+}
+
+/**
+ * A node, or a GPU of one, that a search found.
+ *
+ * Attributes:
+ *     node: its host name. gpu: UUID, "" for the node itself.
+ *     run_id, run_name: the run that it was in last.
+ */
+export interface FoundMachine {
+  node: string;
+  gpu: string;
+  run_id: string;
+  run_name: string;
+}
+
+/** A run that a search found. */
+export interface FoundRun {
+  run_id: string;
+  name: string;
+  project: string;
+  created: number;
+}
+
+/**
  * A GPU of a run's nodes.
  *
  * Attributes:
@@ -686,9 +802,51 @@ export interface HotPoints {
   values: number;
 }
 
+/**
+ * How many incidents there are.
+ *
+ * Attributes:
+ *     open, recovered, resolved: by their state.
+ *     critical, warning, info: of the open ones, by severity.
+ *     alarms: open ones that people are to look at: all but those of severity info.
+ *     unacknowledged: of the alarms.
+ */
+export interface IncidentCounts {
+  open: number;
+  recovered: number;
+  resolved: number;
+  critical: number;
+  warning: number;
+  info: number;
+  alarms: number;
+  unacknowledged: number;
+}
+
 /** All kinds of incidents. */
 export interface IncidentKinds {
   kinds: ServedKind[];
+}
+
+/**
+ * A page of the incidents of all runs.
+ *
+ * Attributes:
+ *     incidents: open ones first, by severity, those that stop a job before others, newest first; then those that are
+ *         over, newest first.
+ *     total: that fit the filters, on whatever page. counts: that fit them, whatever their state.
+ *     next: ``cursor`` of the next page, null on the last one. None that stays as it is comes twice or is left out.
+ *     complete: false while a server that has just started still reads what is stored.
+ *     left_out: incidents that are over and were dropped here since there are too many; their runs' pages have them.
+ *     now: unix seconds by the server's clock.
+ */
+export interface IncidentPage {
+  incidents: ListedIncident[];
+  total: number;
+  counts: IncidentCounts;
+  next: string | null;
+  complete: boolean;
+  left_out: number;
+  now: number;
 }
 
 /** Newest first. */
@@ -768,6 +926,7 @@ export interface InterruptionRow {
  *     mtbi_s: mean time between interruptions, ``running_s / count``; null without one.
  *     runs: that have an interruption or ran in these days.
  *     projects: all that have runs here, for a choice.
+ *     down: those that have not ended, whenever they began: newest first, at most 500.
  *     interruptions: newest first, at most 500; the numbers are of all.
  */
 export interface Interruptions {
@@ -783,6 +942,7 @@ export interface Interruptions {
   not_counted: number;
   runs: number;
   projects: string[];
+  down: Interruption[];
   interruptions: Interruption[];
   table: InterruptionRow[];
   published: Published;
@@ -808,6 +968,45 @@ export interface KeptBatch {
   repeated: number | null;
   whole: boolean;
   discarded: boolean;
+}
+
+/**
+ * An incident as the list over all runs has it; the fields that it shares are described at ``ShownIncident``.
+ *
+ * Attributes:
+ *     run_name, project: of its run, as it is called now.
+ *     stops_job: its kind is one that stops a job.
+ *     advice: what is advised, "" for nothing.
+ */
+export interface ListedIncident {
+  run_id: string;
+  run_name: string;
+  project: string;
+  incident_id: string;
+  kind: string;
+  label: string;
+  about: "data" | "gpu" | "model" | "process" | "user";
+  stops_job: boolean;
+  severity: "critical" | "info" | "warning";
+  state: "open" | "recovered" | "resolved";
+  alarm: boolean;
+  dead: boolean;
+  title: string;
+  metric: string | null;
+  dataset: string | null;
+  rank: number | null;
+  node: string | null;
+  onset_step: number;
+  step: number;
+  opened: number;
+  updated: number;
+  resolved: number | null;
+  acknowledged_by: string | null;
+  acknowledged: number | null;
+  train: string;
+  nth: number;
+  advice: string;
+  version: number;
 }
 
 /** What is set for a run, beside all that can be set. */
@@ -1457,6 +1656,29 @@ export interface RollbackCosts {
   saving: SaveInterval | null;
 }
 
+/** What some rollbacks cost together. ``gpu_hours_lost``: of the time of discarded steps and of the downtime. */
+export interface RollbackSum {
+  rollbacks: number;
+  steps_lost: number;
+  wall_lost_s: number;
+  downtime_s: number;
+  gpu_hours_lost: number;
+}
+
+/** What the rollbacks of one run cost. ``last``: when it went back last, unix seconds. */
+export interface RollbacksOfRun {
+  rollbacks: number;
+  steps_lost: number;
+  wall_lost_s: number;
+  downtime_s: number;
+  gpu_hours_lost: number;
+  run_id: string;
+  run_name: string;
+  project: string;
+  last: number;
+  deleted: boolean;
+}
+
 /**
  * One run. Times are unix seconds.
  *
@@ -1464,6 +1686,7 @@ export interface RollbackCosts {
  *     config: what the job gave to init().
  *     created, updated: when it first and last reported.
  *     began, logged: when its ranks logged first and last, by the clock of the log; null without points.
+ *     status: for programs. state: what people see of it: its worst open incident, else its phase.
  *     last_step: newest step of the effective timeline.
  *     head: id of the newest segment of the effective timeline.
  *     latest: newest values of the first 200 metrics.
@@ -1479,6 +1702,7 @@ export interface Run {
   began: number | null;
   logged: number | null;
   status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  state: ShownState;
   note: string;
   note_incident: string | null;
   last_step: number | null;
@@ -1507,6 +1731,20 @@ export interface Run {
 }
 
 /**
+ * Columns whose name has the searched word.
+ *
+ * Attributes:
+ *     built_in: those that every run has.
+ *     found: keys of configs and names of metrics, those of most runs first.
+ *     total: of ``found``, beyond the limit too.
+ */
+export interface RunColumns {
+  built_in: ColumnFacts[];
+  found: ColumnFacts[];
+  total: number;
+}
+
+/**
  * What is set for a run.
  *
  * Attributes:
@@ -1516,6 +1754,21 @@ export interface Run {
 export interface RunDetectors {
   settings: Record<string, Record<string, number>>;
   changes: DetectorChange[];
+}
+
+/**
+ * Runs with the same value of the column that they are grouped by; they stand together in the order.
+ *
+ * Attributes:
+ *     label: the value in words; "" for the runs without one, which come last.
+ *     first: place of its first run in the order.
+ *     count, sick: runs, and those of them that are sick.
+ */
+export interface RunGroup {
+  label: string;
+  first: number;
+  count: number;
+  sick: number;
 }
 
 /**
@@ -1532,11 +1785,39 @@ export interface RunPage {
   storing: StoringProblem | null;
 }
 
+/**
+ * Some rows of an order of the runs.
+ *
+ * Attributes:
+ *     rows: from ``offset`` on.
+ *     fit: runs that the filter lets through, on whatever page. total: runs that the key may see.
+ *     sick: of ``total``. phases: of ``total``, runs by what they do, whatever is open.
+ *     order: token of this order of the runs. With it the next page is of the same order, whatever changed meanwhile:
+ *         no run comes twice or is left out.
+ *     groups: where they are grouped.
+ *     columns: facts of those that were asked for.
+ *     notes: what somebody should know of the filter, e.g. a key that no run has.
+ */
+export interface RunTable {
+  rows: TableRow[];
+  offset: number;
+  fit: number;
+  total: number;
+  sick: number;
+  phases: Record<string, number>;
+  order: string;
+  groups: RunGroup[];
+  columns: ColumnFacts[];
+  notes: string[];
+  storing: StoringProblem | null;
+}
+
 /** A run asked for by itself; ``storing`` is null while what comes is stored. */
 export interface RunWithStoring {
   began: number | null;
   logged: number | null;
   status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  state: ShownState;
   note: string;
   note_incident: string | null;
   last_step: number | null;
@@ -1721,6 +2002,7 @@ export interface ServedKind {
   by_dataset: boolean;
   trains: boolean;
   compared: boolean;
+  settles: boolean;
   since: string;
   nearby: string;
   advice: string;
@@ -1839,6 +2121,8 @@ export interface ShowBatches {
  * Attributes:
  *     label, about: of its kind.
  *     alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
+ *     status: what it is now, for people: a row of schema/states/severity.py. status_word: the same in words.
+ *     since: since when, unix seconds: the last progress of what hangs, the first sign of a GPU, else when it opened.
  *     until_step: where what it is about ended; null: it goes on, as far as its branch does.
  *     actions: what people can do about it while the job is there.
  */
@@ -1855,6 +2139,7 @@ export interface ShownIncident {
   version: number;
   train: string;
   nth: number;
+  caused_by: string;
   evidence: Record<string, unknown>;
   kind: string;
   severity: "critical" | "info" | "warning";
@@ -1875,8 +2160,34 @@ export interface ShownIncident {
   label: string;
   about: "data" | "gpu" | "model" | "process" | "user";
   alarm: boolean;
+  status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved";
+  status_word: string;
+  since: number;
   until_step: number | null;
   actions: ("acknowledge" | "dump_stacks" | "restart" | "roll_back" | "show_batches")[];
+}
+
+/**
+ * What a run's state is: its worst open incident, else its phase.
+ *
+ * Attributes:
+ *     word: for its pill: the kind of the incident, or the phase.
+ *     tone, shape: how it is drawn.
+ *     order: place in lists of runs, lower comes first; of equals the latest ``since`` first.
+ *     since: since when, unix seconds, null where nothing says so.
+ *     incident_id: the incident, null where it is the phase.
+ *     phase: what the run does or did, whatever is open.
+ *     status: of the incident: open or acknowledged; null where it is the phase.
+ */
+export interface ShownState {
+  word: string;
+  tone: "calm" | "critical" | "good" | "info" | "warning";
+  shape: "disc" | "octagon" | "ring" | "tick" | "triangle";
+  order: number;
+  since: number | null;
+  incident_id: string | null;
+  phase: "checkpointing" | "crashed" | "empty" | "evaluating" | "finished" | "lost" | "offline" | "restoring" | "stalled" | "starting" | "training" | "unreadable";
+  status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved" | null;
 }
 
 /**
@@ -2057,6 +2368,48 @@ export interface SuspectGpu {
   node: string | null;
   index: number | null;
   uuid: string | null;
+}
+
+/**
+ * A run in the table. Fields: see ``Run`` and ``RunDigest``.
+ *
+ * Attributes:
+ *     gone: it was deleted since the order was made; all else is empty then.
+ *     sick: a critical or warning incident is open, or its job is stalled, lost or crashed, or we fail at it.
+ *     progress: when its ranks logged last, unix seconds, null without points.
+ *     curve: null where there is no line yet; ``curve_why`` says why.
+ *     cells: values of the columns that were asked for, in their order; null where it has none.
+ */
+export interface TableRow {
+  run_id: string;
+  gone: boolean;
+  name: string;
+  project: string;
+  tags: string[];
+  status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  state: ShownState;
+  note: string;
+  sick: boolean;
+  step: number | null;
+  loss: number | "-Infinity" | "Infinity" | "NaN" | null;
+  loss_metric: string | null;
+  tokens: number | null;
+  tokens_why: string;
+  speed: number | null;
+  speed_unit: string;
+  goodput: number | null;
+  goodput_why: string;
+  gpus: number | null;
+  ranks: number;
+  open_incidents: number;
+  worst_incident: WorstIncident | null;
+  rollbacks: number;
+  created: number;
+  updated: number;
+  progress: number | null;
+  curve: Curve | null;
+  curve_why: string;
+  cells: (number | "-Infinity" | "Infinity" | "NaN" | boolean | string | null)[];
 }
 
 /**
@@ -2271,12 +2624,19 @@ export interface WorldSize {
   gpus: number | null;
 }
 
-/** The gravest open incident of a run, the newest of equals. */
+/**
+ * The open incident of a run that somebody should look at first.
+ *
+ * Attributes:
+ *     since: since when it lasts, unix seconds. acknowledged: somebody looks after it.
+ */
 export interface WorstIncident {
   incident_id: string;
   kind: string;
   severity: "critical" | "info" | "warning";
   title: string;
+  since: number | null;
+  acknowledged: boolean;
 }
 
 /** Method and path of a call, and what it answers when it succeeds. */
@@ -2286,11 +2646,15 @@ export interface Answers {
   "GET /api/v1/detectors": Detectors;
   "GET /api/v1/gpus": FleetGpus;
   "GET /api/v1/incident_kinds": IncidentKinds;
+  "GET /api/v1/incidents": IncidentPage;
   "GET /api/v1/interruptions": Interruptions;
   "POST /api/v1/login": Me;
   "POST /api/v1/logout": LoggedOut;
   "GET /api/v1/me": Me;
   "POST /api/v1/retention": Retained;
+  "GET /api/v1/rollback_costs": FleetRollbacks;
+  "GET /api/v1/run_columns": RunColumns;
+  "GET /api/v1/run_table": RunTable;
   "GET /api/v1/runs": RunPage;
   "GET /api/v1/runs/{run_id}": RunWithStoring;
   "DELETE /api/v1/runs/{run_id}": Deleted;
@@ -2326,6 +2690,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/stacks/{request}": RankStacks;
   "GET /api/v1/runs/{run_id}/storage": Storage;
   "GET /api/v1/runs/{run_id}/watched": Watched;
+  "GET /api/v1/search": Found;
   "GET /api/v1/views": Views;
   "PUT /api/v1/views": View;
   "DELETE /api/v1/views": Views;

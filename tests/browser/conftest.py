@@ -24,6 +24,7 @@ from stabilitybackend.schema.gpus import GPUS
 from stabilitybackend.schema.kinds import served
 from stabilitybackend.schema.ranks import RANKS
 from stabilitybackend.schema.runs import STATUSES
+from stabilitybackend.schema.states import severity
 from stabilitybackend.schema.verdicts import WORDS
 from stabilityfrontend.bundle import bundle
 from stabilityfrontend.served import ASSETS
@@ -177,6 +178,7 @@ def load_scripts(page: Page) -> None:
     at_hand += f"Object.assign(core_kinds.verdictWords, {json.dumps(WORDS)});"
     at_hand += f"Object.assign(core_kinds.rankTable, {json.dumps(RANKS)});"
     at_hand += f"Object.assign(core_kinds.gpuTable, {json.dumps(GPUS)});"
+    at_hand += f"Object.assign(core_kinds.appearanceTable, {json.dumps(severity.served())});"
     handle = "window.stability = Object.assign({}, ...Object.values(modules));"
     page.set_content(f'<body><script type="module">{board}{at_hand}{handle}</script>')
 

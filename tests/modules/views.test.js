@@ -13,12 +13,11 @@ import {
   seriesPaths,
 } from "../../frontend/stabilityfrontend/assets/core/first_requests.js";
 import { bytes } from "../../frontend/stabilityfrontend/assets/core/format.js";
-import { statusTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
+import { appearanceTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
 import { route } from "../../frontend/stabilityfrontend/assets/core/route.js";
 import { trainLength, withoutFollowers } from "../../frontend/stabilityfrontend/assets/incident/trains.js";
 import { ageWords } from "../../frontend/stabilityfrontend/assets/incident/verdict.js";
 import { noteOf } from "../../frontend/stabilityfrontend/assets/run/header.js";
-import { gravestFirst } from "../../frontend/stabilityfrontend/assets/run/sidebar.js";
 
 for (const [path, page] of [
   ["/", "runs"],
@@ -42,18 +41,6 @@ for (const [path, page] of [
     assert.deepEqual(found.name || found.skeleton.props, page);
   });
 }
-
-test("the gravest open incident is on top and what is resolved below", () => {
-  const listed = ["warning open 9", "critical resolved 8", "critical open 3", "warning open 5", "info open 7"];
-  const incidents = listed.map((words) => {
-    const [severity, state, opened] = words.split(" ");
-    return { severity, state, opened: Number(opened), words };
-  });
-  assert.deepEqual(
-    incidents.sort(gravestFirst).map((one) => one.words),
-    ["critical open 3", "warning open 9", "warning open 5", "info open 7", "critical resolved 8"],
-  );
-});
 
 test("of a train a list shows the first and what is open; its line counts all of them", () => {
   const one = (id, nth, state, train = "a") => ({ incident_id: id, nth, state, train, onset_step: 100 * nth });
@@ -169,20 +156,30 @@ test("bytes are written in binary units", () => {
   assert.deepEqual(words, ["0 B", "1023 B", "1.5 KiB", "12.3 MiB", "3 GiB"]);
 });
 
-Object.assign(statusTable, { stalled: { tone: "warning" }, crashed: { tone: "critical" }, finished: { tone: "calm" } });
+appearanceTable.phases = {
+  stalled: { tone: "critical" },
+  crashed: { tone: "critical" },
+  finished: { tone: "calm" },
+  training: { tone: "good" },
+};
+const PHASES = { running: "training" };
 const TWINS = "Two processes say that they are rank 0.";
 
 for (const [run, tone] of [
-  [{ status: "stalled", note: "Rank 1 has not come.", note_incident: "i-7" }, "warning"],
+  [{ status: "stalled", note: "Rank 1 has not come.", note_incident: "i-7" }, "critical"],
   [{ status: "crashed", note: "Rank 1 is gone.", note_incident: "i-7" }, "critical"],
-  [{ status: "stalled", note: "Rank 1 has not come.", note_incident: null }, "warning"],
+  [{ status: "stalled", note: "Rank 1 has not come.", note_incident: null }, "critical"],
   [{ status: "running", note: TWINS, twins: true }, "warning"],
   [{ status: "finished", note: TWINS, twins: true }, "warning"],
   [{ status: "crashed", note: TWINS, twins: true }, "critical"],
 ]) {
   test(`the note leads to the incident that it is about: ${run.status}, ${run.note_incident || "none"}`, () => {
     const href = run.note_incident ? "/runs/r%201/incidents/i-7" : null;
-    assert.deepEqual(noteOf({ ...run, run_id: "r 1" }), { words: run.note, tone, href });
+    assert.deepEqual(noteOf({ ...run, run_id: "r 1", state: { phase: PHASES[run.status] || run.status } }), {
+      words: run.note,
+      tone,
+      href,
+    });
   });
 }
 

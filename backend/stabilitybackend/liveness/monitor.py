@@ -23,6 +23,7 @@ from stabilitybackend.liveness.first_step import FirstStep
 from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang.monitor import HangMonitor
 from stabilitybackend.liveness.hang.overdue import Allowance, StallDetection, budget_of, has_pace
+from stabilitybackend.liveness.job_phase import job_phase
 from stabilitybackend.liveness.job_snapshot import JobSnapshot, JobStart, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.job_status import how_it_ended, how_it_runs
 from stabilitybackend.liveness.quiet_log import QuietLogs
@@ -36,6 +37,7 @@ from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import MAX_RANKS
 from stabilitybackend.schema.runs import RunStatus
+from stabilitybackend.schema.states.severity import RunPhase
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import started_ns
 
@@ -303,6 +305,10 @@ class LivenessMonitor(Stateful):
     def status(self, now: float) -> tuple[RunStatus, str]:
         """Return the run's status word of ``docs/api.md`` and a note in plain words, empty when all is well."""
         return self._with_duplicates(self._status(now), now)
+
+    def phase(self, now: float) -> tuple[RunPhase, float | None]:
+        """Return what the job does where it is under way, and since when, unix seconds (``job_phase``)."""
+        return job_phase(self._visible(now))
 
     def ended(self, now: float) -> tuple[RunStatus, str] | None:
         """Return the same of a job that is over, None of one that is not."""

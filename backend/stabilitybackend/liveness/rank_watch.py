@@ -125,6 +125,11 @@ class RankWatch:
         return self.step if self._logged is None else max(self.step, self._logged[0])
 
     @property
+    def since(self) -> float:
+        """Since when it is where it is, unix seconds of the server."""
+        return self._since[0]
+
+    @property
     def in_long_phase(self) -> bool:
         """True in a phase that may be long: a known long one, or one with a declared length."""
         return self.expect_s > 0 or is_long(self.phase)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.runs.shown_state import stated
+from stabilitybackend.schema.pages.run_table import RunDigest
 from stabilitybackend.schema.runs import Followed, Run, RunView
 from stabilityclient.wire import Hello
 
@@ -189,6 +192,27 @@ class RunIndex:
             runs += map(_run, some, await pipe.execute())
         return runs
 
+    async def count(self) -> int:
+        """Return how many runs there are."""
+        return int(await self._redis.zcard(RUNS))
+
+    async def digests(self, run_ids: Sequence[str]) -> dict[str, RunDigest]:
+        """Return what was worked out of the points of some runs, where it was and can be read."""
+        pipe = self._redis.pipeline(transaction=False)
+        for run_id in run_ids:
+            pipe.hget(RunKeys(run_id).meta, "digest")
+        found = dict[str, RunDigest]()
+        for run_id, stored in zip(run_ids, await pipe.execute(), strict=True):
+            with contextlib.suppress(msgspec.MsgspecError):
+                if stored is not None:
+                    found[run_id] = msgspec.json.decode(stored, type=RunDigest)
+        return found
+
+    async def save_digest(self, run_id: str, digest: RunDigest) -> None:
+        """Store it, unless the run was deleted meanwhile."""
+        if await self.exists(run_id):
+            await self._redis.hset(RunKeys(run_id).meta, "digest", msgspec.json.encode(digest))
+
     async def has_frames(self, run_id: str) -> bool:
         """Return whether the stream of a run holds anything."""
         return bool(await self._redis.xlen(RunKeys(run_id).frames))
@@ -226,6 +250,7 @@ def _run(run_id: str, found: Mapping[bytes, bytes]) -> Run:
 def _view(stored: bytes) -> RunView:
     """Return what was stored of a run; one of a version that we can't read is as one without points."""
     try:
-        return msgspec.json.decode(stored, type=RunView)
+        view = msgspec.json.decode(stored, type=RunView)
     except msgspec.MsgspecError:
-        return RunView()
+        view = RunView()
+    return stated(view)  # older versions stored none

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.schema.runs import RunStatus, RunView
 
 __all__ = ["FAILED", "FOLLOWING", "JUDGING", "PAGE", "InternalErrors"]
@@ -77,4 +78,4 @@ class InternalErrors:
         broken = FOLLOWING in self._now or PAGE in self._now
         end = "What is shown is what was known before." if broken else "The rest goes on."
         note = f"{fails} {end} The server's log has more."
-        return structs.replace(run, status=FAILED if broken else run.status, note=note)
+        return stated(structs.replace(run, status=FAILED if broken else run.status, note=note))

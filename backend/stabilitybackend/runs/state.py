@@ -43,6 +43,7 @@ from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
 from stabilitybackend.runs.gpu_notes import GpuNotes
 from stabilitybackend.runs.health_reports import take_health
+from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.runs.step_clock import StepClock
 from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
@@ -375,7 +376,7 @@ class RunState:
         tree = self.fold.tree
         began, logged = self.stretches.span or (None, None)
         connected = [agent.node for agent in self.agents.values() if agent.connected and agent.agent_state.log is None]
-        return RunView(
+        view = RunView(
             **self._summary.view(self.store, self.fold),
             **self._summary.watched(self.store, self.judge.names.chosen.get("loss"), missing_text(self.judge.names)),
             began=began,
@@ -394,3 +395,4 @@ class RunState:
             rollbacks=sum(s.went_back for s in tree),
             agents=len(connected),
         )
+        return stated(view, *self.liveness.phase(now))

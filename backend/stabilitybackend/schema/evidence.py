@@ -126,9 +126,10 @@ class SharedDataFacts(msgspec.Struct, frozen=True):
 
 
 class JudgedFacts(msgspec.Struct, frozen=True):
-    """Of all that have a verdict."""
+    """Of all that have a verdict; since: unix seconds, where the incident is about machines."""
 
     verdict: Verdict | None = None
+    since: float | None = None
 
 
 class StalledRank(msgspec.Struct, frozen=True):

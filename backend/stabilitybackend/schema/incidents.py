@@ -12,9 +12,10 @@ from typing import Any, Literal
 import msgspec
 import orjson
 
-from stabilitybackend.schema.evidence import JudgedFacts, facts
+from stabilitybackend.schema.evidence import CurveFacts, JudgedFacts, facts
 from stabilitybackend.schema.kinds import About, IncidentKind, kind_of
 from stabilitybackend.schema.reading import Misfit
+from stabilitybackend.schema.states.severity import INCIDENT_APPEARANCES, Appearance, IncidentStatus, Severity
 from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = [
@@ -22,7 +23,6 @@ __all__ = [
     "as_json", "decoded", "encoded", "shown",
 ]  # fmt: skip
 
-Severity = Literal["info", "warning", "critical"]
 State = Literal["open", "recovered", "resolved"]
 Action = Literal["roll_back", "wait", "none", "restart", "inspect"]
 Fix = Literal["", "cause", "schedule", "mixture", "data position", "resume", "change"]
@@ -96,6 +96,7 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
         train: id of the incident that began the train of alike ones to which this one belongs, its own where it is the
             first, "" where it was never an alarm. What only follows is shown with the first and alerts nobody.
         nth: its place in the train, 1 for the first.
+        caused_by: id of the incident that it follows from, "" where none is known.
     """
 
     incident_id: str
@@ -110,6 +111,7 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     train: str = ""
     nth: int = 1
+    caused_by: str = ""
     evidence: Mapping[str, Any]
     kind: str
     severity: Severity
@@ -135,6 +137,8 @@ class _StoredIncident(_Reported, frozen=True, kw_only=True):
     label: str
     about: About
     alarm: bool
+    status: IncidentStatus
+    status_word: str
 
 
 class ShownIncident(_StoredIncident, frozen=True, kw_only=True):
@@ -143,10 +147,13 @@ class ShownIncident(_StoredIncident, frozen=True, kw_only=True):
     Attributes:
         label, about: of its kind.
         alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
+        status: what it is now, for people: a row of schema/states/severity.py. status_word: the same in words.
+        since: since when, unix seconds: the last progress of what hangs, the first sign of a GPU, else when it opened.
         until_step: where what it is about ended; null: it goes on, as far as its branch does.
         actions: what people can do about it while the job is there.
     """
 
+    since: float
     until_step: int | None
     actions: list[IncidentAction]
 
@@ -173,6 +180,31 @@ class Incident(_Reported, frozen=True, kw_only=True):
         return self.severity != "info" or kind_of(self.kind).about == "user"
 
     @property
+    def status(self) -> IncidentStatus:
+        """What it is now, for people."""
+        if self.state == "open":
+            return "acknowledged" if self.acknowledged_by else "open"
+        kind = kind_of(self.kind)
+        if self.dead and not kind.of_machine:
+            return "discarded"
+        if self.state == "recovered":
+            return "recovered"
+        accepted = kind.settles and self.recovered_step is None and not facts(self.evidence, CurveFacts).regained
+        return "accepted" if accepted else "resolved"
+
+    @property
+    def appearance(self) -> Appearance:
+        """How it is shown."""
+        return INCIDENT_APPEARANCES[self.severity][self.status]
+
+    @property
+    def since(self) -> float:
+        """Since when it lasts, unix seconds."""
+        if not kind_of(self.kind).of_machine:  # of a mixture the evidence has the step there
+            return self.opened
+        return self.verdict.since or facts(self.evidence, JudgedFacts).since or self.opened
+
+    @property
     def verdict(self) -> Verdict:
         """Its verdict; of one that has none an empty one, of no class and without suspects."""
         return facts(self.evidence, JudgedFacts).verdict or Verdict()
@@ -182,7 +214,10 @@ def shown(incident: Incident) -> ShownIncident:
     """Return an incident as the API has it, with what is said of its kind for those without the table."""
     kind = kind_of(incident.kind)
     return ShownIncident(
-        **_reported(incident, kind), until_step=_until(incident, kind), actions=_actions(incident, kind)
+        **_reported(incident, kind),
+        since=incident.since,
+        until_step=_until(incident, kind),
+        actions=_actions(incident, kind),
     )
 
 
@@ -200,7 +235,10 @@ def _reported(incident: Incident, kind: IncidentKind) -> dict[str, Any]:
             del own["rolled_back_with"]
     shared = {name: getattr(incident, name) for name in _Reported.__struct_fields__}
     shared["evidence"] = {**incident.evidence, **own}
-    return shared | {"label": kind.label, "about": kind.about, "alarm": incident.alarm}
+    return shared | {
+        "label": kind.label, "about": kind.about, "alarm": incident.alarm, "status": incident.status,
+        "status_word": incident.appearance.word,
+    }  # fmt: skip
 
 
 def _until(incident: Incident, kind: IncidentKind) -> int | None:

@@ -40,6 +40,7 @@ class IncidentKind(msgspec.Struct, frozen=True):
         by_dataset: one data set may carry it.
         trains: it comes again and again: what follows one like it soon, and is no graver, belongs to that one's train.
         compared: the newest values are compared with those before its onset.
+        settles: where it ends without having come back, its level counts as the usual one since.
         since: what the moment is that it counts from.
         nearby: what it is called where it is named beside another incident, "" where it is not.
         advice: what to do about it, a sentence or two, where no rule of ``incidents/suggest.py`` says more.
@@ -60,6 +61,7 @@ class IncidentKind(msgspec.Struct, frozen=True):
     by_dataset: bool = False
     trains: bool = False
     compared: bool = False
+    settles: bool = False
     since: str = "Beginning"
     nearby: str = ""
     advice: str = ""
@@ -102,11 +104,11 @@ KINDS: dict[str, IncidentKind] = {
         IncidentKind("straggler", "Straggler", "straggler", "process", sign="▾", blames="suspect", trains=True,
                      nearby="straggler"),
         IncidentKind("throughput", "Throughput drop", "throughput drop", "process", sign="▾", trains=True,
-                     nearby="throughput"),
+                     nearby="throughput", settles=True),
         IncidentKind("nonfinite", "NaN or Inf", "NaN or Inf", curable=True, damaging=True, by_dataset=True,
                      compared=True),
         IncidentKind("divergence", "Divergence", "divergence", curable=True, damaging=True, by_dataset=True,
-                     compared=True),
+                     compared=True, settles=True),
         IncidentKind("spike", "Spike", "spike", curable=True, damaging=True, by_dataset=True, compared=True,
                      trains=True),
         IncidentKind("resume_artifact", "Resume artifact", "resume artifact", curable=True, by_dataset=True),
@@ -114,12 +116,13 @@ KINDS: dict[str, IncidentKind] = {
                      since="Rollback"),
         IncidentKind("repeat_data", "Repeated data", "repeated data", "data", curable=True, by_dataset=True),
         IncidentKind("shared_data", "Data of another run", "data of another run", "data", band=False),
-        IncidentKind("data_mix_drift", "Data mix drift", "data mix drift", "data", curable=True),
+        IncidentKind("data_mix_drift", "Data mix drift", "data mix drift", "data", curable=True, settles=True),
         IncidentKind("learning_rate", "Learning rate", "learning rate off its past", curable=True, leads=True,
-                     sign="η", nearby="learning_rate"),
-        IncidentKind("level_shift", "Level shift", "level shift", curable=True, by_dataset=True, compared=True),
+                     sign="η", nearby="learning_rate", settles=True),
+        IncidentKind("level_shift", "Level shift", "level shift", curable=True, by_dataset=True, compared=True,
+                     settles=True),
         IncidentKind("plateau", "Plateau", "plateau"),
-        IncidentKind("grad_norm", "Gradient norm", "gradient norm", compared=True),
+        IncidentKind("grad_norm", "Gradient norm", "gradient norm", compared=True, settles=True),
         IncidentKind("alert", "User alert", "user alert", "user", nearby="alert"),
     )
 }  # fmt: skip

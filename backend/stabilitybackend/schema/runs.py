@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from stabilitybackend.schema.numbers import Number
+from stabilitybackend.schema.states.severity import Severity, ShownState
 
 __all__ = [
     "FOLLOWED_KEY",
@@ -29,7 +30,6 @@ __all__ = [
 
 #: In the config of an imported run: its log is followed as it is written.
 FOLLOWED_KEY = "followed"
-Severity = Literal["info", "warning", "critical"]
 #: unreachable: its agent is lost and the cause is unknown. offline: imported. failed: the server itself can't work it
 #: out; the note says at what, and all else is what was known before.
 RunStatus = Literal["running", "stalled", "finished", "crashed", "offline", "unreachable", "failed"]
@@ -44,7 +44,6 @@ class StatusFacts(msgspec.Struct, frozen=True):
         over: there is no job that a command could reach.
     """
 
-    tone: Literal["good", "calm", "warning", "critical"]
     under_way: bool = False
     ended: bool = False
     over: bool = False
@@ -52,13 +51,13 @@ class StatusFacts(msgspec.Struct, frozen=True):
 
 #: The one table of statuses; pages get it with their head.
 STATUSES: Mapping[RunStatus, StatusFacts] = {
-    "running": StatusFacts("good", under_way=True),
-    "stalled": StatusFacts("warning", under_way=True),
-    "unreachable": StatusFacts("warning", under_way=True),
-    "finished": StatusFacts("calm", ended=True, over=True),
-    "offline": StatusFacts("calm", ended=True, over=True),
-    "crashed": StatusFacts("critical", ended=True),
-    "failed": StatusFacts("critical"),
+    "running": StatusFacts(under_way=True),
+    "stalled": StatusFacts(under_way=True),
+    "unreachable": StatusFacts(under_way=True),
+    "finished": StatusFacts(ended=True, over=True),
+    "offline": StatusFacts(ended=True, over=True),
+    "crashed": StatusFacts(ended=True),
+    "failed": StatusFacts(),
 }
 
 
@@ -130,12 +129,18 @@ class UnreadableCounts(msgspec.Struct):
 
 
 class WorstIncident(msgspec.Struct):
-    """The gravest open incident of a run, the newest of equals."""
+    """The open incident of a run that somebody should look at first.
+
+    Attributes:
+        since: since when it lasts, unix seconds. acknowledged: somebody looks after it.
+    """
 
     incident_id: str
     kind: str
     severity: Severity
     title: str
+    since: float | None = None
+    acknowledged: bool = False
 
 
 class RunView(msgspec.Struct, kw_only=True):
@@ -144,6 +149,7 @@ class RunView(msgspec.Struct, kw_only=True):
     began: float | None = None
     logged: float | None = None
     status: RunStatus = "unreachable"
+    state: ShownState = msgspec.field(default_factory=ShownState)
     note: str = "no points yet"
     note_incident: str | None = None
     last_step: int | None = None
@@ -172,6 +178,7 @@ class Run(RunView, kw_only=True):
         config: what the job gave to init().
         created, updated: when it first and last reported.
         began, logged: when its ranks logged first and last, by the clock of the log; null without points.
+        status: for programs. state: what people see of it: its worst open incident, else its phase.
         last_step: newest step of the effective timeline.
         head: id of the newest segment of the effective timeline.
         latest: newest values of the first 200 metrics.

@@ -13,17 +13,19 @@ import {
   viewOf,
   wantedOf,
 } from "./core/first_requests.js";
+import { readState, tablePath } from "./runs/table_state.js";
 
+const RUNS = /^\/(?:runs\/?)?$/;
 const RUN = /^\/runs\/([^/]+)\/?$/;
 const WALL_PX = 1600;
 
 /**
  * Load the modules and tell Dash what to call when it has an address.
  *
- * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses`, `verdicts`, `ranks`
- * and `gpus`: tables of `kinds.js`; `url`: where the modules are.
+ * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses`, `verdicts`, `ranks`,
+ * `gpus` and `appearances`: tables of `kinds.js`; `url`: where the modules are.
  */
-export function begin({ first, kinds, statuses, verdicts, ranks, gpus }, url) {
+export function begin({ first, kinds, statuses, verdicts, ranks, gpus, appearances }, url) {
   Object.assign(firstRequests, first);
   // A wall shows twice as much of a line as a desk.
   if (window.innerWidth > WALL_PX) firstRequests.points.fine *= 2;
@@ -35,6 +37,7 @@ export function begin({ first, kinds, statuses, verdicts, ranks, gpus }, url) {
     Object.assign(tables.verdictWords, verdicts);
     Object.assign(tables.rankTable, ranks);
     Object.assign(tables.gpuTable, gpus);
+    Object.assign(tables.appearanceTable, appearances);
     return modules;
   });
   window.dash_clientside = window.dash_clientside || {};
@@ -48,6 +51,7 @@ export function begin({ first, kinds, statuses, verdicts, ranks, gpus }, url) {
   } catch {
     // An id that can't be decoded: the page says so.
   }
+  if (RUNS.test(location.pathname)) ask(tablePath(readState(location.search)));
   if (location.pathname !== "/login") ask("/me"); // a page waits for it; the first chart comes first
 }
 

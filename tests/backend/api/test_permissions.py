@@ -36,6 +36,8 @@ NEEDED = {
     "GET /api/v1/openapi.json": "open",
     "GET /api/v1/me": "any",
     "GET /api/v1/audit": "admin",
+    "GET /api/v1/run_columns": "read",
+    "GET /api/v1/run_table": "read",
     "GET /api/v1/runs": "read",
     "GET /api/v1/runs/{run_id}": "read",
     "GET /api/v1/runs/{run_id}/segments": "read",

@@ -55,7 +55,43 @@ def test_what_can_be_done_about_an_incident_follows_from_its_kind_and_state(one:
     assert shown(one).actions == actions
 
 
+ACKED = {"acknowledged_by": "ada"}
+OVER = {"state": "resolved"}
+
+
+@pytest.mark.parametrize(
+    ("one", "status", "word"),
+    [
+        (incident(), "open", "open"),
+        (incident(**ACKED), "acknowledged", "acknowledged"),
+        (incident(state="recovered", **ACKED), "recovered", "recovered"),
+        (incident("hang", **OVER), "resolved", "resolved"),
+        (incident("throughput", **OVER), "accepted", "Accepted as the new level"),
+        (incident("level_shift", **OVER), "accepted", "Accepted as the new level"),
+        (incident("level_shift", evidence={"regained": True}, **OVER), "resolved", "resolved"),
+        (incident(dead=True, **OVER), "discarded", "discarded by rollback"),
+        (incident("hang", dead=True, **OVER), "resolved", "resolved"),
+    ],
+)
+def test_what_became_of_an_incident_is_one_word_for_all_who_show_it(one: Incident, status: str, word: str) -> None:
+    assert (shown(one).status, shown(one).status_word) == (status, word)
+
+
+@pytest.mark.parametrize(
+    ("one", "since"),
+    [
+        (incident("hang", evidence={"verdict": {"since": 0.5}, "since": 0.7}), 0.5),
+        (incident("gpu_fault", evidence={"since": 0.7}), 0.7),
+        (incident("gpu_fault", evidence={"since": "long"}), 1.0),
+        (incident("data_mix_drift", evidence={"since": 200}), 1.0),
+    ],
+    ids=["last progress", "first sign", "nonsense", "a step is no time"],
+)
+def test_since_when_an_incident_lasts_is_the_best_that_is_known(one: Incident, since: float) -> None:
+    assert shown(one).since == since
+
+
 def test_neither_is_stored() -> None:
     stored = msgspec.json.decode(encoded(incident()))
 
-    assert msgspec.to_builtins(shown(incident())).keys() - stored.keys() == {"until_step", "actions"}
+    assert msgspec.to_builtins(shown(incident())).keys() - stored.keys() == {"until_step", "actions", "since"}

@@ -17,7 +17,7 @@ from support.stored_incident import stored
 #: What an advice has since, as it is for one of then.
 SINCE = {"until_step": None, "fix_first": "", "leads": ""}
 #: What an incident has since.
-TRAIN = {"train": "", "nth": 1}
+TRAIN = {"train": "", "nth": 1, "caused_by": ""}
 STORED = (Path(__file__).parents[2] / "stored" / "incidents.jsonl").read_bytes().splitlines()
 
 
@@ -26,6 +26,7 @@ def test_a_stored_incident_is_written_again_with_nothing_but_its_kinds_words_and
     incident = decoded(data)
     kind = kind_of(incident.kind)
     words = {"label": kind.label, "about": kind.about, "alarm": incident.alarm}
+    words |= {"status": incident.status, "status_word": incident.appearance.word}
     then = orjson.loads(data)
     if then["suggestion"] is not None:
         words["suggestion"] = SINCE | then["suggestion"]

@@ -91,7 +91,7 @@ def test_screenshots_of_the_demo(server: Server, run_id: str, open_page: OpenPag
     wait_until(lambda: wall.evaluate("(window.stability?.drawLog.drawn.length || 0) > 30"), 60, "the charts are drawn")
     take(wall, "wall-dark")
     runs = open_page(server.url, scheme="light", width=1440, height=420)
-    runs.wait_for_selector("tr[data-run] .spark")
+    runs.wait_for_selector("tr[data-run] .run-curve")
     take(runs, "runs-light")
 
 
@@ -125,7 +125,7 @@ def test_screenshot_of_a_hang(
         page = open_page(f"{server.url}/runs/llm-70b/incidents/{found}", scheme="dark", width=1440, height=1220)
         page.wait_for_selector("#incident-stacks .stack-group.odd")
         take(page, "hang-dark")
-        fleet = open_page(f"{server.url}/fleet", scheme="dark", width=1440, height=1180)
+        fleet = open_page(f"{server.url}/interruptions", scheme="dark", width=1440, height=1180)
         fleet.wait_for_selector("#fleet-list .ag-row")
         take(fleet, "fleet-dark")
 

@@ -50,7 +50,7 @@ def test_an_imported_run_took_as_long_as_its_log_says(server: Server, open_page:
     page = open_page(f"{server.url}/runs/r-old")
     wait_in(page, "document.querySelector('#run-elapsed')?.textContent === '3 h 20 min'")
     page.goto(server.url)
-    age = page.locator("#runs-body [data-run=r-old] td:last-child")
+    age = page.locator("#runs-body [data-run=r-old] td[data-cell=progress]")
     days = int(wait_until(lambda: age.count() and age.inner_text(), 30, "listed").split(" d ago")[0])
     assert days > 1_000
 

@@ -1,1 +1,1 @@
-"""What people leave on the pages (views that they saved), and what a page shows first (headline)."""
+"""What pages ask for beside one run: the table of all runs, saved views; and what a run's page shows first."""

@@ -65,9 +65,16 @@ export function axisOf(
   metric = page.metric(),
 ) {
   if (x === "step" || !lines)
-    return { axis: STEP_AXIS, place: atStep, forkAt: (fork) => fork.step, range: () => page.look.stepRange() };
+    return {
+      axis: STEP_AXIS,
+      clock: false,
+      place: atStep,
+      forkAt: (fork) => fork.step,
+      range: () => page.look.stepRange(),
+    };
   return {
     axis: x === "time" ? CLOCK_AXIS : metricAxis(x),
+    clock: x === "time",
     place: (step, segment) => lines.place(metric, step, segment),
     forkAt: (fork) => lines.begins(metric, fork.segment),
     range(row, window) {

@@ -9,6 +9,7 @@ import { colorTheme } from "../core/theme.js";
 import { onlyKnown, severityOf } from "../incident/severity.js";
 import { axisOf } from "./axis.js";
 import { axisRange, lowerBound, robustRange } from "./downsample.js";
+import { beginOf } from "./event_place.js";
 import { flags } from "./fork_markers.js";
 import { Plot } from "./line_chart.js";
 import { notesOf } from "./readout.js";
@@ -23,7 +24,9 @@ export const lossMetric = (metrics, run) =>
  * The metric that the large chart shows: what the server chose of the run; before that is known the loss, else what is
  * named like one, else the first that is no reading of a GPU.
  *
- * @param {string[]} metrics @param {any} run @param {string | null} [chosen]
+ * @param {string[]} metrics
+ * @param {any} [run]
+ * @param {string | null} [chosen]
  * @returns {string}
  */
 export const focusMetric = (metrics, run, chosen) =>
@@ -161,7 +164,7 @@ export function focusChart(element, config, page) {
         font: config.font,
         rows,
         ...shapes(view, colors, true, axis),
-        labels: [...bandNames(view, colors, xRange, inner, axis.place), ...above.labels],
+        labels: [...bandNames(view, colors, xRange, inner, axis), ...above.labels],
         spans: above.spans,
         notes: notesOf(view, colors, axis),
       });
@@ -270,7 +273,7 @@ function liveEnd({ x, y }, color) {
 }
 
 /** The kind of an incident inside its band, where the band is wide enough to hold it; alarms come before what is known. */
-function bandNames(view, colors, range, inner, place) {
+function bandNames(view, colors, range, inner, axis) {
   const scale = inner / (range[1] - range[0]);
   const labels = [];
   const taken = [];
@@ -278,9 +281,8 @@ function bandNames(view, colors, range, inner, place) {
     .filter(hasBand)
     .slice(0, 40)
     .sort((a, b) => Number(onlyKnown(a)) - Number(onlyKnown(b)) || a.onset_step - b.onset_step)) {
-    const [onset, until] = [incident.onset_step, bandEnd(incident, view.segments, view.lastStep)].map((step) =>
-      place(step, incident.segment),
-    );
+    const onset = beginOf(incident, axis, view.lastStep);
+    const until = axis.place(bandEnd(incident, view.segments, view.lastStep), incident.segment);
     if (onset === null || until === null) continue;
     const start = Math.max(onset, range[0]);
     const words = incidentKind(incident.kind).short;

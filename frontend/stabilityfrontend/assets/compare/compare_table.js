@@ -1,9 +1,9 @@
 // The runs of a comparison as rows: what each says under the pointer, and now.
 
 import { nearestPoint } from "../chart/readout.js";
+import { statePill } from "../core/appearance.js";
 import { byId, fill, h, setText } from "../core/dom.js";
 import { formatCount, formatValue, moment } from "../core/format.js";
-import { statusFacts } from "../core/kinds.js";
 
 /** The runs as rows: what each says under the pointer, and now. */
 export function drawCompared(page) {
@@ -42,7 +42,7 @@ export function drawCompared(page) {
     let newest = drawn ? drawn.y.length - 1 : -1;
     while (newest >= 0 && drawn.y[newest] === null) newest -= 1;
     return {
-      fixed: [id, page.nameOf(id), page.colour(id), run.status || ""],
+      fixed: [id, page.nameOf(id), page.colour(id), run.status ? [run.state, run.worst_incident, run.note] : null],
       words: [
         point ? formatValue(point.value) : "–",
         newest >= 0 ? formatValue(drawn.y[newest]) : "–",
@@ -57,7 +57,7 @@ export function drawCompared(page) {
   const key = JSON.stringify(facts.map((one) => one.fixed));
   if (place.dataset.rows !== key) {
     place.dataset.rows = key;
-    const rows = facts.map(({ fixed: [id, name, colour, status], words }) =>
+    const rows = facts.map(({ fixed: [id, name, colour, shown], words }) =>
       h(
         "tr",
         { data: { run: id } },
@@ -68,7 +68,7 @@ export function drawCompared(page) {
           " ",
           h("a", { class: "run-link", href: `/runs/${encodeURIComponent(id)}` }, name),
         ),
-        h("td", {}, status ? h("span", { class: `pill ${statusFacts(status).tone}` }, status) : ""),
+        h("td", {}, shown ? statePill({ run_id: id, state: shown[0], worst_incident: shown[1], note: shown[2] }) : ""),
         words.map((_, index) => h("td", { class: `num${index === 0 ? " strong" : ""}` })),
         h(
           "td",

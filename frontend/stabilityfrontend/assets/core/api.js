@@ -1,5 +1,6 @@
 // The backend over HTTP: one place that knows addresses, errors and what to do without a key.
 
+import { tablePath } from "../runs/table_state.js";
 import { runPath, SHARED, seriesPaths, takeAnswer } from "./first_requests.js";
 
 /** Runs asked for at once, after the first page. */
@@ -62,9 +63,9 @@ function series(id, metrics, options) {
 /** @typedef {import("../../../types/api").Answers} Answers */
 
 export const api = {
-  /** All runs, page after page; `onPage` gets what is there after each. */
-  runs: async (onPage) => {
-    const found = { runs: /** @type {Answers["GET /api/v1/runs"]["runs"]} */ ([]), total: 0 };
+  /** All runs, page after page. */
+  runs: async () => {
+    const found = { runs: /** @type {Answers["GET /api/v1/runs"]["runs"]} */ ([]) };
     let next = null;
     do {
       const answer = await call(
@@ -72,12 +73,20 @@ export const api = {
         next ? `/runs?limit=${RUNS_A_PAGE}&cursor=${encodeURIComponent(next)}` : "/runs",
       );
       found.runs.push(...answer.runs);
-      found.total = Math.max(answer.total || 0, found.runs.length);
       next = answer.next || null;
-      if (onPage && onPage(found) === false) break;
     } while (next);
     return found;
   },
+  /** Some rows of the table of runs; `state`: of table_state.js. */
+  /** @returns {Promise<Answers["GET /api/v1/run_table"]>} */
+  runTable: (state, offset, order) => call("GET", tablePath(state, offset, order)),
+  /** @returns {Promise<Answers["GET /api/v1/run_columns"]>} */
+  runColumns: (search, limit) => call("GET", `/run_columns?${new URLSearchParams({ search, limit: String(limit) })}`),
+  /** Saved views of a kind; with a project those of it and of all. */
+  /** @returns {Promise<Answers["GET /api/v1/views"]>} */
+  views: (kind, project) =>
+    call("GET", `/views?${new URLSearchParams(project === undefined ? { kind } : { kind, project })}`),
+  deleteView: ({ kind, project, name }) => call("DELETE", `/views?${new URLSearchParams({ kind, project, name })}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}"]>} */
   run: (id) => call("GET", runPath(id)),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/segments"]>} */
@@ -110,6 +119,13 @@ export const api = {
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback"]>} */
   wayBack: (id, incident) =>
     call("GET", `${runPath(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
+  /** Incidents of all runs; lists in `given` are repeated. @returns {Promise<Answers["GET /api/v1/incidents"]>} */
+  allIncidents: (given) => {
+    const query = Object.entries(given).flatMap(([name, value]) => [value].flat().map((one) => [name, String(one)]));
+    return call("GET", `/incidents?${new URLSearchParams(query)}`);
+  },
+  /** @returns {Promise<Answers["GET /api/v1/search"]>} */
+  search: (words, run) => call("GET", `/search?${new URLSearchParams({ q: words, ...(run ? { run } : {}) })}`),
   /** @returns {Promise<Answers["GET /api/v1/gpus"]>} */
   gpus: () => call("GET", "/gpus"),
   /** Sends what was chosen on a page that the server draws; the path is from there. */
@@ -138,12 +154,8 @@ export const api = {
   watchedOf: (id) => call("GET", `${runPath(id)}/watched`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/headline"]>} */
   headlineOf: (id) => call("GET", `${runPath(id)}/headline`),
-  /** @returns {Promise<Answers["GET /api/v1/views"]>} */
-  views: (kind, project) => call("GET", `/views?${new URLSearchParams({ kind, project })}`),
   /** @returns {Promise<Answers["PUT /api/v1/views"]>} */
   saveView: (view) => call("PUT", "/views", view),
-  /** @returns {Promise<Answers["DELETE /api/v1/views"]>} */
-  deleteView: (which) => call("DELETE", `/views?${new URLSearchParams(which)}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/mixture"]>} */
   mixtureOf: (id, query) => call("GET", `${runPath(id)}/mixture?${new URLSearchParams(query)}`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */

@@ -16,9 +16,11 @@ export function incidentKind(name) {
 /** Status of a run -> what follows from it (StatusFacts). */
 export const statusTable = {};
 
-/** What follows from a run's status. @returns {{tone: string, under_way: boolean, ended: boolean, over: boolean}} */
-export const statusFacts = (status) =>
-  statusTable[status] || { tone: "calm", under_way: false, ended: false, over: false };
+/** What follows from a run's status. @returns {{under_way: boolean, ended: boolean, over: boolean}} */
+export const statusFacts = (status) => statusTable[status] || { under_way: false, ended: false, over: false };
+
+/** How incidents and runs are shown: severity and status, or phase -> Appearance (word, tone, shape, order). */
+export const appearanceTable = { incidents: {}, phases: {} };
 
 /** What ranks do, worst first: status -> RankStatusFacts, and what is so instead of a rank that a verdict names. */
 export const rankTable = { statuses: {}, named: {} };

@@ -1,5 +1,6 @@
 // The run page's header: name, status in words, step, how live the picture is; and the strips and banners beneath it.
 
+import { drawStatePill, phaseAppearance } from "../core/appearance.js";
 import { byId, fill, h, setClass, setShown, setText, setTitle } from "../core/dom.js";
 import { clock, duration, formatAge, formatCount, plural } from "../core/format.js";
 import { statusFacts } from "../core/kinds.js";
@@ -78,7 +79,7 @@ export function noteOf(run) {
   const doubles = run.twins === true; // two jobs share the run id: wrong however well it runs
   const well = run.status === "running" || run.status === "finished";
   if (well && !doubles) return null;
-  const tone = statusFacts(run.status).tone;
+  const { tone } = phaseAppearance(run);
   return {
     words: run.note,
     tone: doubles && tone !== "critical" ? "warning" : tone,
@@ -131,10 +132,7 @@ export function drawHeader(page) {
     fewer ? `The job runs on ${world.now} ranks${since}; before it had ${world.before}.` : "",
   );
   const status = byId("run-status");
-  setText(status, run.status);
-  // What was so when the server was last heard is no news.
-  setClass(status, `pill ${page.live.lost === null ? statusFacts(run.status).tone : "calm"}`);
-  setTitle(status, run.note || "");
+  drawStatePill(status, run, page.live.lost !== null);
   drawNote(page, run);
   setText(byId("run-step"), formatCount(page.lastStep()));
   setText(byId("run-elapsed"), duration(elapsed(run, page.now())));
@@ -173,7 +171,7 @@ let legendKey = "";
 function legend(page, forks) {
   const incidents = page.detectors.preview() ? "would be found" : page.incidentMap.size ? "incident" : "";
   const { view, ghosts } = page.settings;
-  const alone = page.look.segment() !== null;
+  const alone = page.appearance.segment() !== null;
   const discarded =
     forks === 0 || alone ? "" : view === "all" ? "discarded, each its own colour" : ghosts ? "discarded" : "";
   const key = `${discarded} ${alone} ${incidents}`;

@@ -1,268 +1,298 @@
-// The list of runs, live: one row each, those in trouble first, and a first step for who has none yet.
+// The table of all runs: sick ones first, live, filtered and sorted by the server. The address has all that is chosen.
 
-import { focusMetric, lossMetric } from "../chart/main_chart.js";
-import { sparkline } from "../chart/sparkline.js";
 import { api } from "../core/api.js";
+import { choice, remember } from "../core/controls.js";
 import { byId, fill, h, setClass, setShown, setText, toast } from "../core/dom.js";
-import { ago, formatAge, formatCount, plural, steady, toNumber } from "../core/format.js";
-import { incidentKind, statusFacts } from "../core/kinds.js";
+import { errorText, formatCount, plural } from "../core/format.js";
 import { Live } from "../core/live.js";
-import { patch, pressed } from "../core/patch.js";
-import { go, incidentHref } from "../core/route.js";
+import { pressed } from "../core/patch.js";
+import { go } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
-import { severityOf } from "../incident/severity.js";
-import { drawBanner, drawPill, lastWord } from "../run/header.js";
+import { drawBanner, drawPill } from "../run/header.js";
+import { FilterBox } from "./filter_box.js";
+import { drawNoRuns } from "./no_runs.js";
+import { column } from "./run_cells.js";
+import { RunTableView } from "./run_table.js";
+import { SavedViews } from "./saved_views.js";
+import { nextSort, PAGE_ROWS, readState, viewState, written } from "./table_state.js";
+import { ColumnChooser, drawStates } from "./table_tools.js";
 
-/** Rows drawn at first, and with each press of the button under them; the search goes through all. */
-const ROWS = 100;
-/** Runs whose sparkline is fetched at once, and kept. */
-const [SPARKS, SPARKS_KEPT] = [60, 400];
 /** Runs that are compared at once. */
 const COMPARED = 8;
-const SNIPPET = [
-  "import stabilityclient",
-  "",
-  "run = stabilityclient.init(",
-  '    project="vlm", name="interleaved-7b", url="ORIGIN"',
-  ")",
-  "",
-  "@run.on_rollback  # can=(...): what it can change beside the step",
-  "def restore(rollback):",
-  "    load_checkpoint(model, optimizer, step=rollback.to_step)",
-  "",
-  "for step in run.steps(0, 10_000):",
-  '    run.log(step, {"loss": loss, "grad_norm": norm, "lr": lr})',
-  "run.finish()",
-].join("\n");
-
-/** How soon somebody should look at a run, 0 at once. */
-function urgency(run) {
-  if (run.open_incidents)
-    return statusFacts(run.status).tone === "critical" ||
-      (run.worst_incident && run.worst_incident.severity === "critical")
-      ? 0
-      : 1;
-  return run.status === "running" ? 2 : 3;
-}
-
-/** What is to be known of a run first: its worst open incident, and below it its status; else the status alone. */
-function state(run) {
-  const worst = run.worst_incident;
-  if (!worst) return h("span", { class: `pill ${statusFacts(run.status).tone}`, title: run.note || "" }, run.status);
-  return [
-    h(
-      "a",
-      { class: `pill ${severityOf(worst)}`, href: incidentHref(run.run_id, worst.incident_id), title: worst.title },
-      incidentKind(worst.kind).short,
-    ),
-    h("div", { class: "sub", title: run.note || "" }, run.status),
-  ];
-}
+/** What is shown is asked for again so long after something changed, and at the latest after the second time, ms. */
+const [SOON_MS, LATE_MS] = [2000, 30000];
+/** The order is held while somebody points at the table, until the pointer has rested so long, milliseconds. */
+const HELD_MS = 60000;
 
 export class RunsPage {
   constructor(root) {
     this.root = root;
-    this.runs = new Map();
-    this.rows = new Map();
-    this.sparks = new Map();
-    this.rowsWanted = ROWS;
-    this.total = 0;
-    this.state = "connecting";
+    this.state = readState(location.search);
+    this.answer = null;
+    this.pages = new Map();
+    this.fetching = new Set();
+    this.asked = 0;
+    this.at = 0;
+    this.dirty = false;
+    this.touched = Number.NEGATIVE_INFINITY;
+    this.connection = "connecting";
     this.ready = false;
-    this.filter = h("input", {
-      id: "runs-filter",
-      type: "search",
-      class: "field",
-      placeholder: "Search by name, project or status",
-      "aria-label": "Search runs",
-      autocomplete: "off",
-      on: { input: () => this.redraw() },
-    });
-    this.more = h(
-      "button",
-      { type: "button", class: "button", id: "runs-more-open", on: { click: () => this.showMore() } },
-      "Show more",
-    );
-    this.moreWords = h("span", { class: "sub", id: "runs-shown" });
-    fill(byId("runs-more"), this.moreWords, this.more);
-    fill(byId("runs-search"), this.filter);
-    this.chosen = new Set();
+    this.chosen = new Map();
+    this.filter = new FilterBox(byId("runs-search"), byId("runs-trouble"), (text) => this.filterBy(text));
+    this.filter.value = this.state.q;
+    this.table = new RunTableView(this);
+    const tools = byId("runs-tools");
+    const group = h("div", { class: "tool" });
+    fill(tools, group);
+    this.group = choice(group, "runs-group", "Group", (value) => this.groupBy(value), false);
+    this.columns = new ColumnChooser(tools, this);
+    this.views = new SavedViews(tools, this);
     this.compare = h(
       "button",
       {
         type: "button",
         class: "button",
         id: "compare-open",
-        on: { click: () => go(`/compare?${new URLSearchParams([...this.chosen].map((id) => ["run", id]))}`) },
+        on: { click: () => go(`/compare?${new URLSearchParams([...this.chosen.keys()].map((id) => ["run", id]))}`) },
       },
       "Compare",
     );
     this.compareWords = h("span", { class: "sub" });
     fill(byId("runs-compare"), this.compareWords, this.compare);
-    this.unwatch = colorTheme.watch(() => this.draw());
+    const scroll = byId("runs-scroll");
+    for (const type of ["pointermove", "wheel", "keydown"])
+      scroll.addEventListener(type, () => (this.touched = performance.now()), { passive: true });
+    scroll.addEventListener("pointerleave", () => (this.touched = Number.NEGATIVE_INFINITY));
+    this.unwatch = colorTheme.watch(() => this.table.draw());
     this.live = new Live(
       null,
       (message) => this.onMessage(message),
       (state) => {
-        this.state = state;
+        this.connection = state;
         this.drawTop();
       },
     );
-    this.fetch();
     this.tick = setInterval(() => this.onTick(), 1000);
+    this.begin();
   }
 
-  async fetch() {
+  now() {
+    return this.live.now();
+  }
+
+  /** Somebody is at the table: nothing may move under the pointer. */
+  held() {
+    return pressed() || performance.now() - this.touched < HELD_MS;
+  }
+
+  // --- what is fetched ---------------------------------------------------------------------------------------------
+
+  /** Another filter, order or group: from the top. */
+  async begin() {
+    this.table.toTop();
+    await this.fetch(0, null, true);
+  }
+
+  /** Rows from a place on. `order`: go on in that one. `whole`: a new one; `keep`: the rows of others stay for now. */
+  async fetch(offset, order, whole, keep = false) {
+    const turn = whole ? ++this.asked : this.asked;
+    if (whole) this.at = performance.now();
     try {
-      const fresh = new Map();
-      await api.runs(({ runs, total }) => {
-        if (this.gone) return false;
-        // A run that was heard of a moment ago may have nothing to say about itself yet.
-        for (const run of runs.slice(fresh.size)) fresh.set(run.run_id || `no id ${fresh.size}`, run);
-        this.total = total;
-        if (this.ready) return true;
-        this.take(fresh);
-        return true;
-      });
-      if (this.gone) return;
-      this.take(fresh);
-      this.fetchSparks();
-    } catch (error) {
-      this.trouble = error.message;
-      this.again = setTimeout(() => !this.gone && this.fetch(), 2000 + 2000 * Math.random());
-    }
-  }
-
-  /** Show these runs; what came live about one meanwhile is newer. */
-  take(runs) {
-    const news = this.ready ? new Map() : this.runs;
-    this.runs = new Map(
-      [...runs]
-        .filter(([, run]) => run.run_id)
-        .map(([id, run]) => [id, news.has(id) ? { ...run, ...news.get(id) } : run]),
-    );
-    this.ready = true;
-    this.trouble = null;
-    this.redraw();
-  }
-
-  async fetchSparks() {
-    const wanted = this.shown()
-      .slice(0, this.rowsWanted)
-      .filter((run) => !this.sparks.has(run.run_id))
-      .slice(0, SPARKS);
-    for (const run of wanted) {
-      if (this.gone) return;
-      if (this.sparks.size >= SPARKS_KEPT) this.sparks.delete(this.sparks.keys().next().value);
-      const metric = focusMetric(run.metrics || [], run);
-      this.sparks.set(run.run_id, { metric, values: [] });
-      try {
-        const start = Math.max(0, (run.last_step || 0) - 200);
-        const series = (await api.series(run.run_id, [metric], { view: "effective", points: 400, start })).flatMap(
-          (answer) => answer.series,
-        );
-        const rank = series.reduce((least, one) => Math.min(least, one.rank === null ? 1e9 : one.rank), 1e9);
-        const values = series
-          .filter((one) => (one.rank === null ? 1e9 : one.rank) === rank)
-          .flatMap((one) => one.values.map(toNumber));
-        this.sparks.set(run.run_id, { metric, values });
-      } catch {
-        this.sparks.delete(run.run_id);
-      }
+      const answer = await api.runTable(this.state, offset, order);
+      if (this.gone || turn !== this.asked) return;
+      if (whole && !keep) this.pages.clear();
+      if (!whole && this.answer?.order !== answer.order) return;
+      this.pages.set(offset / PAGE_ROWS, answer.rows);
+      this.answer = answer;
+      this.trouble = null;
+      this.ready = true;
+      this.filter.say(null);
       this.draw();
+    } catch (error) {
+      if (this.gone || turn !== this.asked) return;
+      if (error.code === "order_gone") await this.fetch(offset, null, true);
+      else if (error.status === 422) {
+        this.filter.say(errorText(error));
+        if (!this.answer && this.state.q) await this.without();
+      } else {
+        this.trouble = error.message;
+        this.drawTop();
+        if (!this.answer) this.again = setTimeout(() => !this.gone && this.begin(), 2000 + 2000 * Math.random());
+      }
     }
+  }
+
+  /** A filter of the address that is none: the runs are shown without it, and what is wrong stays in sight. */
+  async without() {
+    const words = byId("runs-trouble").textContent;
+    this.state = { ...this.state, q: "" };
+    await this.fetch(0, null, true);
+    this.filter.say(words);
+  }
+
+  /** The rows of a place in the order, undefined while they are on their way. */
+  rowAt(place) {
+    return this.pages.get(Math.floor(place / PAGE_ROWS))?.[place % PAGE_ROWS];
+  }
+
+  /** What the server said of a column. */
+  facts(key) {
+    return this.answer?.columns.find((one) => one.key === key);
+  }
+
+  /** Ask for what came into sight. */
+  async scrolled() {
+    const range = this.table.inSight();
+    if (!range || !this.answer) return;
+    for (let page = Math.floor(range[0] / PAGE_ROWS); page <= Math.floor(range[1] / PAGE_ROWS); page += 1) {
+      if (this.pages.has(page) || this.fetching.has(page)) continue;
+      this.fetching.add(page);
+      await this.fetch(page * PAGE_ROWS, this.answer.order, false);
+      this.fetching.delete(page);
+      if (this.gone) return;
+    }
+  }
+
+  /** Ask again for what is in sight: in the order that stands while somebody is at the table, else in a new one. */
+  async refresh() {
+    const range = this.table.inSight() || [0, 0];
+    const first = Math.floor(range[0] / PAGE_ROWS) * PAGE_ROWS;
+    this.dirty = false;
+    if (!this.held()) {
+      await this.fetch(first, null, true, true);
+      // What is out of sight is asked for again when it comes into sight.
+      for (const page of [...this.pages.keys()]) if (page * PAGE_ROWS !== first) this.pages.delete(page);
+      await this.scrolled();
+      return;
+    }
+    this.at = performance.now();
+    for (let at = first; at <= range[1]; at += PAGE_ROWS) await this.fetch(at, this.answer?.order || null, false);
   }
 
   onMessage(message) {
-    if (message.type === "run") {
-      const known = this.runs.get(message.run.run_id);
-      // What did not change since the last message may be left out of it.
-      this.runs.set(message.run.run_id, { ...known, ...message.run });
-      const spark = this.sparks.get(message.run.run_id);
-      if (spark && known && known.last_step !== message.run.last_step) {
-        const value = toNumber((message.run.latest || {})[spark.metric]);
-        if (value !== null) spark.values.push(value);
-        if (spark.values.length > 200) spark.values.shift();
-      }
-      this.list = null;
-      if (!known) {
-        this.total = Math.max(this.total, this.runs.size);
-        this.fetchSparks();
-      }
-    } else if (message.type === "reset" || (message.type === "hello" && this.ready)) this.fetch();
+    if (message.type === "run") this.dirty = true;
+    else if (message.type === "reset" || (message.type === "hello" && this.ready && message.afterLoss))
+      this.dirty = true;
   }
 
   onTick() {
-    if (this.gone || document.hidden || !this.root.isConnected || pressed()) return;
+    if (this.gone || document.hidden || !this.root.isConnected) return;
     this.drawTop();
+    if (!this.ready) return;
+    const age = performance.now() - this.at;
+    if ((this.dirty && age > SOON_MS) || age > LATE_MS) this.refresh();
+    else if (!pressed()) this.table.draw();
+  }
+
+  // --- what people do ----------------------------------------------------------------------------------------------
+
+  change(part) {
+    this.state = { ...this.state, ...part };
+    remember(written(this.state));
+    this.drawGroups();
+    return this.begin();
+  }
+
+  filterBy(q) {
+    this.filter.value = q;
+    if (q.trim() !== this.state.q) this.change({ q: q.trim() });
+  }
+
+  sortBy(key, kind, add) {
+    return this.change({ sort: nextSort(this.state.sort, key, kind, add) });
+  }
+
+  groupBy(group) {
+    return this.change({ group, open: new Set() });
+  }
+
+  openGroup(label) {
+    const open = new Set(this.state.open);
+    if (open.delete("*")) for (const group of this.answer?.groups || []) open.add(group.label);
+    if (!open.delete(label)) open.add(label);
+    this.state = { ...this.state, open };
+    remember(written(this.state));
     this.draw();
+    this.scrolled();
   }
 
-  /** The runs that the search lets through: open incidents first, critical ones before others, then what runs, then by age. */
-  shown() {
-    if (this.list) return this.list;
-    const words = this.filter.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = (run) => {
-      const text = `${run.name} ${run.run_id} ${run.project} ${run.status}`.toLowerCase();
-      return words.every((word) => text.includes(word));
-    };
-    this.list = [...this.runs.values()]
-      .filter(fits)
-      .map((run) => [urgency(run), run])
-      .sort((a, b) => a[0] - b[0] || b[1].created - a[1].created)
-      .map(([, run]) => run);
-    return this.list;
+  setColumns(columns) {
+    this.state = { ...this.state, columns: [...new Set(columns)] };
+    remember(written(this.state));
+    // The cells that are here are of other columns: they are drawn when the server has answered.
+    return this.fetch(Math.floor((this.table.inSight() || [0])[0] / PAGE_ROWS) * PAGE_ROWS, null, true);
   }
 
-  /** Another search, or other runs: make the list anew. */
-  redraw() {
-    this.list = null;
-    this.draw();
+  takeView(saved) {
+    this.filter.value = viewState(saved).q;
+    return this.change(viewState(saved));
   }
 
-  showMore() {
-    this.rowsWanted += ROWS;
-    this.draw();
-    this.fetchSparks();
-  }
-
-  drawTop() {
-    const newest = [...this.runs.values()].reduce((best, run) => Math.max(best, run.updated || 0), 0);
-    drawPill(this.live, this.state, null, newest || null, false);
-    drawBanner(this.live, this.ready ? null : this.trouble);
-  }
-
-  draw() {
-    if (this.gone || !this.ready || !this.root.isConnected || pressed()) return;
-    const list = this.shown();
-    const total = Math.max(this.total, this.runs.size);
-    setText(byId("runs-count"), total ? formatCount(total) : "");
-    setShown(byId("runs-table"), list.length > 0);
-    setShown(byId("runs-head"), this.runs.size > 0);
-    this.drawChosen();
-    const empty = byId("runs-empty");
-    setShown(empty, list.length === 0);
-    if (!list.length) this.drawEmpty(empty);
-    const rows = list.slice(0, this.rowsWanted).map((run) => this.row(run));
-    const loading = total > this.runs.size ? `, ${formatCount(total - this.runs.size)} are still being fetched` : "";
-    setShown(byId("runs-more"), list.length > rows.length || Boolean(loading));
-    setShown(this.more, list.length > rows.length);
-    setText(this.moreWords, `${formatCount(rows.length)} of ${plural(list.length, "run")} shown${loading}`);
-    const body = byId("runs-body");
-    if (rows.length !== body.children.length || rows.some((row, index) => row !== body.children[index]))
-      patch(body, rows);
+  /** The address was changed by a link. */
+  addressChanged() {
+    this.state = readState(location.search);
+    this.filter.value = this.state.q;
+    this.begin();
   }
 
   /** Choose a run for the comparison, or not. */
   choose(id, on) {
-    if (on && this.chosen.size < COMPARED) this.chosen.add(id);
+    if (on && this.chosen.size < COMPARED) this.chosen.set(id, true);
     else this.chosen.delete(id);
     if (on && !this.chosen.has(id)) toast(`${COMPARED} runs at most are compared at once.`, "warning");
-    this.draw();
+    this.drawChosen();
+    this.table.draw();
+  }
+
+  // --- what is drawn -----------------------------------------------------------------------------------------------
+
+  drawTop() {
+    const newest = this.answer?.rows.reduce((best, row) => Math.max(best, row.updated || 0), 0);
+    drawPill(this.live, this.connection, null, newest || null, false);
+    drawBanner(this.live, this.trouble || null);
+    this.root.classList.toggle("stale", this.live.lost !== null && Date.now() / 1000 - this.live.lost > 2);
+  }
+
+  draw() {
+    if (this.gone || !this.answer || !this.root.isConnected) return;
+    const { fit, total, groups, notes } = this.answer;
+    setText(byId("runs-count"), total ? formatCount(total) : "");
+    setShown(byId("runs-head"), total > 0);
+    setShown(byId("runs-scroll"), fit > 0);
+    setShown(byId("runs-more"), total > 0);
+    const empty = byId("runs-empty");
+    setShown(empty, fit === 0);
+    if (!fit) drawNoRuns(empty, total ? "filter" : "none", () => this.filterBy(""));
+    drawStates(this);
+    this.drawGroups();
+    this.drawChosen();
+    const gone = this.state.columns.filter((key) => this.facts(key)?.gone).map((key) => column(key).label);
+    const words = [...notes];
+    if (gone.length) words.push(`No run has ${gone.join(", ")} any more; the column is empty.`);
+    setText(byId("runs-notes"), words.join(" "));
+    setShown(byId("runs-notes"), words.length > 0);
+    this.table.relined();
+    this.table.draw();
+    const grouped = groups.length ? ` in ${plural(groups.length, "group")}` : "";
+    setText(
+      byId("runs-shown"),
+      fit === total
+        ? `All ${plural(total, "run")}${grouped}`
+        : `${formatCount(fit)} of ${plural(total, "run")}${grouped}`,
+    );
+    byId("runs-table").setAttribute("aria-rowcount", String(this.table.map.count + 1));
+  }
+
+  drawGroups() {
+    const offered = ["", "state", "project", "status", "tag", "gpus", "ranks", ...this.state.columns, this.state.group];
+    const keys = [...new Set(offered)].filter((key) => !["curve", "progress", "age", "updated", "since"].includes(key));
+    this.group.options(
+      keys.map((key) => ({ value: key, text: key ? column(key).label : "none" })),
+      this.state.group,
+    );
   }
 
   drawChosen() {
-    for (const id of this.chosen) if (!this.runs.has(id)) this.chosen.delete(id);
     const count = this.chosen.size;
     setText(
       this.compareWords,
@@ -270,96 +300,7 @@ export class RunsPage {
     );
     this.compare.disabled = count < 2;
     setClass(this.compare, `button${count > 1 ? " primary" : ""}`);
-    setShown(byId("runs-compare"), this.runs.size > 1);
-  }
-
-  row(run) {
-    const age = this.live.now() - lastWord(run);
-    const spark = this.sparks.get(run.run_id);
-    const chosen = this.chosen.has(run.run_id);
-    const known = this.rows.get(run.run_id);
-    // What is heard of a run makes a new object of it.
-    const key = `${chosen} ${formatAge(age)} ${colorTheme.name()} ${spark && spark.values.length}`;
-    if (known && known.run === run && known.key === key) return known.element;
-    const metric = spark ? spark.metric : focusMetric(run.metrics || [], run);
-    const loss = lossMetric(run.metrics || [], run);
-    const href = `/runs/${encodeURIComponent(run.run_id)}`;
-    const box = h("input", {
-      type: "checkbox",
-      "aria-label": `Choose ${run.name || run.run_id} to compare`,
-      data: { choose: run.run_id },
-      on: { change: (event) => this.choose(run.run_id, event.target.checked) },
-    });
-    box.checked = chosen;
-    const cells = [
-      h("td", { class: "pick" }, box),
-      h(
-        "td",
-        {},
-        h("a", { href, class: "run-link" }, run.name || run.run_id),
-        h("div", { class: "sub" }, run.project || "no project"),
-      ),
-      h("td", {}, state(run)),
-      h("td", { class: "num" }, formatCount(run.last_step)),
-      h(
-        "td",
-        { class: "num strong", title: loss || "no loss is logged" },
-        steady(loss === null ? null : toNumber((run.latest || {})[loss])),
-      ),
-      h(
-        "td",
-        { class: "spark-cell", title: metric },
-        spark ? sparkline(spark.values, "var(--accent)", 160, 28) : null,
-        loss === null && (run.metrics || []).length ? h("div", { class: "sub spark-name" }, metric) : null,
-      ),
-      h(
-        "td",
-        { class: "num" },
-        run.open_incidents
-          ? h(
-              "span",
-              { class: `chip ${run.worst_incident ? severityOf(run.worst_incident) : "critical"}` },
-              `${run.open_incidents} open`,
-            )
-          : h("span", { class: "sub" }, "none"),
-      ),
-      h("td", { class: "num" }, run.rollbacks ? formatCount(run.rollbacks) : h("span", { class: "sub" }, "0")),
-      h("td", { class: "num sub" }, ago(age)),
-    ];
-    const element = known
-      ? known.element
-      : h("tr", { data: { run: run.run_id }, on: { click: (event) => event.target.closest("a, .pick") || go(href) } });
-    patch(element, cells);
-    this.rows.set(run.run_id, { run, key, element });
-    return element;
-  }
-
-  drawEmpty(place) {
-    const kind = this.runs.size ? "filter" : "none";
-    if (place.dataset.kind === kind) return;
-    place.dataset.kind = kind;
-    if (kind === "filter") {
-      fill(place, h("div", { class: "nothing" }, "No run fits the filter."));
-      return;
-    }
-    const code = SNIPPET.replace("ORIGIN", location.origin);
-    fill(
-      place,
-      h(
-        "div",
-        { class: "empty" },
-        h("h2", {}, "No run yet"),
-        h(
-          "p",
-          {},
-          "See a real training job spike and get rolled back: ",
-          h("code", {}, "make demo"),
-          ". Or put these lines into your own:",
-        ),
-        h("pre", {}, h("code", {}, code)),
-        h("p", { class: "sub" }, "The page changes by itself when the first point arrives."),
-      ),
-    );
+    setShown(byId("runs-compare"), (this.answer?.total || 0) > 1);
   }
 
   close() {
@@ -367,6 +308,10 @@ export class RunsPage {
     clearInterval(this.tick);
     clearTimeout(this.again);
     this.unwatch();
+    this.filter.close();
+    this.columns.close();
+    this.views.close();
+    this.table.close();
     this.live.close();
   }
 }

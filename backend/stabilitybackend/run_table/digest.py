@@ -1,0 +1,161 @@
+"""What the table shows of the points of a whole run: its curve, speed, tokens and goodput; made once in a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.detectors.engine.metric_roles import LOSS, likely_role_of
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.fleet.fleet import Fleet
+from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.query.query import select
+from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
+from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, CURVE_TOP, Curve, RunDigest
+
+__all__ = ["curve", "curve_metric", "digest_of", "token_metric"]
+
+#: Points that a curve is made of: each stretch gets its extremes.
+POINTS = 4 * CURVE_BUCKETS
+#: Share of the stretches at each end that does not stretch the curve's height: a far spike leaves the rest in sight.
+CUT = 0.03
+#: Metrics that count the tokens seen so far, without a prefix such as ``train/``. Megatron-LM, Hugging Face's Trainer,
+#: OLMo, Composer, litgpt.
+TOKEN_COUNTS = (
+    "consumed_tokens", "tokens_seen", "total_tokens", "num_input_tokens_seen", "consumed_train_tokens",
+    "cumulative_tokens", "tokens_total", "seen_tokens", "time/token", "throughput/total_tokens",
+    "total_training_tokens", "n_tokens_seen", "ntokens_seen",
+)  # fmt: skip
+#: Names that may be of one step as well: they count where they rise over the whole run.
+MAY_COUNT = ("tokens", "num_tokens", "n_tokens", "ntokens")
+_NO_TOKENS = "no metric counts the tokens seen: log one as consumed_tokens"
+
+
+def curve_metric(metrics: Iterable[str], loss: str | None) -> str | None:
+    """Return the metric of the small curve: the loss, else what may be one by its name, else the first of the job."""
+    names = [name for name in metrics if not name.startswith(("gpu/", "node/", "cpu/"))]
+    return loss or next((name for name in names if likely_role_of(name) == LOSS), names[0] if names else None)
+
+
+def token_metric(metrics: Iterable[str]) -> tuple[str, bool] | None:
+    """Return the metric that counts tokens, and whether its name alone says so; None where there is none.
+
+    Example:
+        >>> token_metric(["loss", "train/tokens_seen"]), token_metric(["tokens"]), token_metric(["tokens/web"])
+        (('train/tokens_seen', True), ('tokens', False), None)
+    """
+    plain = {name.lower().removeprefix("train/").replace("-", "_"): name for name in metrics}
+    for names, sure in ((TOKEN_COUNTS, True), (MAY_COUNT, False)):
+        for name in names:
+            if name in plain:
+                return plain[name], sure
+    return None
+
+
+def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDigest]:
+    """Return what works a run out as it is now. Call this on the event loop, and the answer in a thread."""
+    state, run = worker.state, worker.listing.run
+    metric, tokens = curve_metric(run.metrics, run.loss_metric), token_metric(run.latest)
+    wanted = [name for name in (metric, tokens[0] if tokens else None) if name is not None]
+    view, lineage = state.store.view(wanted), LineageView.of(state.fold)
+    stops = fleet.stops(worker.run_id), fleet.stops(worker.run_id)
+    costs = rollback_costs_of(state, now, stops)
+    step_time_s = state.job(for_command=False).step_time_s
+
+    def read(name: str) -> Curve | None:
+        request = SeriesRequest.of([name], view="effective", points=POINTS, rank="primary")
+        found = select(view, lineage, request).series
+        if not found:
+            return None
+        return curve(name, np.concatenate([one.steps for one in found]), np.concatenate([one.values for one in found]))
+
+    def work() -> RunDigest:
+        digest = RunDigest(step=run.last_step, head=run.head, status=run.status, made=now)
+        digest.curve = None if metric is None else read(metric)
+        if step_time_s is not None and step_time_s > 0:
+            digest.speed, digest.speed_unit = 1 / step_time_s, "steps/s"
+        _tokens(digest, tokens, run.latest, read)
+        try:
+            totals = costs().totals
+        except StabilityBoardError as error:
+            digest.goodput_why = error.message
+            return digest
+        digest.goodput = totals.goodput
+        digest.goodput_why = "" if totals.goodput is not None else "known from the second row on"
+        digest.gpus = totals.gpus if totals.gpus_from == "agents" else None
+        return digest
+
+    return work
+
+
+def _tokens(
+    digest: RunDigest,
+    tokens: tuple[str, bool] | None,
+    latest: Mapping[str, object],
+    read: Callable[[str], Curve | None],
+) -> None:
+    if tokens is None:
+        digest.tokens_why = _NO_TOKENS
+        return
+    name, sure = tokens
+    value = latest[name]
+    if not isinstance(value, int | float):
+        digest.tokens_why = f"the newest value of {name} is {value}"
+        return
+    if not sure and not _rises(read(name)):
+        digest.tokens_why = f"{name} does not rise over the run: it is of a step"
+        return
+    digest.tokens, digest.tokens_metric = float(value), name
+
+
+def _rises(found: Curve | None) -> bool:
+    if found is None:
+        return False
+    high = [value for value in found.high if value is not None]
+    return len(high) > 1 and high[-1] > high[0] and all(a <= b for a, b in pairwise(high))
+
+
+def curve(metric: str, steps: NDArray[np.int64], values: NDArray[np.float64]) -> Curve | None:
+    """Return the extremes of up to 60 stretches of a line; None of one with fewer than two steps.
+
+    Args:
+        steps: of the points, in any order. values: NaN and infinities are marked, and drawn nowhere.
+    """
+    if len(steps) < 2 or int(steps.min()) == int(steps.max()):
+        return None
+    first, last = int(steps.min()), int(steps.max())
+    count = min(CURVE_BUCKETS, last - first + 1)
+    at = np.minimum(((steps - first) * count) // (last - first + 1), count - 1).astype(np.int64)
+    finite = np.isfinite(values)
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, at[finite], values[finite])
+    np.maximum.at(high, at[finite], values[finite])
+    there = np.isfinite(low)
+    odd = sorted({int(one) for one in at[~finite]})
+    if not there.any():
+        return Curve(metric, first, last, [None] * count, [None] * count, 0.0, 0.0, odd)
+    least, most = _range(low[there], high[there])
+    span = (most - least) or 1.0
+
+    def scaled(of: NDArray[np.float64]) -> list[int | None]:
+        part = np.clip((of / span - least / span), 0.0, 1.0) if most > least else np.full(count, 0.5)
+        return [round(float(one) * CURVE_TOP) if is_there else None for one, is_there in zip(part, there, strict=True)]
+
+    with np.errstate(invalid="ignore"):
+        return Curve(metric, first, last, scaled(low), scaled(high), least, most, odd)
+
+
+def _range(low: NDArray[np.float64], high: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the heights of a curve; what the first steps of a run, or a few spikes, would add to them is cut."""
+    least, most = float(low.min()), float(high.max())
+    if len(low) < 8:
+        return least, most
+    bottom, top = float(np.quantile(low, CUT)), float(np.quantile(high, 1 - CUT))
+    usual = top - bottom
+    # Only what is far away is cut: a curve that falls all the time keeps its whole height.
+    return (bottom if bottom - least > usual else least), (top if most - top > usual else most)

@@ -1,0 +1,67 @@
+"""What a run's state is: its worst open incident, else its phase. Decided here, shown everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from msgspec import structs
+
+from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.runs import STATUSES, RunStatus, RunView
+from stabilitybackend.schema.states.severity import (
+    INCIDENT_APPEARANCES,
+    OVER_LATER,
+    PHASE_APPEARANCES,
+    IncidentStatus,
+    RunPhase,
+    ShownState,
+)
+
+__all__ = ["stated"]
+
+V = TypeVar("V", bound=RunView)
+
+#: Phase of a run that does not train, by its status.
+_PHASES: Mapping[RunStatus, RunPhase] = {
+    "stalled": "stalled",
+    "unreachable": "lost",
+    "finished": "finished",
+    "offline": "offline",
+    "crashed": "crashed",
+    "failed": "unreadable",
+}
+#: Phases of a run under way: only its ranks tell them apart.
+_AT_WORK: frozenset[RunPhase] = frozenset({"starting", "restoring", "training", "checkpointing", "evaluating"})
+
+
+def stated(run: V, phase: RunPhase | None = None, since: float | None = None) -> V:
+    """Return a run with its state.
+
+    Args:
+        run: as it is otherwise.
+        phase: what its ranks do, where it is under way. None: what was known last.
+        since: since when they do, unix seconds.
+    """
+    if phase is None:
+        phase, since = run.state.phase, None if run.state.incident_id else run.state.since
+    phase, since = _phase(run, phase, since)
+    worst, found = run.worst_incident, PHASE_APPEARANCES[phase]
+    state = ShownState(found.word, found.tone, found.shape, found.order, since, None, phase)
+    if worst is not None:
+        status: IncidentStatus = "acknowledged" if worst.acknowledged else "open"
+        found = INCIDENT_APPEARANCES[worst.severity][status]
+        later = OVER_LATER if STATUSES[run.status].over else 0
+        word, order = kind_of(worst.kind).label, found.order + later
+        state = ShownState(word, found.tone, found.shape, order, worst.since, worst.incident_id, phase, status)
+    return run if state == run.state else structs.replace(run, state=state)
+
+
+def _phase(run: RunView, phase: RunPhase, since: float | None) -> tuple[RunPhase, float | None]:
+    """Return what a run does, and since when: by its status, and by its ranks where it is under way."""
+    known = _PHASES.get(run.status)
+    if run.status == "unreachable" and run.logged is None and not run.agents and run.last_step is None:
+        return "empty", None
+    if known is None:
+        return (phase, since) if phase in _AT_WORK else ("training", None)
+    return known, run.logged

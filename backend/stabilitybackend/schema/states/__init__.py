@@ -1,0 +1,1 @@
+"""States as people see them: the tables of words, tones and shapes."""

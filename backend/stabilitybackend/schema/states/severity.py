@@ -1,0 +1,127 @@
+"""The one table of how bad things are: severity and state of an incident, phase of a run -> word, tone, shape, order.
+
+Lists, headers, banners, cards, marks, tab titles and messages ask it and hold none of their own; the pages get it with
+their head. A shape goes with each tone, so that nothing is told by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "INCIDENT_APPEARANCES",
+    "OVER_LATER",
+    "PHASE_APPEARANCES",
+    "SHAPES",
+    "Appearance",
+    "IncidentStatus",
+    "RunPhase",
+    "Severity",
+    "ShownState",
+    "StateTone",
+    "served",
+]  # fmt: skip
+
+Severity = Literal["info", "warning", "critical"]
+StateTone = Literal["critical", "warning", "info", "good", "calm"]
+#: Drawn in the tone's colour: a filled octagon, triangle or disc, a tick, a ring.
+Shape = Literal["octagon", "triangle", "disc", "tick", "ring"]
+#: What an incident is now. acknowledged: open, and somebody looks after it. recovered: it came back by itself.
+#: accepted: it did not, and its level counts as the usual one since. discarded: a rollback left it behind.
+IncidentStatus = Literal["open", "acknowledged", "recovered", "resolved", "accepted", "discarded"]
+#: What a run does where no incident is open. lost: its agents or its log are silent, and the cause is unknown.
+#: unreadable: the server itself can't work it out. empty: registered, nothing has come yet.
+RunPhase = Literal[
+    "starting", "restoring", "training", "checkpointing", "evaluating", "stalled", "lost", "unreadable", "crashed",
+    "empty", "finished", "offline",
+]  # fmt: skip
+
+SHAPES: Mapping[StateTone, Shape] = {
+    "critical": "octagon", "warning": "triangle", "info": "disc", "good": "tick", "calm": "ring",
+}  # fmt: skip
+#: Added to the order of an incident of a run that is over: live trouble comes first, healthy runs come later.
+OVER_LATER = 10
+
+
+class Appearance(msgspec.Struct, frozen=True):
+    """How something is shown.
+
+    Attributes:
+        word: a word or two, no capital needed.
+        tone: its colour. shape: its mark, which says the same without colour.
+        order: place in lists, lower comes first.
+    """
+
+    word: str
+    tone: StateTone
+    shape: Shape
+    order: int
+
+
+class ShownState(msgspec.Struct):
+    """What a run's state is: its worst open incident, else its phase.
+
+    Attributes:
+        word: for its pill: the kind of the incident, or the phase.
+        tone, shape: how it is drawn.
+        order: place in lists of runs, lower comes first; of equals the latest ``since`` first.
+        since: since when, unix seconds, null where nothing says so.
+        incident_id: the incident, null where it is the phase.
+        phase: what the run does or did, whatever is open.
+        status: of the incident: open or acknowledged; null where it is the phase.
+    """
+
+    word: str = ""
+    tone: StateTone = "calm"
+    shape: Shape = "ring"
+    order: int = 0
+    since: float | None = None
+    incident_id: str | None = None
+    phase: RunPhase = "empty"
+    status: IncidentStatus | None = None
+
+
+def _row(word: str, tone: StateTone, order: int) -> Appearance:
+    return Appearance(word, tone, SHAPES[tone], order)
+
+
+def _rows(severity: Severity, first: int) -> Mapping[IncidentStatus, Appearance]:
+    return {
+        "open": _row("open", severity, first),
+        "acknowledged": _row("acknowledged", severity, first + 1),
+        "accepted": _row("Accepted as the new level", "calm", 40),
+        "recovered": _row("recovered", "calm", 41),
+        "resolved": _row("resolved", "calm", 41),
+        "discarded": _row("discarded by rollback", "calm", 42),
+    }
+
+
+#: An acknowledged critical incident comes before an open warning: somebody looks after it, and the job is still ill.
+INCIDENT_APPEARANCES: Mapping[Severity, Mapping[IncidentStatus, Appearance]] = {
+    "critical": _rows("critical", 0),
+    "warning": _rows("warning", 3),
+    "info": _rows("info", 6),
+}
+
+PHASE_APPEARANCES: Mapping[RunPhase, Appearance] = {
+    "crashed": _row("crashed", "critical", 2),
+    "stalled": _row("stalled", "critical", 2),
+    "unreadable": _row("server error", "critical", 2),
+    "lost": _row("lost", "warning", 5),
+    "starting": _row("starting", "info", 20),
+    "restoring": _row("restoring", "info", 20),
+    "checkpointing": _row("checkpointing", "good", 20),
+    "evaluating": _row("evaluating", "good", 20),
+    "training": _row("training", "good", 20),
+    "empty": _row("no data yet", "calm", 25),
+    "finished": _row("finished", "calm", 30),
+    "offline": _row("offline", "calm", 30),
+}
+
+
+def served() -> dict[str, object]:
+    """Return the table as the pages get it."""
+    return {"incidents": msgspec.to_builtins(INCIDENT_APPEARANCES), "phases": msgspec.to_builtins(PHASE_APPEARANCES)}

@@ -1,0 +1,203 @@
+// The columns of the table of runs: their heads, and what stands in a cell.
+
+import { phaseAppearance, stateOf, statePill } from "../core/appearance.js";
+import { h } from "../core/dom.js";
+import { ago, formatAge, formatCount, formatValue, moment, plural, steady, toNumber } from "../core/format.js";
+import { severityOf } from "../incident/severity.js";
+import { runCurve } from "./run_curve.js";
+import { asked } from "./table_state.js";
+
+/** A large count in four signs or so: `12.3 k`, `1.25 T`. */
+export function short(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return formatValue(value);
+  const size = Math.abs(value);
+  for (const [unit, letter] of /** @type {[number, string][]} */ ([
+    [1e12, "T"],
+    [1e9, "B"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ]))
+    if (size >= unit) return `${Number((value / unit).toPrecision(3))} ${letter}`;
+  return String(Number(value.toPrecision(3)));
+}
+
+/** An empty cell: the reason is under the pointer. */
+const empty = (why) => h("span", { class: "none", title: why, "aria-label": why }, "–");
+
+/** What is to be known of a run first: its worst open incident, and below it since when and what it does; else its phase. */
+export function stateCell(row, now) {
+  const state = stateOf(row);
+  const since = state.since ? `since ${formatAge(Math.max(0, now - state.since))}` : "";
+  const phase = state.incident_id ? phaseAppearance(row).word : "";
+  const words = [since, phase].filter(Boolean).join(" · ");
+  return [
+    statePill(row),
+    words ? h("div", { class: "sub", title: state.since ? moment(state.since) : "" }, words) : null,
+  ];
+}
+
+function nameCell(row) {
+  const name = row.name || row.run_id;
+  return [
+    h("a", { href: `/runs/${encodeURIComponent(row.run_id)}`, class: "run-link", title: name }, h("bdi", {}, name)),
+    h(
+      "div",
+      { class: "sub" },
+      h("bdi", {}, row.project || "no project"),
+      (row.tags || []).slice(0, 3).map((tag) => h("span", { class: "chip tag", title: tag }, h("bdi", {}, tag))),
+    ),
+  ];
+}
+
+const number = (value, why) => (value === null || value === undefined ? empty(why) : value);
+
+/** Built-in columns: `label`, `kind` as the server has it, `width` px, `cell(row, now)`. */
+const BUILT_IN = {
+  state: { label: "State", kind: "state", width: 150, cell: stateCell },
+  name: { label: "Run", kind: "text", width: 210, cell: nameCell },
+  step: {
+    label: "Step",
+    kind: "count",
+    width: 84,
+    cell: (row) => number(row.step === null ? null : formatCount(row.step), "no step yet"),
+  },
+  loss: {
+    label: "Loss",
+    kind: "number",
+    width: 84,
+    cell: (row) =>
+      row.loss === null
+        ? empty(row.loss_metric === null ? "no metric is watched as the loss" : `no value of ${row.loss_metric} yet`)
+        : h("span", { class: "strong", title: row.loss_metric }, steady(toNumber(row.loss))),
+  },
+  curve: {
+    label: "Whole run",
+    kind: "curve",
+    width: 148,
+    cell: (row) =>
+      row.curve === null
+        ? empty(row.curve_why)
+        : h(
+            "div",
+            {
+              class: "curve-of-run",
+              title: `${row.curve.metric}, steps ${formatCount(row.curve.first)} to ${formatCount(row.curve.last)}, ${steady(row.curve.least)} to ${steady(row.curve.most)}`,
+            },
+            runCurve(row.curve),
+            row.loss_metric === null ? h("div", { class: "sub spark-name" }, row.curve.metric) : null,
+          ),
+  },
+  tokens: {
+    label: "Tokens",
+    kind: "count",
+    width: 80,
+    cell: (row) => number(row.tokens === null ? null : short(row.tokens), row.tokens_why),
+  },
+  speed: {
+    label: "Speed",
+    kind: "number",
+    width: 98,
+    cell: (row) =>
+      row.speed === null
+        ? empty("no step time is known yet")
+        : [short(row.speed), h("div", { class: "sub" }, row.speed_unit)],
+  },
+  incidents: {
+    label: "Incidents",
+    kind: "count",
+    width: 88,
+    cell: (row) =>
+      row.open_incidents
+        ? h(
+            "span",
+            { class: `chip ${row.worst_incident ? severityOf(row.worst_incident) : "critical"}` },
+            `${formatCount(row.open_incidents)} open`,
+          )
+        : h("span", { class: "sub" }, "none"),
+  },
+  gpus: {
+    label: "GPUs",
+    kind: "count",
+    width: 64,
+    cell: (row) =>
+      number(row.gpus === null ? null : formatCount(row.gpus), `no agent sees a GPU; ${plural(row.ranks, "rank")}`),
+  },
+  goodput: {
+    label: "Goodput",
+    kind: "share",
+    width: 80,
+    cell: (row) => number(row.goodput === null ? null : `${(100 * row.goodput).toFixed(0)} %`, row.goodput_why),
+  },
+  progress: {
+    label: "Last progress",
+    kind: "age",
+    width: 98,
+    cell: (row, now) => age(row.progress, now, "its ranks logged nothing yet"),
+  },
+  since: {
+    label: "Since",
+    kind: "age",
+    width: 96,
+    cell: (row, now) => age(row.state.since, now, "nothing says since when"),
+  },
+  ranks: { label: "Ranks", kind: "count", width: 68, cell: (row) => formatCount(row.ranks) },
+  rollbacks: { label: "Rollbacks", kind: "count", width: 88, cell: (row) => formatCount(row.rollbacks) },
+  age: { label: "Age", kind: "age", width: 84, cell: (row, now) => age(row.created, now, "not known") },
+  updated: { label: "Heard of", kind: "age", width: 96, cell: (row, now) => age(row.updated, now, "nothing yet") },
+  id: {
+    label: "Run id",
+    kind: "text",
+    width: 160,
+    cell: (row) => h("span", { class: "cut", title: row.run_id }, row.run_id),
+  },
+  project: {
+    label: "Project",
+    kind: "text",
+    width: 120,
+    cell: (row) => h("bdi", { class: "cut", title: row.project }, row.project || "–"),
+  },
+  status: { label: "Status", kind: "text", width: 100, cell: (row) => row.status },
+  tag: {
+    label: "Tags",
+    kind: "tags",
+    width: 140,
+    cell: (row) => (row.tags || []).map((tag) => h("span", { class: "chip tag" }, h("bdi", {}, tag))),
+  },
+};
+
+function age(time, now, why) {
+  if (time === null || time === undefined || !(time > 0)) return empty(why);
+  // A clock that is ahead of ours makes nothing younger than now.
+  return h("span", { class: "sub", title: moment(time) }, ago(Math.max(0, now - time)));
+}
+
+/** What a column is; `facts`: what the server said of it, where it did. */
+export function column(key, facts) {
+  if (Object.hasOwn(BUILT_IN, key)) return { key, ...BUILT_IN[key] };
+  const label = key.replace(/^(?:config|metric)\./, "");
+  const kind = facts?.kind || (key.startsWith("metric.") ? "number" : "any");
+  return {
+    key,
+    label,
+    kind,
+    width: 120,
+    gone: Boolean(facts?.gone),
+    title: facts?.gone ? `No run has ${label} any more` : `${label}: ${facts?.what || ""}`,
+    cell: (row, _now, columns) => {
+      const value = row.cells[asked(columns).indexOf(key)];
+      if (value === null || value === undefined) return empty(`this run has no ${label}`);
+      if (typeof value === "boolean") return value ? "true" : "false";
+      if (typeof value === "number") return formatValue(value);
+      const words = toNumber(value);
+      if (kind === "number" && words !== null) return formatValue(words);
+      return h("bdi", { class: "cut", title: value }, value);
+    },
+  };
+}
+
+/** Whether its values stand at the right. */
+export const isNumeric = (kind) => ["count", "number", "share", "age"].includes(kind);
+
+/** What makes a row another one than it was drawn: ages in words. */
+export const ages = (row, now) =>
+  `${formatAge(now - row.progress)} ${formatAge(now - row.created)} ${formatAge(now - row.state.since)}`;

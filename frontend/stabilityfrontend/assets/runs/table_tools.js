@@ -1,0 +1,198 @@
+// What stands over the table of runs: how many there are in each state, columns to choose, groups.
+
+import { api } from "../core/api.js";
+import { byId, fill, h, setShown } from "../core/dom.js";
+import { formatCount, plural } from "../core/format.js";
+import { appearanceTable } from "../core/kinds.js";
+import { patch } from "../core/patch.js";
+import { column } from "./run_cells.js";
+import { DEFAULT_COLUMNS, toggled } from "./table_state.js";
+
+const NAMES_MS = 120;
+
+/** How many runs are in each state: each is a filter. */
+export function drawStates(page) {
+  const { answer, state } = page;
+  if (!answer) return;
+  const terms = state.q.split(/\s+/);
+  const button = (phase, count, word, shown) => {
+    const term = `state:${phase}`;
+    return h(
+      "button",
+      {
+        type: "button",
+        class: `count-of appearance ${shown.tone} shape-${shown.shape}${terms.includes(term) ? " on" : ""}`,
+        "aria-pressed": String(terms.includes(term)),
+        data: { state: phase },
+        on: { click: () => page.filterBy(toggled(page.state.q, term)) },
+      },
+      h("b", {}, formatCount(count)),
+      ` ${word}`,
+    );
+  };
+  const of = (phase) => appearanceTable.phases[phase] || { word: phase, tone: "calm", shape: "ring", order: 50 };
+  const phases = Object.keys(answer.phases).sort((a, b) => of(a).order - of(b).order);
+  const ill = answer.sick ? { tone: "critical", shape: "octagon" } : { tone: "good", shape: "tick" };
+  patch(
+    byId("runs-states"),
+    button("sick", answer.sick, "sick", ill),
+    phases.map((phase) => button(phase, answer.phases[phase], of(phase).word, of(phase))),
+  );
+}
+
+/** A panel that a button opens under it; Escape and a click elsewhere close it. */
+export class Popover {
+  constructor(place, id, words, draw) {
+    this.panel = h("div", { id, class: "popover", role: "group", "aria-label": words, hidden: true });
+    this.button = h(
+      "button",
+      {
+        type: "button",
+        class: "button",
+        id: `${id}-open`,
+        "aria-expanded": "false",
+        "aria-controls": id,
+        on: { click: () => this.show(this.panel.hidden) },
+      },
+      words,
+    );
+    this.draw = draw;
+    place.append(h("div", { class: "popover-of" }, this.button, this.panel));
+    this.away = (event) => {
+      if (!this.panel.hidden && !this.panel.parentElement?.contains(event.target)) this.show(false);
+    };
+    this.panel.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      this.show(false);
+      this.button.focus();
+    });
+    document.addEventListener("pointerdown", this.away);
+  }
+
+  show(open) {
+    setShown(this.panel, open);
+    this.button.setAttribute("aria-expanded", String(open));
+    if (open) {
+      this.draw(this.panel);
+      this.panel.querySelector("input")?.focus();
+    }
+  }
+
+  close() {
+    document.removeEventListener("pointerdown", this.away);
+  }
+}
+
+/** Choose the columns: those that are shown first, then what the runs have. */
+export class ColumnChooser {
+  constructor(place, page) {
+    this.page = page;
+    this.popover = new Popover(place, "runs-columns", "Columns", (panel) => this.open(panel));
+  }
+
+  close() {
+    clearTimeout(this.asking);
+    this.popover.close();
+  }
+
+  open(panel) {
+    this.search = h("input", {
+      type: "search",
+      class: "field",
+      id: "runs-columns-search",
+      placeholder: "Config key or metric",
+      "aria-label": "Search columns",
+      autocomplete: "off",
+      on: {
+        input: () => {
+          clearTimeout(this.asking);
+          this.asking = setTimeout(() => this.fetch(), NAMES_MS);
+        },
+      },
+    });
+    this.list = h("div", { class: "column-list" });
+    this.words = h("div", { class: "sub" });
+    fill(
+      panel,
+      this.search,
+      this.list,
+      h(
+        "div",
+        { class: "popover-foot" },
+        this.words,
+        h(
+          "button",
+          { type: "button", class: "link", id: "runs-columns-usual", on: { click: () => this.set(DEFAULT_COLUMNS) } },
+          "Usual columns",
+        ),
+      ),
+    );
+    this.found = null;
+    this.fetch();
+  }
+
+  async fetch() {
+    const word = this.search.value;
+    try {
+      const found = await api.runColumns(word, 60);
+      if (word !== this.search.value) return;
+      this.found = found;
+      this.draw();
+    } catch (error) {
+      fill(this.words, error.message);
+    }
+  }
+
+  set(columns) {
+    this.page.setColumns(columns);
+    this.draw();
+  }
+
+  draw() {
+    if (!this.found) return;
+    const shown = this.page.state.columns;
+    const word = this.search.value.trim().toLowerCase();
+    const there = shown.map((key) => column(key, this.page.facts(key)));
+    const rest = [...this.found.built_in, ...this.found.found].filter(
+      (one) => !shown.includes(one.key) && one.key !== "name" && one.key !== "state",
+    );
+    const box = (key, label, note, on) => {
+      const input = h("input", {
+        type: "checkbox",
+        on: {
+          change: (event) =>
+            this.set(
+              event.target.checked
+                ? [...this.page.state.columns, key]
+                : this.page.state.columns.filter((one) => one !== key),
+            ),
+        },
+      });
+      input.checked = on;
+      return h(
+        "label",
+        { data: { column: key } },
+        input,
+        h("bdi", { class: "cut" }, label),
+        h("span", { class: "sub" }, note),
+      );
+    };
+    const source = (one) => (one.key.startsWith("config.") ? "config" : one.key.startsWith("metric.") ? "metric" : "");
+    fill(
+      this.list,
+      there
+        .filter((one) => one.label.toLowerCase().includes(word))
+        .map((one) => box(one.key, one.label, one.gone ? "no run has it" : source(one), true)),
+      rest.map((one) =>
+        box(
+          one.key,
+          one.label,
+          [source(one), one.runs === undefined ? "" : plural(one.runs, "run")].filter(Boolean).join(", "),
+          false,
+        ),
+      ),
+    );
+    const more = this.found.total - this.found.found.length;
+    fill(this.words, more > 0 ? `${formatCount(more)} more: search for them` : "");
+  }
+}

@@ -1,0 +1,66 @@
+"""The small curve of a whole run keeps what one would miss, and tokens are only counted where they are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stabilitybackend.run_table.digest import curve, curve_metric, token_metric
+from stabilitybackend.run_table.rows import unit_of_speed
+
+
+def test_one_spike_among_a_million_steps_is_in_the_curve_and_does_not_flatten_it() -> None:
+    values = np.linspace(4.0, 2.0, 1_000_000)
+    values[700_000] = 1e9
+    found = curve("loss", np.arange(1_000_000), values)
+    assert found is not None
+    assert (len(found.low), found.high[42], found.least) == (60, 100, 2.0)
+    assert found.most < 5
+    assert found.low[0] is not None
+    assert found.low[0] > 90
+
+
+def test_values_that_are_no_numbers_are_marked_and_drawn_nowhere() -> None:
+    values = np.array([3.0, np.nan, 2.0, np.inf])
+    found = curve("loss", np.arange(4), values)
+    assert found is not None
+    assert (found.odd, found.low) == ([1, 3], [100, None, 0, None])
+
+
+@pytest.mark.parametrize("values", [[np.nan, np.nan], [1.0, 1.0], [-1e308, 1e308]])
+def test_odd_values_give_a_curve_all_the_same(values: list[float]) -> None:
+    assert curve("loss", np.arange(2), np.array(values)) is not None
+
+
+@given(st.lists(st.floats(width=64), min_size=2, max_size=300))
+def test_a_curve_is_within_its_box_whatever_was_logged(values: list[float]) -> None:
+    found = curve("x", np.arange(len(values)), np.array(values))
+    assert found is not None
+    for low, high in zip(found.low, found.high, strict=True):
+        assert (low is None) == (high is None)
+        assert low is None or high is None or 0 <= low <= high <= 100
+
+
+def test_a_single_step_is_no_curve() -> None:
+    assert curve("loss", np.array([5]), np.array([1.0])) is None
+
+
+def test_a_run_without_a_loss_shows_what_may_be_one_else_its_first_metric() -> None:
+    assert curve_metric(["gpu/0/util", "reward", "ppo/value_loss"], None) == "reward"
+    assert curve_metric(["reward", "lm/xent"], None) == "lm/xent"
+    assert curve_metric(["reward"], "train/loss") == "train/loss"
+    assert curve_metric([], None) is None
+
+
+def test_tokens_are_those_of_a_metric_that_counts_them() -> None:
+    assert token_metric(["loss", "train/num_input_tokens_seen"]) == ("train/num_input_tokens_seen", True)
+    assert token_metric(["tokens"]) == ("tokens", False)  # may be of one step: it has to rise
+    assert token_metric(["tokens_per_s", "tokens/web"]) is None
+
+
+def test_a_speed_has_the_unit_that_its_name_says() -> None:
+    assert [unit_of_speed(name) for name in ("throughput/device/tokens_per_sec", "tps", "samples_per_s", "mfu")] == [
+        "tokens/s per GPU", "tokens/s", "samples/s", "",
+    ]  # fmt: skip
