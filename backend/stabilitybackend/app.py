@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from stabilitybackend.alerts import alerting_service, heartbeat
 from stabilitybackend.api import (
+    annotations,
     batches,
     commands,
     compare,
@@ -211,8 +212,8 @@ def create_app(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
-        server, login, runs, run_table, batches, compare, commands, detectors, trial, fleet, incidents, storage, export,
-        views,
+        server, login, runs, run_table, annotations, batches, compare, commands, detectors, trial, fleet, incidents,
+        storage, export, views,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

@@ -131,9 +131,14 @@ class RunKeys:
     def command_audit(self) -> str:
         """Stream: what people changed, by whom and when, only ever appended to.
 
-        ``c`` a command, ``d`` settings, ``i`` what an interruption was.
+        ``c`` a command, ``d`` settings, ``i`` what an interruption was, ``a`` an annotation.
         """
         return self._key("command_audit")
+
+    @property
+    def annotations(self) -> str:
+        """Hash: annotation id -> Annotation as JSON."""
+        return self._key("annotations")
 
     @property
     def incidents(self) -> str:

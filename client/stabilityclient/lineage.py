@@ -63,6 +63,8 @@ class RankLineage:
             "issuer": ordered.issuer if ordered else "",
             "changes": plain(dict(changes)),
         }
+        if ordered is not None and ordered.branch is not None:
+            data["branch"] = {"segment": ordered.branch[0], "segment_key": ordered.branch[1]}
         self._event("segment", to_step, data)
         self.key = key
         if self._boundary is not None and self._slot is not None:

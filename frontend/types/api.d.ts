@@ -36,6 +36,57 @@ export interface Alive {
   status: "ok";
 }
 
+/**
+ * A note at the steps ``first_step..last_step``, both inclusive; the two are equal for one step.
+ *
+ * Attributes:
+ *     metric: the chart that it was made on, null for all of them.
+ *     segment: in which its first step was when it was made; it stays with that branch.
+ *     author, created: whose key made it, and when, unix seconds.
+ *     edited_by, edited: of the newest change, null where there was none.
+ *     imported_by: whose key brought it in with an export; author and times are then as the export said.
+ *     dead: its first step is off the effective timeline now.
+ */
+export interface Annotation {
+  annotation_id: string;
+  first_step: number;
+  last_step: number;
+  text: string;
+  metric: string | null;
+  segment: number;
+  author: string;
+  created: number;
+  edited_by: string | null;
+  edited: number | null;
+  imported_by: string | null;
+  dead: boolean;
+}
+
+/** A new annotation, or what an old one becomes: its text is replaced, its place too where one is given. */
+export interface AnnotationRequest {
+  /** what to note, 1 to 2,000 characters, plain text */
+  text: string;
+  /** the step that it is about */
+  step?: number | null;
+  /** or the first step of a range, with last_step */
+  first_step?: number | null;
+  /** last step of the range, inclusive */
+  last_step?: number | null;
+  /** the chart that it is about; left out: all */
+  metric?: string | null;
+  /** the segment that it is about; left out: that of the step on the head's path */
+  segment?: number | null;
+  /** PUT of a new one, from an export: who made it */
+  author?: string | null;
+  /** PUT of a new one, from an export: when, unix seconds */
+  created?: number | null;
+}
+
+/** By first step. */
+export interface Annotations {
+  annotations: Annotation[];
+}
+
 /** What was done to runs, keys and sessions, newest first. */
 export interface Audit {
   entries: AuditEntry[];
@@ -168,6 +219,12 @@ export interface Batches {
   other_runs: SharedData[];
 }
 
+/** A segment, by its id and by what the ranks call it. */
+export interface Branch {
+  segment: number;
+  segment_key: string;
+}
+
 /**
  * What is between the extremes that an entry gives of its buckets; one number a bucket.
  *
@@ -193,6 +250,12 @@ export interface Changed {
   name: string;
   before: string;
   since: string;
+}
+
+/** One was made, changed, or deleted (``annotation`` null); also the live feed's message ``annotation``. */
+export interface ChangedAnnotation {
+  annotation_id: string;
+  annotation: Annotation | null;
 }
 
 /**
@@ -271,6 +334,8 @@ export interface CommandRequest {
   kind: "rollback" | "restart" | "dump_stacks" | "task" | "show_batches";
   /** step of a checkpoint: training goes on from the step after it */
   to_step?: number | null;
+  /** rollback: the discarded segment whose checkpoint it is; left out: the effective timeline */
+  branch?: number | null;
   /** factor on what the schedule of the restored checkpoint gives, (0, 10] */
   lr_scale?: number | null;
   /** new seed of the data order */
@@ -1159,6 +1224,8 @@ export interface Offences {
  *     cannot: what the job does not promise to change, and why; nothing of that is suggested.
  *     checkpoints: the newest 40 that can be used, and the suggested one.
  *     withheld: the newest 40 that are there and not offered: ``unfit`` says why.
+ *     branches: discarded branches that have a checkpoint which can be gone back to, newest first, 20 at most.
+ *     no_return: why none of them can be gone back to now, half a sentence; "" where they can.
  */
 export interface Offer {
   incident_id: string | null;
@@ -1172,6 +1239,29 @@ export interface Offer {
   text: string;
   checkpoints: OfferedCheckpoint[];
   withheld: Checkpoint[];
+  branches: OfferedBranch[];
+  no_return: string;
+}
+
+/**
+ * A branch that was left and can be gone back to: a rollback is undone.
+ *
+ * Attributes:
+ *     segment: what a command names as ``branch``. label: of the fork that left it, "" where none has one.
+ *     alive_until: its last step that is on the effective timeline; below its first one where none is.
+ *     left_at: its last step.
+ *     to_step: of the newest checkpoint.
+ *     text: what is to be known before one goes back there, a sentence or two.
+ *     checkpoints: newest first, 40 at most; ``where`` tells where each lies from the first incident of the branch.
+ */
+export interface OfferedBranch {
+  segment: number;
+  label: string;
+  alive_until: number;
+  left_at: number;
+  to_step: number;
+  text: string;
+  checkpoints: OfferedCheckpoint[];
 }
 
 /**
@@ -1554,6 +1644,8 @@ export interface RetainedRun {
  *
  * Attributes:
  *     unpromised: what was ordered although the job promises only the step; older servers did not say.
+ *     branch: the discarded segment that is gone back to: a rollback is undone. Absent for one of the effective
+ *         timeline.
  */
 export interface Rollback {
   kind: "rollback";
@@ -1581,6 +1673,7 @@ export interface Rollback {
   idempotency_key: string | null;
   progress?: Progress;
   unpromised?: string[];
+  branch?: Branch;
 }
 
 /**
@@ -1899,6 +1992,7 @@ export interface SaveInterval {
  *     changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
  *     points: values stored in it.
  *     undone: a person undid this inferred segment.
+ *     returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
  */
 export interface Segment {
   id: number;
@@ -1922,6 +2016,7 @@ export interface Segment {
   ranks: number[];
   points: number;
   undone: boolean;
+  returns_to: number | null;
 }
 
 /**
@@ -2658,6 +2753,10 @@ export interface Answers {
   "GET /api/v1/runs": RunPage;
   "GET /api/v1/runs/{run_id}": RunWithStoring;
   "DELETE /api/v1/runs/{run_id}": Deleted;
+  "GET /api/v1/runs/{run_id}/annotations": Annotations;
+  "POST /api/v1/runs/{run_id}/annotations": Annotation;
+  "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": Annotation;
+  "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": ChangedAnnotation;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/batch_samples": BatchAnswers;
   "GET /api/v1/runs/{run_id}/batch_samples/{request}": BatchSamples;

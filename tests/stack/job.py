@@ -18,6 +18,7 @@ DEFAULTS = {
     "period_s": 0.01,
     "declare": {},  # after step (as text) -> step to go back to, once each
     "checkpoints": "",  # folder; a checkpoint every 10 steps
+    "apart": False,  # after each rollback they get names of their own, and overwrite none
     "die_at": None,  # [rank, step]: that rank kills itself with -9
     "hang_at": None,  # [rank, step]: that rank stands still in phase "data", the others wait for it
     "together": "",  # folder; each rank waits there for all others before its first step, as in a first all-reduce
@@ -64,7 +65,7 @@ def main() -> None:
             time.sleep(plan["period_s"])
             run.log(step, {"loss": 1000.0 * len(loaded) + 2000.0 - step, "rank": float(rank)})  # falls: no incident
             if plan["checkpoints"] and step % 10 == 0 and rank == 0:
-                path = Path(plan["checkpoints"]) / str(step)
+                path = Path(plan["checkpoints"]) / (f"{len(loaded)}-{step}" if plan["apart"] else str(step))
                 path.write_text(str(step))
                 run.checkpoint(step, path)
             if str(step) in plan["declare"]:

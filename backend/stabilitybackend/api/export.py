@@ -23,6 +23,7 @@ from stabilitybackend.export.jsonl import jsonl_export
 from stabilitybackend.export.parquet import parquet_export
 from stabilitybackend.points.store import StoreView
 from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.runs.annotations import AnnotationBook
 from stabilitybackend.schema.series import ExportProgress
 from stabilitybackend.settings import Settings
 
@@ -68,6 +69,7 @@ async def export(
     stored, lineage = state.store.view(metric), LineageView.of(state.fold)
     settings: Settings = request.app.state.settings
     run, segments = worker.run(), worker.segments().segments
+    noted = await AnnotationBook(worker.run_id, request.app.state.redis, state.fold.tree).all()
 
     loop = asyncio.get_running_loop()
 
@@ -89,6 +91,7 @@ async def export(
             cursor=cursor,
             now=time.time(),
             refresh=refresh,
+            annotations=noted,
         )
         if format == "jsonl":
             return made, jsonl_export(made)

@@ -166,14 +166,14 @@ class BatchFold(Stateful):
 
     def forked(self, segment: FoldedSegment) -> None:
         """The head is another segment now."""
-        fork_step = segment.fork_step
+        fork_step = segment.kept_step  # what a branch that is returned to had taken is not read again
         self._steps = {step: known for step, known in self._steps.items() if step <= fork_step}
         self.samples.forked()
         if segment.cause == "resume":
             self._began(fork_step + 1)
             return
         how = "restart from" if segment.cause == "restart" else "rollback to"
-        self.repeats.went_back(fork_step, f"the {how} step {fork_step}")
+        self.repeats.went_back(fork_step, f"the {how} step {segment.fork_step}")
         self.coverage.went_back(fork_step)
         self._reported = [one for one in self._reported if one <= fork_step]
         for one in self.reuse.values():

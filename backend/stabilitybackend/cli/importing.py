@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.cli.import_annotations import bring_annotations
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 
@@ -141,6 +142,7 @@ def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, b
     job.sniff()
     config = _stored_config(job.run_id, url, api_key)
     result = asyncio.run(job.send(agent_url(url), api_key, lambda: bar.show(job.reading.bytes_read), config))
+    result.reading.notes.extend(bring_annotations(plan.exported, job.run_id, url, api_key))
     return _report(result, IMPORTERS[plan.kind].label)
 
 

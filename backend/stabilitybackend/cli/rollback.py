@@ -1,4 +1,7 @@
-"""``stabilityboard rollback``: orders the job back to a checkpoint; where none is named, to the suggested one."""
+"""``stabilityboard rollback``: orders the job back to a checkpoint; where none is named, to the suggested one.
+
+With ``--segment`` it undoes a rollback: the job goes back to a branch that it had left.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,15 @@ def roll_back(
             min=0, help="Step of the checkpoint to go back to. (default: what the server suggests, after a question)"
         ),
     ] = None,
+    segment: Annotated[
+        int | None,
+        typer.Option(
+            "--segment",
+            "--branch",
+            min=0,
+            help="Undo a rollback: go back to this discarded segment, to its newest checkpoint or --to-step.",
+        ),
+    ] = None,
     lr_scale: Annotated[
         float | None, typer.Option(help="Factor on what the schedule of that checkpoint gives, above 0 to 10.")
     ] = None,
@@ -48,10 +60,11 @@ def roll_back(
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Roll the running job back to a checkpoint: the suggested one, or --to-step."""
+    """Roll the running job back to a checkpoint: the suggested one, --to-step, or one of a branch that was left."""
     request = CommandRequest(
         "rollback",
         to_step=to_step,
+        branch=segment,
         lr_scale=lr_scale,
         seed=seed,
         skip_batches=skip_batches,
@@ -60,7 +73,9 @@ def roll_back(
         accept_inside_incident=accept_inside_incident,
     )
     with connect(url, api_key, data_dir) as client:
-        if to_step is None:
+        if to_step is None and segment is not None:
+            request = _take_branch(request, client.get(f"{run_path(run_id)}/rollback"), yes)
+        elif to_step is None:
             request = _take_suggestion(request, client.get(f"{run_path(run_id)}/rollback"), yes)
         command = issue(client, run_id, request)
         if not wait:
@@ -110,6 +125,31 @@ def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: boo
     else:
         typer.confirm(f"{what}?", abort=True)
     return request
+
+
+def _take_branch(request: CommandRequest, offer: Mapping[str, Any], yes: bool) -> CommandRequest:
+    """Show the checkpoints of the branch, ask, and return the request for the newest one.
+
+    Raises:
+        BadRequest: the branch has none that can be gone back to.
+    """
+    branch = next((one for one in offer["branches"] if one["segment"] == request.branch), None)
+    if branch is None:
+        known = ", ".join(str(one["segment"]) for one in offer["branches"]) or "none"
+        raise BadRequest(
+            f"segment {request.branch} has no discarded checkpoint that can be gone back to",
+            hint=f"segments that have one: {known}",
+        )
+    for one in branch["checkpoints"][:_LISTED]:
+        mark = "-> " if one["step"] == branch["to_step"] else "   "
+        typer.echo(f"{mark}step {one['step']:>8}  {', '.join(filter(None, [one['where'], _size(one)]))}".rstrip())
+    typer.echo(branch["text"])
+    what = f"Go back to step {branch['to_step']} of the discarded segment {request.branch}"
+    if yes:
+        typer.echo(what)
+    else:
+        typer.confirm(f"{what}?", abort=True)
+    return replace(request, to_step=branch["to_step"])
 
 
 def _size(one: Mapping[str, Any]) -> str:

@@ -28,6 +28,8 @@ class Handlers(Stateful):
 
     #: Rank -> what it can change; None: it has a handler and promised only the step.
     _can: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
+    #: Ranks whose client is too old to go back to a branch that was left.
+    _old: set[int] = field(default_factory=set)
 
     def take(self, rank: int | None, data: Mapping[str, Any]) -> None:
         """A rank registered its handler."""
@@ -35,6 +37,14 @@ class Handlers(Stateful):
             return
         can = data.get("can")
         self._can[rank] = None if can is None else tuple(name for name in CHANGES if name in can)
+        (self._old.discard if data.get("branches") else self._old.add)(rank)
+
+    def no_return(self) -> str:
+        """Return why the job can't go back to a branch that was left, half a sentence; "" where it can."""
+        if self.any_declared() and not self._old:
+            return ""
+        whose = "" if len(self._old) in (0, len(self._can)) else f" of rank {min(self._old)}"
+        return f"the job's stabilityclient{whose} is older than the one that goes back to a discarded branch: update it"
 
     def any_declared(self) -> bool:
         """Return whether any rank reported some: older clients report none, and everything is offered to them."""

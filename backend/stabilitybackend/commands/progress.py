@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import msgspec
+from msgspec import UNSET
 
 from stabilitybackend.schema.commands import (
     END_STATES,
@@ -20,6 +21,7 @@ from stabilitybackend.schema.commands import (
     Progress,
     RankState,
     Restart,
+    Rollback,
     ShowBatches,
     Stage,
     StageState,
@@ -144,6 +146,8 @@ def _trouble(command: Command) -> str:
 
 def _rank_line(command: Command, stages: list[Stage], trouble: str) -> str:
     what = f"Rollback to step {command.to_step:,}" if command.to_step is not None else "Rollback"
+    if isinstance(command, Rollback) and command.branch is not UNSET:
+        what = f"Return to step {command.to_step:,} of the discarded branch"
     if command.state == "done":
         after_s = stages[-1].after_s
         took = "" if after_s is None else f" in {_duration(after_s)}"

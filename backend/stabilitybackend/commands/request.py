@@ -43,6 +43,7 @@ class JobView:
         spoiling: the open incidents from whose onset on no checkpoint is good.
         handler: what the job's ranks reported that they can change in a rollback.
         keepers: ranks that keep their newest batches.
+        segment_keys: segment -> what the ranks call it, of those that nobody undid.
         duplicates: which processes say that they are one rank, in words; empty where each is a rank of its own.
     """
 
@@ -57,6 +58,7 @@ class JobView:
     spoiling: Sequence[Incident] = ()
     handler: Handlers = field(default_factory=Handlers)
     keepers: int = 0
+    segment_keys: Mapping[int, str] = field(default_factory=dict)
     duplicates: str = ""
 
     def boundary(self, attempt: int) -> int | None:
@@ -115,6 +117,7 @@ def check_fields(request: CommandRequest) -> None:
             f"lr_scale is {request.lr_scale}, expected a factor in (0, 10]", hint="0.5 halves the learning rate"
         )
     _check("to_step", request.to_step, 0, 2**53 - 1)
+    _check("branch", request.branch, 0, 2**53 - 1)
     _check("step", request.step, 0, 2**53 - 1)
     _check("seed", request.seed, 0, 2**63 - 1)
     _check("skip_batches", request.skip_batches, 0, 10**9)

@@ -6,7 +6,8 @@ from msgspec import UNSET
 
 from stabilitybackend.commands.request import JobView, NewCommand, check_outside, usable_checkpoint
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.schema.commands import CommandRequest, Rollback
+from stabilitybackend.schema.commands import Branch, CommandRequest, Rollback
+from stabilitybackend.schema.lineage import why_lost
 
 __all__ = ["new_rollback"]
 
@@ -22,6 +23,8 @@ def new_rollback(new: NewCommand) -> Rollback:
     if job.running_step is None:
         raise Conflict("the job has not begun a step yet", hint="order it again when the first step is there")
     assert request.to_step is not None
+    if request.branch is not None:
+        return _return(new, request.branch, request.to_step)
     if request.to_step >= job.running_step:
         raise BadRequest(
             f"to_step is {request.to_step}, but the job is at step {job.running_step}",
@@ -29,9 +32,49 @@ def new_rollback(new: NewCommand) -> Rollback:
         )
     checkpoint = usable_checkpoint(request.to_step, job.checkpoints)
     check_outside(request, job.checkpoints, job.spoiling)
+    return _command(new, request.to_step, checkpoint)
+
+
+def _return(new: NewCommand, branch: int, to_step: int) -> Rollback:
+    """Return the command to go back to a branch that was left: a rollback is undone."""
+    request, job = new.request, new.job
+    if why := job.handler.no_return():
+        raise BadRequest(
+            f"branch is given, but {why}", hint="start the job again with the newer one", code="job_too_old"
+        )
+    if request.skip_batches or request.skip_range is not None:
+        raise BadRequest(
+            "skip_batches or skip_range given with branch: a branch goes on with the batches that it had",
+            hint="leave them out; roll back on the branch to skip batches of it",
+        )
+    if branch not in job.segment_keys:
+        raise BadRequest(f"branch is {branch}, and there is no such segment", hint="list them with GET .../segments")
+    mine = [c for c in job.checkpoints if c.segment == branch]
+    if any(c.step == to_step and not c.dead for c in mine):
+        raise BadRequest(
+            f"the checkpoint of step {to_step} of segment {branch} is on the effective timeline, and not discarded",
+            hint="leave branch out",
+        )
+    there = [c for c in mine if c.dead and c.available and not c.unfit]
+    checkpoint = next((c.path for c in there if c.step == to_step), None)
+    if checkpoint is None:
+        lost = next((c for c in mine if c.dead and c.step == to_step), None)
+        why = "" if lost is None else f": it {why_lost(lost.available, lost.unfit)}"
+        known = ", ".join(str(c.step) for c in there[:12]) or "none"
+        raise BadRequest(
+            f"the discarded part of segment {branch} has no usable checkpoint of step {to_step}{why}",
+            hint=f"usable there: {known}",
+        )
+    command = _command(new, to_step, checkpoint)
+    command.branch = Branch(branch, job.segment_keys[branch])
+    return command
+
+
+def _command(new: NewCommand, to_step: int, checkpoint: str | None) -> Rollback:
+    request, job = new.request, new.job
     return Rollback(
         **new.fields(),
-        to_step=request.to_step,
+        to_step=to_step,
         lr_scale=request.lr_scale,
         seed=request.seed,
         skip_batches=request.skip_batches,

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from msgspec.structs import asdict
 
 from stabilitybackend.commands.request import withheld
-from stabilitybackend.incidents.illness import first_sign, ill, stretches
+from stabilitybackend.incidents.illness import first_sign, ill, stretches, where_from
 from stabilitybackend.incidents.rollback_target import UsableOf, bad_batches, target
 from stabilitybackend.incidents.way import way_of
 from stabilitybackend.schema.incidents import Incident
@@ -112,10 +112,4 @@ def _reason(lead: Incident, chosen: int | None, bad_data: bool, met_again: bool)
 
 def _where(step: int, lead: Incident | None) -> str:
     """Return where a checkpoint lies, seen from the onset; "" where there is none."""
-    if lead is None:
-        return ""
-    distance = lead.onset_step - step
-    if distance == 0:
-        return "at the onset"
-    steps = f"{abs(distance):,} {'step' if abs(distance) == 1 else 'steps'}"
-    return f"{steps} {'before' if distance > 0 else 'after'} the onset"
+    return "" if lead is None else where_from(step, lead.onset_step)

@@ -17,6 +17,7 @@ from stabilitybackend.detectors.registry import DETECTORS, Settings
 from stabilitybackend.detectors.repeat_data import RepeatDataDetector
 from stabilitybackend.lineage.changes import LineageEvent, Placed
 from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.lineage.tree import FoldedSegment, PathRange
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.query import query
@@ -144,13 +145,13 @@ class Judge(Stateful):
 
     def forked(self, segment: FoldedSegment) -> list[Found]:
         """Go back to where the new head's segment starts, and return what changed."""
-        self._resumes = [mark for mark in self._resumes if mark.step <= segment.fork_step]
-        self.mixtures.forked(segment.fork_step)
+        self._resumes = [mark for mark in self._resumes if mark.step <= segment.kept_step]
+        self.mixtures.forked(segment.kept_step)
         part = self.fold.tree.path(since=segment.fork_step + 1)[-1]
         found = [] if part.segment != segment.id else [(segment.created, f) for f in self._ranks.mark(self._fork(part))]
         if self.primary is None:
             return found
-        return self._own_names(found + self._feed_again(self._bank.rewind(segment.fork_step)))
+        return self._own_names(found + self._feed_again(self._bank.rewind(segment.kept_step)))
 
     # --- names ---------------------------------------------------------------------------------------------------
 
@@ -247,16 +248,15 @@ class Judge(Stateful):
             "last_step": max((points[-1][0] for points in left.values()), default=segment.fork_step),
             "left_behind": left,
         }
-        text = f"the run went back to step {segment.fork_step}{because}"
+        where = "" if segment.returns_to is None else " of the branch that it had left"
+        text = f"the run went back to step {segment.fork_step}{where}{because}"
         return Mark("fork", segment.fork_step + 1, segment.created, text, data)
 
     def _left_behind(self, segment: FoldedSegment) -> dict[str, list[tuple[int, float]]]:
         """Return what the branch that ``segment`` left had logged past its fork step."""
-        heads = [head for _, head in self.fold.heads]
-        if self.primary is None or segment.id not in heads:
+        before = left_by(self.fold.tree, self.fold.heads, segment.id)
+        if self.primary is None or before is None:
             return {}
-        at = heads.index(segment.id)
-        before = heads[at - 1] if at else 0
         known = {name: self.names.known_as(name) or "" for name in self.store.metrics()}
         losses = [name for name, judged in known.items() if role_of(judged) == LOSS or dataset_of(judged)]
         rows = query.effective_rows(

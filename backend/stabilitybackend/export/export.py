@@ -18,7 +18,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.errors import NotFound
 from stabilitybackend.points.store import StoreView
 from stabilitybackend.query.lineage_view import LineageView
-from stabilitybackend.schema.lineage import Segment
+from stabilitybackend.schema.lineage import Annotation, Segment
 from stabilitybackend.schema.runs import Run
 from stabilitybackend.schema.series import ExportProgress
 
@@ -39,8 +39,11 @@ _FRESH_PAUSE_S = 0.2
 #: Fields of a segment in an export (docs/api.md).
 _SEGMENT_FIELDS = (
     "id", "key", "parent", "fork_step", "cause", "reason", "command_id", "issuer", "changes", "applied",
-    "created",
+    "created", "returns_to",
 )  # fmt: skip
+
+#: Fields of an annotation in an export (docs/annotations.md).
+_ANNOTATION_FIELDS = ("annotation_id", "first_step", "last_step", "text", "metric", "segment", "author", "created")
 
 ExportView = Literal["effective", "all"]
 _Read = TypeVar("_Read")
@@ -65,6 +68,7 @@ class Export:
         metrics: only these; empty for all.
         cursor: stream id up to which the run is exported. now: unix seconds.
         refresh: gives the points as they are then: files that were merged into others meanwhile are gone.
+        annotations: of the run.
 
     Raises:
         NotFound: the run has none of that metric.
@@ -82,6 +86,7 @@ class Export:
         cursor: str,
         now: float,
         refresh: Callable[[], StoreView] | None = None,
+        annotations: Sequence[Annotation] = (),
     ) -> None:
         self.store = store
         self._refresh = refresh
@@ -109,6 +114,9 @@ class Export:
             "exported": now,
             "segments": [{name: getattr(segment, name) for name in _SEGMENT_FIELDS} for segment in kept],
         }
+        noted = [one for one in annotations if not (self._effective and one.dead)]
+        if noted:
+            self.header["annotations"] = [{name: getattr(one, name) for name in _ANNOTATION_FIELDS} for one in noted]
         self._keys: dict[int, list[SeriesKey]] = {}
         self.progress = ExportProgress()
         for metric in self.metrics:

@@ -32,6 +32,7 @@ class ImportPlan:
         kind: name of its importer, or ``spool``. parts: its files, in order. name: for people.
         run_id: None: made from the name and the content. project, config: what the files say.
         notes: what was decided. refused: files beside these that can't be read.
+        exported: what our own export says about its run, None of other files.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class ImportPlan:
     config: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     refused: list[Trouble] = field(default_factory=list)
+    exported: dict[str, Any] | None = None
 
     @property
     def paths(self) -> list[Path]:

@@ -27,6 +27,7 @@ def named_by_export(plan: ImportPlan, header: dict[str, Any] | None) -> ImportPl
         plan.project = str(header.get("project") or "")
         config = header.get("config")
         plan.config = config if isinstance(config, dict) else {}
+        plan.exported = header
     return plan
 
 
@@ -39,6 +40,8 @@ class ExportedLineage:
 
     def __init__(self, header: Mapping[str, Any]) -> None:
         self._forks: dict[int, Fork] = {}
+        #: Segment in the file -> its key in the run that is made of it.
+        self.keys: dict[int, str] = {}
         keys: set[str] = set()
         for segment in header["segments"]:
             if segment.get("parent") is None or segment.get("undone"):
@@ -47,11 +50,15 @@ class ExportedLineage:
             if not key or key in keys:
                 key = f"{key}.{segment['id']}"  # a restart may repeat a key; here each has to name one segment
             keys.add(key)
+            self.keys[int(segment["id"])] = key
             facts = {
                 name: segment[name]
                 for name in _FACTS
                 if segment.get(name) or (name == "applied" and segment.get(name) is not None)
             }
+            returns_to = segment.get("returns_to")
+            if returns_to == 0 or returns_to in self.keys:
+                facts["branch"] = {"segment": returns_to, "segment_key": self.keys.get(returns_to, "")}
             if segment.get("cause") in ("restart", "resume"):
                 facts["cause"] = segment["cause"]
             self._forks[int(segment["id"])] = Fork(

@@ -178,3 +178,12 @@ def interval_of(incident: Incident) -> float:
     before = [step for step in steps if step < incident.onset_step]
     distances = [later - earlier for earlier, later in pairwise(before)]
     return max(1.0, float(median(distances))) if distances else 1.0
+
+
+def where_from(step: int, onset_step: int) -> str:
+    """Return where a checkpoint lies, seen from an onset."""
+    distance = onset_step - step
+    if distance == 0:
+        return "at the onset"
+    steps = f"{abs(distance):,} {'step' if abs(distance) == 1 else 'steps'}"
+    return f"{steps} {'before' if distance > 0 else 'after'} the onset"

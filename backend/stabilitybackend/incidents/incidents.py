@@ -6,9 +6,7 @@ nobody needs a copy. They hold all that the book needs to go on after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Container, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -233,43 +231,34 @@ class IncidentBook:
         ]
         return [incident for incident in changed if incident is not None]
 
-    def rolled_back(
-        self,
-        fork_step: int,
-        dead_segments: Collection[int],
-        time: float,
-        new_segment: int,
-        reason: str,
-        changes: Mapping[str, Any] = MappingProxyType({}),
-    ) -> list[Incident]:
-        """Take note that points after ``fork_step`` of ``dead_segments`` are dead; return the incidents that changed.
+    def rolled_back(self, ends: Mapping[int, int], time: float, by: RolledBack, kept_step: int) -> list[Incident]:
+        """Take note that the job went back, so that points are dead; return the incidents that changed.
 
         Incidents whose onset is dead become dead, and resolved if they were open; so do those that nobody had seen yet
         at the fork. One that was seen before the fork and ended after it is open again. Incidents about processes are
         marked, but what happened has happened.
 
         Args:
-            fork_step: the step whose state the new segment starts from.
-            dead_segments: ids of the segments that have points which died now.
+            ends: segment that has dead points -> its last step that is not.
             time: unix seconds.
-            new_segment: id of the segment that starts.
-            reason: why, as given by whoever went back.
-            changes: what else was changed with it (``lr_scale``, ...).
+            by: what the job did.
+            kept_step: up to which the path stayed as it was: the step that it went back to, an earlier one where it
+                returned to a branch that it had left.
         """
-        changed, by = [], RolledBack(fork_step, new_segment, reason, bounded(changes))
+        changed, by = [], replace(by, changes=bounded(by.changes))
         for old in list(self._incidents.values()):
-            if old.segment not in dead_segments or old.dead:
+            if old.segment not in ends or old.dead:
                 continue
             of_machine = kind_of(old.kind).of_machine
-            dies = old.onset_step > fork_step or (old.step > fork_step and not of_machine)
+            dies = old.onset_step > ends[old.segment] or (old.step > kept_step and not of_machine)
             if dies and of_machine:
                 new = replace(old, dead=True)
             elif dies:
                 new = discarded(old, by, time)
-            elif of_machine or old.now_step <= fork_step:
+            elif of_machine or old.now_step <= kept_step:
                 continue
             else:
-                new = gone_back(old, fork_step)
+                new = gone_back(old, kept_step)
             changed.append(self._commit(old, new, time))
         return [incident for incident in changed if incident is not None]
 

@@ -17,6 +17,7 @@ from stabilitybackend.lineage.changes import Change, Forked, LineageEvent, Place
 from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.launches import Launch
 from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches
+from stabilitybackend.lineage.returns import taken_up
 from stabilitybackend.lineage.sources import SourceState, Tentative
 from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
 from stabilitybackend.schema.lineage import Cause
@@ -379,20 +380,20 @@ class LineageFold(Stateful):
             if known.entered.get(state.rank, state.source) == state.source:
                 self._enter(state, known)
                 return
-        origin = state.segment
+        origin, returns = taken_up(self.tree, state.segment, data)
         cause: Cause = "command" if data.get("command_id") else "declared"
         if cause == "declared" and data.get("cause") in ("restart", "resume"):
             cause = data["cause"]  # an export names what was inferred live
         segment = self.tree.fork(
             origin, data["to_step"], key=key, cause=cause, created=block.time,
             reason=data.get("reason") or "", command_id=data.get("command_id"), issuer=data.get("issuer"),
-            changes=data.get("changes") or {}, applied=data.get("applied"),
+            changes=data.get("changes") or {}, applied=data.get("applied"), **returns,
         )  # fmt: skip
         if key in self.undone and segment.cause == "restart":
             segment.undone, state.stray_until = True, max(state.marks.values(), default=-1)
             yield Forked(segment, False)
             return
-        if is_head := self._leads(state, origin):
+        if is_head := self._leads(state, state.segment):
             self._lead(segment)
         self._enter(state, segment)
         yield Forked(segment, is_head)

@@ -37,6 +37,8 @@ class FoldedSegment:
         undone: somebody undid this inferred segment: it holds no points and is never the head.
         first_step, last_step: smallest and greatest step seen, None before the first point.
         points: values stored in it, dead ones too.
+        returns_to: the discarded segment whose state it went on from: a rollback was undone. None for any other.
+        shared_step: of one that returns, the greatest step up to which the path before and the one to it are the same.
     """
 
     id: int
@@ -55,6 +57,13 @@ class FoldedSegment:
     last_step: int | None = None
     points: int = 0
     applied: dict[str, Any] | None = None
+    returns_to: int | None = None
+    shared_step: int | None = None
+
+    @property
+    def kept_step(self) -> int:
+        """The greatest step that the path to it shares with the path that the job left for it."""
+        return self.fork_step if self.shared_step is None else self.shared_step
 
     def note_applied(self, applied: Mapping[str, Any]) -> None:
         """Take what a rank reports as changed; where ranks differ, the value says that."""
@@ -303,6 +312,7 @@ class SegmentTree(Stateful):
             ranks=sorted(segment.entered),
             points=segment.points,
             undone=segment.undone,
+            returns_to=segment.returns_to,
         )
 
 

@@ -14,6 +14,7 @@ from stabilitybackend.archive.series import SeriesKey
 from stabilitybackend.batches.ids import BatchIds
 from stabilitybackend.detectors.engine.metric_roles import LOSS, SPEED, STEP_TIME, dataset_of, role_of
 from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.points.store import RunStore
 
@@ -180,11 +181,7 @@ def changes_rate(declared: Mapping[str, object]) -> bool:
 
 def left_head(fold: LineageFold, segment: int) -> int | None:
     """Return the segment that was the head before ``segment`` became it; None where it never did."""
-    heads = [head for _, head in fold.heads]
-    if segment not in heads:
-        return None
-    at = heads.index(segment)
-    return heads[at - 1] if at else 0
+    return left_by(fold.tree, fold.heads, segment)
 
 
 def _of_machine(name: str) -> bool:

@@ -51,6 +51,7 @@ from stabilitybackend.saving import SavedPart, Unfit, part_of, restore
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
 from stabilitybackend.schema.health import AgentHealth
+from stabilitybackend.schema.incidents import RolledBack
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.resumes import BY_RESUMES
@@ -217,14 +218,14 @@ class RunState:
             return
         segment = forked.segment
         self._step_clock.forked(segment.fork_step)
-        self._evidence.forked(segment.fork_step)
+        self._evidence.forked(segment.kept_step)
         self.batches.forked(segment)
         reports = not replayed or self.reconciling
         if reports:
-            dead = {s for s in self.incidents.segments() if self.fold.tree.dead_after(s) is not None}
+            ends = {s: end for s in self.incidents.segments() if (end := self.fold.tree.dead_after(s)) is not None}
             fork_step, time = segment.fork_step, segment.created
-            undone = self.incidents.rolled_back(fork_step, dead, time, segment.id, segment.reason, segment.changes)
-            changes.add_incidents(undone)
+            by = RolledBack(fork_step, segment.id, segment.reason, segment.changes)
+            changes.add_incidents(self.incidents.rolled_back(ends, time, by, segment.kept_step))
             changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), time, fork_step))
         if not replayed:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))

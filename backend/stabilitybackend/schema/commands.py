@@ -16,9 +16,9 @@ from msgspec import UNSET, Struct, UnsetType
 from stabilitybackend.schema.plan import Plan
 
 __all__ = [
-    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "Command", "CommandKind",
-    "CommandRequest", "Fence", "HistoryEntry", "Kind", "NodeState", "Progress", "RankState", "Restart", "Rollback",
-    "ShowBatches", "StackDump", "Stage", "StageState", "State", "Task", "read_command",
+    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "Branch", "Command",
+    "CommandKind", "CommandRequest", "Fence", "HistoryEntry", "Kind", "NodeState", "Progress", "RankState", "Restart",
+    "Rollback", "ShowBatches", "StackDump", "Stage", "StageState", "State", "Task", "read_command",
 ]  # fmt: skip
 
 Kind = Literal["rollback", "restart", "dump_stacks", "task", "show_batches"]
@@ -67,7 +67,7 @@ class CommandKind:
 KINDS: Mapping[Kind, CommandKind] = {
     # Long enough for a few slow steps, short enough that nobody is surprised by a rollback ordered before lunch.
     "rollback": CommandKind(
-        "ranks", frozenset({"to_step", "lr_scale", "seed", "skip_batches", "skip_range"}), expires_s=600.0
+        "ranks", frozenset({"to_step", "branch", "lr_scale", "seed", "skip_batches", "skip_range"}), expires_s=600.0
     ),
     # It waits for ranks that leave by themselves.
     "restart": CommandKind(
@@ -120,6 +120,10 @@ class CommandRequest:
     kind: Kind
     to_step: int | None = field(
         default=None, metadata=_described("step of a checkpoint: training goes on from the step after it")
+    )
+    branch: int | None = field(
+        default=None,
+        metadata=_described("rollback: the discarded segment whose checkpoint it is; left out: the effective timeline"),
     )
     lr_scale: float | None = field(
         default=None, metadata=_described("factor on what the schedule of the restored checkpoint gives, (0, 10]")
@@ -180,6 +184,13 @@ class Fence(Struct, omit_defaults=True):
     segment: int
     segment_key: str
     starts: dict[str, str] = {}
+
+
+class Branch(Struct):
+    """A segment, by its id and by what the ranks call it."""
+
+    segment: int
+    segment_key: str
 
 
 class RankState(Struct, omit_defaults=True):
@@ -312,10 +323,13 @@ class Rollback(Command, kw_only=True, tag="rollback"):
 
     Attributes:
         unpromised: what was ordered although the job promises only the step; older servers did not say.
+        branch: the discarded segment that is gone back to: a rollback is undone. Absent for one of the effective
+            timeline.
     """
 
     kind: ClassVar[Kind] = "rollback"
     unpromised: list[str] | UnsetType = UNSET
+    branch: Branch | UnsetType = UNSET
 
 
 class AgentCommand(Command, kw_only=True):

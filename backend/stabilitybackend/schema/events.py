@@ -40,8 +40,18 @@ class Empty(msgspec.Struct):
     """``start``, ``finish``: the type says it all."""
 
 
+class BranchNamed(msgspec.Struct):
+    """A segment as an order named it: its id, and its key, which says the same after an import too."""
+
+    segment: Annotated[int, Meta(ge=0, le=MAX_STEP)]
+    segment_key: str
+
+
 class SegmentEntered(msgspec.Struct):
-    """``segment``: this source's points belong to segment ``key`` from here on, forked after ``to_step``."""
+    """``segment``: this source's points belong to segment ``key`` from here on, forked after ``to_step``.
+
+    ``branch``: the discarded segment whose state was taken up, where it is not a step of the path that the job was on.
+    """
 
     key: str
     to_step: _Step
@@ -51,6 +61,7 @@ class SegmentEntered(msgspec.Struct):
     issuer: str | None = None
     changes: dict[str, Any] | None = None
     applied: dict[str, Any] | None = None
+    branch: BranchNamed | None = None
 
 
 class CheckpointNamed(msgspec.Struct):
@@ -192,9 +203,13 @@ class CommandReport(msgspec.Struct):
 
 
 class HandlerReport(msgspec.Struct):
-    """``handler``: a rollback handler was registered, and what it can change."""
+    """``handler``: a rollback handler was registered, and what it can change.
+
+    ``branches``: the client knows how to go back to a branch that was left.
+    """
 
     can: list[str] | None = None
+    branches: bool = False
 
 
 class ExceptionRaised(msgspec.Struct):

@@ -1,13 +1,16 @@
-"""The tree of segments of a run, its checkpoints, and the rollback that it offers."""
+"""The tree of segments of a run, its checkpoints, the rollback that it offers, and what people note at its steps."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 __all__ = [
-    "Cause", "Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy", "why_lost",
+    "MAX_ANNOTATION_CHARS", "Annotation", "AnnotationRequest", "Annotations", "Cause", "ChangedAnnotation",
+    "Checkpoint", "Checkpoints", "Offer", "OfferedBranch", "OfferedCheckpoint", "Segment", "Segments",
+    "SpoiledBy", "why_lost",
 ]  # fmt: skip
 
 
@@ -28,6 +31,7 @@ class Segment(msgspec.Struct):
         changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
         points: values stored in it.
         undone: a person undid this inferred segment.
+        returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
     """
 
     id: int
@@ -51,6 +55,7 @@ class Segment(msgspec.Struct):
     ranks: list[int]
     points: int
     undone: bool
+    returns_to: int | None = None
 
 
 class Segments(msgspec.Struct):
@@ -138,6 +143,27 @@ class OfferedCheckpoint(Checkpoint, frozen=True, kw_only=True):
     where: str
 
 
+class OfferedBranch(msgspec.Struct, frozen=True):
+    """A branch that was left and can be gone back to: a rollback is undone.
+
+    Attributes:
+        segment: what a command names as ``branch``. label: of the fork that left it, "" where none has one.
+        alive_until: its last step that is on the effective timeline; below its first one where none is.
+        left_at: its last step.
+        to_step: of the newest checkpoint.
+        text: what is to be known before one goes back there, a sentence or two.
+        checkpoints: newest first, 40 at most; ``where`` tells where each lies from the first incident of the branch.
+    """
+
+    segment: int
+    label: str
+    alive_until: int
+    left_at: int
+    to_step: int
+    text: str
+    checkpoints: list[OfferedCheckpoint]
+
+
 class Offer(msgspec.Struct, frozen=True):
     """The rollback that is suggested for a run now; every page and the command line show this one.
 
@@ -151,6 +177,8 @@ class Offer(msgspec.Struct, frozen=True):
         cannot: what the job does not promise to change, and why; nothing of that is suggested.
         checkpoints: the newest 40 that can be used, and the suggested one.
         withheld: the newest 40 that are there and not offered: ``unfit`` says why.
+        branches: discarded branches that have a checkpoint which can be gone back to, newest first, 20 at most.
+        no_return: why none of them can be gone back to now, half a sentence; "" where they can.
     """
 
     incident_id: str | None
@@ -164,3 +192,74 @@ class Offer(msgspec.Struct, frozen=True):
     text: str
     checkpoints: list[OfferedCheckpoint]
     withheld: list[Checkpoint] = []
+    branches: list[OfferedBranch] = []
+    no_return: str = ""
+
+
+#: Longest text of an annotation, characters: a note beside a curve, no report.
+MAX_ANNOTATION_CHARS = 2_000
+
+
+class Annotation(msgspec.Struct):
+    """A note at the steps ``first_step..last_step``, both inclusive; the two are equal for one step.
+
+    Attributes:
+        metric: the chart that it was made on, null for all of them.
+        segment: in which its first step was when it was made; it stays with that branch.
+        author, created: whose key made it, and when, unix seconds.
+        edited_by, edited: of the newest change, null where there was none.
+        imported_by: whose key brought it in with an export; author and times are then as the export said.
+        dead: its first step is off the effective timeline now.
+    """
+
+    annotation_id: str
+    first_step: int
+    last_step: int
+    text: str
+    metric: str | None
+    segment: int
+    author: str
+    created: float
+    edited_by: str | None = None
+    edited: float | None = None
+    imported_by: str | None = None
+    dead: bool = False
+
+
+class Annotations(msgspec.Struct):
+    """By first step."""
+
+    annotations: list[Annotation]
+
+
+class ChangedAnnotation(msgspec.Struct):
+    """One was made, changed, or deleted (``annotation`` null); also the live feed's message ``annotation``."""
+
+    annotation_id: str
+    annotation: Annotation | None
+
+
+def _described(description: str, **limits: int) -> dict[str, object]:
+    return {"description": description, "strict": True, **limits}
+
+
+@dataclass(frozen=True)
+class AnnotationRequest:
+    """A new annotation, or what an old one becomes: its text is replaced, its place too where one is given."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    text: str = field(metadata=_described("what to note, 1 to 2,000 characters, plain text"))
+    step: int | None = field(default=None, metadata=_described("the step that it is about"))
+    first_step: int | None = field(default=None, metadata=_described("or the first step of a range, with last_step"))
+    last_step: int | None = field(default=None, metadata=_described("last step of the range, inclusive"))
+    metric: str | None = field(default=None, metadata=_described("the chart that it is about; left out: all"))
+    segment: int | None = field(
+        default=None, metadata=_described("the segment that it is about; left out: that of the step on the head's path")
+    )
+    author: str | None = field(
+        default=None, metadata=_described("PUT of a new one, from an export: who made it", max_length=200)
+    )
+    created: float | None = field(
+        default=None, metadata={"description": "PUT of a new one, from an export: when, unix seconds"}
+    )

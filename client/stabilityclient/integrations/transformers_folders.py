@@ -22,7 +22,11 @@ def leave(output: str, to_step: int) -> None:
     Raises:
         OSError: the folder can't be written.
     """
-    left = _left(output) | {name: at for step, name, at in _checkpoints(output) if step > to_step}
+    known = _checkpoints(output)
+    left = _left(output) | {name: at for step, name, at in known if step > to_step}
+    for step, name, _ in known:
+        if step == to_step:
+            left.pop(name, None)  # a rollback was undone: this one is of no branch that was left any more
     with open(os.path.join(output, _FILE), "w") as file:
         json.dump(left, file)
 

@@ -15,6 +15,8 @@ KINDS = frozenset({"rollback", "stop"})
 SHOW_BATCHES = "show_batches"
 #: States of a command that need nobody any more.
 ENDED_STATES = frozenset({"acted", "done", "rejected", "failed", "expired"})
+#: The greatest step there is.
+MAX_STEP = 2**53 - 1
 #: Prefix of the keys that the server gives to segments which it inferred by itself: the ranks do not know them.
 INFERRED = "u-"
 
@@ -33,11 +35,14 @@ class Rollback:
         command_id: the command; also the key of the new segment.
         checkpoint: path of the checkpoint to load, or None where the job announced none.
         issuer: who ordered it.
+        branch: the discarded segment whose checkpoint it is, ``(number, key)``: somebody undoes a rollback, and
+            ``to_step`` may lie above the present step. None: ``to_step`` is one of the path that the job is on.
     """
 
     # A dataclass would do, but importing dataclasses or typing costs half of our import budget.
     __slots__ = (
-        "checkpoint", "command_id", "issuer", "lr_scale", "reason", "seed", "skip_batches", "skip_range", "to_step",
+        "branch", "checkpoint", "command_id", "issuer", "lr_scale", "reason", "seed", "skip_batches", "skip_range",
+        "to_step",
     )  # fmt: skip
 
     to_step: int
@@ -49,6 +54,7 @@ class Rollback:
     command_id: str
     checkpoint: str | None
     issuer: str
+    branch: tuple[int, str] | None
 
     def __init__(
         self,
@@ -61,6 +67,7 @@ class Rollback:
         checkpoint: str | None = None,
         issuer: str = "",
         skip_range: tuple[int, int] | None = None,
+        branch: tuple[int, str] | None = None,
     ) -> None:
         given = locals()
         for name in self.__slots__:
@@ -86,7 +93,7 @@ class Rollback:
     def __reduce__(self) -> tuple[Any, ...]:
         # A job may send it to other processes.
         facts = (self.to_step, self.lr_scale, self.seed, self.skip_batches, self.reason, self.command_id)
-        return (Rollback, (*facts, self.checkpoint, self.issuer, self.skip_range))
+        return (Rollback, (*facts, self.checkpoint, self.issuer, self.skip_range, self.branch))
 
     @classmethod
     def of(cls, command: Mapping[str, Any]) -> Rollback:
@@ -101,6 +108,7 @@ class Rollback:
             checkpoint=checkpoint_path(command),
             issuer=str(command.get("issuer") or ""),
             skip_range=_range(command.get("skip_range")),
+            branch=_branch(command.get("branch")),
         )
 
     def skips(self, number: int) -> bool:
@@ -189,8 +197,12 @@ def judge(command: Mapping[str, Any], at: Situation) -> tuple[str, str]:
 
 def _judge_rollback(command: Mapping[str, Any], at: Situation, apply_at: int) -> tuple[str, str]:
     to_step = command.get("to_step")
-    if not isinstance(to_step, int) or not 0 <= to_step < apply_at:
-        return ("rejected", f"to_step is {to_step}, expected 0 to {apply_at - 1}")
+    # On a branch that was left the job may have come further than it has on this one.
+    most = apply_at - 1 if command.get("branch") is None else MAX_STEP
+    if not isinstance(to_step, int) or not 0 <= to_step <= most:
+        return ("rejected", f"to_step is {to_step}, expected 0 to {most}")
+    if at.stop is not None and to_step + 1 >= at.stop:
+        return ("rejected", f"the loop ends before step {at.stop}, there is none behind step {to_step}")
     skipped = command.get("skip_range")
     if skipped is not None and not _fits(skipped, to_step):
         return ("rejected", f"skip_range is {skipped!r:.80}, expected [first, last] with {to_step} < first <= last")
@@ -238,6 +250,12 @@ def _range(value: object) -> tuple[int, int] | None:
     if not isinstance(value, list | tuple) or [type(one) for one in value] != [int, int]:
         return None
     return value[0], value[1]
+
+
+def _branch(value: object) -> tuple[int, str] | None:
+    if not isinstance(value, dict):
+        return None
+    return int(value["segment"]), str(value["segment_key"])
 
 
 def _optional(kind: type[Any], value: object) -> Any:

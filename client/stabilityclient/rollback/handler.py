@@ -72,7 +72,7 @@ class Restoring:
 
     def _say(self, can: list[str] | None, place: str) -> None:
         try:
-            self._event("handler", None, {"can": can})
+            self._event("handler", None, {"can": can, "branches": True})
         except Exception as error:
             self._guard.caught(place, error)
 
@@ -143,7 +143,8 @@ class Restoring:
         except Exception as error:  # the state is back all the same: the others must know that first
             trouble = error
         try:
-            self.report(command, "acted", f"went back to step {command['to_step']}", step, applied=applied)
+            where = " of the branch that was left" if command.get("branch") else ""
+            self.report(command, "acted", f"went back to step {command['to_step']}{where}", step, applied=applied)
         except Exception as error:
             trouble = trouble or error
         if trouble is not None:

@@ -47,6 +47,10 @@ NEEDED = {
     "GET /api/v1/runs/{run_id}/incidents/{incident_id}": "read",
     "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": "command",
     "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": "command",
+    "GET /api/v1/runs/{run_id}/annotations": "read",
+    "POST /api/v1/runs/{run_id}/annotations": "command",
+    "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": "command",
+    "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": "command",
     "GET /api/v1/runs/{run_id}/checkpoints": "read",
     "GET /api/v1/runs/{run_id}/health": "read",
     "GET /api/v1/compare": "read",
@@ -98,6 +102,7 @@ NEEDED = {
 #: What a path's or a query's parameter is here.
 GIVEN = {
     "{run_id}": "run-1", "{segment}": "0", "{incident_id}": "none", "{command_id}": "none", "{request}": "none",
+    "{annotation_id}": "none",
     "{export_id}": "none", "{package_name}": "none", "{fingerprinted_path:path}": "none.js", "{path:path}": "some/page",
     "{file}": "none.js",
 }  # fmt: skip

@@ -90,3 +90,25 @@ async def test_a_checkpoint_from_inside_is_refused_until_it_is_accepted(
     }
     assert marks[200] is None
     assert marks[250]["onset_step"] == 220
+
+
+async def test_a_branch_that_was_left_is_named_by_its_segment_and_its_newest_checkpoint_is_taken(
+    server: RunningServer, program: Program
+) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await agent.begin(
+            job.event("handler", can=[], branches=True), job.rows(range(1, 61)),
+            job.event("checkpoint", 20, path="c/20"), job.event("checkpoint", 50, path="c/50"),
+            job.rolled_back(20, "c-1", command_id="c-1", reason="a try"), job.rows(range(21, 31)),
+        )  # fmt: skip
+        await asyncio.to_thread(server.wait_for, "/runs/run-1/rollback", lambda a: a["branches"], "the branch")
+        order = ("rollback", "run-1", "--yes", "--no-wait", "--url", server.url)
+        code, _, err = await asyncio.to_thread(program, *order, "--segment", "1")
+        assert (code, "segment 1 has no discarded checkpoint" in err, "that have one: 0" in err) == (1, True, True)
+        code, out, _ = await asyncio.to_thread(program, *order, "--segment", "0")
+        assert code == 0
+        assert "-> step       50" in out
+        assert "The branch was left at step 60 (a try)." in out
+        command = (await agent.next(CommandMessage)).command
+    assert (command["to_step"], command["branch"]) == (50, {"segment": 0, "segment_key": ""})

@@ -63,6 +63,11 @@ def apply(book: IncidentBook, finding: Finding, *, time: float = 1.0, checkpoint
     return next((one for one in changed if one.key == finding.key), None)
 
 
+def rolled_back(book: IncidentBook, fork_step: int, time: float, segment: int, reason: str) -> Any:
+    """Segment 0 was left after a step."""
+    return book.rolled_back({0: fork_step}, time, RolledBack(fork_step, segment, reason), fork_step)
+
+
 def advice(onset: int, checkpoints: list[Checkpoint], **changes: Any) -> dict[str, Any]:
     incident = apply(IncidentBook("run"), spike(onset, **changes), checkpoints=checkpoints)
     return asdict(incident.suggestion)
@@ -177,18 +182,18 @@ def test_a_rollback_resolves_what_began_on_the_dead_branch_and_leaves_the_rest()
     apply(book, spike(100), time=1.0)
     apply(book, recovered(100, at=106), time=2.0)
     apply(book, spike(200), time=3.0)
-    changed = book.rolled_back(150, {0}, 9.0, 1, "bad data")
+    changed = rolled_back(book, 150, 9.0, 1, "bad data")
     assert [(i.onset_step, i.state, i.dead, i.resolved) for i in changed] == [(200, "resolved", True, 9.0)]
     assert changed[0].rolled_back == RolledBack(150, 1, "bad data")
     assert changed[0].suggestion is None
     assert "went back to step 150" in changed[0].text
-    assert book.rolled_back(150, {0}, 10.0, 2, "again") == []
+    assert rolled_back(book, 150, 10.0, 2, "again") == []
 
 
 def test_the_same_step_on_the_new_branch_is_a_new_incident() -> None:
     book = IncidentBook("run")
     first = apply(book, spike(200))
-    book.rolled_back(150, {0}, 9.0, 1, "bad data")
+    rolled_back(book, 150, 9.0, 1, "bad data")
     second = apply(book, spike(200), segment=1, time=12.0)
     assert first.incident_id != second.incident_id
     assert [(i.dead, i.state) for i in book.all()] == [(False, "open"), (True, "resolved")]
@@ -199,7 +204,7 @@ def test_what_became_known_on_the_dead_branch_about_an_older_incident_is_taken_b
     book = IncidentBook("run")
     apply(book, spike(200))
     apply(book, recovered(200, at=260))
-    changed = book.rolled_back(230, {0}, 9.0, 1, "changed my mind")
+    changed = rolled_back(book, 230, 9.0, 1, "changed my mind")
     assert [(i.state, i.recovery, i.recovered_step, i.dead) for i in changed] == [("open", "pending", None, False)]
     again = apply(book, recovered(200, at=240), segment=1)
     assert (again.recovered_step, again.segment) == (240, 0)
@@ -211,8 +216,8 @@ def test_what_ended_on_the_dead_branch_is_open_again_whatever_its_kind() -> None
     over = {"kind": "nonfinite", "recovery": None, "state": "recovered", "recovered_step": 206, "now_step": 216}
     apply(book, spike(200, **over))
     apply(book, spike(200, **over | {"now_step": 240, "text": "It is said better now."}))
-    assert book.rolled_back(220, {0}, 9.0, 1, "x") == []
-    [changed] = book.rolled_back(205, {0}, 9.0, 2, "x")
+    assert rolled_back(book, 220, 9.0, 1, "x") == []
+    [changed] = rolled_back(book, 205, 9.0, 2, "x")
     assert (changed.state, changed.recovered_step, changed.resolved) == ("open", None, None)
     assert changed.text.endswith("the run went back to step 205.")
 
@@ -221,7 +226,7 @@ def test_what_nobody_had_seen_at_the_fork_is_dead_and_lives_again_when_it_is_see
     book = IncidentBook("run")
     slow = spike(200, step=300, now_step=300)
     first = apply(book, slow)
-    [changed] = book.rolled_back(250, {0}, 9.0, 1, "x")
+    [changed] = rolled_back(book, 250, 9.0, 1, "x")
     assert (changed.dead, changed.state) == (True, "resolved")
     again = apply(book, replace(slow, step=280, now_step=280))
     assert (again.incident_id, again.dead, again.state, again.step) == (
@@ -233,7 +238,7 @@ def test_what_nobody_had_seen_at_the_fork_is_dead_and_lives_again_when_it_is_see
 def test_a_rollback_does_not_undo_what_happened_to_a_process() -> None:
     book = IncidentBook("run")
     apply(book, hang(200))
-    assert [(i.state, i.dead) for i in book.rolled_back(150, {0}, 9.0, 1, "x")] == [("open", True)]
+    assert [(i.state, i.dead) for i in rolled_back(book, 150, 9.0, 1, "x")] == [("open", True)]
     over = replace(hang(200), state="resolved", text="It goes on.")
     assert apply(book, over).state == "resolved"
 
@@ -241,7 +246,7 @@ def test_a_rollback_does_not_undo_what_happened_to_a_process() -> None:
 def test_incidents_of_other_segments_are_not_touched_by_a_rollback() -> None:
     book = IncidentBook("run")
     apply(book, spike(200), segment=3)
-    assert book.rolled_back(150, {0}, 9.0, 1, "x") == []
+    assert rolled_back(book, 150, 9.0, 1, "x") == []
 
 
 def test_the_worst_open_incident_is_the_newest_of_the_highest_severity() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from stabilitybackend.commands.branch_offer import offered_branches
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.commands.rollback_offer import way_back
 from stabilitybackend.errors import NotFound
@@ -79,6 +80,7 @@ def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *
         spoiling=state.incidents.spoiling(),
         handler=state.handlers,
         keepers=state.kept.ranks,
+        segment_keys={one.id: one.key for one in state.fold.tree if not one.undone} if for_command else {},
         duplicates=state.liveness.duplicates(now),
     )
 
@@ -96,4 +98,7 @@ def offer_of(state: RunState, incident_id: str | None = None) -> Offer:
     about = next((one for one in incidents if one.incident_id == incident_id), None)
     if about is None and incident_id is not None:
         raise NotFound(f"run {state.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
-    return way_back(incidents, state.checkpoints(), state.view().last_step, about, state.handlers.cannot())
+    checkpoints, fold = state.checkpoints(), state.fold
+    offer = way_back(incidents, checkpoints, state.view().last_step, about, state.handlers.cannot())
+    branches = offered_branches(fold.tree, fold.heads, checkpoints, incidents)
+    return replace(offer, branches=branches, no_return=state.handlers.no_return() if branches else "")

@@ -20,8 +20,8 @@ import { logTicks, valueTicks } from "./ticks.js";
  * Bands of one look; each is from, to, and its height as a share of the plot's, from its foot.
  * @typedef {{color: string, opacity: number, rects: number[][]}} Bands
  *
- * A vertical line, `height` as that of a band.
- * @typedef {{x: number, color: string, dash?: number[], opacity: number, height: number}} Rule
+ * A vertical line, `height` as that of a band. `words` are shown under the pointer, there and up to `to`.
+ * @typedef {{x: number, to?: number, color: string, dash?: number[], opacity: number, height: number, words?: string}} Rule
  *
  * Words at an x, `top` pixels below the plot's upper edge (negative: above it); with `fill` a flag. `tip`: what it says
  * under the pointer, lines of `[bold, plain]`.

@@ -7,6 +7,7 @@ import { plural } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { colorTheme } from "../core/theme.js";
 import { onlyKnown, severityOf } from "../incident/severity.js";
+import { annotationFlags } from "./annotation_shapes.js";
 import { axisOf } from "./axis.js";
 import { axisRange, lowerBound, robustRange } from "./downsample.js";
 import { beginOf } from "./event_place.js";
@@ -131,7 +132,7 @@ export function focusChart(element, config, page) {
       const { colors } = config.themes[colorTheme.name()];
       const axis = axisOf(page);
       const window = page.look.window();
-      const view = page.view();
+      const view = page.view(chart.metrics());
       const inner = width - MARGIN.l - MARGIN.r;
       const draw = { page, config, colors, window, memory, inner };
       const both = page.hasGrad();
@@ -159,7 +160,11 @@ export function focusChart(element, config, page) {
         font: config.font,
         rows,
         ...shapes(view, colors, true, axis),
-        labels: [...bandNames(view, colors, xRange, inner, axis), ...above.labels],
+        labels: [
+          ...bandNames(view, colors, xRange, inner, axis),
+          ...above.labels,
+          ...annotationFlags(view, colors, xRange, inner, height - MARGIN.t - MARGIN.b, axis),
+        ],
         spans: above.spans,
         notes: notesOf(view, colors, axis),
       });

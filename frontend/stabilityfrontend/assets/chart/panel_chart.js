@@ -168,7 +168,7 @@ export function panelChart(element, legend, panel, config, page) {
       colors,
       font: config.font,
       lines: [...found.ghosts, ...found.behind, ...found.lines],
-      ...(rising ? shapes(page.view(), colors, false, axis) : {}),
+      ...(rising ? shapes(page.view(chart.metrics()), colors, false, axis) : {}),
       notes: rising ? notesOf(page.view(), colors, axis) : [],
       marks: found.marks,
     });

@@ -52,9 +52,8 @@ export function found(plot, at) {
     points: all.flatMap(({ line, point }) =>
       point && (!line.near || near(point.step, NEAR_PX)) ? { line, point } : [],
     ),
-    marks: plot.rows
-      .flatMap((row) => row.marks)
-      .filter((mark) => mark.words && near(mark.x, MARK_PX))
+    marks: [...plot.rows.flatMap((row) => row.marks), ...(plot.spec?.rules || [])]
+      .filter((one) => one.words && (near(one.x, MARK_PX) || ("to" in one && one.x <= x && x <= (one.to ?? one.x))))
       .slice(0, MARKS),
     notes: (plot.spec?.notes || [])
       .filter((note) => (x >= note.x && x <= note.to) || near(note.x, MARK_PX) || near(note.to, MARK_PX))

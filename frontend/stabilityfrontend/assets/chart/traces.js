@@ -4,6 +4,7 @@ import { toldStep } from "../core/as_type.js";
 import { formatCount, formatValue } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { onlyKnown, severityOf } from "../incident/severity.js";
+import { annotationShapes } from "./annotation_shapes.js";
 import { banded, jumps } from "./buckets.js";
 import { lowerBound, thinInto } from "./downsample.js";
 import { beginOf } from "./event_place.js";
@@ -161,7 +162,8 @@ export function shapes(view, colors, strong, axis = onSteps) {
         height: tick ? TICK : 1,
       });
   });
-  return { bands: layered(bands), rules };
+  const noted = annotationShapes(view, colors, place);
+  return { bands: layered([...bands, ...noted.bands]), rules: [...rules, ...noted.rules] };
 }
 
 /** Bands that lie over each other add up to this many; more of them look like this many, so that the curve is seen. */

@@ -141,6 +141,15 @@ export const api = {
   acknowledge: (id, incident) => call("POST", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/segments/{segment}/undo"]>} */
   undo: (id, segment) => call("POST", `${runPath(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/annotations"]>} */
+  annotations: (id) => call("GET", `${runPath(id)}/annotations`),
+  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/annotations"]>} */
+  annotate: (id, annotation) => call("POST", `${runPath(id)}/annotations`, annotation),
+  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/annotations/{annotation_id}"]>} */
+  changeAnnotation: (id, annotation, body) =>
+    call("PUT", `${runPath(id)}/annotations/${encodeURIComponent(annotation)}`, body),
+  /** @returns {Promise<Answers["DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}"]>} */
+  deleteAnnotation: (id, annotation) => call("DELETE", `${runPath(id)}/annotations/${encodeURIComponent(annotation)}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback_costs"]>} */
   rollbackCosts: (id) => call("GET", `${runPath(id)}/rollback_costs`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */

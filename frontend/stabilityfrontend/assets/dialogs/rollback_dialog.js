@@ -3,12 +3,12 @@
 import { changes } from "../chart/traces.js";
 import { api } from "../core/api.js";
 import { asList, asRecord, asText, toldStep } from "../core/as_type.js";
-import { whatItIs, whyNot } from "../core/checkpoint.js";
 import { fill, h, setClass, setShown, setText } from "../core/dom.js";
-import { ago, errorText, formatCount, sentence } from "../core/format.js";
+import { errorText, formatCount, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { CommandDialog, stageList } from "./command_dialog.js";
+import { checkpointChoices } from "./rollback_choices.js";
 import { rollbackSentence } from "./rollback_sentence.js";
 import { rangeBehind, readSkip } from "./skip_field.js";
 
@@ -16,6 +16,11 @@ import { rangeBehind, readSkip } from "./skip_field.js";
 const AGAIN_MS = 2000;
 /** Fields of the form, by what they change. */
 const FIELDS = { lr_scale: "lr", seed: "seed" };
+
+/** Why there is nothing to choose. */
+const NONE =
+  "There is no checkpoint to go back to: the job has announced none that is still on disk and on the effective timeline.";
+const NONE_LEFT = "No checkpoint of this branch is still on disk, so it can't be gone back to.";
 
 /** The reason that the form begins with; most titles name their step already. */
 function incidentReason(incident) {
@@ -33,14 +38,18 @@ export class RollbackDialog extends CommandDialog {
     this.lr = this.seed = this.skip = this.reason = null;
   }
 
-  /** Show the form. `incident`: the one that somebody looks at, null for the run. The server says what it suggests. */
-  async show(incident) {
+  /**
+   * Show the form. `incident`: the one that somebody looks at, null for the run. `branch`: the discarded segment to go back
+   * to, which undoes a rollback; null for the effective timeline. The server says what it suggests.
+   */
+  async show(incident, branch = null) {
     this.incident = incident;
+    this.branch = branch;
     this.offer = null;
     this.begin();
     fill(
       this.dialog,
-      this.head("Roll back", this.about(), "icon-back"),
+      this.head(this.title(), this.about(), "icon-back"),
       h(
         "div",
         { class: "dialog-body" },
@@ -49,6 +58,19 @@ export class RollbackDialog extends CommandDialog {
     );
     this.raise(false);
     await this.ask();
+  }
+
+  title() {
+    return this.branch === null ? "Roll back" : "Undo the rollback";
+  }
+
+  /** What is offered to choose from: of the effective timeline, or of the branch; `none` says why there is nothing. */
+  offered() {
+    const { offer, branch } = this;
+    if (branch === null) return { ...offer, withheld: asList(offer.withheld), none: NONE };
+    const found = asList(offer.branches).find((one) => one.segment === branch);
+    const none = { checkpoints: [], to_step: null, text: "", none: NONE_LEFT };
+    return { ...(found || none), withheld: [], incident_id: null, none: NONE_LEFT };
   }
 
   about() {
@@ -78,15 +100,15 @@ export class RollbackDialog extends CommandDialog {
     const first = this.offer === null;
     const shown = ({ checkpoints, withheld }) =>
       JSON.stringify([checkpoints.map((one) => [one.step, one.path, one.where, one.inside]), withheld]);
-    const before = first ? null : shown(this.offer);
+    const before = first ? null : shown(this.offered());
     this.offer = offer;
     if (first) return this.form();
-    if (before !== shown(offer)) this.drawChoices();
+    if (before !== shown(this.offered())) this.drawChoices();
     return this.update();
   }
 
   checkpoint() {
-    return this.offer.checkpoints.find((one) => one.step === this.chosen) || null;
+    return this.offered().checkpoints.find((one) => one.step === this.chosen) || null;
   }
 
   field(id, label, hint, props) {
@@ -110,7 +132,7 @@ export class RollbackDialog extends CommandDialog {
   form() {
     const { incident, offer } = this;
     const cannot = Object.entries(asRecord(offer.cannot));
-    this.chosen = offer.to_step;
+    this.chosen = this.offered().to_step;
     this.list = h("div", { class: "choices", role: "radiogroup", "aria-label": "Checkpoint" });
     this.drawChoices();
     this.sentence = h("p", { class: "sentence", id: "rollback-sentence", "aria-live": "polite" });
@@ -120,15 +142,16 @@ export class RollbackDialog extends CommandDialog {
       { class: "away", hidden: true },
       "No agent of this run is connected at the moment, so no command can reach the job.",
     );
-    this.confirm = h("button", { type: "submit", class: "button danger", id: "rollback-confirm" }, "Roll back");
+    this.confirm = h("button", { type: "submit", class: "button danger", id: "rollback-confirm" }, this.title());
     // The number grows with the run until someone sets it.
-    this.followsSkip = offer.skip_batches !== null || offer.skip_range !== null;
+    const back = this.branch !== null;
+    this.followsSkip = !back && (offer.skip_batches !== null || offer.skip_range !== null);
     fill(
       this.dialog,
       this.formOf(
-        this.head("Roll back", this.about(), "icon-back"),
+        this.head(this.title(), this.about(), "icon-back"),
         [
-          h("h3", {}, "Back to checkpoint"),
+          h("h3", {}, back ? "Back to the branch's checkpoint" : "Back to checkpoint"),
           this.list,
           this.why,
           this.makeAccept(),
@@ -174,8 +197,11 @@ export class RollbackDialog extends CommandDialog {
     for (const [name, why] of cannot) if (FIELDS[name]) this.disable(this[FIELDS[name]], why);
     this.noSkip = Boolean(offer.cannot.skip_batches && offer.cannot.skip_range);
     if (this.noSkip) this.disable(this.skip, offer.cannot.skip_batches);
-    if (offer.lr_scale) this.lr.value = String(offer.lr_scale);
-    if (offer.reseed) this.seed.value = String(crypto.getRandomValues(new Uint16Array(1))[0]);
+    if (back) {
+      this.noSkip = true;
+      this.disable(this.skip, "The branch goes on with the batches that it had.", "as the branch had them");
+    } else if (offer.lr_scale) this.lr.value = String(offer.lr_scale);
+    if (!back && offer.reseed) this.seed.value = String(crypto.getRandomValues(new Uint16Array(1))[0]);
     this.update();
     requestAnimationFrame(() =>
       this.list.querySelector("input:checked")?.closest("label").scrollIntoView({ block: "nearest" }),
@@ -183,10 +209,10 @@ export class RollbackDialog extends CommandDialog {
     (this.list.querySelector("input:checked") || this.confirm).focus({ preventScroll: true });
   }
 
-  disable(input, why) {
+  disable(input, why, words = "not offered by the job") {
     input.disabled = true;
     input.title = why;
-    this.hint(input, "not offered by the job");
+    this.hint(input, words);
   }
 
   hint(input, text) {
@@ -212,62 +238,9 @@ export class RollbackDialog extends CommandDialog {
   }
 
   drawChoices() {
-    const { checkpoints, to_step: best, incident_id: about } = this.offer;
-    const withheld = asList(this.offer.withheld).map((one) => this.withheld(one));
-    if (!checkpoints.length) {
-      patch(
-        this.list,
-        h(
-          "div",
-          { class: "nothing" },
-          "There is no checkpoint to go back to: the job has announced none that is still on disk and on the effective timeline.",
-        ),
-        withheld,
-      );
-      return;
-    }
     patch(
       this.list,
-      checkpoints.map((one) => {
-        const input = h("input", {
-          type: "radio",
-          name: "rollback-step",
-          value: one.step,
-          on: { change: () => this.choose(one.step) },
-        });
-        input.checked = one.step === this.chosen;
-        return h(
-          "label",
-          {
-            class: `choice${one.inside ? " late" : ""}`,
-            data: { checkpoint: `${one.step} ${one.path}` },
-            title: one.inside ? sentence(one.inside.text) : one.path,
-          },
-          input,
-          h("span", { class: "choice-step" }, `step ${formatCount(one.step)}`),
-          h("span", { class: "sub" }, [one.where, whatItIs(one)].filter(Boolean).join(" · ")),
-          h("span", { class: "grow" }),
-          one.inside
-            ? h("span", { class: "chip warning" }, "inside an incident")
-            : one.step === best
-              ? h("span", { class: "chip accent" }, about ? "suggested" : "newest")
-              : null,
-          h("span", { class: "sub" }, ago(this.page.now() - one.time)),
-        );
-      }),
-      withheld,
-    );
-  }
-
-  /** One that is there and can't be gone back to, and why. */
-  withheld(one) {
-    return h(
-      "div",
-      { class: "choice withheld", title: one.path, data: { withheld: one.step } },
-      h("span", { class: "choice-step" }, `step ${formatCount(one.step)}`),
-      h("span", { class: "sub" }, sentence(one.unfit)),
-      h("span", { class: "grow" }),
-      h("span", { class: "chip" }, whyNot(one)),
+      checkpointChoices(this, (step) => this.choose(step)),
     );
   }
 
@@ -284,6 +257,7 @@ export class RollbackDialog extends CommandDialog {
     return {
       kind: "rollback",
       to_step: this.chosen,
+      ...(this.branch === null ? {} : { branch: this.branch }),
       lr_scale: number(this.lr),
       seed: number(this.seed),
       skip_batches,
@@ -296,7 +270,8 @@ export class RollbackDialog extends CommandDialog {
 
   facts() {
     return {
-      none: this.offer.checkpoints.length ? this.offer.text : "",
+      none: this.offered().checkpoints.length ? this.offered().text : "",
+      aliveUntil: this.offered().alive_until ?? 0,
       size: this.page.worldSize(),
       lastStep: this.page.lastStep() ?? 0,
       stepSeconds: this.page.stepSeconds(),
@@ -314,22 +289,28 @@ export class RollbackDialog extends CommandDialog {
         : String(checkpoint.skip_batches);
     this.explainSkip(readSkip(this.skip.value, this.chosen, this.offer.cannot));
     // Why this checkpoint; where something has to be corrected first, whoever reads only this has to see it.
-    const { text, incident_id: about, checkpoints } = this.offer;
+    const { text, incident_id: about, checkpoints } = this.offered();
+    const no = this.branch === null ? "" : asText(this.offer.no_return);
     const lead = this.incident || this.page.incidentMap?.get(about);
-    setText(this.why, text);
+    setText(this.why, no ? sentence(no) : text);
     setShown(this.why, checkpoints.length > 0 && text !== "");
-    setClass(this.why, asText(asRecord(lead?.suggestion).fix_first) ? "away" : "sub");
+    setClass(this.why, no || asText(asRecord(lead?.suggestion).fix_first) ? "away" : "sub");
     const unasked = this.askInside(checkpoint && checkpoint.inside, "Go back to it all the same.");
     const order = this.order();
     setText(this.sentence, rollbackSentence(order, this.facts()));
     setShown(this.away, Boolean(this.page.run) && this.page.run.agents === 0 && this.problem.hidden);
     setText(
       this.confirm,
-      this.sending ? "Sending …" : order.to_step === null ? "Roll back" : `Roll back to ${formatCount(order.to_step)}`,
+      this.sending
+        ? "Sending …"
+        : order.to_step === null
+          ? this.title()
+          : `${this.branch === null ? "Roll back" : "Go back"} to ${formatCount(order.to_step)}`,
     );
     this.confirm.disabled =
       this.sending ||
       order.to_step === null ||
+      no !== "" ||
       unasked ||
       !this.dialog.querySelector("form").checkValidity() ||
       (order.lr_scale !== null && order.lr_scale <= 0);
@@ -347,9 +328,13 @@ export class RollbackDialog extends CommandDialog {
     if (key === this.shown && this.dialog.querySelector(".stages")) return;
     this.shown = key;
     const { failed: bad, ended, stages, line, trouble } = command.progress;
-    const title = command.state === "done" ? "Rolled back" : bad ? "Not rolled back" : "Rolling back";
+    const back = Boolean(command.branch);
+    const titles = back
+      ? ["Rollback undone", "Not undone", "Undoing"]
+      : ["Rolled back", "Not rolled back", "Rolling back"];
+    const title = titles[command.state === "done" ? 0 : bad ? 1 : 2];
     const words = [
-      `to step ${formatCount(command.to_step)}`,
+      `to step ${formatCount(command.to_step)}${back ? " of the discarded branch" : ""}`,
       changes(
         {
           lr_scale: command.lr_scale,
@@ -385,10 +370,21 @@ export class RollbackDialog extends CommandDialog {
         bad
           ? h(
               "button",
-              { type: "button", class: "button", on: { click: () => this.show(this.incident) } },
+              { type: "button", class: "button", on: { click: () => this.show(this.incident, this.branch) } },
               "Try again …",
             )
-          : null,
+          : command.state === "done" && !back
+            ? h(
+                "button",
+                {
+                  type: "button",
+                  class: "button",
+                  id: "rollback-undo",
+                  on: { click: () => this.show(null, command.fence.segment) },
+                },
+                "Undo this rollback …",
+              )
+            : null,
       ),
     );
   }

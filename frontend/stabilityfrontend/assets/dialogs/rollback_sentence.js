@@ -16,7 +16,7 @@ const everyRank = (size) =>
 
 /**
  * What an order will do, in one or two sentences. `order` as posted; `facts`: size, lastStep, stepSeconds, none: why no
- * checkpoint is chosen.
+ * checkpoint is chosen, aliveUntil: the last effective step of the branch that is gone back to.
  */
 export function rollbackSentence(order, facts) {
   if (order.to_step === null)
@@ -25,24 +25,29 @@ export function rollbackSentence(order, facts) {
       "Without a checkpoint there is nothing to go back to. The job announces each with run.checkpoint(step, path)."
     );
   const [stop, load, discard, reseed, skip, go] = everyRank(facts.size);
-  const gone = Math.max(0, facts.lastStep - order.to_step);
+  const returns = order.branch !== undefined;
+  const first = returns ? facts.aliveUntil : order.to_step;
+  const gone = Math.max(0, facts.lastStep - first);
   const cost = gone && facts.stepSeconds ? `, about ${duration(gone * facts.stepSeconds)} of work` : "";
-  const parts = [`${load} checkpoint ${formatCount(order.to_step)}`];
+  const parts = [`${load} checkpoint ${formatCount(order.to_step)}${returns ? " of the branch that was left" : ""}`];
   const which =
     gone === 1
       ? `step ${formatCount(facts.lastStep)}`
-      : `steps ${formatCount(order.to_step + 1)}–${formatCount(facts.lastStep)}`;
+      : `steps ${formatCount(first + 1)}–${formatCount(facts.lastStep)}`;
   if (gone) parts.push(`${discard} ${which} and those trained until then (${plural(gone, "step")} so far${cost})`);
   if (order.seed !== null) parts.push(`${reseed} with ${order.seed}`);
   if (order.skip_batches)
     parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${formatCount(order.skip_batches)} batches`}`);
   if (order.skip_range) {
-    const [first, last] = order.skip_range;
-    const steps = first === last ? `step ${formatCount(first)}` : `steps ${formatCount(first)}–${formatCount(last)}`;
+    const [from, to] = order.skip_range;
+    const steps = from === to ? `step ${formatCount(from)}` : `steps ${formatCount(from)}–${formatCount(to)}`;
     parts.push(`${skip} the batches of ${steps}`);
   }
   if (order.lr_scale !== null && order.lr_scale !== 1)
     parts.push(`${go} on with the LR of its schedule × ${order.lr_scale}`);
   const joined = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0];
-  return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible, dashed.`;
+  const again = returns
+    ? ` Steps ${formatCount(first + 1)}–${formatCount(order.to_step)} of that branch count again, and training goes on with step ${formatCount(order.to_step + 1)}.`
+    : "";
+  return `${stop} at the next common step boundary, ${joined}.${again} Discarded points stay visible, dashed.`;
 }

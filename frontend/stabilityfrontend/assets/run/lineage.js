@@ -3,6 +3,7 @@
 import { changed } from "../chart/traces.js";
 import { byId, h, setShown, setText } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
+import { statusFacts } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 
 /** With more segments than this, only the newest few are shown until "All" is pressed. */
@@ -51,6 +52,26 @@ const CAUSES = {
   resume: "Started again",
 };
 
+/** The discarded segments that still have a checkpoint on disk: a rollback can be undone to there. */
+const livingBranches = (page) =>
+  new Set(page.checkpointList().flatMap((one) => (one.dead && one.available && !one.unfit ? [one.segment] : [])));
+
+/** What opens the rollback's dialog for a branch that was left. */
+function undoButton(page, segment, living) {
+  if (!living.has(segment.id) || !page.run || statusFacts(page.run.status).over) return null;
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "link",
+      title: "Make this branch the one that counts again, by a command to the job",
+      data: { return: segment.id, needs: "command" },
+      on: { click: () => page.dialog.show(null, segment.id) },
+    },
+    "Undo this rollback …",
+  );
+}
+
 /** Bring the tree of segments up to date: what each kept, what was cut off it, and why. */
 export function drawLineage(page) {
   const place = byId("lineage");
@@ -62,6 +83,8 @@ export function drawLineage(page) {
     page.allSegments,
     list.map((one) => [one, page.lastStep() && one.id === page.store.head ? page.lastStep() : 0]),
     forks.map((fork) => fork.discarded),
+    [...livingBranches(page)],
+    page.run?.status,
   ]);
   if (keyOf.get(place) === key) return;
   keyOf.set(place, key);
@@ -75,6 +98,7 @@ export function drawLineage(page) {
     patch(place, h("div", { class: "nothing" }, page.ready ? "The tree begins with the first point." : ""));
     return;
   }
+  const living = livingBranches(page);
   const depth = new Map();
   const rows = older.length ? [olderRow(page, older, forks)] : [];
   const hidden = new Set(older.map((one) => one.id));
@@ -155,6 +179,7 @@ export function drawLineage(page) {
             h("span", { class: "num" }, `−${formatCount(segment.discarded)}`),
           ),
           h("div", { class: "sub" }, `${formatCount(first + kept)} → ${formatCount(last)}`),
+          h("div", { class: "segment-links" }, undoButton(page, segment, living)),
         ),
       );
     }

@@ -5,6 +5,7 @@ import { ApiError, api } from "../core/api.js";
 import { firstMetrics, firstRequests } from "../core/first_requests.js";
 import { sentence } from "../core/format.js";
 import { Live } from "../core/live.js";
+import { Annotations } from "./annotations.js";
 import { waitingMs } from "./waiting.js";
 
 /** Commands and incidents kept. */
@@ -27,6 +28,7 @@ function before(a, b) {
 export class Feed {
   constructor(page) {
     this.page = page;
+    this.notes = new Annotations(page);
     this.held = null;
     this.syncing = false;
     // The stream id up to which every point is here; null before the first answer.
@@ -203,6 +205,7 @@ export class Feed {
   async fetchLists() {
     const { page } = this;
     const tail = this.fetchTail();
+    this.notes.fetch(); // nothing waits for them
     const [incidents, checkpoints, commands] = await Promise.all([
       api.incidents(page.id),
       api.checkpoints(page.id),
@@ -307,11 +310,13 @@ export class Feed {
     else if (message.type === "segments") {
       // Only those that changed come: the later word about a segment stands.
       page.setSegments(message.head, [...page.store.segments.values(), ...message.segments]);
+      this.notes.soon();
       page.store.relook();
       page.board.markAll();
       page.dirtyAll();
     } else if (message.type === "incident") page.setIncident(message.incident);
     else if (message.type === "detectors") page.detectors.set(message.detectors);
+    else if (message.type === "annotation") this.notes.take(message);
     else if (message.type === "command") page.setCommand(message.command);
     else if (message.type === "checkpoint") page.setCheckpoint(message.checkpoint);
     else if (message.type === "health") {
@@ -323,6 +328,7 @@ export class Feed {
 
   close() {
     clearTimeout(this.again);
+    this.notes.close();
     this.live.close();
   }
 }

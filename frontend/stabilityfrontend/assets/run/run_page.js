@@ -199,11 +199,12 @@ export class RunPage {
       (a, b) => Number(b.state === "open") - Number(a.state === "open") || b.opened - a.opened,
     );
   }
-  view() {
+  view(metrics) {
     return {
       incidents: this.detectors.preview() || this.incidents(),
       segments: this.store.segments,
       forks: this.forkList,
+      notes: this.feed?.notes.on(metrics),
       lastStep: this.lastStep(),
     };
   }

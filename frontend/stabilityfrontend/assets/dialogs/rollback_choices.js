@@ -1,0 +1,52 @@
+// The checkpoints of the rollback dialog: those that can be gone back to, and those that are there and can't.
+
+import { whatItIs, whyNot } from "../core/checkpoint.js";
+import { h } from "../core/dom.js";
+import { ago, formatCount, sentence } from "../core/format.js";
+
+/** The rows of a dialog (rollback_dialog.js); `choose` is told the step that somebody takes. */
+export function checkpointChoices(dialog, choose) {
+  const { checkpoints, withheld, to_step: best, incident_id: about, none } = dialog.offered();
+  const others = withheld.map(withheldRow);
+  if (!checkpoints.length) return [h("div", { class: "nothing" }, none), others];
+  const rows = checkpoints.map((one) => {
+    const input = h("input", {
+      type: "radio",
+      name: "rollback-step",
+      value: one.step,
+      on: { change: () => choose(one.step) },
+    });
+    input.checked = one.step === dialog.chosen;
+    return h(
+      "label",
+      {
+        class: `choice${one.inside ? " late" : ""}`,
+        data: { checkpoint: `${one.step} ${one.path}` },
+        title: one.inside ? sentence(one.inside.text) : one.path,
+      },
+      input,
+      h("span", { class: "choice-step" }, `step ${formatCount(one.step)}`),
+      h("span", { class: "sub" }, [one.where, whatItIs(one)].filter(Boolean).join(" · ")),
+      h("span", { class: "grow" }),
+      one.inside
+        ? h("span", { class: "chip warning" }, "inside an incident")
+        : one.step === best
+          ? h("span", { class: "chip accent" }, about ? "suggested" : "newest")
+          : null,
+      h("span", { class: "sub" }, ago(dialog.page.now() - one.time)),
+    );
+  });
+  return [rows, others];
+}
+
+/** One that is there and can't be gone back to, and why. */
+function withheldRow(one) {
+  return h(
+    "div",
+    { class: "choice withheld", title: one.path, data: { withheld: one.step } },
+    h("span", { class: "choice-step" }, `step ${formatCount(one.step)}`),
+    h("span", { class: "sub" }, sentence(one.unfit)),
+    h("span", { class: "grow" }),
+    h("span", { class: "chip" }, whyNot(one)),
+  );
+}

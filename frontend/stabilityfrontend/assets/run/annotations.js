@@ -1,0 +1,232 @@
+// What people noted at steps of a run: fetched with the other lists, followed by the feed, listed beside the charts, and
+// made at the cursor of a chart (key `a`) or of the zoomed range.
+
+import { notesOn, stepsOf } from "../chart/annotation_shapes.js";
+import { api } from "../core/api.js";
+import { byId, h, setShown, setText, toast } from "../core/dom.js";
+import { ago, errorText, moment } from "../core/format.js";
+import { patch } from "../core/patch.js";
+import { annotationDialog } from "../dialogs/annotation_dialog.js";
+import { confirm } from "../dialogs/confirm.js";
+
+/** A fork decides which of them are discarded: they are asked for again so long after the newest one. */
+const AGAIN_MS = 300;
+/** Rows in the list before "All" is pressed. */
+const FEW = 8;
+
+/** Where keys are text, or of the dialog that is open. */
+const TAKES_TEXT = "input, textarea, select, [contenteditable], dialog";
+
+export class Annotations {
+  /** `page` as in run_page.js. */
+  constructor(page) {
+    this.page = page;
+    this.map = new Map();
+    /** By step, as the charts draw them. */
+    this.list = /** @type {any[]} */ ([]);
+    this.button = h(
+      "button",
+      {
+        type: "button",
+        class: "toggle",
+        id: "annotate",
+        title: "Note something at the cursor, or at the zoomed range (key a)",
+        data: { needs: "command" },
+        on: { click: () => this.make(null) },
+      },
+      "Annotate …",
+    );
+    byId("focus-ghosts")?.before(this.button);
+    this.onKey = (event) => this.key(event);
+    document.addEventListener("keydown", this.onKey);
+    byId("lineage")?.closest("section")?.before(this.panel());
+  }
+
+  /** Those that a chart of some metrics shows. */
+  on(metrics) {
+    return notesOn(this.list, metrics);
+  }
+
+  async fetch() {
+    try {
+      const { annotations } = await api.annotations(this.page.id);
+      if (this.page.gone) return;
+      this.map = new Map(annotations.map((one) => [one.annotation_id, one]));
+      this.changed();
+    } catch {
+      // An older server has none; one that is away is asked again when the page is in touch again.
+    }
+  }
+
+  /** Something of the lineage changed: some may lie on a discarded branch now. */
+  soon() {
+    if (!this.map.size) return;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.fetch(), AGAIN_MS);
+  }
+
+  /** The feed's word about one; `annotation` null: it is deleted. */
+  take({ annotation_id: id, annotation }) {
+    if (annotation) this.map.set(id, annotation);
+    else this.map.delete(id);
+    this.changed();
+  }
+
+  changed() {
+    this.list = [...this.map.values()].sort((a, b) => a.first_step - b.first_step || a.created - b.created);
+    this.page.board.markAll();
+    this.draw();
+  }
+
+  // -- made, changed, deleted -----------------------------------------------------------------------------------
+
+  key(event) {
+    const { target } = event;
+    if (event.key !== "a" || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (target instanceof Element && target.closest(TAKES_TEXT)) return;
+    if (
+      document.querySelector("dialog[open]") ||
+      this.button.hidden ||
+      getComputedStyle(this.button).display === "none"
+    )
+      return;
+    const charts = [...this.page.board.charts.values()];
+    const chart = charts.find((one) => one.element === target) || charts.find((one) => one.plot?.pointer.over);
+    if (!chart) return;
+    event.preventDefault();
+    this.make(chart);
+  }
+
+  /** Ask for a text. `chart`: the one whose cursor says where, null for the button: the zoomed range, else the newest step. */
+  async make(chart) {
+    const { page } = this;
+    const cursor = chart && Number.isFinite(page.board.cursor) ? Math.round(page.board.cursor) : null;
+    const range = page.zoom.range;
+    const [first, last] =
+      cursor !== null
+        ? [cursor, cursor]
+        : range
+          ? [Math.max(0, Math.ceil(range[0])), Math.max(0, Math.floor(range[1]))]
+          : [page.lastStep() ?? 0, page.lastStep() ?? 0];
+    const metrics = chart && chart.id !== "focus" ? chart.metrics() : [page.metric()];
+    const segment = page.look.segment();
+    const given = await annotationDialog({
+      title: "Annotate",
+      note: { first_step: first, last_step: last, text: "", metric: null },
+      metrics,
+    });
+    if (given)
+      await this.send(() => api.annotate(page.id, segment === null ? given : { ...given, segment }), "Annotated");
+  }
+
+  async edit(note) {
+    const metrics = note.metric === null ? [this.page.metric()] : [note.metric];
+    const given = await annotationDialog({ title: "Change the annotation", note, metrics });
+    if (given) await this.send(() => api.changeAnnotation(this.page.id, note.annotation_id, given), "Changed");
+  }
+
+  async delete(note) {
+    const sure = await confirm({
+      title: "Delete the annotation?",
+      text: `“${note.text.length > 200 ? `${note.text.slice(0, 199)}…` : note.text}” by ${note.author}. It is gone for everybody.`,
+      action: "Delete",
+    });
+    if (!sure) return;
+    try {
+      this.take(await api.deleteAnnotation(this.page.id, note.annotation_id));
+    } catch (error) {
+      toast(errorText(error), "warning");
+    }
+  }
+
+  async send(call, words) {
+    try {
+      const annotation = await call();
+      if (this.page.gone) return;
+      this.take({ annotation_id: annotation.annotation_id, annotation });
+      toast(`${words}: ${stepsOf(annotation)}.`, "good");
+    } catch (error) {
+      toast(errorText(error), "warning");
+    }
+  }
+
+  // -- the list -------------------------------------------------------------------------------------------------
+
+  /** The list beside the charts, hidden until there is something in it. */
+  panel() {
+    const all = () => {
+      this.every = !this.every;
+      this.draw();
+    };
+    const toggle = { type: "button", id: "annotations-all", class: "toggle", hidden: true, on: { click: all } };
+    return h(
+      "section",
+      { id: "annotations-panel", class: "panel", hidden: true },
+      h("div", { class: "panel-head" }, h("h2", {}, "Annotations"), h("span", { class: "grow" }), h("button", toggle)),
+      h("div", { id: "annotations", class: "scroll" }),
+    );
+  }
+
+  draw() {
+    const place = byId("annotations");
+    if (!place) return;
+    const { list } = this;
+    setShown(byId("annotations-panel"), list.length > 0);
+    setShown(byId("annotations-all"), list.length > FEW);
+    setText(byId("annotations-all"), this.every ? "Newest only" : `All ${list.length}`);
+    const newest = [...list].reverse();
+    patch(
+      place,
+      (this.every ? newest : newest.slice(0, FEW)).map((note) => this.row(note)),
+    );
+  }
+
+  row(note) {
+    const facts = [note.author, ago(this.page.now() - note.created), note.metric, note.dead ? "discarded branch" : ""];
+    return h(
+      "article",
+      { class: `annotation${note.dead ? " dead" : ""}`, data: { annotation: note.annotation_id } },
+      h(
+        "div",
+        { class: "annotation-head" },
+        h(
+          "button",
+          { type: "button", class: "link", title: "Show it on the charts", on: { click: () => this.goTo(note) } },
+          stepsOf(note),
+        ),
+        h(
+          "span",
+          {
+            class: "sub",
+            title: [
+              moment(note.created),
+              note.edited ? `changed by ${note.edited_by}, ${moment(note.edited)}` : "",
+              note.imported_by ? `imported by ${note.imported_by}` : "",
+            ]
+              .filter(Boolean)
+              .join("\n"),
+          },
+          facts.filter(Boolean).join(" · "),
+        ),
+      ),
+      h("p", { dir: "auto" }, note.text),
+      h(
+        "div",
+        { class: "annotation-foot", data: { needs: "command" } },
+        h("button", { type: "button", class: "link", on: { click: () => this.edit(note) } }, "Edit …"),
+        h("button", { type: "button", class: "link", on: { click: () => this.delete(note) } }, "Delete …"),
+      ),
+    );
+  }
+
+  goTo(note) {
+    const air = Math.max(20, note.last_step - note.first_step);
+    this.page.zoom.set([Math.max(0, note.first_step - air), note.last_step + air]);
+    byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    document.removeEventListener("keydown", this.onKey);
+  }
+}

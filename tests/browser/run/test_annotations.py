@@ -1,0 +1,93 @@
+"""What people note on a run's charts: by key and button, on every page that is open, as text and never as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.processes import Ranks, Server
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+JOB = str(Path(__file__).parents[1] / "jobs" / "stuttering_job.py")
+RUN = "r-noted"
+
+READY = "Boolean(stability.page && stability.page.ready && stability.page.focus.hasLine())"
+FLAGS = "(stability.page.focus.plot.spec?.labels || []).map((one) => one.words).filter((one) => one.startsWith('✎'))"
+RULES = "(stability.page.focus.plot.spec?.rules || []).filter((one) => one.words).map((one) => [one.x, one.to])"
+MARKUP = "shard <img src=x onerror=\"document.title='hacked'\"> 42"
+
+
+@pytest.fixture
+def noted(tmp_path: Path, free_port: int) -> Iterator[Server]:
+    """A server with a run of 80 steps."""
+    server = Server(tmp_path / "data", free_port)
+    with (
+        server,
+        Ranks(JOB, [], url=server.url, folder=tmp_path / "spool", run_id=RUN, world_size=1, STABILITY_DRAIN_S="10"),
+    ):
+        server.wait_for(f"/runs/{RUN}", lambda run: run["last_step"] == 80, "step 80 is there")
+        yield server
+
+
+def test_a_note_at_the_cursor_is_on_every_open_page_and_goes_from_all_when_it_is_deleted(
+    noted: Server, open_page: OpenPage
+) -> None:
+    mine = open_page(f"{noted.url}/runs/{RUN}")
+    other = open_page(f"{noted.url}/runs/{RUN}")
+    for page in (mine, other):
+        wait_until(lambda page=page: page.evaluate(READY), 30, "the chart is there")
+    mine.focus("#chart-focus")
+    for _ in range(3):
+        mine.keyboard.press("ArrowLeft")
+    mine.keyboard.press("a")
+    at = int(mine.input_value("#annotation-first"))
+    assert mine.input_value("#annotation-last") == str(at)
+    mine.fill("#annotation-text", MARKUP)
+    mine.click("#annotation-save")
+    for page in (mine, other):
+        page.wait_for_selector("#annotations .annotation")
+        assert page.inner_text("#annotations .annotation p") == MARKUP
+        assert page.query_selector("#annotations img") is None
+        wait_until(lambda page=page: page.evaluate(FLAGS) == ["✎"], 20, "its flag is on the chart")
+        assert page.evaluate(RULES) == [[at, at]]
+        assert "hacked" not in page.title()
+
+    other.click("#annotations .annotation-foot button:first-child")
+    other.fill("#annotation-last", str(at + 5))
+    other.fill("#annotation-text", "shard 42")
+    other.click("#annotation-save")
+    wait_until(lambda: mine.inner_text("#annotations .annotation p") == "shard 42", 20, "the first page follows")
+    wait_until(lambda: mine.evaluate(RULES) == [[at, at + 5]], 20, "and its band")
+
+    mine.click("#annotations .annotation-foot button:last-child")
+    mine.click("#confirm-yes")
+    for page in (mine, other):
+        page.wait_for_selector("#annotations-panel", state="hidden")
+        wait_until(lambda page=page: page.evaluate(FLAGS) == [], 20, "no flag is left")
+    assert noted.get(f"/runs/{RUN}/annotations")["annotations"] == []
+
+
+def test_a_zoomed_range_is_noted_by_the_button_and_a_wrong_one_is_not_sent(noted: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{noted.url}/runs/{RUN}?from=20&to=40")
+    wait_until(lambda: page.evaluate(READY), 30, "the chart is there")
+    page.click("#annotate")
+    assert [page.input_value(f"#annotation-{name}") for name in ("first", "last")] == ["20", "40"]
+    page.click("#annotation-save")
+    assert page.inner_text("#annotation-dialog [role=alert]") == "Say what is to be seen there."
+    page.fill("#annotation-text", "plateau")
+    page.fill("#annotation-first", "41")
+    page.click("#annotation-save")
+    assert page.inner_text("#annotation-dialog [role=alert]") == "The last step is before the first."
+    page.fill("#annotation-first", "20")
+    page.select_option("#annotation-metric", "loss")
+    page.click("#annotation-save")
+    page.wait_for_selector("#annotations .annotation")
+    (kept,) = noted.get(f"/runs/{RUN}/annotations")["annotations"]
+    assert (kept["first_step"], kept["last_step"], kept["text"], kept["metric"]) == (20, 40, "plateau", "loss")
