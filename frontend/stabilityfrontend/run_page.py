@@ -105,6 +105,8 @@ def _focus() -> html.Section:
         [
             panel_head(
                 "Effective timeline",
+                # The y axis has room for nine letters.
+                html.Span(id="focus-metric", className="sub"),
                 html.Span(id="focus-note", className="sub"),
                 html.Span(className="grow"),
                 html.Div(id="focus-legend", className="legend"),

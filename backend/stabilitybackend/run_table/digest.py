@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.detectors.engine.metric_roles import LOSS, likely_role_of
+from stabilitybackend.detection.naming.headline import main_of
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.query.lineage_view import LineageView
@@ -37,9 +37,8 @@ _NO_TOKENS = "no metric counts the tokens seen: log one as consumed_tokens"
 
 
 def curve_metric(metrics: Iterable[str], loss: str | None) -> str | None:
-    """Return the metric of the small curve: the loss, else what may be one by its name, else the first of the job."""
-    names = [name for name in metrics if not name.startswith(("gpu/", "node/", "cpu/"))]
-    return loss or next((name for name in names if likely_role_of(name) == LOSS), names[0] if names else None)
+    """Return the metric of the small curve: the one that the large chart of the run shows."""
+    return main_of(metrics, loss)
 
 
 def token_metric(metrics: Iterable[str]) -> tuple[str, bool] | None:

@@ -171,7 +171,7 @@ def test_what_is_no_loss_is_called_by_its_name(server: Server, open_page: OpenPa
 
 def test_the_list_shows_no_other_number_as_a_loss(server: Server, open_page: OpenPage) -> None:
     page = open_page(server.url)
-    cell = "#runs-body [data-run={run}] td:nth-child(5)"
+    cell = "#runs-body [data-run={run}] td[data-cell=loss]"
     wait_until(lambda: page.inner_text(cell.format(run="r-loss")) == "2.000", 30, "the loss is shown")
     assert page.inner_text(cell.format(run="r-many")) == "–"
-    assert page.inner_text("#runs-body [data-run=r-many] .spark-name") == "policy/kl_loss"
+    page.wait_for_selector("#runs-body [data-run=r-many] .spark-name:has-text('policy/kl_loss')")

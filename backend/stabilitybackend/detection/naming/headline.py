@@ -21,12 +21,13 @@ from stabilitybackend.detectors.engine.metric_roles import (
     VAL_LOSS,
     best_of,
     dataset_of,
+    likely_role_of,
     role_of,
 )  # fmt: skip
 from stabilitybackend.schema.pages.headline import Headline, HeadlineCell, HeadlineChart
 from stabilitybackend.schema.watched import Watched, WatchedMetric
 
-__all__ = ["MAX_CELLS", "MAX_CHARTS", "common_role_of", "headline_of"]
+__all__ = ["MAX_CELLS", "MAX_CHARTS", "common_role_of", "headline_of", "main_of"]
 
 #: Cells of a strip: more than eight numbers side by side are not read.
 MAX_CELLS = 8
@@ -105,7 +106,7 @@ def headline_of(watched: Watched, metrics: Sequence[str]) -> Headline:
     cells = [_cell(role, chosen[role]) for role in order][:MAX_CELLS]
     if len(cells) < FILLED_CELLS:
         cells += _fill(logged, chosen.values(), FILLED_CELLS - len(cells))
-    main = chosen.get(LOSS) or _named_like_a_loss(logged) or (cells[0].metric if cells else None)
+    main = main_of(logged, chosen.get(LOSS))
     if main is not None:
         known = [cell for cell in cells if cell.metric == main and cell.role]
         others = [cell for cell in cells if cell.metric != main]
@@ -113,6 +114,32 @@ def headline_of(watched: Watched, metrics: Sequence[str]) -> Headline:
     below = chosen.get(GRAD_NORM)
     charts = [*_families(watched, logged), *(_chart(cell) for cell in cells if cell.metric != main and cell.role)]
     return Headline(main, below if below != main else None, cells[:MAX_CELLS], charts[:MAX_CHARTS])
+
+
+def main_of(metrics: Iterable[str], loss: str | None) -> str | None:
+    """Return the metric that stands for a run where there is room for one: a large chart, a curve in a table.
+
+    Its loss, else its reward, else what is named like a loss, else the first that does not only count. Readings of GPUs
+    are none.
+
+    Args:
+        loss: the metric that is watched as the loss, None where none is.
+
+    Example:
+        >>> main_of(["gpu/0/power_w", "epoch", "kl", "ppo/value_loss", "reward"], None)
+        'reward'
+    """
+    if loss is not None:
+        return loss
+    logged = [name for name in metrics if not name.startswith(_READINGS)][:MAX_LOOKED_AT]
+    rewards = [name for name in logged if common_role_of(name) == "reward"]
+    if rewards:
+        return min(rewards, key=_aside)
+    return _named_like_a_loss(logged) or next(iter(_plain_ones(logged) or logged), None)
+
+
+def _plain_ones(names: Sequence[str]) -> list[str]:
+    return [name for name in names if not _COUNTERS.intersection(_words(name)) and dataset_of(name) is None]
 
 
 def _by_role(watched: Iterable[WatchedMetric], logged: Sequence[str]) -> dict[str, str]:
@@ -150,18 +177,15 @@ def _aside(metric: str) -> tuple[int, int, int, str]:
 
 def _named_like_a_loss(logged: Sequence[str]) -> str | None:
     """Return a metric that is called a loss, though not of the training as a whole: of a part, of a policy."""
-    # With a reward it is a part of the objective, and says little.
-    if any(common_role_of(name) == "reward" for name in logged):
-        return None
-    return next((name for name in logged if _words(name)[-1:] == ["loss"] and dataset_of(name) is None), None)
+    likely = next((name for name in logged if likely_role_of(name) == LOSS), None)
+    return likely or next((name for name in logged if _words(name)[-1:] == ["loss"] and dataset_of(name) is None), None)
 
 
 def _fill(logged: Sequence[str], taken: Iterable[str], count: int) -> list[HeadlineCell]:
     """Return other metrics in the order of the job, none that only counts."""
     there = set(taken)
     left = [name for name in logged if name not in there]
-    plain = [name for name in left if not _COUNTERS.intersection(_words(name)) and dataset_of(name) is None]
-    few = (plain or left)[:count]
+    few = (_plain_ones(left) or left)[:count]
     return [HeadlineCell(f"other-{place}", name, "", unit_of(name)) for place, name in enumerate(few, 1)]
 
 

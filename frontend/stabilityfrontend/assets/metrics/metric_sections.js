@@ -93,12 +93,12 @@ export class MetricSections {
 
   /** Bring sections up to date: the run's names, the search or the layout are others. */
   list() {
-    const { page, layout, search } = this;
     this.takeKept();
+    const { page, layout, search } = this;
     const { nameSet } = page;
     const pins = layout.pins.filter((name) => name.startsWith(EXPRESSION) || name.endsWith("*") || nameSet.has(name));
     const pinned = new Set(pins);
-    const searching = search.kind === "words" || search.kind === "regex";
+    const searching = this.searching();
     const fitting = searching ? page.names.filter(search.fits) : page.names;
     const groups = sectionsOf(fitting.filter((name) => !pinned.has(name)));
     const shownPins = searching ? pins.filter(search.fits) : pins;
@@ -156,9 +156,17 @@ export class MetricSections {
     const { run } = this.page;
     if (!run || this.taken) return;
     this.taken = true;
-    if (this.given) return;
     const kept = keptLayout(run.project || "");
+    if (this.given) {
+      // An order is in no address: this browser's own holds for what the address shows.
+      this.layout = { ...this.layout, order: kept ? kept.order : {} };
+      return;
+    }
     if (kept) this.take({ ...kept, find: "" }, true);
+  }
+
+  searching() {
+    return this.search.kind === "words" || this.search.kind === "regex";
   }
 
   /** Lay everything out as this says. */
@@ -178,10 +186,12 @@ export class MetricSections {
 
   fold(section) {
     const open = section.head.getAttribute("aria-expanded") !== "true";
+    if (this.searching()) return section.list(section.names, open); // what a search found, for now
     this.layout.open[section.prefix] = open;
     section.list(section.names, open);
     this.list();
     this.changed();
+    return undefined;
   }
 
   pin(name, on) {

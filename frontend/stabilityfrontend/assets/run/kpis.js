@@ -199,7 +199,7 @@ function ranksCell(page) {
 function lastCell(page) {
   const parts = cell("last");
   if (!parts) return;
-  setText(parts.value, formatAge(page.now() - page.store.lastTime));
+  setText(parts.value, formatAge(page.now() - (page.store.lastTime ?? page.run.updated)));
   note(parts, page.lastStep() === null ? "" : `step ${formatCount(page.lastStep())}`);
 }
 

@@ -9,7 +9,7 @@ const [LEAST, MOST] = [4, 8];
 /** Cells that are computed: id and the words above. */
 const COMPUTED = {
   ranks: "Ranks",
-  last: "Last point",
+  last: "Last report",
   checkpoint: "Last checkpoint",
   incidents: "Open incidents",
   rollbacks: "Rollbacks",
@@ -46,7 +46,7 @@ export function makeStrip(page) {
       checkpoints: page.checkpointList().filter(usable).length,
       forks: page.view().forks.length,
       ranks: page.worldSize(),
-      point: page.store.lastTime !== null,
+      point: page.store.lastTime !== null || Boolean(page.run?.updated),
     },
   );
   const key = JSON.stringify(cells);

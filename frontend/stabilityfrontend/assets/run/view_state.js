@@ -2,7 +2,7 @@
 // page remembers it.
 
 import { choice, remember, smoothing } from "../core/controls.js";
-import { byId, segmented, setShown, setText, toast } from "../core/dom.js";
+import { byId, segmented, setShown, setText, setTitle, toast } from "../core/dom.js";
 import { viewOf } from "../core/first_requests.js";
 import { formatCount } from "../core/format.js";
 
@@ -170,6 +170,9 @@ export class View {
     if (!axes.some((one) => one.value === settings.x)) axes.push({ value: settings.x, text: settings.x });
     this.axis?.options(axes, settings.x);
     const alone = this.segment();
+    const metric = byId("focus-metric");
+    setText(metric, [page.metric(), page.hasGrad() ? page.below() : ""].filter((one) => one.length > 9).join(" · "));
+    setTitle(metric, metric?.textContent || "");
     setText(byId("focus-title"), alone === null ? KINDS[settings.view] : `Segment ${name(alone)}`);
   }
 
