@@ -46,6 +46,8 @@ class Alert:
         alarm: False for what is only worth knowing.
         train: id of the first of a train of alike incidents, its own where it is that, "" for none.
         nth: its place in that train.
+        status_word: what became of it, as the pages say it; "" of an older server.
+        caused_by: id of the incident that it follows from, "" for none.
     """
 
     incident_id: str
@@ -72,16 +74,13 @@ class Alert:
     alarm: bool = True
     train: str = ""
     nth: int = 1
+    status_word: str = ""
+    caused_by: str = ""
 
     @property
     def follows(self) -> bool:
         """True for one that is in the train of another one."""
         return self.train not in ("", self.incident_id)
-
-    @property
-    def of_machine(self) -> bool:
-        """True for what happened to a process or a machine: it has happened, whatever branch its step lies on."""
-        return self.about in ("process", "gpu")
 
     @property
     def line(self) -> str:
@@ -129,6 +128,8 @@ class Alert:
                 # Older servers did not say it: there what the job raised itself was one whatever its severity.
                 train=str(raw.get("train") or ""),
                 nth=int(raw.get("nth") or 1),
+                status_word=str(raw.get("status_word") or ""),
+                caused_by=str(raw.get("caused_by") or ""),
                 alarm=bool(raw.get("alarm", raw["severity"] != "info" or raw["kind"] == "alert")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

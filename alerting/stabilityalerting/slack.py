@@ -49,9 +49,8 @@ class SlackSink(HttpSink):
 def _message(notice: Notice) -> dict[str, Any]:
     alert = notice.alert
     if notice.change == "resolved":
-        # What happened to a process has happened, whatever branch its step lies on.
-        behind = alert.dead and not alert.of_machine
-        heading = f":white_check_mark: {'Superseded by rollback' if behind else 'Resolved'}: {alert.title}"
+        became = alert.status_word or "resolved"
+        heading = f":white_check_mark: {became[:1].upper()}{became[1:]}: {alert.title}"
     elif notice.change == "escalated":
         heading = f"{_SIGNS[alert.severity]} Escalated: {alert.title}"
     else:

@@ -134,12 +134,12 @@ def more_panels() -> html.Div:
     return html.Div(id="more-panels")
 
 
-def rail() -> html.Div:
+def rail() -> html.Nav:
     """Return the navigation that every page has: links to the pages that declare an order, the search, the keys."""
-    return html.Div(
+    return html.Nav(
         [
             html.A(html.Span(className="mark"), href="/", id="home", **{"aria-label": "Stabilityboard: all runs"}),
-            html.Nav(id="pages", **{"aria-label": "Pages"}),
+            html.Div(id="pages"),
             html.Span(className="grow"),
             html.Button(
                 [html.Span(className="rail-icon icon-search"), html.Span("Search")],
@@ -150,6 +150,14 @@ def rail() -> html.Div:
                 **{"aria-keyshortcuts": "Control+K Meta+K"},
             ),
             html.Button(
+                [html.Span(className="rail-icon icon-notify"), html.Span("Notify")],
+                id="notify",
+                className="rail-item",
+                type="button",
+                hidden=True,
+                **{"aria-pressed": "false"},
+            ),
+            html.Button(
                 [html.Span(className="rail-icon icon-keys"), html.Span("Keys")],
                 id="keys-open",
                 className="rail-item",
@@ -158,6 +166,7 @@ def rail() -> html.Div:
             ),
         ],
         id="rail",
+        **{"aria-label": "Pages"},
     )
 
 

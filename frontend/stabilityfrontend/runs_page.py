@@ -16,7 +16,10 @@ def runs_page() -> html.Div:
     """Return the list of runs: a table, and a place for the words that stand there while it is empty."""
     heads = ["", "Run", "Status", "Step", "Loss", "Last 200 steps", "Incidents", "Rollbacks", "Updated"]
     numeric = {"Step", "Loss", "Incidents", "Rollbacks", "Updated"}
-    head = [html.Th(head, className="num" if head in numeric else "") for head in heads]
+    head = [
+        html.Th(head or html.Span("Choose", className="unseen"), className="num" if head in numeric else "")
+        for head in heads
+    ]
     # The field itself is made by the script: what is typed in it is of no interest to Dash.
     tools = [html.Div(id="runs-search"), html.Span(className="grow"), html.Div(id="runs-compare")]
     table = [

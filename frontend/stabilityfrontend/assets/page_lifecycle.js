@@ -10,7 +10,9 @@ import { IncidentsPage } from "./incidents/incidents_page.js";
 import { watchLost } from "./incidents/lost_so_far.js";
 import { admitted, showMe } from "./login/account.js";
 import { LoginPage } from "./login/login_page.js";
+import { drawAttention, named } from "./navigation/attention.js";
 import { watchKeys } from "./navigation/keys.js";
+import { drawNotify, watchNotify } from "./navigation/notify.js";
 import { askSoon, drawRail, watchRail } from "./navigation/rail.js";
 import { RunPage } from "./run/run_page.js";
 import { RunsPage } from "./runs/runs_page.js";
@@ -40,6 +42,7 @@ watchParts();
 watchLost();
 watchRail(() => opened.page);
 watchKeys(() => opened.page);
+watchNotify();
 
 document.addEventListener("click", (event) => {
   const target = /** @type {Element} */ (event.target);
@@ -65,11 +68,13 @@ function open(config, name) {
   opened.page?.close();
   Object.assign(opened, { page: null, root: null });
   const Page = PAGES[root.dataset.page];
-  if (root.dataset.run === undefined) document.title = name === "Runs" ? "Stabilityboard" : `${name} · Stabilityboard`;
+  named(name);
+  if (root.dataset.run === undefined) drawAttention(null);
   Object.assign(opened, { page: Page ? new Page(root, config) : { close() {} }, root });
   if (root.dataset.page === "login") return;
   showMe();
   drawRail();
+  drawNotify();
   askSoon();
 }
 

@@ -60,9 +60,16 @@ function extent(lines, window) {
 export function axisOf(page) {
   const { x } = page.settings;
   if (x === "step" || !page.derived.ready())
-    return { axis: STEP_AXIS, place: atStep, forkAt: (fork) => fork.step, range: () => page.look.stepRange() };
+    return {
+      axis: STEP_AXIS,
+      clock: false,
+      place: atStep,
+      forkAt: (fork) => fork.step,
+      range: () => page.look.stepRange(),
+    };
   return {
     axis: x === "time" ? CLOCK_AXIS : metricAxis(x),
+    clock: x === "time",
     place: (step, segment) => page.derived.place(page.metric(), step, segment),
     forkAt: (fork) => page.derived.begins(page.metric(), fork.segment),
     range(row, window) {

@@ -9,6 +9,7 @@ import { colorTheme } from "../core/theme.js";
 import { onlyKnown, severityOf } from "../incident/severity.js";
 import { axisOf } from "./axis.js";
 import { axisRange, lowerBound, robustRange } from "./downsample.js";
+import { beginOf } from "./event_place.js";
 import { flags } from "./fork_markers.js";
 import { Plot } from "./line_chart.js";
 import { bandEnd, ghostXY, hasBand, lineXY, nonFiniteMarks, shapes } from "./traces.js";
@@ -142,7 +143,7 @@ export function focusChart(element, config, page) {
         font: config.font,
         rows,
         ...shapes(view, colors, true, axis),
-        labels: [...bandNames(view, colors, xRange, inner, axis.place), ...above.labels],
+        labels: [...bandNames(view, colors, xRange, inner, axis), ...above.labels],
         spans: above.spans,
       });
       page.lane.draw(axis, xRange, MARGIN.l, inner);
@@ -247,7 +248,7 @@ function liveEnd({ x, y }, color) {
 }
 
 /** The kind of an incident inside its band, where the band is wide enough to hold it; alarms come before what is known. */
-function bandNames(view, colors, range, inner, place) {
+function bandNames(view, colors, range, inner, axis) {
   const scale = inner / (range[1] - range[0]);
   const labels = [];
   const taken = [];
@@ -255,9 +256,8 @@ function bandNames(view, colors, range, inner, place) {
     .filter(hasBand)
     .slice(0, 40)
     .sort((a, b) => Number(onlyKnown(a)) - Number(onlyKnown(b)) || a.onset_step - b.onset_step)) {
-    const [onset, until] = [incident.onset_step, bandEnd(incident, view.segments, view.lastStep)].map((step) =>
-      place(step, incident.segment),
-    );
+    const onset = beginOf(incident, axis, view.lastStep);
+    const until = axis.place(bandEnd(incident, view.segments, view.lastStep), incident.segment);
     if (onset === null || until === null) continue;
     const start = Math.max(onset, range[0]);
     const words = incidentKind(incident.kind).short;

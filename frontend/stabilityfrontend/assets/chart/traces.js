@@ -5,6 +5,7 @@ import { formatCount, formatValue } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { onlyKnown, severityOf } from "../incident/severity.js";
 import { lowerBound, thinInto } from "./downsample.js";
+import { beginOf } from "./event_place.js";
 
 /** Newest incidents that get a band; older ones stand in the list. */
 const BANDS = 40;
@@ -125,14 +126,15 @@ export const onSteps = { place: atStep, forkAt: (fork) => fork.step };
 
 /**
  * Bands of incidents and lines of forks, for a chart's `bands` and `rules`. `strong`: on the large chart.
- * `place(step, segment)` and `forkAt(fork)`: where a step of a segment, and where a fork, is on the x axis; null where
- * that is not known.
+ * `axis`: `place(step, segment)` and `forkAt(fork)`, where a step of a segment, and where a fork, is on the x axis, null
+ * where that is not known; `clock` where it is one.
  */
-export function shapes(view, colors, strong, { place, forkAt } = onSteps) {
+export function shapes(view, colors, strong, axis = onSteps) {
+  const { place, forkAt } = axis;
   const bands = [];
   const rules = [];
   for (const incident of view.incidents.filter(hasBand).slice(0, BANDS)) {
-    const from = place(incident.onset_step, incident.segment);
+    const from = beginOf(incident, axis, view.lastStep);
     const end = place(bandEnd(incident, view.segments, view.lastStep), incident.segment);
     if (from === null || end === null) continue;
     const color = colors[severityOf(incident)];
@@ -142,7 +144,7 @@ export function shapes(view, colors, strong, { place, forkAt } = onSteps) {
     const opacity = quiet ? 0.35 : (open ? 0.15 : 0.08) * (strong ? 1 : 0.8);
     bands.push({
       from,
-      to: place === atStep ? Math.max(end, from + 0.5) : end,
+      to: place === atStep ? Math.max(end, from + 0.5) : Math.max(end, from),
       height: quiet ? STRIP : 1,
       color,
       opacity,

@@ -71,9 +71,16 @@ export function duration(seconds) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-/** Seconds since something, in one unit: `now`, `12 s`, `4 min`, `3 h`, `2 d`. */
+/** Clocks of machines differ by so much at most where NTP runs, seconds: less ahead than that is `now`. */
+const SKEW_S = 5;
+
+/** Whether a moment lies in the future: by no clock of ours, so the clock that it is from is ahead. */
+export const isAhead = (seconds) => seconds < -SKEW_S;
+
+/** Seconds since something, in one unit: `now`, `12 s`, `4 min`, `3 h`, `2 d`; `clock 4 min ahead` of one in the future. */
 export function formatAge(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return MISSING;
+  if (isAhead(seconds)) return `clock ${formatAge(-seconds)} ahead`;
   if (seconds < 2) return "now";
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
@@ -84,11 +91,25 @@ export function formatAge(seconds) {
 /** `ago` behind an age, except behind `now`. */
 export function ago(seconds) {
   const words = formatAge(seconds);
+  if (seconds !== null && isAhead(seconds)) return words;
   return words === "now" ? "just now" : `${words} ago`;
 }
 
 /** Clock time of unix seconds. */
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+
+/** Since when, in few letters: `03:12` of the last day, `12 Nov, 03:12` of one before. */
+export function sinceClock(seconds, now = Date.now() / 1000) {
+  /** @type {Intl.DateTimeFormatOptions} */
+  const day = now - seconds < 43200 ? {} : { day: "numeric", month: "short" };
+  return new Date(seconds * 1000).toLocaleString("en-GB", { ...day, hour: "2-digit", minute: "2-digit" });
+}
+
+/** A moment in UTC, `2026-11-26 03:12:05 UTC`: what every time shows under the pointer. */
+export const inUtc = (seconds) =>
+  seconds === null || seconds === undefined || !(Math.abs(seconds) < 8e12)
+    ? ""
+    : `${new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 
 /** Date and clock time of unix seconds. */
 export const moment = (seconds) =>
@@ -104,6 +125,9 @@ export const moment = (seconds) =>
 
 /** A name of ours as words: `step_time` as `step time`. */
 export const readable = (name) => String(name || "").replace(/_/g, " ");
+
+/** Words with a capital, as at the beginning of a line. */
+export const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
 /** What the API or a job said, as a sentence: they begin small and end without a stop. Names stay as they are. */
 export function sentence(text) {

@@ -16,11 +16,12 @@ const SILENT_MS = 10000;
  * Live messages of one run, or of the list of runs (`runId` null).
  * `onMessage(message)` gets every message. `onState(state)` gets `connecting`, `live`, `away` or `paused`.
  * `begin`: a promise of the cursor up to which points are here already; the socket opens meanwhile, and nothing is
- * subscribed to before it.
+ * subscribed to before it. `always`: it goes on in a hidden tab.
  */
 export class Live {
-  constructor(runId, onMessage, onState, begin) {
+  constructor(runId, onMessage, onState, begin, always = false) {
     this.runId = runId;
+    this.always = always;
     this.onMessage = onMessage;
     this.onState = onState;
     this.cursor = null;
@@ -130,7 +131,7 @@ export class Live {
 
   onVisibility() {
     clearTimeout(this.hiddenTimer);
-    if (document.hidden) {
+    if (document.hidden && !this.always) {
       this.hiddenTimer = setTimeout(() => {
         this.paused = true;
         clearTimeout(this.timer);

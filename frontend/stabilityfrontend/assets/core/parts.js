@@ -2,7 +2,7 @@
 
 import { api } from "./api.js";
 import { h, toast } from "./dom.js";
-import { ago, errorText, moment } from "./format.js";
+import { ago, errorText, inUtc, moment } from "./format.js";
 import { patch } from "./patch.js";
 import { changed, go } from "./route.js";
 import { colorTheme } from "./theme.js";
@@ -71,7 +71,10 @@ function withTimes(node) {
   if (!node || typeof node !== "object" || !node.props) return node;
   const unix = node.type === "Time" ? node.props["data-unix"] : undefined;
   if (unix === undefined) return { ...node, props: { ...node.props, children: withTimes(node.props.children) } };
-  return { ...node, props: { ...node.props, children: moment(unix), title: ago(Date.now() / 1000 - unix) } };
+  return {
+    ...node,
+    props: { ...node.props, children: moment(unix), title: `${inUtc(unix)}, ${ago(Date.now() / 1000 - unix)}` },
+  };
 }
 
 /** Whether that is text and plain HTML only. */
@@ -137,7 +140,10 @@ function Cell({ value, data, colDef }) {
   const look = data?.cells?.[colDef.field] || {};
   const missing = value === null || value === undefined || value === "";
   const text = look.text ?? (missing ? "–" : look.moment ? moment(value) : String(value));
-  const title = look.moment && !missing ? ago(Date.now() / 1000 - value) : look.title || [text, look.sub].join("\n");
+  const title =
+    look.moment && !missing
+      ? `${inUtc(value)}, ${ago(Date.now() / 1000 - value)}`
+      : look.title || [text, look.sub].join("\n");
   const line = /^[/?]/.test(look.href || "") ? createElement("a", { href: look.href }, text) : text;
   return createElement(
     "div",

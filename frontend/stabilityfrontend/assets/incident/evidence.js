@@ -4,6 +4,7 @@ import { cutName, h, setText } from "../core/dom.js";
 import { formatAge, formatCount, formatValue, plural, toNumber } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
+import { when } from "../core/when.js";
 import { ordersTable } from "./orders.js";
 import { severityOf } from "./severity.js";
 import { sharesTable } from "./shares.js";
@@ -312,7 +313,7 @@ export function knownList(page, known) {
         "div",
         { class: "incident-head" },
         h("h3", {}, incident.title || incidentKind(incident.kind).label),
-        h("time", {}, formatAge(page.now() - incident.opened)),
+        when(incident.opened, formatAge(page.now() - incident.opened)),
       ),
       incident.text ? h("p", {}, incident.text) : null,
       trainLine(incident, page.incidents(), page.id),

@@ -1,10 +1,12 @@
 // The facts behind an incident as lists and tables: what the timeline was, how a process ended, what the GPU said, where each
 // rank stood when it was looked at.
 
+import { appearanceOf } from "../core/appearance.js";
 import { asFinite, asRecord, asText, toldStep } from "../core/as_type.js";
 import { h } from "../core/dom.js";
-import { clock, duration, formatCount, moment, plural, readable } from "../core/format.js";
+import { capital, clock, duration, formatCount, plural, readable } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
+import { whenTitle } from "../core/when.js";
 import { processWords, rankRanges, ranksOf } from "../ranks/rank_words.js";
 import { median } from "../run/kpis.js";
 import { severityOf } from "./severity.js";
@@ -85,7 +87,7 @@ export function timelineOf(incident, dump, commands) {
     );
   }
   if (incident.acknowledged_by) add(incident.acknowledged, `Acknowledged by ${asText(incident.acknowledged_by)}`);
-  if (incident.resolved) add(incident.resolved, incident.state === "recovered" ? "Recovered" : "Resolved", "good");
+  if (incident.resolved) add(incident.resolved, capital(appearanceOf(incident).word), "good");
   return entries.sort((a, b) => (a.time === null ? Infinity : a.time) - (b.time === null ? Infinity : b.time));
 }
 
@@ -99,11 +101,7 @@ export function timelineList(entries) {
       h(
         "li",
         { class: entry.tone },
-        h(
-          "time",
-          { title: entry.time === null ? null : moment(entry.time) },
-          entry.time === null ? "–" : clock(entry.time),
-        ),
+        h("time", { title: whenTitle(entry.time) }, entry.time === null ? "–" : clock(entry.time)),
         h("span", {}, entry.words),
         h(
           "span",

@@ -5,6 +5,7 @@ import { h } from "../core/dom.js";
 import { clock, formatCount, moment, plural, readable } from "../core/format.js";
 import { gpuTable } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
+import { whenTitle } from "../core/when.js";
 import { rankWords } from "../ranks/rank_words.js";
 import { factList } from "./facts.js";
 import { verdictOf } from "./verdict.js";
@@ -41,11 +42,7 @@ function signTable(signs, gpus) {
         h(
           "tr",
           {},
-          h(
-            "td",
-            { title: asFinite(sign.first) === null ? null : moment(sign.first) },
-            asFinite(sign.first) === null ? "–" : clock(sign.first),
-          ),
+          h("td", { title: whenTitle(asFinite(sign.first)) }, asFinite(sign.first) === null ? "–" : clock(sign.first)),
           h(
             "td",
             { class: "words" },

@@ -11,6 +11,7 @@ import { pressed } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
 import { RestartDialog } from "../dialogs/restart_dialog.js";
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
+import { drawAttention } from "../navigation/attention.js";
 import { drawBanner, drawPill } from "../run/header.js";
 import { IncidentActions } from "./actions.js";
 import { gpusOf } from "./gpus.js";
@@ -122,7 +123,7 @@ export class IncidentPage {
       this.setLost(null);
       this.setIncident(incident);
       this.kept.refresh();
-      if (incident.train) {
+      if (incident.train || incident.caused_by) {
         const { incidents } = await api.incidents(this.id);
         if (this.gone) return;
         this.alike = incidents;
@@ -252,7 +253,7 @@ export class IncidentPage {
     if (this.incident && this.incident.version > incident.version) return;
     this.incident = incident;
     this.incidentMap = new Map([[incident.incident_id, incident]]);
-    document.title = `${incident.state === "open" ? "" : "✓ "}${incident.title || incidentKind(incident.kind).label} · ${this.name()}`;
+    drawAttention(this);
     this.stale = true;
     this.fetchDump();
     this.fetchGpu();

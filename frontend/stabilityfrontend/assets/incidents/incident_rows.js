@@ -4,6 +4,7 @@ import { appearanceOf, tonedClass } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import { ago, duration, formatCount, moment } from "../core/format.js";
 import { incidentHref } from "../core/route.js";
+import { whenTitle } from "../core/when.js";
 
 const ADVICE = { roll_back: "roll back", restart: "restart", wait: "wait", inspect: "look into it" };
 
@@ -96,7 +97,7 @@ function row(page, one, fold, same, within = false) {
     ),
     h(
       "div",
-      { class: "row-when", title: moment(one.since) },
+      { class: "row-when", title: whenTitle(one.since) },
       h("div", {}, ago(now - one.since)),
       h(
         "div",
@@ -123,7 +124,7 @@ function row(page, one, fold, same, within = false) {
         : by
           ? h(
               "span",
-              { class: "sub", title: moment(by.acknowledged) },
+              { class: "sub", title: whenTitle(by.acknowledged) },
               `${by.acknowledged_by}, ${ago(now - by.acknowledged)}`,
             )
           : null,

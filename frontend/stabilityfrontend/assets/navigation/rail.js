@@ -4,17 +4,22 @@ import { api } from "../core/api.js";
 import { setClass, setText, setTitle } from "../core/dom.js";
 import { plural } from "../core/format.js";
 import { heard } from "../core/live.js";
+import { drawAttention, setFleet } from "./attention.js";
 import { showKeys } from "./keys.js";
 import { openPalette } from "./palette.js";
 
 /** How often the count is asked for; what the page's own feed says of an incident asks for it at once. */
 const EVERY_MS = 10000;
+/** A hidden tab's title and icon go on; it asks this often. */
+const HIDDEN_EVERY_MS = 30000;
 /** After a page was opened its own requests come first; and news that come together are asked for once. */
 const SOON_MS = 800;
 const listeners = new Set();
 
 let counts = /** @type {import("../../../types/api").IncidentCounts | null} */ (null);
 let soon = /** @type {any} */ (null);
+let asked = 0;
+let page = /** @type {() => any} */ (() => null);
 
 /** How many incidents are open, as the server said last; null until then. */
 export const openIncidents = {
@@ -43,12 +48,21 @@ export function drawRail() {
 
 async function ask() {
   soon = null;
-  if (document.hidden || !document.querySelector("[data-count='incidents']")) return;
+  if (!document.querySelector("[data-count='incidents']")) return;
+  if (document.hidden && Date.now() - asked < HIDDEN_EVERY_MS) return;
+  asked = Date.now();
   try {
-    ({ counts } = await api.allIncidents({ limit: 0 }));
+    const answer = await api.allIncidents({ limit: 1, state: "open" });
+    ({ counts } = answer);
+    const { id } = page() || {};
+    // The page's own feed pauses in a hidden tab.
+    const own = document.hidden && id ? await api.allIncidents({ limit: 1, state: "open", run: id }) : null;
+    setFleet(answer, answer.now, own);
   } catch {
-    return; // the page itself says that the server is away
+    setFleet(null, Date.now() / 1000); // the page itself says that the server is away, and so does the tab
   }
+  drawAttention(page());
+  if (!counts) return;
   drawRail();
   for (const listener of listeners) listener(counts);
 }
@@ -60,6 +74,7 @@ export function askSoon() {
 
 /** From now on keep the count, and open search and keys. */
 export function watchRail(openedPage) {
+  page = openedPage;
   setInterval(askSoon, EVERY_MS);
   document.addEventListener("visibilitychange", askSoon);
   heard.add((message) => {

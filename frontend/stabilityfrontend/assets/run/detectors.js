@@ -3,9 +3,10 @@
 
 import { api } from "../core/api.js";
 import { byId, h, setClass, setShown, setText, setTitle, toast } from "../core/dom.js";
-import { ago, errorText, moment, plural } from "../core/format.js";
+import { ago, errorText, plural } from "../core/format.js";
 import { incidentKind, statusFacts } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
+import { when } from "../core/when.js";
 import { DetectorRows, settingWords } from "./detector_rows.js";
 import { DetectorTrial } from "./detector_trial.js";
 import { offer } from "./sensitivity_menu.js";
@@ -212,7 +213,7 @@ export class Detectors {
         h(
           "div",
           { class: "change", data: { time: String(change.time) } },
-          h("span", { class: "sub", title: moment(change.time) }, ago(this.page.now() - change.time)),
+          when(change.time, ago(this.page.now() - change.time), "sub"),
           h("b", {}, change.who),
           h(
             "span",

@@ -171,7 +171,7 @@ let legendKey = "";
 function legend(page, forks) {
   const incidents = page.detectors.preview() ? "would be found" : page.incidentMap.size ? "incident" : "";
   const { view, ghosts } = page.settings;
-  const alone = page.appearance.segment() !== null;
+  const alone = page.look.segment() !== null;
   const discarded =
     forks === 0 || alone ? "" : view === "all" ? "discarded, each its own colour" : ghosts ? "discarded" : "";
   const key = `${discarded} ${alone} ${incidents}`;

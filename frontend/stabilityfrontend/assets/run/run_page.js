@@ -15,6 +15,7 @@ import { colorTheme } from "../core/theme.js";
 import { WhenNear } from "../core/when_near.js";
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
 import { TaskDialog } from "../dialogs/task_dialog.js";
+import { drawAttention } from "../navigation/attention.js";
 import { GpuMap } from "../ranks/gpu_map.js";
 import { Health, withReadings } from "../ranks/health.js";
 import { RankGrid } from "../ranks/rank_grid.js";
@@ -261,7 +262,7 @@ export class RunPage {
     this.run = { ...this.run, ...run };
     if (this.lost) this.setLost(false);
     this.setNames([...this.names, ...(run.metrics || [])]);
-    document.title = `${this.name()} · ${this.run.status}`;
+    drawAttention(this);
     this.dirty("header", "kpis");
   }
 
