@@ -28,8 +28,8 @@ const PAGES = {
   login: LoginPage,
   server: ServerPage,
 };
-/** React may need a frame more to put the skeleton there; two seconds are a hundred times what that takes. */
-const FRAMES = 120;
+/** React may need a frame more to put the skeleton there, and seconds on a machine that has much else to do. */
+const FRAMES = 1200;
 
 /** What is open now: the page, and the element that it fills. */
 export const opened = { page: /** @type {any} */ (null), root: /** @type {any} */ (null) };

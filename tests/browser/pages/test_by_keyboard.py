@@ -120,3 +120,17 @@ def test_the_search_finds_run_metric_incident_node_page_and_command_and_remember
     _press(page, "Escape", "g", "c")
     page.wait_for_selector("#compare-panel, #compare-empty")
     assert _path(page) == "/compare"
+
+
+def test_on_an_incidents_page_j_goes_to_the_next_open_one_of_all_runs(
+    server: RunningServer, open_page: OpenPage
+) -> None:
+    first, second = (
+        f"/runs/{one['run_id']}/incidents/{one['incident_id']}" for one in server.get("/incidents")["incidents"]
+    )
+    page = open_page(f"{server.url}{first}")
+    for key, path in (("j", second), ("k", first)):
+        page.wait_for_selector("#incident-verdict .verdict-words")
+        _press(page, key)
+        page.wait_for_function("path => location.pathname === path", arg=path)
+        page.wait_for_function("path => path.endsWith(stability.page?.incidentId)", arg=path)
