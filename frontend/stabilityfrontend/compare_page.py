@@ -23,7 +23,7 @@ def _bar() -> list[Any]:
     return [
         html.A("Runs", href="/", className="crumb", id="crumb-runs"),
         html.Span("/", className="crumb-sep"),
-        html.Span("Compare", className="crumb-here"),
+        html.H1("Compare", className="crumb-here"),
         html.Span(id="compare-count", className="chip"),
         html.Span(className="grow"),
         html.Span(id="live-pill", className="pill quiet"),

@@ -134,12 +134,12 @@ def more_panels() -> html.Div:
     return html.Div(id="more-panels")
 
 
-def rail() -> html.Div:
+def rail() -> html.Nav:
     """Return the navigation that every page has: links to the pages that declare an order, the search, the keys."""
-    return html.Div(
+    return html.Nav(
         [
             html.A(html.Span(className="mark"), href="/", id="home", **{"aria-label": "Stabilityboard: all runs"}),
-            html.Nav(id="pages", **{"aria-label": "Pages"}),
+            html.Div(id="pages"),
             html.Span(className="grow"),
             html.Button(
                 [html.Span(className="rail-icon icon-search"), html.Span("Search")],
@@ -166,6 +166,7 @@ def rail() -> html.Div:
             ),
         ],
         id="rail",
+        **{"aria-label": "Pages"},
     )
 
 

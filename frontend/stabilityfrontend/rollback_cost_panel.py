@@ -210,7 +210,7 @@ def _saving(saving: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
             "MTBI",
             duration(saving["mtbi_s"]),
             stops,
-            "Mean time between interruptions: time in which jobs ran / interruptions that count, as on the fleet page.",
+            "Mean time between interruptions: time in which jobs ran / interruptions that count, as on that page.",
         ),
     ]
 

@@ -71,9 +71,9 @@ def _bar() -> list[Any]:
 def _body() -> list[Any]:
     """Return the regions below the top bar, in the order in which they are read."""
     return [
-        html.Div(id="command-strip", hidden=True),
-        html.Div(id="run-note", hidden=True),
-        html.Div(id="storage-note", hidden=True),
+        html.Section(id="command-strip", hidden=True, **{"aria-label": "The command that is under way"}),
+        html.Section(id="run-note", hidden=True, **{"aria-label": "What is wrong now"}),
+        html.Section(id="storage-note", hidden=True, **{"aria-label": "Storage"}),
         html.Section(id="kpis", className="kpis panel", **{"aria-label": "Now"}),
         html.Main(
             [
@@ -95,8 +95,12 @@ def _body() -> list[Any]:
             className="columns",
             id="run-main",
         ),
-        html.Div(id="run-empty", hidden=True),
-        html.Div([html.Div(id="run-foot"), html.Div(id="storage", className="storage")], className="foot"),
+        html.Main(id="run-empty", hidden=True),
+        html.Section(
+            [html.Div(id="run-foot"), html.Div(id="storage", className="storage")],
+            className="foot",
+            **{"aria-label": "Where its points are"},
+        ),
     ]
 
 

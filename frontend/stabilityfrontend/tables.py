@@ -153,6 +153,9 @@ def plain_table(
         heads: of each column its name, how it is computed (under the pointer), and whether it holds numbers.
         rows: its rows. place: id of the element around it. className: more style of the table.
     """
-    cells = [html.Th(head, title=how or None, className="num" if numeric else "") for head, how, numeric in heads]
+    cells = [
+        html.Th(head or html.Span("Mark", className="unseen"), title=how or None, className="num" if numeric else "")
+        for head, how, numeric in heads
+    ]
     table = html.Table([html.Thead(html.Tr(cells)), html.Tbody(rows)], className=f"table dense {className}".rstrip())
     return html.Div(table, id=place, className="wide-table")

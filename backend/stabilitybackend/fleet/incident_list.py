@@ -29,7 +29,7 @@ MAX_OVER = 50_000
 _DROPPED_AT_ONCE = 1_000
 _SEVERITIES = get_args(Severity)[::-1]
 
-Key = tuple[int, int, int, float, str, str]
+Key = tuple[int, int, int, int, float, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +239,7 @@ class _Stored(msgspec.Struct, kw_only=True):
     acknowledged: float | None = None
     train: str = ""
     nth: int = 1
+    caused_by: str = ""
     suggestion: _Advice | None = None
     evidence: _Evidence = msgspec.field(default_factory=_Evidence)
     status: IncidentStatus | None = None
@@ -279,9 +280,10 @@ def _since(evidence: _Evidence, of_machine: bool) -> float | None:
 def _key(one: ListedIncident) -> Key:
     """Return what the list is sorted by. It rests on the incident alone, so that news of others moves none."""
     if one.state != "open":
-        return 1, 0, 0, -one.opened, one.run_id, one.incident_id
+        return 1, 0, 0, 0, -one.opened, one.run_id, one.incident_id
     place = list(KINDS).index(one.kind) if one.stops_job and one.kind in KINDS else len(KINDS)
-    return 0, INCIDENT_APPEARANCES[one.severity][one.status].order, place, -one.opened, one.run_id, one.incident_id
+    order = INCIDENT_APPEARANCES[one.severity][one.status].order
+    return 0, order, int(bool(one.caused_by)), place, -one.opened, one.run_id, one.incident_id
 
 
 def _cursor(one: ListedIncident) -> str:
@@ -291,11 +293,11 @@ def _cursor(one: ListedIncident) -> str:
 def _key_of(cursor: str) -> Key:
     parts = cursor.split(":")
     try:
-        over, severity, place, opened, run_id, incident_id = parts
-        key = int(over), int(severity), int(place), float(opened), run_id, incident_id
+        over, order, follows, place, opened, run_id, incident_id = parts
+        key = int(over), int(order), int(follows), int(place), float(opened), run_id, incident_id
     except ValueError:
-        key = 0, 0, 0, math.nan, "", ""
-    if math.isnan(key[3]):
+        key = 0, 0, 0, 0, math.nan, "", ""
+    if math.isnan(key[4]):
         raise BadRequest(f"cursor is {cursor[:80]!r}, expected the value of 'next' in the page before")
     return key
 

@@ -189,7 +189,7 @@ CRASH_CHECKS = (
     "The same rank, node or GPU as an earlier crash: then the machine is a suspect.",
 )
 GPU_CHECKS = (
-    "Does it come again on this GPU: its earlier faults are in the text, and on the fleet page.",
+    "Does it come again on this GPU: its earlier faults are in the text, and on the page of interruptions.",
     "nvidia-smi -q on the node: recovery action, remapped rows, ECC counters, before a reset wipes them.",
     "After the reset or reboot: NVIDIA's field diagnostic or dcgmi diag before it goes back.",
     "Restart the job without this node, or with a spare one.",
@@ -207,6 +207,6 @@ THERMAL_CHECKS = (
 SDC_CHECKS = (
     "The same step with the same data twice on this GPU: other numbers mean a transient error.",
     "The same step on another GPU: other numbers mean this one computes wrongly.",
-    "Earlier suspicions of the same GPU (fleet page): few devices make most of such errors.",
+    "Earlier suspicions of the same GPU (page of interruptions): few devices make most of such errors.",
     "Checkpoints since the suspicion: keep the last one from before it.",
 )

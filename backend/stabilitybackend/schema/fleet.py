@@ -211,6 +211,7 @@ class ListedIncident(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged: float | None
     train: str
     nth: int
+    caused_by: str
     advice: str
     version: int
 
@@ -239,8 +240,8 @@ class IncidentPage(msgspec.Struct):
     """A page of the incidents of all runs.
 
     Attributes:
-        incidents: open ones first, by severity, of equals those that nobody acknowledged before others and those that
-            stop a job before others, newest first; then those that are over, newest first.
+        incidents: open ones first, by severity, of equals those that nobody acknowledged, then causes before what
+            follows from them, then those that stop a job, newest first; those that are over come after, newest first.
         total: that fit the filters, on whatever page. counts: that fit them, whatever their state.
         next: ``cursor`` of the next page, null on the last one. None that stays as it is comes twice or is left out.
         complete: false while a server that has just started still reads what is stored.

@@ -33,8 +33,8 @@ const PAGES = {
 };
 /** Pages that have a wall. */
 const WALLS = new Set(["runs", "run"]);
-/** React may need a frame more to put the skeleton there; two seconds are a hundred times what that takes. */
-const FRAMES = 120;
+/** React may need a frame more to put the skeleton there, and seconds on a machine that has much else to do. */
+const FRAMES = 1200;
 
 /** What is open now: the page, and the element that it fills. */
 export const opened = { page: /** @type {any} */ (null), root: /** @type {any} */ (null) };

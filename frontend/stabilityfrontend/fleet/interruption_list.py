@@ -38,7 +38,7 @@ def interruptions(stops: list[dict[str, Any]], rows: list[dict[str, Any]], query
         Column("category", "Category", grow=1.4, width=170),
         Column("who", "Who", grow=1.4, width=150),
         Column("lost", "Time lost", number=True, width=120),
-        Column("incident", "", grow=0.6, width=90),
+        Column("incident", "Incident", grow=0.6, width=90),
     ]
     grid = table([_row(one) for one in stops], columns, key="id", id="fleet-list")
     opened = next((one for one in stops if one["id"] == query.get("open")), None)

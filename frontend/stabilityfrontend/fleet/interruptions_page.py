@@ -115,7 +115,8 @@ def _table(data: Mapping[str, Any]) -> list[Any]:
         ("", "bars"),
         ("Llama 3", "num"),
     ]
-    head = [html.Th(words, scope="col", className=look) for words, look in [*heads, ("Visibility", "")]]
+    bars = html.Span("Shares as bars", className="unseen")
+    head = [html.Th(words or bars, scope="col", className=look) for words, look in [*heads, ("Visibility", "")]]
     said = f"{count(published['count'])} unexpected interruptions in {count(published['days'])} days on " + (
         f"{count(published['gpus'])} GPUs ({published['source']}). {published['note']}"
     )

@@ -26,7 +26,7 @@ OpenPage = Callable[..., "Page"]
 STAGES: dict[str, tuple[str, str, str]] = {
     "runs": ("/", "#runs-body tr", ""),
     "incidents": ("/incidents", ".incident-row", ""),
-    "interruptions": ("/interruptions", "#lost .kpi-value", ""),
+    "interruptions": ("/interruptions?days=all", "#lost .kpi-value", ""),
     "compare": ("/compare?run=run-a&run=run-b", "#compare-table tr", ""),
     "run": ("/runs/run-a", "#incidents article", ""),
     "incident": ("/runs/run-a/incidents/INCIDENT", "#incident-verdict *", ""),

@@ -100,7 +100,9 @@ export function drawCompared(page) {
               h(
                 "tr",
                 {},
-                heads.map((head, index) => h("th", { class: index > 1 ? "num" : "" }, head)),
+                heads.map((head, index) =>
+                  h("th", { class: index > 1 ? "num" : "" }, head || h("span", { class: "unseen" }, "Take out")),
+                ),
               ),
             ),
             h("tbody", {}, rows),

@@ -203,7 +203,7 @@ function verdictParts(page) {
       ? h(
           "div",
           { class: "because" },
-          h("h3", {}, "Because"),
+          h("h2", {}, "Because"),
           h(
             "ul",
             {},
