@@ -40,7 +40,7 @@ def test_a_run_that_the_server_fails_at_is_listed_as_failed_and_its_page_says_wh
         server.wait_for("/runs", failed, "it has failed", 30)
         page = open_page(server.url, quiet=False)  # its curve is refused
         page.wait_for_selector("tr[data-run] .pill.critical")
-        assert page.inner_text("tr[data-run] .pill") == "failed"
+        assert page.inner_text("tr[data-run] .pill") == "server error"
         page = open_page(f"{server.url}/runs/run-1", quiet=False)
         page.wait_for_selector("#run-empty h2")
         assert page.inner_text("#run-empty h2") == "This run can't be shown"

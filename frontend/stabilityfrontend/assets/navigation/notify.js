@@ -102,6 +102,9 @@ function follow() {
   });
 }
 
+/** Whether this tab has the feed of all runs, and has heard of the server. */
+export const notifying = () => Boolean(feed?.heard);
+
 /** The button: what a click would do, for those who can't see it too. */
 export function drawNotify() {
   const button = document.getElementById("notify");
