@@ -103,7 +103,6 @@ def _measure(options: argparse.Namespace, folder: Path) -> None:
             page.add_init_script(path=HANDLE)
             page.goto(f"{url}/runs/bench")
             page.wait_for_function("window.stability && window.stability.drawLog.drawn.length > 20", timeout=60_000)
-            page.click("#all-fold")
             page.wait_for_timeout(3_000)
             floor.start()
             page.evaluate("window.stability.drawLog.drawn.length = 0")

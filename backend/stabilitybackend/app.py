@@ -27,6 +27,7 @@ from stabilitybackend.api import (
     detectors,
     export,
     fleet,
+    incidents,
     live,
     login,
     run_table,
@@ -63,6 +64,7 @@ from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.archiving.retention import Retention
+from stabilitybackend.runs.derived.unknown_costs import work_out
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema import kinds, verdicts
@@ -153,6 +155,7 @@ def create_app(
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
             asyncio.create_task(other_runs.follow(), name="other-runs"),
+            asyncio.create_task(work_out(manager), name="rollback-costs"),
             asyncio.create_task(run_digests.follow(), name="run-digests"),
         ]
         beat = heartbeat(lambda: not server.reasons(manager, storing))
@@ -208,7 +211,8 @@ def create_app(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
-        server, login, runs, run_table, batches, compare, commands, detectors, trial, fleet, storage, export, views,
+        server, login, runs, run_table, batches, compare, commands, detectors, trial, fleet, incidents, storage, export,
+        views,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

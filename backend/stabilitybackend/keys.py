@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from stabilitybackend.errors import BadRequest
 
 __all__ = [
-    "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS",
-    "PROBE", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS", "VIEWS", "RunKeys", "check_run_id",
-    "check_source_id", "is_of_file", "session_key",
+    "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "FLEET_NODES",
+    "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS",
+    "VIEWS", "RunKeys", "check_run_id", "check_source_id", "is_of_file", "session_key",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
@@ -37,6 +37,10 @@ AUDIT = "sb:audit"
 FLEET_GPU_FAULTS = "sb:fleet:gpu_faults"
 #: Hash: run id -> its interruptions and the times in which it ran, as JSON. Stays when the run goes.
 FLEET_INTERRUPTIONS = "sb:fleet:interruptions"
+#: Hash: run id -> what its rollbacks cost, as JSON. Stays when the run goes (fleet/rollback_sums.py).
+FLEET_ROLLBACKS = "sb:fleet:rollbacks"
+#: Hash: node -> ids of the newest runs that it was in, as JSON (fleet/catalog.py).
+FLEET_NODES = "sb:fleet:nodes"
 #: Hash: run id -> people's corrections of its interruptions, as JSON.
 FLEET_CATEGORIES = "sb:fleet:categories"
 #: Hash: kind, project and name of a view that people saved, as JSON -> View as JSON (views.py).

@@ -20,14 +20,13 @@ from dash.backends._fastapi import set_current_request
 from dash.exceptions import DashException, PreventUpdate
 from dash.fingerprint import build_fingerprint
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from plotly.io.json import to_json_plotly
 
 from stabilityfrontend import (
     compare_page,
     data_panel,
     figures,
-    fleet_page,
     incident_page,
     layout,
     resume_panel,
@@ -37,7 +36,8 @@ from stabilityfrontend import (
     theme,
 )
 from stabilityfrontend.bundle import bundle
-from stabilityfrontend.declared import Declarations, collect
+from stabilityfrontend.declared import MOVED, Declarations, collect
+from stabilityfrontend.fleet import incidents_page, interruptions_page
 from stabilityfrontend.parts import REQUEST, ServerParts
 from stabilityfrontend.served import ASSETS, packed, serve_modules, serve_styles
 
@@ -52,7 +52,8 @@ OUR_PAGES = (
     rollback_cost_panel,
     incident_page,
     compare_page,
-    fleet_page,
+    incidents_page,
+    interruptions_page,
 )
 #: Scripts that a page loads when something on it needs them: the table's is 1.3 MB. As Dash writes them into the page.
 _LATER = '<script src="([^"]*/(dash_ag_grid|dash_table)/[^"]+)"></script>'
@@ -209,6 +210,12 @@ def _answer_what_is_ours(dash: Dash, app: FastAPI, declared: Declarations) -> No
         set_current_request(request)  # of this thread's own context; Dash asks for it, and reads nothing of it
         return HTMLResponse(dash.index(), status_code=200 if layout.is_page(f"/{path}", declared) else 404)
 
+    def moved(request: Request) -> Response:
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(f"{prefix.rstrip('/')}{MOVED[request.url.path]}{query}", status_code=308)
+
+    for old in MOVED:
+        app.add_api_route(old, moved, methods=["GET"], include_in_schema=False)
     app.add_api_route(frame, frame_of_pages, methods=["GET"], include_in_schema=False)
     app.add_api_route(suites, suite, methods=["GET"], include_in_schema=False)
     app.add_api_route(update, callback, methods=["POST"], include_in_schema=False)

@@ -12,7 +12,7 @@ from stabilityfrontend.declared import page
 __all__ = ["skeleton"]
 
 
-@page("/compare", name="Compare", live="compare")
+@page("/compare", name="Compare", order=20, live="compare")
 def skeleton() -> html.Div:
     """Return the page."""
     return frame(_bar(), *_body())

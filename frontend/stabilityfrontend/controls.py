@@ -1,4 +1,4 @@
-"""Parts that several pages use: the bar at the top, choices, headline numbers, heads of panels, places for more."""
+"""Parts that several pages use: navigation, the bar at the top, choices, headline numbers, heads of panels, places."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = [
     "frame",
     "links",
     "more_panels",
-    "navigation",
     "panel_head",
+    "rail_link",
     "segmented",
     "totals",
 ]
@@ -129,26 +129,62 @@ def panel_head(title: str, *parts: Any, title_id: str = "") -> html.Div:
     return html.Div([heading, *parts], className="panel-head")
 
 
-def navigation() -> html.Nav:
-    """Return the place of links to the pages that declare an order."""
-    return html.Nav(id="pages", **{"aria-label": "Pages"})
-
-
 def more_panels() -> html.Div:
     """Return the place of panels that are declared for a page."""
     return html.Div(id="more-panels")
 
 
+def rail() -> html.Div:
+    """Return the navigation that every page has: links to the pages that declare an order, the search, the keys."""
+    return html.Div(
+        [
+            html.A(html.Span(className="mark"), href="/", id="home", **{"aria-label": "Stabilityboard: all runs"}),
+            html.Nav(id="pages", **{"aria-label": "Pages"}),
+            html.Span(className="grow"),
+            html.Button(
+                [html.Span(className="rail-icon icon-search"), html.Span("Search")],
+                id="palette-open",
+                className="rail-item",
+                type="button",
+                title="Search everything (Ctrl-K)",
+                **{"aria-keyshortcuts": "Control+K Meta+K"},
+            ),
+            html.Button(
+                [html.Span(className="rail-icon icon-keys"), html.Span("Keys")],
+                id="keys-open",
+                className="rail-item",
+                type="button",
+                title="All keys (?)",
+            ),
+        ],
+        id="rail",
+    )
+
+
+def rail_link(name: str, href: str, *, here: bool) -> html.A:
+    """Return a link of the navigation. The script writes how many incidents are open into its count."""
+    word = name.lower().replace(" ", "-")
+    return html.A(
+        [
+            html.Span(className=f"rail-icon page-{word}"),
+            html.Span(name),
+            html.Span(className="rail-count", **{"data-count": word}),
+        ],
+        href=href,
+        className="rail-item",
+        **({"aria-current": "page"} if here else {}),
+    )
+
+
 def frame(middle: list[Any], *parts: Any) -> html.Div:
-    """Return a page: the bar at the top, the place of what is wrong with the connection, and the rest.
+    """Return a page: the navigation, the bar at the top, the place of what is wrong with the connection, and the rest.
 
     Args:
-        middle: what the page puts into the bar, between the mark and the theme switch.
+        middle: what the page puts into the bar, before the theme switch.
         parts: the rest.
     """
     bar = html.Header(
         [
-            html.A([html.Span(className="mark"), html.Span("Stabilityboard", className="brand")], href="/", id="home"),
             *middle,
             html.Span(id="who"),
             html.Button(
@@ -162,4 +198,4 @@ def frame(middle: list[Any], *parts: Any) -> html.Div:
         ],
         className="topbar",
     )
-    return html.Div([bar, html.Div(id="banner", role="alert", hidden=True), *parts], className="page")
+    return html.Div([rail(), bar, html.Div(id="banner", role="alert", hidden=True), *parts], className="page")

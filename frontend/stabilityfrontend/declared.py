@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-__all__ = ["GIVEN", "Declarations", "DeclaredPage", "DeclaredPanel", "PagesError", "collect", "page", "panel"]
+__all__ = ["GIVEN", "MOVED", "Declarations", "DeclaredPage", "DeclaredPanel", "PagesError", "collect", "page", "panel"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,6 +26,8 @@ GIVEN: Mapping[str, str] = {
     "theme": "colours of the theme that is on, and its Plotly template (Theme)",
     "query": "parameters of the page's address (dict of str)",
 }
+#: Pages under the address that they had once -> the one that they have.
+MOVED: Mapping[str, str] = {"/fleet": "/interruptions"}
 _ATTRIBUTE = "__stability_declared__"
 _PATH = re.compile(r"/|(/([A-Za-z0-9_.-]+|\{[a-z]+\}))+")
 _PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
@@ -104,7 +106,8 @@ def page(path: str, *, name: str, order: float | None = None, live: str = "") ->
     Args:
         path: the page's address, such as ``/budget`` or ``/runs/{run}/budget``.
         name: what the navigation and the browser's tab call it.
-        order: its place in the navigation; runs are 0, the fleet is 10. None leaves it out.
+        order: its place in the navigation; runs are 0, incidents 5, interruptions 10, the comparison 20. None leaves
+            it out.
         live: of our own pages that browser modules fill: the name of the class.
 
     Raises:
@@ -112,6 +115,8 @@ def page(path: str, *, name: str, order: float | None = None, live: str = "") ->
     """
     if not _PATH.fullmatch(path) or path.split("/")[1].startswith("_") or path.split("/")[1] in _TAKEN:
         raise PagesError(f'page path is {path!r}, expected one such as "/budget" or "/runs/{{run}}/budget"')
+    if path in MOVED:
+        raise PagesError(f"page path {path!r} leads to {MOVED[path]!r}, expected another one")
     if other := set(_PLACEHOLDER.findall(path)) - {"run", "incident"}:
         raise PagesError(f"page path {path!r} has {sorted(other)}, expected {{run}} and {{incident}} alone")
     return lambda function: _declare(function, DeclaredPage(path, name, function, order, live))
@@ -122,13 +127,13 @@ def panel(*, page: str, title: str) -> Callable[[Function], Function]:
 
     Args:
         page: path of the page as it is declared; the run page is ``/runs/{run}``, an incident's
-            ``/runs/{run}/incidents/{incident}``, the fleet ``/fleet``.
+            ``/runs/{run}/incidents/{incident}``, the interruptions ``/interruptions``.
         title: what the panel's head says.
 
     Raises:
         PagesError: an argument of the function has a name that nothing is given for.
     """
-    return lambda function: _declare(function, DeclaredPanel(page, title, function))
+    return lambda function: _declare(function, DeclaredPanel(MOVED.get(page, page), title, function))
 
 
 def collect(modules: Iterable[ModuleType]) -> Declarations:

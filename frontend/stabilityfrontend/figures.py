@@ -16,7 +16,6 @@ LIMITS: dict[str, int] = {
     "panel_points": 1000,
     "entry_points": 6000,
     "live_metrics": 200,
-    "cards": 60,
     "lines": 8,
     "focus_interval_ms": 100,
     "panel_interval_ms": 50,

@@ -14,7 +14,7 @@ from typing import Any
 from dash import dcc, html
 from plotly.io.json import to_json_plotly
 
-from stabilityfrontend.controls import frame, more_panels, navigation
+from stabilityfrontend.controls import frame, more_panels, rail_link
 from stabilityfrontend.declared import Declarations, DeclaredPage, PagesError
 from stabilityfrontend.parts import ServerParts
 from stabilityfrontend.runs_page import missing_page
@@ -58,7 +58,8 @@ def page_table(declared: Declarations, parts: ServerParts) -> list[dict[str, Any
     """
     pages = sorted(declared.pages.values(), key=lambda page: len(page.ids))
     table = [_entry(page.pattern, page.ids, page.name, page.live, _skeleton(page, declared, parts)) for page in pages]
-    return [*table, _entry(".*", [], "Page not found", "missing", missing_page())]
+    missing = DeclaredPage(".*", "Page not found", missing_page, live="missing")
+    return [*table, _entry(".*", [], missing.name, "missing", _skeleton(missing, declared, parts))]
 
 
 def is_page(path: str, declared: Declarations) -> bool:
@@ -79,11 +80,11 @@ def _entry(pattern: str, ids: list[str], name: str, live: str, skeleton: html.Di
 
 def _skeleton(page: DeclaredPage, declared: Declarations, parts: ServerParts) -> html.Div:
     panels = parts.panels(page.path)
-    skeleton = page.draw() if page.live else _server_page(parts.page(page))
+    skeleton = page.draw() if page.live else _server_page(page.name, parts.page(page))
     places = {one.id: one for one in skeleton._traverse() if getattr(one, "id", None) in ("pages", "more-panels")}
     if "pages" in places:
         places["pages"].children = [
-            html.A(one.name, href=one.path, **({"aria-current": "page"} if one is page else {}))
+            rail_link(one.name, one.path, here=_is_under(page, one))
             for one in declared.pages.values()
             if one.order is not None and not one.ids
         ]
@@ -94,7 +95,12 @@ def _skeleton(page: DeclaredPage, declared: Declarations, parts: ServerParts) ->
     return skeleton
 
 
-def _server_page(body: html.Div) -> html.Div:
+def _is_under(page: DeclaredPage, listed: DeclaredPage) -> bool:
+    """Say whether a page belongs to one of the navigation; a run's page, and what is below it, to the list of runs."""
+    return page is listed or page.name == listed.name or (listed.path == "/" and page.path.startswith("/runs/"))
+
+
+def _server_page(name: str, body: html.Div) -> html.Div:
     pill = html.Span(id="live-pill", className="pill quiet")
     main = html.Main([body, more_panels()], className="list stack")
-    return frame([navigation(), html.Span(className="grow"), pill], main)
+    return frame([html.H1(name, className="crumb-here"), html.Span(className="grow"), pill], main)

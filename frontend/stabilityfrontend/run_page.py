@@ -1,13 +1,10 @@
-"""The skeleton of the run page: header, KPI strip, focus chart, rail, small multiples, ranks, all metrics.
+"""The skeleton of the run page: header, strip, large chart, rail, small charts, all metrics, ranks.
 
-``KPIS`` and ``PANELS`` are tables on purpose: what is shown, under which words and from which metrics is read here,
-and handed to the browser as data attributes.
+Which metrics strip and small charts show is the run's own: the server chooses them (``GET .../headline``).
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from dash import html
@@ -17,86 +14,21 @@ from stabilityfrontend.controls import frame, more_panels, panel_head, segmented
 from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
 
-__all__ = ["KPIS", "PANELS", "Kpi", "SmallChart", "first_requests", "skeleton"]
+__all__ = ["first_requests", "skeleton"]
 
 #: Names that a run's loss has, the likeliest first: asked for before the page knows what the run logs.
 LOSSES = ("loss", "train/loss", "train_loss")
-
-
-@dataclass(frozen=True)
-class Kpi:
-    """One cell of the strip.
-
-    Args:
-        id: last part of the element's id.
-        label: words above the number.
-        metric: the metric whose newest value and sparkline it shows, or "" for a cell that is computed.
-        unit: word behind the number.
-        median: the number is the median of the newest nine values: each one of them differs much from the next.
-    """
-
-    id: str
-    label: str
-    metric: str = ""
-    unit: str = ""
-    median: bool = False
-
-
-@dataclass(frozen=True)
-class SmallChart:
-    """One small chart: the metrics whose name equals or, with a trailing ``*``, begins with what is given.
-
-    Args:
-        id: last part of the element's id.
-        title: words above the chart.
-        metrics: names or prefixes.
-        per_rank: draw a line for each rank instead of the lowest one.
-        unit: word beside the title.
-        log: start with a logarithmic y axis.
-    """
-
-    id: str
-    title: str
-    metrics: tuple[str, ...]
-    per_rank: bool = False
-    unit: str = ""
-    log: bool = False
-
-
-KPIS = (
-    Kpi("loss", "Loss", "loss"),
-    Kpi("grad", "Gradient norm", "grad_norm"),
-    Kpi("tokens", "Throughput", "tokens_per_s", "tokens/s", median=True),
-    Kpi("step-time", "Step time", "step_time_s", "s", median=True),
-    Kpi("ratio", "Image : text", "ratio/image_text"),
-    Kpi("checkpoint", "Last checkpoint"),
-    Kpi("incidents", "Open incidents"),
-    Kpi("rollbacks", "Rollbacks"),
-)
-
-PANELS = (
-    SmallChart("datasets", "Loss by dataset", ("loss/*",)),
-    SmallChart("ratio", "Mixture", ("ratio/*",)),
-    SmallChart("grad", "Gradient norm", ("grad_norm",)),
-    SmallChart("step-time", "Step time by rank", ("step_time_s",), per_rank=True, unit="s"),
-    SmallChart("tokens", "Throughput", ("tokens_per_s",), unit="tokens/s"),
-    SmallChart("lr", "Learning rate", ("lr",)),
-)
 
 
 def first_requests() -> dict[str, Any]:
     """Return what the page's head asks the server for before its scripts are there (``assets/preload.js``).
 
     The large chart's own metric is not known yet: whichever of the usual names the run has is in the answer. What the
-    strip and the panels show follows as soon as the metrics of the run are known.
+    strip and the small charts show is the run's headline, which the head asks for too.
     """
-    patterns = [name for panel in PANELS for name in panel.metrics] + [kpi.metric for kpi in KPIS if kpi.metric]
-    fine = [*LOSSES, "grad_norm"]
     return {
         "losses": LOSSES,
-        "fine": fine,
-        "patterns": [name for name in dict.fromkeys(patterns) if name not in fine],
-        "strip": [*LOSSES, *(kpi.metric for kpi in KPIS if kpi.metric and kpi.metric not in LOSSES)],
+        "fine": [*LOSSES, "grad_norm"],
         "points": {"fine": LIMITS["focus_points"], "panel": LIMITS["panel_points"]},
     }
 
@@ -112,7 +44,7 @@ def _bar() -> list[Any]:
     return [
         html.A("Runs", href="/", className="crumb", id="crumb-runs"),
         html.Span("/", className="crumb-sep"),
-        html.Span(id="run-name", className="crumb-here"),
+        html.H1(id="run-name", className="crumb-here"),
         html.Span(id="run-segment", className="chip"),
         html.A(id="run-status", className="pill"),
         detectors_panel.badge(),
@@ -141,7 +73,7 @@ def _body() -> list[Any]:
         html.Div(id="command-strip", hidden=True),
         html.Div(id="run-note", hidden=True),
         html.Div(id="storage-note", hidden=True),
-        html.Section([_kpi(kpi) for kpi in KPIS], id="kpis", className="kpis panel", **{"aria-label": "Now"}),
+        html.Section(id="kpis", className="kpis panel", **{"aria-label": "Now"}),
         html.Main(
             [
                 html.Div(
@@ -149,10 +81,10 @@ def _body() -> list[Any]:
                         _focus(),
                         detectors_panel.panel(),
                         detectors_panel.watched(),
-                        html.Section([_panel(panel) for panel in PANELS], id="panels", className="panels"),
+                        html.Section(id="panels", className="panels", hidden=True, **{"aria-label": "Charts"}),
+                        _all_metrics(),
                         walls_panel.panel(),
                         more_panels(),
-                        _all_metrics(),
                     ],
                     className="column",
                 ),
@@ -164,22 +96,6 @@ def _body() -> list[Any]:
         html.Div(id="run-empty", hidden=True),
         html.Div([html.Div(id="run-foot"), html.Div(id="storage", className="storage")], className="foot"),
     ]
-
-
-def _kpi(kpi: Kpi) -> html.Div:
-    return html.Div(
-        [
-            html.Div(kpi.label, className="kpi-label"),
-            html.Div(
-                [html.Span("–", className="kpi-value"), html.Span(kpi.unit, className="kpi-unit")], className="kpi-line"
-            ),
-            html.Div(className="kpi-note"),
-            html.Div(className="kpi-spark"),
-        ],
-        id=f"kpi-{kpi.id}",
-        className="kpi",
-        **{"data-metric": kpi.metric, "data-median": "yes" if kpi.median else ""},
-    )
 
 
 def _focus() -> html.Section:
@@ -221,26 +137,6 @@ def _focus() -> html.Section:
     )
 
 
-def _panel(panel: SmallChart) -> html.Section:
-    return html.Section(
-        [
-            html.Div(
-                [
-                    html.H3(panel.title),
-                    html.Span(panel.unit, className="sub", id=f"note-{panel.id}"),
-                    html.Span(className="grow"),
-                    html.Div(className="legend", id=f"legend-{panel.id}"),
-                ],
-                className="panel-head small",
-            ),
-            html.Div(id=f"chart-{panel.id}", className="chart small"),
-        ],
-        className="panel",
-        id=f"panel-{panel.id}",
-        **{"data-panel": json.dumps(asdict(panel))},
-    )
-
-
 def _rail_panel(title: str, id_: str, *parts: Any, short: bool = False) -> html.Section:
     body = html.Div(id=id_, className="scroll short" if short else "scroll")
     return html.Section([panel_head(title, *parts), body], className="panel")
@@ -278,6 +174,7 @@ def _checkpoints() -> html.Section:
 
 
 def _all_metrics() -> html.Section:
+    """Return the place of all metrics as charts (assets/metrics/)."""
     return html.Section(
         [
             html.Div(
@@ -287,16 +184,20 @@ def _all_metrics() -> html.Section:
                         id="all-fold",
                         className="fold",
                         type="button",
-                        **{"aria-expanded": "false", "aria-controls": "all-metrics"},
+                        **{"aria-expanded": "true", "aria-controls": "all-metrics"},
                     ),
                     html.Span(id="all-note", className="sub"),
                     html.Span(className="grow"),
                     # A plain input and not dcc.Input: what is typed here is of no interest to the server.
                     html.Div(id="all-search"),
+                    html.Div(id="all-layouts"),
                 ],
                 className="panel-head",
             ),
-            html.Div(id="all-metrics", className="cards", hidden=True),
+            html.Div(id="all-trouble", role="status"),
+            html.Div(id="all-missing", hidden=True),
+            html.Div(id="all-none", className="nothing", hidden=True),
+            html.Div(id="all-metrics"),
         ],
         className="panel",
         id="all-panel",

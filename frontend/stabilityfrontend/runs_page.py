@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dash import html
 
-from stabilityfrontend.controls import frame, more_panels, navigation
+from stabilityfrontend.controls import frame, more_panels
 from stabilityfrontend.declared import page
 
 __all__ = ["login_page", "missing_page", "runs_page"]
@@ -33,7 +33,7 @@ def runs_page() -> html.Div:
         html.Div(id="runs-empty", hidden=True),
     ]
     bar = [
-        navigation(),
+        html.H1("Runs", className="crumb-here"),
         html.Span(id="runs-count", className="chip"),
         html.Span(className="grow"),
         html.Span(id="live-pill", className="pill quiet"),
@@ -67,5 +67,9 @@ def login_page() -> html.Div:
 
 def missing_page() -> html.Div:
     """Return the page of an address that means nothing here."""
-    words = [html.H2("Page not found"), html.P(["The list of runs is ", html.A("here", href="/"), "."])]
+    words = [
+        html.H1("Page not found"),
+        html.P("Nothing of this board is at this address. The run may be deleted, or the link cut off."),
+        html.P(["Search for it with ", html.Kbd("Ctrl K"), ", or go to ", html.A("all runs", href="/"), "."]),
+    ]
     return frame([html.Span(className="grow")], html.Main(html.Div(words, className="empty panel"), className="list"))

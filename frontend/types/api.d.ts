@@ -168,6 +168,20 @@ export interface Batches {
   other_runs: SharedData[];
 }
 
+/**
+ * What is between the extremes that an entry gives of its buckets; one number a bucket.
+ *
+ * Attributes:
+ *     last: the last step of each that was logged, rising: it has the steps after the one before it.
+ *     mean: of its finite values, over every logged row; null where there are none, or where their sum overflowed.
+ *     count: of its finite values.
+ */
+export interface Buckets {
+  last: number[];
+  mean: (number | null)[];
+  count: number[];
+}
+
 /** What a person says that an interruption was. */
 export interface CategoryBody {
   /** a category of the table; null undoes an earlier correction */
@@ -566,6 +580,80 @@ export interface FleetGpus {
 }
 
 /**
+ * What the rollbacks of all runs cost.
+ *
+ * Attributes:
+ *     month: those since ``month_began``, the first of this month in UTC, unix seconds, whatever ``days`` says.
+ *     runs: those that lost most first, at most 500; the numbers are of all. run_count: how many there are.
+ *     unknown: runs with rollbacks whose costs are not worked out yet; a server that was updated does so one by one.
+ */
+export interface FleetRollbacks {
+  rollbacks: number;
+  steps_lost: number;
+  wall_lost_s: number;
+  downtime_s: number;
+  gpu_hours_lost: number;
+  days: number | null;
+  project: string | null;
+  now: number;
+  month: RollbackSum;
+  month_began: number;
+  runs: RollbacksOfRun[];
+  run_count: number;
+  unknown: number;
+}
+
+/**
+ * What a search found, best first in each list.
+ *
+ * Attributes:
+ *     metrics: names of metrics of the run that was given.
+ *     incidents: open ones before others.
+ *     complete: as at ``IncidentPage``.
+ */
+export interface Found {
+  q: string;
+  runs: FoundRun[];
+  metrics: string[];
+  incidents: FoundIncident[];
+  machines: FoundMachine[];
+  complete: boolean;
+}
+
+/** An incident that a search found, with the name of its run. */
+export interface FoundIncident {
+  run_id: string;
+  run_name: string;
+  incident_id: string;
+  label: string;
+  title: string;
+  severity: "critical" | "info" | "warning";
+  state: "open" | "recovered" | "resolved";
+}
+
+/**
+ * A node, or a GPU of one, that a search found.
+ *
+ * Attributes:
+ *     node: its host name. gpu: UUID, "" for the node itself.
+ *     run_id, run_name: the run that it was in last.
+ */
+export interface FoundMachine {
+  node: string;
+  gpu: string;
+  run_id: string;
+  run_name: string;
+}
+
+/** A run that a search found. */
+export interface FoundRun {
+  run_id: string;
+  name: string;
+  project: string;
+  created: number;
+}
+
+/**
  * A GPU of a run's nodes.
  *
  * Attributes:
@@ -633,6 +721,60 @@ export interface Gpus {
 }
 
 /**
+ * What of a run is shown first.
+ *
+ * Attributes:
+ *     main: the metric of the large chart, null where only GPUs are read so far.
+ *     below: the metric of the row below it (the gradient norm), null for none.
+ *     cells: at most eight, the most important first.
+ *     charts: at most nine.
+ */
+export interface Headline {
+  main: string | null;
+  below: string | null;
+  cells: HeadlineCell[];
+  charts: HeadlineChart[];
+}
+
+/**
+ * A metric whose newest value is shown.
+ *
+ * Attributes:
+ *     id: short name of the place, the same in all runs for the same role: ``loss``, ``grad``, ``kl``, ``other-2``.
+ *     metric: its name, which is also the words above the number.
+ *     role: as of ``WatchedMetric``, or what its name says (``reward``, ``kl``, ``accuracy`` ...); "" for any other.
+ *     unit: word behind the number, from its name; "" where the name says none.
+ *     median: each value differs much from the next: show the median of the newest nine.
+ */
+export interface HeadlineCell {
+  id: string;
+  metric: string;
+  role: string;
+  unit: string;
+  median: boolean;
+}
+
+/**
+ * A small chart that a run's page shows at once.
+ *
+ * Attributes:
+ *     id: as of a cell; ``datasets`` and ``ratio`` are of a family.
+ *     title: the metric's name, or that of the family.
+ *     metrics: names, or ``prefix*`` for all names that begin so.
+ *     unit: word beside the title.
+ *     per_rank: a line for each rank instead of the lowest one.
+ *     log: begins with a logarithmic y axis.
+ */
+export interface HeadlineChart {
+  id: string;
+  title: string;
+  metrics: string[];
+  unit: string;
+  per_rank: boolean;
+  log: boolean;
+}
+
+/**
  * The newest report of every agent.
  *
  * Attributes:
@@ -660,9 +802,51 @@ export interface HotPoints {
   values: number;
 }
 
+/**
+ * How many incidents there are.
+ *
+ * Attributes:
+ *     open, recovered, resolved: by their state.
+ *     critical, warning, info: of the open ones, by severity.
+ *     alarms: open ones that people are to look at: all but those of severity info.
+ *     unacknowledged: of the alarms.
+ */
+export interface IncidentCounts {
+  open: number;
+  recovered: number;
+  resolved: number;
+  critical: number;
+  warning: number;
+  info: number;
+  alarms: number;
+  unacknowledged: number;
+}
+
 /** All kinds of incidents. */
 export interface IncidentKinds {
   kinds: ServedKind[];
+}
+
+/**
+ * A page of the incidents of all runs.
+ *
+ * Attributes:
+ *     incidents: open ones first, by severity, those that stop a job before others, newest first; then those that are
+ *         over, newest first.
+ *     total: that fit the filters, on whatever page. counts: that fit them, whatever their state.
+ *     next: ``cursor`` of the next page, null on the last one. None that stays as it is comes twice or is left out.
+ *     complete: false while a server that has just started still reads what is stored.
+ *     left_out: incidents that are over and were dropped here since there are too many; their runs' pages have them.
+ *     now: unix seconds by the server's clock.
+ */
+export interface IncidentPage {
+  incidents: ListedIncident[];
+  total: number;
+  counts: IncidentCounts;
+  next: string | null;
+  complete: boolean;
+  left_out: number;
+  now: number;
 }
 
 /** Newest first. */
@@ -742,6 +926,7 @@ export interface InterruptionRow {
  *     mtbi_s: mean time between interruptions, ``running_s / count``; null without one.
  *     runs: that have an interruption or ran in these days.
  *     projects: all that have runs here, for a choice.
+ *     down: those that have not ended, whenever they began: newest first, at most 500.
  *     interruptions: newest first, at most 500; the numbers are of all.
  */
 export interface Interruptions {
@@ -757,6 +942,7 @@ export interface Interruptions {
   not_counted: number;
   runs: number;
   projects: string[];
+  down: Interruption[];
   interruptions: Interruption[];
   table: InterruptionRow[];
   published: Published;
@@ -782,6 +968,45 @@ export interface KeptBatch {
   repeated: number | null;
   whole: boolean;
   discarded: boolean;
+}
+
+/**
+ * An incident as the list over all runs has it; the fields that it shares are described at ``ShownIncident``.
+ *
+ * Attributes:
+ *     run_name, project: of its run, as it is called now.
+ *     stops_job: its kind is one that stops a job.
+ *     advice: what is advised, "" for nothing.
+ */
+export interface ListedIncident {
+  run_id: string;
+  run_name: string;
+  project: string;
+  incident_id: string;
+  kind: string;
+  label: string;
+  about: "data" | "gpu" | "model" | "process" | "user";
+  stops_job: boolean;
+  severity: "critical" | "info" | "warning";
+  state: "open" | "recovered" | "resolved";
+  alarm: boolean;
+  dead: boolean;
+  title: string;
+  metric: string | null;
+  dataset: string | null;
+  rank: number | null;
+  node: string | null;
+  onset_step: number;
+  step: number;
+  opened: number;
+  updated: number;
+  resolved: number | null;
+  acknowledged_by: string | null;
+  acknowledged: number | null;
+  train: string;
+  nth: number;
+  advice: string;
+  version: number;
 }
 
 /** What is set for a run, beside all that can be set. */
@@ -1431,6 +1656,29 @@ export interface RollbackCosts {
   saving: SaveInterval | null;
 }
 
+/** What some rollbacks cost together. ``gpu_hours_lost``: of the time of discarded steps and of the downtime. */
+export interface RollbackSum {
+  rollbacks: number;
+  steps_lost: number;
+  wall_lost_s: number;
+  downtime_s: number;
+  gpu_hours_lost: number;
+}
+
+/** What the rollbacks of one run cost. ``last``: when it went back last, unix seconds. */
+export interface RollbacksOfRun {
+  rollbacks: number;
+  steps_lost: number;
+  wall_lost_s: number;
+  downtime_s: number;
+  gpu_hours_lost: number;
+  run_id: string;
+  run_name: string;
+  project: string;
+  last: number;
+  deleted: boolean;
+}
+
 /**
  * One run. Times are unix seconds.
  *
@@ -1719,6 +1967,7 @@ export interface SeriesAnswer {
  *     xs: where the points lie on the x axis; absent where that is the step.
  *     smoothed: the average after each point, null before the first finite one; absent unless asked for.
  *     source: the process that logged those about which nothing is decided.
+ *     buckets: of entries whose level is above 0.
  */
 export interface SeriesEntry {
   metric: string;
@@ -1733,6 +1982,7 @@ export interface SeriesEntry {
   xs?: number[];
   smoothed?: (number | null)[];
   source?: string;
+  buckets?: Buckets;
 }
 
 /** A kind as the API and the pages have it. */
@@ -1889,6 +2139,7 @@ export interface ShownIncident {
   version: number;
   train: string;
   nth: number;
+  caused_by: string;
   evidence: Record<string, unknown>;
   kind: string;
   severity: "critical" | "info" | "warning";
@@ -2395,11 +2646,13 @@ export interface Answers {
   "GET /api/v1/detectors": Detectors;
   "GET /api/v1/gpus": FleetGpus;
   "GET /api/v1/incident_kinds": IncidentKinds;
+  "GET /api/v1/incidents": IncidentPage;
   "GET /api/v1/interruptions": Interruptions;
   "POST /api/v1/login": Me;
   "POST /api/v1/logout": LoggedOut;
   "GET /api/v1/me": Me;
   "POST /api/v1/retention": Retained;
+  "GET /api/v1/rollback_costs": FleetRollbacks;
   "GET /api/v1/run_columns": RunColumns;
   "GET /api/v1/run_table": RunTable;
   "GET /api/v1/runs": RunPage;
@@ -2419,6 +2672,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/export": Blob;
   "GET /api/v1/runs/{run_id}/export/{export_id}": ExportProgress;
   "GET /api/v1/runs/{run_id}/gpus": Gpus;
+  "GET /api/v1/runs/{run_id}/headline": Headline;
   "GET /api/v1/runs/{run_id}/health": HealthAnswer;
   "GET /api/v1/runs/{run_id}/incidents": Incidents;
   "GET /api/v1/runs/{run_id}/incidents/{incident_id}": ShownIncident;
@@ -2436,6 +2690,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/stacks/{request}": RankStacks;
   "GET /api/v1/runs/{run_id}/storage": Storage;
   "GET /api/v1/runs/{run_id}/watched": Watched;
+  "GET /api/v1/search": Found;
   "GET /api/v1/views": Views;
   "PUT /api/v1/views": View;
   "DELETE /api/v1/views": Views;

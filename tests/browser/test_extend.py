@@ -70,7 +70,7 @@ def test_the_example_adds_a_page_and_a_panel_in_either_theme(
     server: RunningServer, open_page: OpenPage, scheme: str
 ) -> None:
     page = open_page(server.url, scheme=scheme, before=f"({LISTEN})()")
-    page.click("#pages a[href='/fleet']")
+    page.click("#pages a[href='/interruptions']")
     page.wait_for_selector("#fleet-empty")
     page.click("#pages a[href='/lost-steps']")
     page.wait_for_selector(".ag-row .cell a")

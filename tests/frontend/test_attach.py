@@ -108,3 +108,11 @@ def test_attaching_prints_nothing_to_stdout() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert stabilityfrontend.__all__ == ["PagesError", "attach"]
+
+
+async def test_the_address_that_the_interruptions_had_leads_to_them_with_its_query() -> None:
+    app = FastAPI()
+    stabilityfrontend.attach(app)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        answer = await client.get("/fleet?days=7&project=a%20b")
+    assert (answer.status_code, answer.headers["location"]) == (308, "/interruptions?days=7&project=a%20b")

@@ -29,7 +29,7 @@ REFUSED = {
     "@page('/mine', name='Mine')\ndef mine(run): ...": "mine() asks for 'run', expected some of: api:",
     "@page('/mine', name='Mine')\ndef mine(rank): ...": "mine() asks for 'rank', expected",
     "@page('/x/{rank}', name='Mine')\ndef mine(): ...": "page path '/x/{rank}' has ['rank'], expected {run} and",
-    "@page('/fleet', name='Mine')\ndef mine(): ...": "page '/fleet' is already declared at fleet_page.py:",
+    "@page('/fleet', name='Mine')\ndef mine(): ...": "page path '/fleet' leads to",
     "@panel(page='/nowhere', title='Mine')\ndef mine(): ...": "panel 'Mine' is for page '/nowhere', expected: /,",
     "@panel(page='/login', title='Mine')\ndef mine(): ...": "page '/login' takes no panels",
 }
@@ -79,7 +79,17 @@ async def test_the_server_answers_at_what_pages_declare_and_with_404_elsewhere(m
     )
     app = FastAPI()
     stabilityfrontend.attach(app, plug_ins=[mine])
-    paths = ["/", "/runs", "/fleet", "/fleet/", "/runs/a%20b/mine", "/mine.d", "/mineXd", "/runs/a/b/mine", "/nothing"]
+    paths = [
+        "/",
+        "/runs",
+        "/incidents",
+        "/incidents/",
+        "/runs/a%20b/mine",
+        "/mine.d",
+        "/mineXd",
+        "/runs/a/b/mine",
+        "/nothing",
+    ]
     async with asking(app) as client:
         assert [(await client.get(path)).status_code for path in paths] == [200, 200, 200, 200, 200, 200, 404, 404, 404]
 

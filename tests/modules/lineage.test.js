@@ -60,10 +60,10 @@ for (const count of [1, 3, 40, 300]) {
       kindTable[""] = { short: "hang" };
       // Some at one place, some at the right edge, the rest anywhere.
       const events = Array.from({ length: count }, (_, index) => ({
-        ...{ kind: "hang", tone: "critical", words: "hang 74 s", told: "", at: null, until: null, segment: 0 },
-        step: index % 7 === 0 ? 1000 : (index * index * 37) % crowd,
+        ...{ kind: "hang", tone: "critical", words: "hang 74 s", told: "", at: null, until: null },
+        x: index % 7 === 0 ? 1000 : (index * index * 37) % crowd,
       }));
-      const lines = laneLines(events, { place: (step) => step }, [0, 1000], 500, false);
+      const lines = laneLines(events, [0, 1000], 500, false);
       assert.ok(lines.length <= 3);
       assert.equal(
         lines.flat().reduce((sum, mark) => sum + mark.events.length, 0),

@@ -18,7 +18,6 @@ import { route } from "../../frontend/stabilityfrontend/assets/core/route.js";
 import { trainLength, withoutFollowers } from "../../frontend/stabilityfrontend/assets/incident/trains.js";
 import { ageWords } from "../../frontend/stabilityfrontend/assets/incident/verdict.js";
 import { noteOf } from "../../frontend/stabilityfrontend/assets/run/header.js";
-import { gravestFirst } from "../../frontend/stabilityfrontend/assets/run/sidebar.js";
 
 for (const [path, page] of [
   ["/", "runs"],
@@ -42,18 +41,6 @@ for (const [path, page] of [
     assert.deepEqual(found.name || found.skeleton.props, page);
   });
 }
-
-test("the gravest open incident is on top and what is resolved below", () => {
-  const listed = ["warning open 9", "critical resolved 8", "critical open 3", "warning open 5", "info open 7"];
-  const incidents = listed.map((words) => {
-    const [severity, state, opened] = words.split(" ");
-    return { severity, state, opened: Number(opened), words };
-  });
-  assert.deepEqual(
-    incidents.sort(gravestFirst).map((one) => one.words),
-    ["critical open 3", "warning open 9", "warning open 5", "info open 7", "critical resolved 8"],
-  );
-});
 
 test("of a train a list shows the first and what is open; its line counts all of them", () => {
   const one = (id, nth, state, train = "a") => ({ incident_id: id, nth, state, train, onset_step: 100 * nth });

@@ -13,6 +13,7 @@ from stabilitybackend.api.access import Commander, Reader, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.api.reading import Threads
 from stabilitybackend.backtest.settings import detector_list
+from stabilitybackend.detection.naming.headline import headline_of
 from stabilitybackend.detection.naming.mixture_curves import MAX_BUCKETS, with_curves
 from stabilitybackend.detection.naming.mixture_report import mixture_of_run
 from stabilitybackend.detection.naming.watched_report import watched_of
@@ -21,6 +22,7 @@ from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.schema.detectors import Detectors, ListedRunDetectors, RunDetectors
 from stabilitybackend.schema.kinds import IncidentKinds, served
 from stabilitybackend.schema.mixture import Mixture
+from stabilitybackend.schema.pages.headline import Headline
 from stabilitybackend.schema.watched import Watched
 
 __all__ = ["SettingsBody", "router"]
@@ -70,6 +72,13 @@ async def watched(reader: Reader, worker: Worker) -> Response:
     """Which metrics of the run are watched, as what and why, and which are not."""
     state = worker.state
     return answer(watched_of(state.judge.names, state.store.metrics()))
+
+
+@router.get("/runs/{run_id}/headline", responses=answers(Headline))
+async def headline(reader: Reader, worker: Worker) -> Response:
+    """What of the run is shown first: the metrics of its strip, its large chart and its small ones."""
+    names = worker.state.store.metrics()
+    return answer(headline_of(watched_of(worker.state.judge.names, names), names))
 
 
 @router.get("/runs/{run_id}/mixture", responses=answers(Mixture))

@@ -1,4 +1,4 @@
-"""GPUs, of one run and over all, and interruptions over all runs. Shapes: docs/api.md."""
+"""GPUs, of one run and over all, interruptions and what rollbacks cost over all runs. Shapes: docs/api.md."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.api.access import Commander, Manager, Reader, Worker
 from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.auth import Principal
 from stabilitybackend.errors import NotFound
 from stabilitybackend.gpus.view import gpus_view
-from stabilitybackend.schema.fleet import Interruption, Interruptions
+from stabilitybackend.schema.fleet import FleetRollbacks, Interruption, Interruptions
 from stabilitybackend.schema.gpus import FleetGpus, Gpus
 
 __all__ = ["CategoryBody", "router"]
@@ -54,12 +55,21 @@ async def interruptions(
     project: Annotated[str | None, Query(description="only of the runs of this project")] = None,
 ) -> Response:
     """What stopped the jobs of this server: each interruption, and the table of all."""
-    if project is not None and not reader.sees(project):
-        raise NotFound(f"no run of project {project!r} is any business of this key", hint="leave the project out")
-    found = manager.fleet.interruptions(days, project if reader.project is None else reader.project)
+    found = manager.fleet.interruptions(days, _seen(reader, project))
     if reader.project is not None:
         found.projects = [name for name in found.projects if reader.sees(name)]
     return answer(found)
+
+
+@router.get("/rollback_costs", responses=answers(FleetRollbacks))
+async def rollback_costs(
+    manager: Manager,
+    reader: Reader,
+    days: Annotated[float | None, Query(description="only of the last so many days, > 0")] = None,
+    project: Annotated[str | None, Query(description="only of the runs of this project")] = None,
+) -> Response:
+    """What the rollbacks of all runs cost together, in these days and in this month, and by run."""
+    return answer(manager.fleet.rollbacks(days, _seen(reader, project)))
 
 
 @router.put("/runs/{run_id}/incidents/{incident_id}/category", responses=answers(Interruption))
@@ -70,3 +80,10 @@ async def correct(
     await worker.report_to_fleet()
     found = await manager.fleet.correct(worker.run_id, incident_id, body.category, commander.name)
     return answer(found)
+
+
+def _seen(reader: Principal, project: str | None) -> str | None:
+    """Return the project to which an answer is limited, None for all. Raises NotFound for one of another key."""
+    if project is not None and not reader.sees(project):
+        raise NotFound(f"no run of project {project!r} is any business of this key", hint="leave the project out")
+    return project if reader.project is None else reader.project

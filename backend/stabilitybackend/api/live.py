@@ -73,7 +73,8 @@ class _OneProject(Subscriber):
 
     def put(self, message: bytes) -> None:
         content = orjson.loads(message)
-        if content["type"] != "run" or content["run"]["project"] == self._project:
+        about = content["run"] if content["type"] == "run" else content.get("incident")
+        if about is None or about["project"] == self._project:
             super().put(message)
 
 

@@ -16,6 +16,7 @@ from stabilitybackend.api.reading import MaxAge, Shared, Threads
 from stabilitybackend.errors import NotFound
 from stabilitybackend.process.shared_answers import Read
 from stabilitybackend.query import query
+from stabilitybackend.query.expression_reader import operands_of
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
@@ -77,7 +78,7 @@ async def series(
     threads: Threads,
     shared: Shared,
     max_age_s: MaxAge,
-    metric: Annotated[list[str], Query(description="metric names; repeat the parameter")],
+    metric: Annotated[list[str], Query(description="metric names or `expr:loss - eval/loss`; repeat it")],
     view: Annotated[str, Query(description="effective, all or segment:<id>")] = "effective",
     start: Annotated[int | None, Query(description="first step, inclusive")] = None,
     stop: Annotated[int | None, Query(description="last step, inclusive")] = None,
@@ -90,7 +91,7 @@ async def series(
     """Points of some metrics, one entry per metric, segment and rank; full resolution without ``points``."""
     request = SeriesRequest.of(metric, view=view, start=start, stop=stop, points=points, rank=rank, x=x, smooth=smooth)
     state, newest = worker.state, worker.cursor
-    stored = state.store.view([*request.metrics, x])
+    stored = state.store.view(operands_of([*request.metrics, x]))
     lineage = LineageView.of(state.fold)
     newer = None if cursor is None else stored.since(cursor)
 

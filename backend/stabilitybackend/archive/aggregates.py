@@ -23,6 +23,7 @@ __all__ = [
     "aggregate",
     "base_level",
     "join_aggs",
+    "means",
     "regroup",
     "row_counts",
 ]
@@ -171,6 +172,16 @@ def row_counts(aggs: Aggs) -> NDArray[np.int64]:
     """Return how many rows each block stands for, finite or not."""
     counts: NDArray[np.int64] = aggs["count"] + aggs["nan"] + aggs["pinf"] + aggs["ninf"]
     return counts
+
+
+def means(aggs: Aggs) -> NDArray[np.float64]:
+    """Return the mean of the finite values of each block; NaN where it has none or where their sum overflowed.
+
+    It is never outside of the block's extremes, as rounding alone could put it.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(np.isfinite(aggs["sum"]), aggs["sum"] / aggs["count"], np.nan)
+    return np.where(np.isnan(mean), mean, np.minimum(np.maximum(mean, aggs["min"]), aggs["max"]))
 
 
 def _block_starts(steps: NDArray[np.int64], level: int) -> NDArray[np.int64]:

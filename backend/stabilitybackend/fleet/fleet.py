@@ -1,15 +1,15 @@
-"""What the server remembers over all runs: faulty GPUs, what stopped the jobs, and people's corrections.
+"""What the server remembers over all runs: faulty GPUs, what stopped the jobs, people's corrections, lost GPU-hours.
 
-It lies in three hashes of Redis and is small enough to be held in memory. It outlives the runs: a run that is deleted
-takes nothing of it along. Everything is written under an identity that does not change, so that writing it once more
-after a crash or a replay changes nothing.
+It lies in hashes of Redis and is small enough to be held in memory. It outlives the runs: a run that is deleted takes
+nothing of it along, but for its incidents, which are listed here and stored with the run. Everything is written under
+an identity that does not change, so that writing it once more after a crash or a replay changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,23 +18,39 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import BadRequest, NotFound
+from stabilitybackend.fleet.catalog import Catalog
+from stabilitybackend.fleet.filling import fill
 from stabilitybackend.fleet.gpu_history import GpuFaultHistory
+from stabilitybackend.fleet.incident_list import IncidentList
 from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, table_of
 from stabilitybackend.fleet.interruptions import shown, summed
-from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS, RunKeys
+from stabilitybackend.fleet.rollback_sums import summed_rollbacks
+from stabilitybackend.keys import (
+    FLEET_CATEGORIES,
+    FLEET_GPU_FAULTS,
+    FLEET_INTERRUPTIONS,
+    FLEET_NODES,
+    FLEET_ROLLBACKS,
+    RunKeys,
+)
 from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.fleet import (
     Correction,
+    FleetRollbacks,
     Interruption,
     InterruptionNumbers,
     Interruptions,
     JudgedInterruption,
+    LostToRollback,
     RunNames,
+    RunRollbacks,
     StoppedRun,
 )
 from stabilitybackend.schema.gpus import FleetGpus, RememberedFault
 from stabilitybackend.schema.incidents import Incident
+from stabilityclient.wire import Hello
 
 __all__ = ["Fleet"]
 
@@ -45,16 +61,30 @@ MAX_RUNS = 5_000
 #: Interruptions in one answer; the numbers beside them are of all.
 MAX_LISTED = 500
 _DAY_S = 86_400.0
+#: Pause before what runs stored is read again, where Redis was away, seconds.
+_AGAIN_S = 1.0
 
 _log = logging.getLogger(__name__)
 
 
 class Fleet(InRedis):
-    """The memory of one server."""
+    """The memory of one server.
 
-    def __init__(self, redis: Redis, clock: Callable[[], float]) -> None:
+    Args:
+        publish: sends a message to the browsers that see all runs.
+    """
+
+    def __init__(
+        self, redis: Redis, clock: Callable[[], float], publish: Callable[[dict[str, Any]], None] = lambda _: None
+    ) -> None:
         super().__init__(redis, clock)
         self.gpu_history = GpuFaultHistory()
+        self.catalog = Catalog()
+        self.incidents = IncidentList(self.catalog.names, publish, clock)
+        self._rollbacks: dict[str, RunRollbacks] = {}
+        #: Runs with rollbacks of which it is not known what they cost.
+        self.unknown_rollbacks: set[str] = set()
+        self._filling: asyncio.Task[None] | None = None
         self._runs: dict[str, StoppedRun] = {}
         #: Run -> interruption or incident -> what a person said.
         self._corrections: dict[str, dict[str, Correction]] = {}
@@ -69,6 +99,27 @@ class Fleet(InRedis):
             self.gpu_history.put(field, fault)
         self._runs = dict(await self._stored(FLEET_INTERRUPTIONS, StoppedRun))
         self._corrections = dict(await self._stored(FLEET_CATEGORIES, dict[str, Correction]))
+        self._rollbacks = dict(await self._stored(FLEET_ROLLBACKS, RunRollbacks))
+        for node, runs in await self._stored(FLEET_NODES, list[str]):
+            self.catalog.put_node(node, runs)
+        if self._filling is None:
+            self._filling = asyncio.create_task(self._fill(), name="fleet-filling")
+
+    async def stop(self) -> None:
+        """End what goes on in the background."""
+        await end(self._filling)
+
+    async def _fill(self) -> None:
+        def went_back(run_id: str, has: bool) -> None:
+            if has and run_id not in self._rollbacks:
+                self.unknown_rollbacks.add(run_id)
+
+        while not self.incidents.complete:
+            try:
+                await fill(self._redis, self.catalog, self.incidents, went_back)
+            except (RedisError, OSError) as error:
+                self._quiet.log(logging.WARNING, f"the incidents of all runs are not read yet: {error}")
+                await asyncio.sleep(_AGAIN_S)
 
     async def _stored(self, key: str, kind: type[T]) -> list[tuple[str, T]]:
         found: Any = await self._redis.hgetall(key)
@@ -82,8 +133,15 @@ class Fleet(InRedis):
 
     # --- what runs report -------------------------------------------------------------------------------------------
 
-    async def faults(self, run: RunNames, incidents: Iterable[Incident]) -> None:
-        """Remember the GPU faults among the incidents of a run."""
+    async def announced(self, hello: Hello) -> None:
+        """Note how an agent calls its run, and that its node is in it."""
+        for node, runs in self.catalog.announced(hello, self._clock()):
+            self._unsaved.setdefault(FLEET_NODES, {})[node] = runs
+        await self._save()
+
+    async def changed(self, run: RunNames, incidents: list[Incident]) -> None:
+        """List the incidents of a run, and remember the GPU faults among them."""
+        self.incidents.reported(run.run_id, incidents)
         for incident in incidents:
             for field, fault in self.gpu_history.add(incident, run):
                 self._put(FLEET_GPU_FAULTS, field, fault)
@@ -103,8 +161,28 @@ class Fleet(InRedis):
                 self._put(FLEET_INTERRUPTIONS, oldest, None)
         await self._save()
 
+    async def rolled_back(self, run: RunNames, rollbacks: list[LostToRollback]) -> None:
+        """Remember what the rollbacks of a run cost."""
+        self.unknown_rollbacks.discard(run.run_id)
+        entry = RunRollbacks(run, rollbacks)
+        if self._rollbacks.get(run.run_id) != entry and (rollbacks or run.run_id in self._rollbacks):
+            self._rollbacks[run.run_id] = entry
+            self._put(FLEET_ROLLBACKS, run.run_id, entry)
+            if len(self._rollbacks) > MAX_RUNS:
+                every = self._rollbacks.items()
+                oldest = min(every, key=lambda one: max((r.created for r in one[1].rollbacks), default=0.0))[0]
+                del self._rollbacks[oldest]
+                self._put(FLEET_ROLLBACKS, oldest, None)
+        await self._save()
+
     async def deleted(self, run_id: str) -> None:
         """Note that a run is gone; what happened to it has happened."""
+        self.catalog.forget(run_id)
+        self.incidents.forget(run_id)
+        self.unknown_rollbacks.discard(run_id)
+        if run_id in self._rollbacks:
+            self._rollbacks[run_id].deleted = True
+            self._put(FLEET_ROLLBACKS, run_id, self._rollbacks[run_id])
         if run_id in self._runs:
             self._runs[run_id].deleted = True
             self._put(FLEET_INTERRUPTIONS, run_id, self._runs[run_id])
@@ -154,13 +232,14 @@ class Fleet(InRedis):
         Raises:
             BadRequest: ``days`` is no time.
         """
-        if days is not None and not 0 < days < 100_000:
-            raise BadRequest(f"days is {days:g}, expected more than 0", hint="leave it out for all that is remembered")
+        _check_days(days)
         now = self._clock()
         since = 0.0 if days is None else now - days * _DAY_S
         runs = [entry for entry in self._runs.values() if project is None or entry.run.project == project]
-        found = [one for entry in runs for one in self._of(entry, now) if one.since >= since]
-        found.sort(key=lambda one: (one.since, one.id), reverse=True)
+        every = sorted(
+            (one for entry in runs for one in self._of(entry, now)), key=lambda one: (one.since, one.id), reverse=True
+        )
+        found = [one for one in every if one.since >= since]
         return Interruptions(
             **structs.asdict(summed(found, (stretch for entry in runs for stretch in entry.stretches), since)),
             days=days,
@@ -169,10 +248,19 @@ class Fleet(InRedis):
             not_counted=sum(not one.counted for one in found),
             runs=sum(any(ended >= since for _, ended, _ in entry.stretches) for entry in runs),
             projects=sorted({entry.run.project for entry in self._runs.values()}),
+            down=[one for one in every if one.open and one.counted and not one.deleted][:MAX_LISTED],
             interruptions=found[:MAX_LISTED],
             table=table_of(found),
             published=PUBLISHED,
         )
+
+    def rollbacks(self, days: float | None = None, project: str | None = None) -> FleetRollbacks:
+        """Return the answer of ``GET /api/v1/rollback_costs``. Args, Raises: as ``interruptions``."""
+        _check_days(days)
+        runs = [entry for entry in self._rollbacks.values() if project is None or entry.run.project == project]
+        names = map(self.catalog.names, self.unknown_rollbacks)
+        unknown = sum(project is None or run.project == project for run in names)
+        return summed_rollbacks(runs, self._clock(), days, project, unknown)
 
     def stops(self, run_id: str | None = None, project: str | None = None) -> InterruptionNumbers:
         """Return the numbers over the interruptions of one run, of a project, or of all runs."""
@@ -222,3 +310,8 @@ class Fleet(InRedis):
             await self._redis.xadd(RunKeys(run_id).command_audit, {"i": msgspec.json.encode(audit)})
         self._corrections[run_id] = corrections
         return next(found for found in self._of(entry, now) if found.id == one.id)
+
+
+def _check_days(days: float | None) -> None:
+    if days is not None and not 0 < days < 100_000:
+        raise BadRequest(f"days is {days:g}, expected more than 0", hint="leave it out for all that is remembered")

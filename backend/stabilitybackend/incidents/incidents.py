@@ -6,32 +6,25 @@ nobody needs a copy. They hold all that the book needs to go on after a restart.
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Collection, Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
 
 from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.incidents.causes import alarms, cause_of, first_to_read, may_cause
+from stabilitybackend.incidents.from_finding import bounded, discarded, fields_of, gone_back, incident_id_of
 from stabilitybackend.incidents.illness import off_at, rates_of, spoiling
 from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest import has_advice, suggest
 from stabilitybackend.schema.evidence import GpuFaultFacts, facts
 from stabilitybackend.schema.incidents import Incident, RolledBack
-from stabilitybackend.schema.json_data import TEXT_CHARS
 from stabilitybackend.schema.kinds import KINDS, kind_of
-from stabilitybackend.schema.numbers import json_number
 from stabilitybackend.schema.runs import WorstIncident
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000
-#: Entries that evidence may have, and how deep it may go: it is shown to people and travels in every update.
-MAX_EVIDENCE_ENTRIES = 64
-MAX_EVIDENCE_DEPTH = 4
-
 #: An incident belongs to the train of one like it when it opens so soon after the newest of that, seconds. As long as
 #: Alertmanager waits before it repeats a notification (``repeat_interval``, 4 h).
 TRAIN_GAP_S = 4 * 3_600.0
@@ -116,17 +109,16 @@ class IncidentBook:
 
     def open_count(self) -> int:
         """Return how many incidents are open, without those that are only worth knowing (``info`` of a detector)."""
-        return sum(1 for _ in self._open_ones())
+        return len(alarms(self._incidents.values()))
 
     def worst(self) -> WorstIncident | None:
-        """Return the worst open incident, the newest where several are as bad."""
-        worst = min(self._open_ones(), key=lambda one: (one.appearance.order, -one.opened), default=None)
-        if worst is None:
+        """Return the open incident to read first: the cause of the worst one, as bad as that is."""
+        found = first_to_read(self._incidents.values())
+        if found is None:
             return None
+        first, worst = found
         acknowledged = worst.status == "acknowledged"
-        return WorstIncident(
-            worst.incident_id, worst.kind, worst.severity, worst.title, worst.since, acknowledged=acknowledged
-        )
+        return WorstIncident(first.incident_id, first.kind, worst.severity, first.title, first.since, acknowledged)
 
     def stopper(self, status: str) -> str | None:
         """Return the id of the open incident that stops the job, the newest of the kind that its status is about."""
@@ -137,10 +129,6 @@ class IncidentBook:
             if stops_job(incident) or (kind.status == status and incident.state == "open" and not incident.dead)
         ]
         return min(stops)[-1] if stops else None
-
-    def _open_ones(self) -> Iterator[Incident]:
-        every = self._incidents.values()
-        return (i for i in every if i.state == "open" and i.alarm)
 
     def has_similar(self, finding: Finding, by: str) -> bool:
         """Return whether an event is known already: by ``by`` where the finding is another's, by another where by it.
@@ -194,7 +182,8 @@ class IncidentBook:
         old = self._incidents.get(self._by_key.get(finding.key, ""))
         if old is not None and finding.now_step < old.now_step:
             return []
-        new = self._in_train(self._opened(finding, segment, time) if old is None else replace(old, **_own(finding)))
+        new = self._opened(finding, segment, time) if old is None else replace(old, **fields_of(finding))
+        new = self._in_train(new)
         if finding.state == "open":
             new = replace(new, resolved=None, closed_step=None)
         else:
@@ -203,10 +192,23 @@ class IncidentBook:
         if not kind_of(finding.kind).of_machine:
             self.now_step = max(self.now_step, finding.now_step)
         every = [*(one for one in self._incidents.values() if one.incident_id != new.incident_id), new]
-        own = self._commit(old, replace(new, suggestion=suggest(new, checkpoints, self.now_step, every)), time)
-        if own is None or not kind_of(own.kind).curable:
-            return [] if own is None else [own]
-        return [own, *self.refresh_suggestions(checkpoints, time)]
+        new = replace(new, suggestion=suggest(new, checkpoints, self.now_step, every), caused_by=cause_of(new, every))
+        own = self._commit(old, new, time)
+        if own is None:
+            return []
+        follow = self._follow_from(own, time)
+        advised = self.refresh_suggestions(checkpoints, time) if kind_of(own.kind).curable else []
+        again = {one.incident_id for one in advised}
+        return [own, *(one for one in follow if one.incident_id not in again), *advised]
+
+    def _follow_from(self, cause: Incident, time: float) -> list[Incident]:
+        """Return the open incidents that are known now to follow from another one: a cause may be seen later."""
+        if not may_cause(cause):
+            return []
+        every = list(self._incidents.values())
+        concerned = [one for one in every if one.state == "open" and one.incident_id != cause.incident_id]
+        changed = [self._commit(old, replace(old, caused_by=cause_of(old, every)), time) for old in concerned]
+        return [incident for incident in changed if incident is not None]
 
     def turns_at(self) -> int | None:
         """Return the step at which an advice turns by itself, None while none does: somebody waits until then."""
@@ -254,7 +256,7 @@ class IncidentBook:
             reason: why, as given by whoever went back.
             changes: what else was changed with it (``lr_scale``, ...).
         """
-        changed, by = [], RolledBack(fork_step, new_segment, reason, _clean(changes))
+        changed, by = [], RolledBack(fork_step, new_segment, reason, bounded(changes))
         for old in list(self._incidents.values()):
             if old.segment not in dead_segments or old.dead:
                 continue
@@ -263,11 +265,11 @@ class IncidentBook:
             if dies and of_machine:
                 new = replace(old, dead=True)
             elif dies:
-                new = _dead(old, by, time)
+                new = discarded(old, by, time)
             elif of_machine or old.now_step <= fork_step:
                 continue
             else:
-                new = _gone_back(old, fork_step)
+                new = gone_back(old, fork_step)
             changed.append(self._commit(old, new, time))
         return [incident for incident in changed if incident is not None]
 
@@ -283,7 +285,7 @@ class IncidentBook:
         return self._commit(old, new, time)
 
     def _opened(self, finding: Finding, segment: int, time: float) -> Incident:
-        incident_id = _incident_id(self.run_id, finding, segment)
+        incident_id = incident_id_of(self.run_id, finding, segment)
         # Seen first after a fork that came later than its onset, and now again: receivers count its versions.
         dead = self._incidents.get(incident_id)
         return Incident(
@@ -293,7 +295,7 @@ class IncidentBook:
             opened=time,
             updated=time,
             version=0 if dead is None else dead.version,
-            **_own(finding),
+            **fields_of(finding),
         )
 
     def _in_train(self, new: Incident) -> Incident:
@@ -344,52 +346,3 @@ class IncidentBook:
         if self._by_key.get(oldest.key) == oldest.incident_id:
             del self._by_key[oldest.key]
         self.dropped += 1
-
-
-def _own(finding: Finding) -> dict[str, Any]:
-    """Return the fields of an incident that a finding sets."""
-    return {field.name: getattr(finding, field.name) for field in fields(finding)} | {
-        "score": finding.score if math.isfinite(finding.score) else 0.0,
-        "evidence": _clean(finding.evidence),
-        "rolled_back": None,
-    }
-
-
-def _incident_id(run_id: str, finding: Finding, segment: int) -> str:
-    """Return the id that this event has whoever computes it: a second worker or a re-feed names the same incident."""
-    parts = (run_id, finding.kind, finding.metric, finding.rank, segment, finding.onset_step, finding.key)
-    return "i-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
-
-
-def _dead(incident: Incident, by: RolledBack, time: float) -> Incident:
-    if incident.state == "open":
-        incident = replace(incident, state="resolved", resolved=time)
-    text = f"{incident.text} The run went back to step {by.step}; this happened on the branch that was left."
-    return replace(incident, dead=True, rolled_back=by, suggestion=None, text=text)
-
-
-def _gone_back(incident: Incident, fork_step: int) -> Incident:
-    """Undo what became known about an incident after the fork; its detector will say again how it goes on."""
-    closed_step = incident.now_step if incident.closed_step is None else incident.closed_step
-    recovered = incident.recovered_step
-    new = replace(incident, now_step=fork_step)
-    if incident.recovery is not None and (recovered is None or recovered > fork_step):
-        new = replace(new, recovery="pending")
-    if incident.state == "open" or closed_step <= fork_step:
-        return new
-    text = f"{incident.text} That was on a branch that was left: the run went back to step {fork_step}."
-    return replace(new, state="open", recovered_step=None, resolved=None, closed_step=None, text=text)
-
-
-def _clean(value: Any, depth: int = 0) -> Any:
-    """Return evidence that is JSON: bounded, string keys, and non-finite numbers as the API spells them."""
-    if isinstance(value, bool | int | None):
-        return value
-    if isinstance(value, float):
-        return json_number(value)
-    if isinstance(value, Mapping) and depth < MAX_EVIDENCE_DEPTH:
-        entries = list(value.items())[:MAX_EVIDENCE_ENTRIES]
-        return {str(name)[:200]: _clean(entry, depth + 1) for name, entry in entries}
-    if isinstance(value, list | tuple | set | frozenset) and depth < MAX_EVIDENCE_DEPTH:
-        return [_clean(entry, depth + 1) for entry in list(value)[:MAX_EVIDENCE_ENTRIES]]
-    return str(value)[:TEXT_CHARS]

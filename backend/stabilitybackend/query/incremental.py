@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.points.memtable import series_key
 from stabilitybackend.query.downsampling import SeriesReader
+from stabilitybackend.query.expressions import Expression
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.x_axis import row_before
 
@@ -28,6 +29,7 @@ class Increment:
         newer: rows that came after the cursor, as they were placed.
         x: another metric that says where points lie, None for none: older points that its new rows give a place are
             news too.
+        expressions: those among ``metrics`` and ``x``: news where one of their metrics has any.
     """
 
     def __init__(
@@ -37,12 +39,17 @@ class Increment:
         newer: Iterable[Placed],
         metrics: Sequence[str],
         x: str | None = None,
+        expressions: Mapping[str, Expression] | None = None,
     ) -> None:
         steps: dict[SeriesKey, list[Steps]] = {}
         wanted = frozenset(metrics if x is None else [*metrics, x])
+        made = {name: frozenset(one.metrics) for name, one in (expressions or {}).items()}
         for placed in newer:
             for name in wanted.intersection(placed.names):
                 steps.setdefault(series_key(placed, name), []).append(placed.steps)
+            for name, operands in made.items():
+                if not operands.isdisjoint(placed.names):
+                    steps.setdefault(series_key(placed, name), []).append(placed.steps)
         placing = [key for key in steps if key.metric == x and not key.stray]
         for key in placing:
             for other, older in _placed_now(store, lineage, key, np.concatenate(steps[key]), metrics):

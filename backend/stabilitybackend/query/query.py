@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from stabilitybackend.archive.aggregates import Aggs, means
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.lineage.changes import Placed
@@ -26,6 +27,7 @@ from stabilitybackend.query.downsampling import (
     grid_level,
 )
 from stabilitybackend.query.ema import smooth_line
+from stabilitybackend.query.expression_reader import ExpressionReader, parsed
 from stabilitybackend.query.incremental import Increment
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
@@ -55,6 +57,7 @@ class Series:
         xs: where the points lie on the x axis, None where that is the step.
         smoothed: the average after each point, NaN before the first finite one; None where not asked for, and of
             strays.
+        buckets: those that the points are the extremes of, in their order; None where these are all rows.
     """
 
     metric: str
@@ -69,6 +72,7 @@ class Series:
     xs: NDArray[np.float64] | NDArray[np.int64] | None = None
     smoothed: NDArray[np.float64] | None = None
     source: str = ""
+    buckets: Aggs | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the shape of docs/api.md, for ``orjson`` with OPT_SERIALIZE_NUMPY."""
@@ -89,6 +93,12 @@ class Series:
             entry["xs"] = np.ascontiguousarray(self.xs)
         if self.smoothed is not None:
             entry["smoothed"] = np.ascontiguousarray(self.smoothed)  # its NaN means "none yet": null
+        if self.buckets is not None:
+            entry["buckets"] = {
+                "last": np.ascontiguousarray(self.buckets["last_step"]),
+                "mean": means(self.buckets),  # its NaN means "nothing finite": null
+                "count": np.ascontiguousarray(self.buckets["count"]),
+            }
         return entry
 
 
@@ -149,13 +159,16 @@ def select(
         BadRequest: the run has no such segment or x metric, or the answer would be larger than people can use.
     """
     request.check(lineage)
+    expressions = parsed([*request.metrics, request.x])
+    if expressions:
+        store = ExpressionReader(store, expressions)
     x = None if request.x in ("step", "time") else request.x
     if x is not None and not store.keys(x):
         raise BadRequest(
             f"x is {request.x!r}, expected step, time or a metric that this run has logged",
             hint="GET .../runs/{run_id} lists its metrics",
         )
-    reader: SeriesReader = store if newer is None else Increment(store, lineage, newer, request.metrics, x)
+    reader: SeriesReader = store if newer is None else Increment(store, lineage, newer, request.metrics, x, expressions)
     by_metric = [_lines(reader, lineage, request, metric, newer is None) for metric in request.metrics]
     points = _affordable(by_metric, request.points)
     found: list[Series] = []
@@ -308,6 +321,7 @@ def _entries(
                     xs,
                     average,
                     drawn.piece.source,
+                    drawn.aggs,
                 )
             )
     return found, unplaced

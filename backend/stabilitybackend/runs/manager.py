@@ -66,7 +66,7 @@ class RunManager:
     ) -> None:
         self.overview = Channel()
         #: What is remembered over all runs.
-        self.fleet = Fleet(redis, clock)
+        self.fleet = Fleet(redis, clock, self.overview.publish)
         self._redis = redis
         self._clock = clock
         self.files = files
@@ -120,6 +120,7 @@ class RunManager:
         self._stopping = True  # whoever comes now would start a worker that nobody stops
         await end(self._sweeper, self._watcher)
         await self.waking.stop()
+        await self.fleet.stop()
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         self._workers.clear()
 
@@ -369,6 +370,7 @@ class RunManager:
         self._check_stays(hello.run_id)
         with redis_errors():
             await self._index.register(hello, self._clock())
+        await self.fleet.announced(hello)
         return await self._worker(hello.run_id).agent_connected(hello, send)
 
     async def agent_disconnected(self, run_id: str, agent: str) -> None:

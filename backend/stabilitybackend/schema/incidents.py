@@ -96,6 +96,7 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
         train: id of the incident that began the train of alike ones to which this one belongs, its own where it is the
             first, "" where it was never an alarm. What only follows is shown with the first and alerts nobody.
         nth: its place in the train, 1 for the first.
+        caused_by: id of the incident that it follows from, "" where none is known.
     """
 
     incident_id: str
@@ -110,6 +111,7 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     train: str = ""
     nth: int = 1
+    caused_by: str = ""
     evidence: Mapping[str, Any]
     kind: str
     severity: Severity

@@ -12,6 +12,20 @@ from stabilitybackend.schema.numbers import Number
 __all__ = ["ComparedCurves", "Comparison", "ExportProgress", "SeriesAnswer", "SeriesEntry"]
 
 
+class Buckets(msgspec.Struct):
+    """What is between the extremes that an entry gives of its buckets; one number a bucket.
+
+    Attributes:
+        last: the last step of each that was logged, rising: it has the steps after the one before it.
+        mean: of its finite values, over every logged row; null where there are none, or where their sum overflowed.
+        count: of its finite values.
+    """
+
+    last: list[int]
+    mean: list[float | None]
+    count: list[int]
+
+
 class SeriesEntry(msgspec.Struct):
     """Points of one metric, segment and rank, discarded or not; steps strictly rising.
 
@@ -23,6 +37,7 @@ class SeriesEntry(msgspec.Struct):
         xs: where the points lie on the x axis; absent where that is the step.
         smoothed: the average after each point, null before the first finite one; absent unless asked for.
         source: the process that logged those about which nothing is decided.
+        buckets: of entries whose level is above 0.
     """
 
     metric: str
@@ -37,6 +52,7 @@ class SeriesEntry(msgspec.Struct):
     xs: list[float] | UnsetType = UNSET
     smoothed: list[float | None] | UnsetType = UNSET
     source: str | UnsetType = UNSET
+    buckets: Buckets | UnsetType = UNSET
 
 
 class SeriesAnswer(msgspec.Struct):

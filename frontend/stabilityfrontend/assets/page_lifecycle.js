@@ -6,8 +6,12 @@ import { watchPresses } from "./core/patch.js";
 import { changed, go, route } from "./core/route.js";
 import { colorTheme } from "./core/theme.js";
 import { IncidentPage } from "./incident/incident_page.js";
+import { IncidentsPage } from "./incidents/incidents_page.js";
+import { watchLost } from "./incidents/lost_so_far.js";
 import { admitted, showMe } from "./login/account.js";
 import { LoginPage } from "./login/login_page.js";
+import { watchKeys } from "./navigation/keys.js";
+import { askSoon, drawRail, watchRail } from "./navigation/rail.js";
 import { RunPage } from "./run/run_page.js";
 import { RunsPage } from "./runs/runs_page.js";
 import { ServerPage } from "./server_page.js";
@@ -17,6 +21,7 @@ const PAGES = {
   runs: RunsPage,
   run: RunPage,
   incident: IncidentPage,
+  incidents: IncidentsPage,
   compare: ComparePage,
   login: LoginPage,
   server: ServerPage,
@@ -32,6 +37,9 @@ let shown = /** @type {any} */ (null);
 colorTheme.followSystem();
 watchPresses();
 watchParts();
+watchLost();
+watchRail(() => opened.page);
+watchKeys(() => opened.page);
 
 document.addEventListener("click", (event) => {
   const target = /** @type {Element} */ (event.target);
@@ -59,7 +67,10 @@ function open(config, name) {
   const Page = PAGES[root.dataset.page];
   if (root.dataset.run === undefined) document.title = name === "Runs" ? "Stabilityboard" : `${name} · Stabilityboard`;
   Object.assign(opened, { page: Page ? new Page(root, config) : { close() {} }, root });
-  if (root.dataset.page !== "login") showMe();
+  if (root.dataset.page === "login") return;
+  showMe();
+  drawRail();
+  askSoon();
 }
 
 /**

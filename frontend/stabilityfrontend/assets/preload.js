@@ -11,6 +11,7 @@ import {
   runPath,
   seriesPaths,
   viewOf,
+  wantedOf,
 } from "./core/first_requests.js";
 import { readState, tablePath } from "./runs/table_state.js";
 
@@ -58,6 +59,7 @@ function askForRun(id) {
   const { fine, panel } = firstRequests.points;
   const view = viewOf(location.search);
   const run = ask(runPath(id));
+  const headline = ask(`${runPath(id)}/headline`);
   ask(`${runPath(id)}/segments`);
   for (const { path } of seriesPaths(id, firstRequests.fine, { view: "all", points: fine })) ask(path);
   if (view.x !== "step" || view.smooth)
@@ -68,8 +70,12 @@ function askForRun(id) {
       forgetAnswers(); // the others are as bad, and would be old news when the run is there
       return null;
     })
-    .then((facts) => {
-      const names = facts ? firstMetrics(facts.metrics || []) : [];
+    .then(async (facts) => {
+      const chosen = await headline;
+      const shown = chosen?.ok ? await chosen.clone().json() : null;
+      if (!facts || !shown) return;
+      Object.assign(firstRequests, { patterns: wantedOf(shown) });
+      const names = firstMetrics(facts.metrics || []);
       for (const { path } of seriesPaths(id, names, { view: "all", points: panel })) ask(path);
     })
     .catch(() => {}); // whoever takes the answer says what is wrong with it

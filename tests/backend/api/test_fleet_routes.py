@@ -109,3 +109,40 @@ async def test_a_stop_is_one_row_of_the_table_with_its_cost_and_a_person_may_cor
     with Redis.from_url(redis_url) as redis:
         audit = [orjson.loads(fields[b"i"]) for _, fields in redis.xrange("sb:{run-a}:command_audit") if b"i" in fields]
     assert [entry["category"] for entry in audit] == ["power_supply", None]
+
+
+async def test_what_rollbacks_cost_is_summed_over_all_runs_and_worked_out_where_an_older_server_did_not(
+    redis_url: str, folder: Path
+) -> None:
+    now = time.time() - 3_000
+    with RunningServer(redis_url, folder) as server:
+        for at, run_id in enumerate(("run-a", "run-b")):
+            await _run(server, run_id, *_broken(1, now + 500 * at))
+        found = server.wait_for("/rollback_costs", lambda a: a["run_count"] == 2, "both are known")
+        own = [server.get(f"/runs/{run_id}/rollback_costs")["totals"] for run_id in ("run-a", "run-b")]
+        names = ("rollbacks", "steps_lost", "wall_lost_s", "downtime_s", "gpu_hours_lost")
+        assert [found[name] for name in names] == [pytest.approx(own[0][name] + own[1][name]) for name in names]
+        assert found["steps_lost"] == 80
+        assert sum(one["gpu_hours_lost"] for one in found["runs"]) == pytest.approx(found["gpu_hours_lost"])
+        assert found["month"]["rollbacks"] == sum(
+            one["created"] >= found["month_began"]
+            for run_id in ("run-a", "run-b")
+            for one in server.get(f"/runs/{run_id}/rollback_costs")["rollbacks"]
+        )
+        assert server.get("/rollback_costs", project="another")["rollbacks"] == 0
+        assert server.client.get("/api/v1/rollback_costs?days=0").status_code == 422
+        server.client.delete("/api/v1/runs/run-b?force=true")
+        assert server.get("/rollback_costs")["steps_lost"] == 80  # what is lost is lost
+    with Redis.from_url(redis_url) as redis:
+        redis.hdel("sb:fleet:rollbacks", "run-a")
+    with RunningServer(redis_url, folder) as server:
+        again = server.wait_for("/rollback_costs", lambda a: a["run_count"] == 2, "it is worked out again", 30.0)
+        assert (again["steps_lost"], again["unknown"]) == (80, 0)
+
+
+async def test_what_is_down_is_listed_first_however_long_ago_it_stopped(redis_url: str, folder: Path) -> None:
+    now = time.time() - 40 * 86_400
+    with RunningServer(redis_url, folder) as server:
+        await _run(server, "run-a", *_broken(1, now)[:-1])
+        found = server.wait_for("/interruptions?days=7", lambda a: a["down"], "it is down")
+        assert ([one["run_id"] for one in found["down"]], found["interruptions"]) == (["run-a"], [])

@@ -115,7 +115,7 @@ def test_a_gpu_that_was_at_fault_before_is_to_be_taken_out() -> None:
 
 async def test_what_can_not_be_read_in_redis_is_passed_over_and_the_rest_is_known(redis: Redis) -> None:
     fleet = Fleet(redis, lambda: 100.0)
-    await fleet.faults(_run("run-a"), [_incident(_finding(10.0, 48))])
+    await fleet.changed(_run("run-a"), [_incident(_finding(10.0, 48))])
     await fleet.stopped(_run("run-a"), [], [(0.0, 50.0, 8)])
     junk: Any = {"a": "no JSON", "b": "[]", "c": "{}", "d": '{"uuid": 7, "time": "x"}', "e": b"\xff\xfe"}
     for key in (FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS, FLEET_CATEGORIES):
@@ -136,7 +136,7 @@ async def test_what_could_not_be_stored_while_redis_was_away_is_stored_with_the_
 
     with monkeypatch.context() as broken:
         broken.setattr(redis, "pipeline", away)
-        await fleet.faults(_run("run-a"), [_incident(_finding(10.0, 48))])
+        await fleet.changed(_run("run-a"), [_incident(_finding(10.0, 48))])
     assert await redis.hlen(FLEET_GPU_FAULTS) == 0
     await fleet.stopped(_run("run-a"), [], [(0.0, 50.0, 8)])
     assert await redis.hlen(FLEET_GPU_FAULTS) == 1

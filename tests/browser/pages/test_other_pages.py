@@ -81,13 +81,13 @@ def test_without_a_key_a_page_asks_for_one_and_with_it_goes_where_it_was_going(
 
 def test_who_is_logged_in_is_said_and_may_leave(guarded: tuple[Server, str], open_page: OpenPage) -> None:
     server, key = guarded
-    page = open_page(f"{server.url}/login?next=/fleet", quiet=False)
+    page = open_page(f"{server.url}/login?next=/interruptions", quiet=False)
     page.fill("#login-key", key)
     page.click("#login-send")
     page.wait_for_selector("#log-out")
-    assert (page.evaluate("location.pathname"), page.inner_text("#who-name")) == ("/fleet", "tests")
+    assert (page.evaluate("location.pathname"), page.inner_text("#who-name")) == ("/interruptions", "tests")
     page.click("#log-out")
     page.wait_for_selector("#login-key")
-    page.goto(f"{server.url}/fleet")
+    page.goto(f"{server.url}/interruptions")
     page.wait_for_selector("#login-key")
-    assert page.evaluate("location.search") == "?next=%2Ffleet"
+    assert page.evaluate("location.search") == "?next=%2Finterruptions"

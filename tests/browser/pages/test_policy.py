@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield server
 
 
-@pytest.mark.parametrize("name", ["runs", "run", "incident", "fleet", "compare", "login", "missing"])
+@pytest.mark.parametrize("name", ["runs", "run", "incident", "incidents", "interruptions", "compare", "login", "missing"])
 def test_no_page_does_what_its_policy_forbids_in_either_theme(
     server: RunningServer, open_page: OpenPage, name: str
 ) -> None:
@@ -46,7 +46,8 @@ def test_no_page_does_what_its_policy_forbids_in_either_theme(
         "runs": ("/", "#runs-body tr"),
         "run": ("/runs/run-1", "#chart-focus canvas"),
         "incident": (f"/runs/run-1/incidents/{incident}", "main .panel"),
-        "fleet": ("/fleet", "main"),
+        "incidents": ("/incidents", "#incidents-list, #incidents-empty"),
+        "interruptions": ("/interruptions", "main"),
         "compare": ("/compare?run=run-1&metric=loss", "main"),
         "login": ("/login", "#login-key"),
         "missing": ("/no/such/page", "main a"),

@@ -125,7 +125,7 @@ def test_screenshot_of_a_hang(
         page = open_page(f"{server.url}/runs/llm-70b/incidents/{found}", scheme="dark", width=1440, height=1220)
         page.wait_for_selector("#incident-stacks .stack-group.odd")
         take(page, "hang-dark")
-        fleet = open_page(f"{server.url}/fleet", scheme="dark", width=1440, height=1180)
+        fleet = open_page(f"{server.url}/interruptions", scheme="dark", width=1440, height=1180)
         fleet.wait_for_selector("#fleet-list .ag-row")
         take(fleet, "fleet-dark")
 

@@ -85,7 +85,7 @@ def test_on_a_phone_every_word_of_it_is_in_sight(server: Server, open_page: Open
 def test_panels_and_strip_show_a_role_under_the_name_that_the_run_has(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r")
     page.wait_for_selector("#panel-grad:visible")
-    page.wait_for_selector("#legend-ratio:has-text('mix/web')")
+    page.wait_for_selector("#legend-ratio:has-text('web')")
     wait_until(lambda: page.inner_text("#kpi-grad .kpi-value") != "–", 20, "the strip has the gradient norm")
 
 

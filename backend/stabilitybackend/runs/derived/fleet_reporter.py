@@ -1,13 +1,16 @@
-"""Reports to the memory of the fleet what happened to one run: faults of its GPUs, and what stopped its job."""
+"""Reports to the memory of the fleet what happened to one run: incidents, what stopped its job, lost GPU-hours."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Any
 
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.fleet.interruptions import JobStory, interruptions_of
+from stabilitybackend.fleet.rollback_sums import remembered
+from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.incidents import Incident
@@ -29,6 +32,8 @@ class FleetReporter:
         self._fleet = fleet
         self._reported: Any = None
         self._reported_at = float("-inf")
+        self._costs_of: Any = None
+        self._costs_at = float("-inf")
 
     def begin(self, state: RunState) -> None:
         """Let findings about GPUs say what is remembered of them; call it for each new state of the run."""
@@ -37,16 +42,39 @@ class FleetReporter:
     async def incidents(self, run: RunNames, incidents: Iterable[Incident]) -> None:
         """Take incidents that were stored just now, or at an earlier start of the server; ``run`` names the run."""
         try:
-            await self._fleet.faults(run, incidents)
+            await self._fleet.changed(run, list(incidents))
         except Exception:  # the run goes on without being remembered
-            _log.exception("run %s: its GPU faults are not remembered", self._run_id)
+            _log.exception("run %s: its incidents are not listed", self._run_id)
 
     async def report(self, state: RunState, run: RunNames, now: float) -> None:
-        """Take what stopped the job, where something changed since the last time.
+        """Take what stopped the job and what its rollbacks cost, where something changed since the last time.
 
         Args:
             run: as for ``incidents``. now: unix seconds.
         """
+        await self._stops(state, run, now)
+        await self._costs(state, run, now)
+
+    async def _costs(self, state: RunState, run: RunNames, now: float) -> None:
+        """Add up the rollbacks anew where one came or was undone, and each minute while the newest one goes on."""
+        tree = state.fold.tree
+        newest = tree[tree.head]
+        facts = (len(tree), tree.head, sum(one.undone for one in tree), newest.last_step is None, run)
+        known = self._run_id in self._fleet.unknown_rollbacks or self._costs_of is not None
+        if len(tree) < 2 and not known:
+            return
+        goes_on = newest.last_step is None and now - self._costs_at >= STORE_EVERY_S
+        if self._costs_of == facts and not goes_on:
+            return
+        self._costs_of, self._costs_at = facts, now
+        try:
+            stops = self._fleet.stops(self._run_id)
+            costs = await asyncio.to_thread(rollback_costs_of(state, now, (stops, stops)))
+            await self._fleet.rolled_back(run, remembered(costs.rollbacks))
+        except Exception:  # see ``incidents``
+            _log.exception("run %s: what its rollbacks cost is not remembered", self._run_id)
+
+    async def _stops(self, state: RunState, run: RunNames, now: float) -> None:
         stretches = state.stretches.all()
         stopping = kinds_where(lambda kind: kind.stops_job)
         facts = (
@@ -72,5 +100,5 @@ class FleetReporter:
             found = interruptions_of(story)
             if found or stretches:
                 await self._fleet.stopped(run, found, [(s.began, s.ended, s.ranks) for s in stretches])
-        except Exception:  # see above
+        except Exception:  # see ``incidents``
             _log.exception("run %s: its interruptions are not remembered", self._run_id)

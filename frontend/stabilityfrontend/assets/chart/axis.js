@@ -54,17 +54,29 @@ function extent(lines, window) {
 }
 
 /**
- * The axis that a page's large chart has now: how it is drawn (`axis`), `range(row, window)`, and where a step of a segment
- * and a fork are on it: `place(step, segment)`, `forkAt(fork)`; null where that is not known.
+ * The axis of a chart: how it is drawn (`axis`), `range(row, window)`, and where a step of a segment and a fork are on it:
+ * `place(step, segment)`, `forkAt(fork)`; null where that is not known. `lines`: the server's on that axis (Derived), null
+ * while they are not here; `metric`: the one by which steps are placed.
  */
-export function axisOf(page) {
-  const { x } = page.settings;
-  if (x === "step" || !page.derived.ready())
-    return { axis: STEP_AXIS, place: atStep, forkAt: (fork) => fork.step, range: () => page.look.stepRange() };
+export function axisOf(
+  page,
+  x = page.settings.x,
+  lines = page.derived.ready() ? page.derived : null,
+  metric = page.metric(),
+) {
+  if (x === "step" || !lines)
+    return {
+      axis: STEP_AXIS,
+      clock: false,
+      place: atStep,
+      forkAt: (fork) => fork.step,
+      range: () => page.look.stepRange(),
+    };
   return {
     axis: x === "time" ? CLOCK_AXIS : metricAxis(x),
-    place: (step, segment) => page.derived.place(page.metric(), step, segment),
-    forkAt: (fork) => page.derived.begins(page.metric(), fork.segment),
+    clock: x === "time",
+    place: (step, segment) => lines.place(metric, step, segment),
+    forkAt: (fork) => lines.begins(metric, fork.segment),
     range(row, window) {
       const pieces = row.effective.flatMap((line) => line.pieces);
       const [low, high] = extent(window ? pieces : [...pieces, ...row.discarded], window);

@@ -1,23 +1,27 @@
-// Pointer and keys over a line chart: a crosshair with the values under it, drag to zoom, double click to end the zoom.
+// Pointer and keys over a line chart: a crosshair with the values under it, drag to zoom. Wheel, pan, pinch and the y axis
+// are in `chart_gestures.js`, what is read out in `readout.js`.
 
 import { fill, h, setShown } from "../core/dom.js";
-import { formatValue } from "../core/format.js";
+import { Gestures } from "./chart_gestures.js";
+import { chipParts, found, nearestIndex, tipParts } from "./readout.js";
+import { moved, scaled } from "./zoom_range.js";
 
 /**
- * What a chart does: `onZoom` with a range of its x axis, `onReset`, `onCursor` with a place on it (null: away).
- * With `label` the chart can be reached by keys and is called so.
- * @typedef {{onZoom: (range: number[]) => void, onReset: () => void, onCursor: (x: number | null) => void, label?: string}} Events
+ * What a chart does: `onZoom` with a range of its x axis, `onReset`, `onCursor` with a place on it (null: away), `onY` with
+ * a range of values of a row, null for its own. With `label` the chart can be reached by keys and is called so.
+ * @typedef {{onZoom: (range: number[]) => void, onReset: () => void, onCursor: (x: number | null) => void,
+ *   onY?: (range: number[] | null, row: number) => void, label?: string}} Events
  * @typedef {import("./line_chart.js").Line} Line
  */
 
 /** A drag shorter than this is a click, pixels. */
 const DRAG_PX = 5;
-/** A mark is under the pointer when this near, and a line that is `near` when it has a point so near: pixels. */
-const [MARK_PX, NEAR_PX] = [7, 20];
-/** Marks of one place that are read out. */
-const MARKS = 3;
 /** Points that an arrow goes with Shift. */
 const FAST = 10;
+/** How many times as wide a key makes what is seen, and how far it goes on where the cursor leaves it, shares of that. */
+const [KEY_ZOOM, KEY_PAN] = [2, 0.5];
+/** What a chart that keys reach is called after its name. */
+const KEYS = "arrows read values, plus and minus zoom, 0 shows all";
 
 export class ChartPointer {
   /**
@@ -32,7 +36,8 @@ export class ChartPointer {
     this.cross = h("div", { class: "cross", hidden: true });
     this.selection = h("div", { class: "selection", hidden: true });
     this.tip = h("div", { class: "tip", hidden: true });
-    this.parts = [this.cross, this.selection, this.tip];
+    this.chip = h("div", { class: "tip at-cursor", hidden: true });
+    this.parts = [this.cross, this.selection, this.tip, this.chip];
     this.over = false;
     /** @type {number | null} */
     this.cursor = null;
@@ -40,16 +45,24 @@ export class ChartPointer {
     this.dragged = null;
     /** The flag under the pointer. @type {import("./line_chart.js").Label | null} */
     this.flag = null;
+    this.gestures = new Gestures(element, plot, events);
     element.addEventListener("pointermove", (event) => this.onMove(event));
     element.addEventListener("pointerleave", () => this.leave());
     element.addEventListener("pointerdown", (event) => this.onDown(event));
     element.addEventListener("pointerup", (event) => this.onUp(event));
-    element.addEventListener("pointercancel", () => this.endDrag());
-    element.addEventListener("dblclick", () => this.events.onReset());
-    if (!events.label) return;
+    element.addEventListener("pointercancel", (event) => this.onUp(event, true));
+    if (events.label) this.name(events.label);
+  }
+
+  /** Make the chart reachable by keys, under this name. @param {string} label */
+  name(label) {
+    const { element } = this;
+    const words = `${label}: ${KEYS}`;
+    if (element.getAttribute("aria-label") === words) return;
+    element.setAttribute("aria-label", words);
+    if (element.tabIndex === 0) return;
     element.tabIndex = 0;
-    element.setAttribute("role", "group");
-    element.setAttribute("aria-label", `${events.label}: arrows read values, plus zooms in, Escape ends a zoom`);
+    element.setAttribute("role", "figure");
     element.addEventListener("keydown", (event) => this.onKey(event));
     element.addEventListener("blur", () => this.leave());
   }
@@ -63,23 +76,23 @@ export class ChartPointer {
 
   /** @param {PointerEvent} event */
   onMove(event) {
-    if (!this.plot.spec) return;
+    if (!this.plot.spec || this.gestures.move(event)) return;
     const { x, y } = this.pixels(event);
     const { top, bottom } = this.plot.inner;
     this.over = true;
     if (this.dragged !== null) {
       const from = this.dragged;
-      Object.assign(this.selection.style, {
-        left: `${Math.min(from, x)}px`,
-        width: `${Math.abs(x - from)}px`,
-        top: `${top}px`,
-        height: `${bottom - top}px`,
-      });
+      this.select({ left: Math.min(from, x), width: Math.abs(x - from), top, height: bottom - top });
       setShown(this.selection, Math.abs(x - from) >= DRAG_PX);
     }
     const hit = this.plot.flags.find(({ box }) => x >= box.left && x <= box.right && y >= box.top && y <= box.bottom);
     this.flag = hit ? hit.label : null;
     this.events.onCursor(this.plot.fromX(x));
+  }
+
+  /** @param {{[side: string]: number}} box */
+  select(box) {
+    for (const [side, pixels] of Object.entries(box)) this.selection.style.setProperty(side, `${pixels}px`);
   }
 
   leave() {
@@ -91,16 +104,18 @@ export class ChartPointer {
 
   /** @param {PointerEvent} event */
   onDown(event) {
-    if (!this.plot.spec || event.button !== 0) return;
-    this.dragged = this.pixels(event).x;
+    if (!this.plot.spec) return;
+    if (this.gestures.down(event)) this.endDrag();
+    else if (event.button === 0) this.dragged = this.pixels(event).x;
+    else return;
     this.element.setPointerCapture(event.pointerId);
   }
 
   /** @param {PointerEvent} event */
-  onUp(event) {
+  onUp(event, away = false) {
     const from = this.dragged;
     this.endDrag();
-    if (from === null || !this.plot.spec) return;
+    if (this.gestures.up(event) || away || from === null || !this.plot.spec) return;
     const { x } = this.pixels(event);
     if (Math.abs(x - from) >= DRAG_PX)
       this.events.onZoom([this.plot.fromX(Math.min(from, x)), this.plot.fromX(Math.max(from, x))]);
@@ -115,48 +130,33 @@ export class ChartPointer {
   onKey(event) {
     const { spec, rows } = this.plot;
     const line = rows.flatMap((row) => row.lines).findLast((one) => one.hover !== false && !one.near && one.x.length);
-    if (!spec || event.target !== this.element) return;
-    if (event.key === "Escape") {
+    if (!spec || event.target !== this.element || event.ctrlKey || event.metaKey || event.altKey) return;
+    const [low, high] = this.gestures.range();
+    const { key } = event;
+    if (key === "Escape" || key === "0") {
       this.leave();
       this.events.onReset();
-    } else if (event.key === "+" && this.cursor !== null) {
-      const quarter = (spec.xRange[1] - spec.xRange[0]) / 4;
-      this.events.onZoom([this.cursor - quarter, this.cursor + quarter]);
-    } else if (line && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
+    } else if (key === "+" || key === "=" || key === "-") {
+      const at = this.cursor !== null && this.cursor >= low && this.cursor <= high ? this.cursor : (low + high) / 2;
+      this.gestures.zoom(scaled([low, high], at, key === "-" ? KEY_ZOOM : 1 / KEY_ZOOM));
+    } else if (line && ["ArrowLeft", "ArrowRight", "Home", "End"].includes(key)) {
       const last = line.x.length - 1;
-      const at = this.cursor === null ? last + 1 : nearestIndex(line, this.cursor);
-      const by = (event.key === "ArrowLeft" ? -1 : 1) * (event.shiftKey ? FAST : 1);
+      const now = this.cursor === null ? last + 1 : nearestIndex(line, this.cursor);
+      const by = (key === "ArrowLeft" ? -1 : 1) * (event.shiftKey ? FAST : 1);
+      const at = key === "Home" ? 0 : key === "End" ? last : Math.max(0, Math.min(last, now + by));
+      const x = line.x[at];
+      // A line goes on for a point on each side of what is seen: there the chart follows.
+      if (x < low || x > high) this.gestures.zoom(moved([low, high], (x < low ? -1 : 1) * KEY_PAN * (high - low)));
       this.over = true;
       this.tip.setAttribute("aria-live", "polite");
-      this.events.onCursor(line.x[Math.max(0, Math.min(last, at + by))]);
+      this.events.onCursor(x);
     } else return;
     event.preventDefault();
   }
 
-  /** The points to read out at an x, and the x of the nearest one. @param {number} at */
+  /** What is read out at an x. @param {number} at */
   found(at) {
-    const { plot } = this;
-    const all = plot.rows
-      .flatMap((row) => row.lines)
-      .filter((line) => line.hover !== false)
-      .map((line) => ({ line, point: nearestPoint(line, at) }));
-    let exact = /** @type {number | null} */ (null);
-    for (const { line, point } of all)
-      if (point && !line.near && (exact === null || Math.abs(point.step - at) < Math.abs(exact - at)))
-        exact = point.step;
-    const x = exact === null ? at : exact;
-    const near = (/** @type {number} */ one, /** @type {number} */ pixels) =>
-      Math.abs(plot.toX(one) - plot.toX(x)) <= pixels;
-    return {
-      x,
-      points: all.flatMap(({ line, point }) =>
-        point && (!line.near || near(point.step, NEAR_PX)) ? { line, point } : [],
-      ),
-      marks: plot.rows
-        .flatMap((row) => row.marks)
-        .filter((mark) => mark.words && near(mark.x, MARK_PX))
-        .slice(0, MARKS),
-    };
+    return found(this.plot, at);
   }
 
   /** Put the crosshair at an x (null: away), and the values under it beside the pointer. @param {number | null} at */
@@ -166,57 +166,24 @@ export class ChartPointer {
     const inside = spec && at !== null && at >= spec.xRange[0] && at <= spec.xRange[1];
     setShown(this.cross, Boolean(inside));
     setShown(this.tip, Boolean(inside && this.over));
+    if (!inside || this.over) setShown(this.chip, false);
     if (!spec || !inside || at === null) return;
-    const found = this.found(at);
-    const x = this.plot.toX(found.x);
+    const there = this.found(at);
+    const x = this.plot.toX(there.x);
     Object.assign(this.cross.style, { left: `${x}px`, top: `${inner.top}px`, height: `${inner.bottom - inner.top}px` });
-    if (!this.over) return;
-    if (this.flag?.tip)
+    const words = this.over ? this.tip : this.chip;
+    if (this.over && this.flag?.tip)
       fill(
-        this.tip,
+        words,
         this.flag.tip.map(([bold, plain]) => h("div", {}, bold && h("b", {}, `${bold} `), plain)),
       );
-    else
-      fill(
-        this.tip,
-        h("b", {}, spec.axis.words(found.x)),
-        found.points.map(({ line, point }) =>
-          h(
-            "div",
-            { class: "key" },
-            h("i", { style: { background: line.color } }),
-            h("span", { class: "tip-name" }, line.near ? `${line.name} at ${spec.axis.words(point.step)}` : line.name),
-            h("b", {}, formatValue(point.value, 5)),
-          ),
-        ),
-        found.marks.map((mark) =>
-          h("div", { class: "key" }, h("i", { style: { background: mark.color } }), mark.words),
-        ),
-      );
+    else fill(words, this.over ? tipParts(spec, there) : chipParts(there));
+    if (!this.over) setShown(this.chip, words.childElementCount > 0);
     const right = x > (inner.left + inner.right) / 2;
-    Object.assign(this.tip.style, {
+    Object.assign(words.style, {
       left: right ? "auto" : `${x + 10}px`,
       right: right ? `${spec.width - x + 10}px` : "auto",
       top: `${inner.top}px`,
     });
   }
-}
-
-/** Of the point nearest to an x; of two at one place the one that has a value. @param {Line} line @param {number} at */
-function nearestIndex({ x, y }, at) {
-  let best = -1;
-  let distance = Infinity;
-  for (let index = 0; index < x.length; index += 1) {
-    const far = Math.abs(x[index] - at);
-    if (far < distance || (far === distance && y[best] === null)) [best, distance] = [index, far];
-  }
-  return best;
-}
-
-/** The point of a line that is nearest to an x; its value is NaN where there is none. @param {Line} line @param {number} at */
-export function nearestPoint(line, at) {
-  const index = nearestIndex(line, at);
-  if (index < 0) return null;
-  const value = line.y[index];
-  return { step: line.x[index], value: value === null ? NaN : value };
 }

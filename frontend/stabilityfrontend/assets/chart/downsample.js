@@ -53,41 +53,68 @@ export function thinInto(steps, values, from, to, budget, x, y) {
   push(to - 1);
 }
 
-/** Thin lists in place to about `keep` points; the newest quarter stays whole, and every non-finite point stays. */
-export function thinLists(steps, values, keep) {
+/**
+ * Thin an entry in place to about `keep` points; the newest quarter stays whole, and every non-finite point stays. What
+ * was between the extremes stays as a bucket's mean (buckets.js); no bucket is cut in two.
+ */
+export function thinEntry(entry, keep) {
+  const { steps, values, buckets: known } = entry;
   const raw = Math.floor(keep / 4);
   const old = steps.length - raw;
   const x = [];
   const y = [];
+  const made = /** @type {import("./buckets.js").Buckets} */ ({ first: [], last: [], mean: [], count: [] });
   const buckets = Math.max(1, Math.floor((keep - raw) / 2));
+  let at = 0;
+  let stop = 0;
   for (let bucket = 0; bucket < buckets; bucket += 1) {
-    const start = Math.floor((bucket * old) / buckets);
-    const stop = Math.floor(((bucket + 1) * old) / buckets);
-    let low = -1;
-    let high = -1;
+    const start = stop;
+    stop = Math.max(stop, Math.floor(((bucket + 1) * old) / buckets));
+    if (stop <= start) continue;
+    let [low, high, sum, count] = [-1, -1, 0, 0];
     const kept = new Set();
     for (let index = start; index < stop; index += 1) {
-      if (!Number.isFinite(values[index])) {
+      const value = values[index];
+      while (known && at < known.last.length && known.last[at] < steps[index]) at += 1;
+      const covered = Boolean(known) && at < known.last.length && known.first[at] <= steps[index];
+      if (covered) {
+        // All of a bucket that is known already goes into one.
+        while (stop < steps.length && steps[stop] <= known.last[at]) stop += 1;
+        if (index + 1 >= steps.length || steps[index + 1] > known.last[at]) {
+          if (known.mean[at] !== null) sum += known.mean[at] * known.count[at];
+          count += known.count[at];
+        }
+      }
+      if (!Number.isFinite(value)) {
         // A long run of NaN is one fact at its ends; keep those, not ten thousand of them.
         if (index === start || Number.isFinite(values[index - 1]) || Number.isFinite(values[index + 1]))
           kept.add(index);
-      } else {
-        if (low < 0 || values[index] < values[low]) low = index;
-        if (high < 0 || values[index] > values[high]) high = index;
+        continue;
       }
+      if (!covered) [sum, count] = [sum + value, count + 1];
+      if (low < 0 || value < values[low]) low = index;
+      if (high < 0 || value > values[high]) high = index;
     }
     if (low >= 0) kept.add(low).add(high);
     for (const index of [...kept].sort((a, b) => a - b)) {
       x.push(steps[index]);
       y.push(values[index]);
     }
+    made.first.push(steps[start]);
+    made.last.push(steps[stop - 1]);
+    made.mean.push(count && Number.isFinite(sum) ? sum / count : null);
+    made.count.push(count);
   }
-  for (let index = old; index < steps.length; index += 1) {
+  for (let index = stop; index < steps.length; index += 1) {
     x.push(steps[index]);
     y.push(values[index]);
   }
+  for (let index = 0; known && index < known.first.length; index += 1)
+    if (known.first[index] > made.last[made.last.length - 1])
+      for (const column of Object.keys(made)) made[column].push(known[column][index]);
   steps.splice(0, steps.length, ...x);
   values.splice(0, values.length, ...y);
+  entry.buckets = made;
 }
 
 /** Up to so many points a line is a short one. */

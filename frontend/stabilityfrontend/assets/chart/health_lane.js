@@ -1,13 +1,15 @@
 // What happened to machines and processes, on the x axis of the large chart: a lane of marks under it. Marks that would
 // lie over each other are one, with a count; a hang is as wide as it lasted where the axis is a clock.
 
+import { appearanceOf } from "../core/appearance.js";
 import { asFinite, asRecord } from "../core/as_type.js";
 import { byId, h, setShown } from "../core/dom.js";
 import { clock, formatAge, formatCount, readable } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
-import { SEVERITIES, severityOf } from "../incident/severity.js";
+import { severityOf } from "../incident/severity.js";
+import { beginOf } from "./event_place.js";
 import { clockMs } from "./ticks.js";
 
 /** Lines of marks before those that find no place become one with their neighbour. */
@@ -29,9 +31,6 @@ const TOLD = 8;
 /** Of a fork that a new start of the job made. */
 const RESTART = { sign: "↻", short: "restart" };
 
-/** Machines fail in the middle of a step: what came after the newest logged one is drawn there. */
-const seen = (step, last) => (step === null || last === null ? step : Math.min(step, last));
-
 const kindOf = (event) => (event.kind === "restart" ? RESTART : incidentKind(event.kind));
 
 /** What an incident is in a few letters; of a GPU what it is about, where it says so: `Xid 79`, `ECC`, `throttled`. */
@@ -47,14 +46,13 @@ function markWords(incident) {
   return what === "throttle" ? "throttled" : what ? `GPU ${readable(what)}`.slice(0, 18) : short;
 }
 
-/** The events of a run: `{at, until, step, segment, tone, kind, words, told, href}`; `at` and `until` unix seconds. */
-function events(page) {
+/** The events of a run: `{x, until, tone, kind, words, told, href}`; `x`: where it begins on the axis, `until`: unix seconds. */
+function events(page, axis) {
   const found = [];
   for (const incident of page.view().incidents) {
     if (!incidentKind(incident.kind).sign || found.length >= MOST) continue;
     const interruption = asRecord(asRecord(incident.evidence).interruption);
-    const verdict = asRecord(asRecord(incident.evidence).verdict);
-    const since = asFinite(interruption.since) ?? asFinite(verdict.since) ?? asFinite(incident.opened);
+    const since = asFinite(incident.since) ?? asFinite(incident.opened);
     const open = incident.state === "open";
     const until =
       incident.kind === "hang"
@@ -67,10 +65,10 @@ function events(page) {
     found.push({
       at: since,
       until,
-      step: seen(asFinite(incident.onset_step) ?? asFinite(incident.step), page.lastStep()),
-      segment: incident.segment,
+      x: beginOf(incident, axis, page.lastStep()),
       kind: incident.kind,
       tone: severityOf(incident),
+      order: appearanceOf(incident).order,
       open,
       words: `${markWords(incident)}${lasted ? ` ${formatAge(lasted)}` : ""}`,
       told: `${incident.title || incidentKind(incident.kind).label}${since === null ? "" : ` (${clock(since)})`}`,
@@ -82,10 +80,10 @@ function events(page) {
     found.push({
       at: asFinite(fork.segment.created),
       until: null,
-      step: fork.step,
-      segment: fork.segment.id,
+      x: axis.forkAt(fork),
       kind: "restart",
       tone: "info",
+      order: Infinity,
       open: false,
       words: "restart",
       told: `${fork.label}: the job came up again at step ${formatCount(fork.step + 1)}`,
@@ -96,13 +94,12 @@ function events(page) {
 }
 
 /** Give each event its pixels; those outside of what is shown have none. */
-function placed(list, axis, range, width, clock) {
+function placed(list, range, width, clock) {
   const scale = width / (range[1] - range[0]);
   const px = (x) => (x - range[0]) * scale;
   const marks = [];
   for (const event of list) {
-    if (event.step === null && !(clock && event.at !== null)) continue;
-    const x = clock && event.at !== null ? clockMs(event.at) : axis.place(event.step, event.segment);
+    const { x } = event;
     if (x === null || !Number.isFinite(x)) continue;
     const end = clock && event.until !== null ? clockMs(event.until) : x;
     if (end < range[0] || x > range[1]) continue;
@@ -150,8 +147,8 @@ function stacked(marks, width) {
 }
 
 /** The layout of a lane, for tests: lines of marks with `left`, `events` and how wide they are. */
-export const laneLines = (list, axis, range, width, clock) =>
-  stacked(placed(list, axis, range, width, clock), width).map((line) =>
+export const laneLines = (list, range, width, clock) =>
+  stacked(placed(list, range, width, clock), width).map((line) =>
     line.map((mark) => ({ ...mark, width: widthOf(mark), said: saying(mark) })),
   );
 
@@ -166,8 +163,7 @@ export class HealthLane {
   draw(axis, range, left, width) {
     const { page, place } = this;
     if (!place || !range || !(range[1] > range[0]) || width < 60) return;
-    const clock = page.settings.x === "time" && page.derived.ready();
-    const lines = laneLines(events(page), axis, range, width, clock);
+    const lines = laneLines(events(page, axis), range, width, Boolean(axis.clock));
     setShown(place, lines.length > 0);
     const high = window.matchMedia("(pointer: coarse)").matches ? TOUCHED_PX : LINE_PX;
     const key = JSON.stringify([
@@ -201,9 +197,7 @@ export class HealthLane {
   }
 
   mark(mark, top) {
-    const worst = [...mark.events].sort(
-      (a, b) => SEVERITIES.indexOf(a.tone) - SEVERITIES.indexOf(b.tone) || b.open - a.open || (b.at || 0) - (a.at || 0),
-    )[0];
+    const worst = [...mark.events].sort((a, b) => a.order - b.order || (b.at || 0) - (a.at || 0))[0];
     const told = mark.events.slice(0, TOLD).map((one) => one.told);
     if (mark.events.length > TOLD) told.push(`and ${mark.events.length - TOLD} more`);
     const text = told.join("\n");

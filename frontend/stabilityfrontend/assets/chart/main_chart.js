@@ -9,19 +9,27 @@ import { colorTheme } from "../core/theme.js";
 import { onlyKnown, severityOf } from "../incident/severity.js";
 import { axisOf } from "./axis.js";
 import { axisRange, lowerBound, robustRange } from "./downsample.js";
+import { beginOf } from "./event_place.js";
 import { flags } from "./fork_markers.js";
 import { Plot } from "./line_chart.js";
+import { notesOf } from "./readout.js";
 import { bandEnd, ghostXY, hasBand, lineXY, nonFiniteMarks, shapes } from "./traces.js";
-
-const GRAD = "grad_norm";
+import { fitted, indexAt, stepsOf } from "./zoom_range.js";
 
 /** The metric that is the run's loss, null where it logs none: what the server watches as one, else what is called so. */
 export const lossMetric = (metrics, run) =>
   (run && run.loss_metric) || firstRequests.losses.find((name) => metrics.includes(name)) || null;
 
-/** The metric that the large chart shows: the loss, else what is named like one, else the first there is. */
-export const focusMetric = (metrics, run) =>
-  lossMetric(metrics, run) || metrics.find((name) => /(^|[/_.])loss$/.test(name)) || metrics[0] || "loss";
+/**
+ * The metric that the large chart shows: what the server chose of the run; before that is known the loss, else what is
+ * named like one, else the first that is no reading of a GPU.
+ */
+export const focusMetric = (metrics, run, chosen = null) =>
+  chosen ||
+  lossMetric(metrics, run) ||
+  metrics.find((name) => /(^|[/_.])loss$/.test(name)) ||
+  metrics.find((name) => !name.startsWith("gpu/")) ||
+  "loss";
 
 /** Values of the lines inside the window, for the range of an axis. */
 export function visibleValues(pieces, window) {
@@ -66,7 +74,7 @@ const [LETTER_PX, AROUND_PX] = [7, 8];
 
 /**
  * A chart for the Board. `page` gives: store, derived, view() ({incidents, segments, forks, lastStep}), look (View),
- * settings, metric() (the loss), hasGrad(), zoom, resetZoom().
+ * settings, metric() (the loss), below() (the gradient norm or null), hasGrad(), zoom, resetZoom().
  */
 export function focusChart(element, config, page) {
   const memory = new Map();
@@ -75,26 +83,29 @@ export function focusChart(element, config, page) {
   const plot = new Plot(element, {
     label: "Large chart",
     onZoom,
-    onReset: () => page.resetZoom(),
+    onReset() {
+      chart.yRanges = {};
+      page.resetZoom();
+    },
+    onY(range, row) {
+      chart.yRanges = { ...chart.yRanges, [row]: range };
+      page.board.mark(chart);
+    },
     onCursor(x) {
       page.board.pointAt(x === null ? null : drawn && drawn.steps ? (drawn.steps[indexAt(drawn.x, x)] ?? null) : x);
       if (drawn && drawn.steps) plot.pointer.place(x);
     },
   });
+  const extent = () => page.store.extent(chart.metrics());
   /** @param {number[]} range */
-  function onZoom([from, to]) {
-    if (!drawn || !drawn.steps) {
-      if (to - from >= 1) page.zoom.set([from, to]);
+  function onZoom(range) {
+    const line = drawn;
+    const steps = line?.steps ? stepsOf(range, /** @type {{x: number[], steps: number[]}} */ (line)) : range;
+    if (steps) {
+      page.zoom.set(fitted(steps, extent()));
       return;
     }
-    const { x, steps } = drawn;
-    if (x.every((one, index) => index === 0 || one >= x[index - 1])) {
-      const first = Math.min(x.length - 1, lowerBound(x, from));
-      const last = Math.max(first, lowerBound(x, to) - 1);
-      if (steps[last] - steps[first] >= 1) page.zoom.set([steps[first], steps[last]]);
-      return;
-    }
-    chart.localRange = [from, to];
+    chart.localRange = range;
     setShown(byId("zoom-reset"), true);
     page.board.mark(chart);
   }
@@ -105,8 +116,10 @@ export function focusChart(element, config, page) {
     first: true,
     // Where the x axis does not rise with the steps, a zoom is of this chart alone.
     localRange: /** @type {number[] | null} */ (null),
+    /** What people zoomed the y axis of a row to, null for its own. @type {{[row: number]: number[] | null}} */
+    yRanges: {},
     interval: config.limits.focus_interval_ms,
-    metrics: () => [page.metric(), GRAD],
+    metrics: () => [page.metric(), page.below()].filter(Boolean),
     forget: () => memory.clear(),
     hasLine: () => Boolean(drawn && drawn.x.length),
     /** From another chart; under the pointer it is there already. */
@@ -124,12 +137,16 @@ export function focusChart(element, config, page) {
       const both = page.hasGrad();
       const top = { ...(both ? LOSS_ROW : {}), ...metricRow(draw, page.metric(), colors.accent, true) };
       const xRange = chart.localRange || axis.range(top, window);
-      const rows = both ? [top, { ...GRAD_ROW, ...metricRow(draw, GRAD, colors.series[3], false) }] : [top];
+      const rows = both ? [top, { ...GRAD_ROW, ...metricRow(draw, page.below(), colors.series[3], false) }] : [top];
       top.marks = nonFiniteMarks(top.effective.slice(0, config.limits.lines), top.discarded, window).map((mark) => ({
         ...mark,
         color: mark.dead ? colors.ghost : colors.critical,
       }));
       top.dot = liveEnd(top.main, colors.accent);
+      rows.forEach((row, index) => {
+        const wanted = chart.yRanges[index];
+        if (wanted && (!row.log || wanted[1] > 0)) row.yRange = row.log ? axisRange(wanted, true) : wanted;
+      });
       drawn = top.main;
       const above = flags(view.forks, colors, xRange, inner, axis);
       plot.draw({
@@ -142,17 +159,15 @@ export function focusChart(element, config, page) {
         font: config.font,
         rows,
         ...shapes(view, colors, true, axis),
-        labels: [...bandNames(view, colors, xRange, inner, axis.place), ...above.labels],
+        labels: [...bandNames(view, colors, xRange, inner, axis), ...above.labels],
         spans: above.spans,
+        notes: notesOf(view, colors, axis),
       });
       page.lane.draw(axis, xRange, MARGIN.l, inner);
     },
   };
   return chart;
 }
-
-/** The index of the first number of a rising list that is not below one; the last at most. */
-const indexAt = (list, value) => Math.min(list.length - 1, lowerBound(list, value));
 
 /** A row of the chart: a metric's lines and their y axis. `main`: the first effective line as it is drawn. */
 /** @returns {import("./line_chart.js").Row & {main: any, effective: any[], discarded: any[]}} */
@@ -178,10 +193,16 @@ function metricRow({ page, config, colors, window, memory, inner }, metric, colo
       width: 1,
     });
   if (smooth && effective[0])
-    lines.push({ ...lineXY(effective[0], window, budget), name: "raw", color, opacity: BEHIND, width: 1 });
-  const main = effective[0] ? lineXY(effective[0], window, budget, column) : { x: [], y: [] };
-  // Where points are denser than pixels the line is a band: a fine one shows its shape, and costs a tenth.
-  const width = main.x.length > inner ? 1 : top ? 2 : 1.5;
+    lines.push({
+      ...lineXY(effective[0], window, budget, "values", inner),
+      name: "raw",
+      color,
+      opacity: BEHIND,
+      width: 1,
+    });
+  const main = effective[0] ? lineXY(effective[0], window, budget, column, inner) : { x: [], y: [] };
+  // Where points are denser than pixels a fine line shows the shape, and costs a tenth.
+  const width = !main.band && main.x.length > inner ? 1 : top ? 2 : 1.5;
   lines.push({ ...main, name: effective.length > 1 ? lineName(metric, effective[0]) : metric, color, width });
   const live = effective.flatMap((line) => visibleValues(line.pieces, window));
   const wanted = robustRange(log ? live.filter((value) => value > 0) : live, visibleValues(discarded, window));
@@ -247,7 +268,7 @@ function liveEnd({ x, y }, color) {
 }
 
 /** The kind of an incident inside its band, where the band is wide enough to hold it; alarms come before what is known. */
-function bandNames(view, colors, range, inner, place) {
+function bandNames(view, colors, range, inner, axis) {
   const scale = inner / (range[1] - range[0]);
   const labels = [];
   const taken = [];
@@ -255,9 +276,8 @@ function bandNames(view, colors, range, inner, place) {
     .filter(hasBand)
     .slice(0, 40)
     .sort((a, b) => Number(onlyKnown(a)) - Number(onlyKnown(b)) || a.onset_step - b.onset_step)) {
-    const [onset, until] = [incident.onset_step, bandEnd(incident, view.segments, view.lastStep)].map((step) =>
-      place(step, incident.segment),
-    );
+    const onset = beginOf(incident, axis, view.lastStep);
+    const until = axis.place(bandEnd(incident, view.segments, view.lastStep), incident.segment);
     if (onset === null || until === null) continue;
     const start = Math.max(onset, range[0]);
     const words = incidentKind(incident.kind).short;

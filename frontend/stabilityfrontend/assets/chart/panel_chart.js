@@ -1,16 +1,34 @@
-// The small multiples: one chart for a metric or a family of metrics, on the shared x axis.
+// The small multiples: one chart for a metric or a family of metrics, on the shared range of steps.
 
-import { cutName, fill, h } from "../core/dom.js";
+import { cutName, h } from "../core/dom.js";
 import { matching } from "../core/first_requests.js";
+import { patch } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
-import { STEP_AXIS } from "./axis.js";
+import { axisOf } from "./axis.js";
+import { differing, readOptions, toggled, usualOptions } from "./chart_options.js";
 import { axisRange, robustRange } from "./downsample.js";
 import { Plot } from "./line_chart.js";
 import { calmRange, visibleValues } from "./main_chart.js";
 import { MIXTURE, mixtureShapes } from "./mixture_shapes.js";
+import { panelLines } from "./panel_lines.js";
+import { notesOf } from "./readout.js";
 import { ghostXY, lineXY, nonFiniteMarks, shapes } from "./traces.js";
+import { fitted, indexAt, isRising, stepsOf } from "./zoom_range.js";
 
 const MARGIN = { l: 50, r: 12, t: 8, b: 26 };
+/** The raw line behind a smoothed one. */
+const BEHIND = 0.35;
+/** Marks of one line. */
+const MARKS = 100;
+
+/** How much higher than the lines what was discarded may make a range. */
+const DEAD = 0.4;
+
+/** A range of values that shows discarded ones, too, where they are not far above. */
+function withDead([low, high], dead) {
+  const top = dead.reduce((most, value) => (Number.isFinite(value) && value > most ? value : most), high);
+  return [low, Math.min(top, high + DEAD * (high - low || Math.abs(high) * 0.1 || 1))];
+}
 
 /** What tells the lines of one panel apart: `loss/code` among `loss/*` is `code`. */
 function shortName(name, patterns) {
@@ -20,29 +38,82 @@ function shortName(name, patterns) {
 
 /**
  * A small chart for the Board. `panel` is what the page's skeleton says (run_page.Panel) and `page` as in main_chart.js.
- * `legend` is the element that gets the names, or null.
+ * `legend` is the element that gets the names, or null. What people can set up of it is in `chart_options.js`.
  */
 export function panelChart(element, legend, panel, config, page) {
   const memory = new Map();
+  const usual = usualOptions(panel);
+  let now = usual;
+  const watchers = /** @type {(() => void)[]} */ ([]);
   let legendKey = "";
+  /** A line on another axis than steps, as it was drawn last: where which step is. */
+  let drawn = /** @type {{x: number[], steps: number[]} | null} */ (null);
   const plot = new Plot(element, {
-    onZoom: (range) => range[1] - range[0] >= 1 && page.zoom.set(range),
-    onReset: () => page.zoom.set(null),
-    onCursor: (step) => page.board.pointAt(step),
+    label: nameOf(),
+    onZoom(range) {
+      const steps = drawn ? stepsOf(range, drawn) : range;
+      if (steps) page.zoom.set(fitted(steps, page.store.extent(chart.metrics())));
+      else {
+        chart.localRange = range;
+        page.board.mark(chart);
+      }
+    },
+    onReset() {
+      chart.localRange = null;
+      if (now.yRange) chart.set({ yRange: null });
+      page.zoom.set(null);
+    },
+    onY: (range) => chart.set({ yRange: range }),
+    onCursor(x) {
+      page.board.pointAt(x === null || !drawn ? x : (drawn.steps[indexAt(drawn.x, x)] ?? null));
+      if (drawn) plot.pointer.place(x);
+    },
   });
+  function nameOf() {
+    return `Chart ${panel.title || now.metrics.join(", ")}`;
+  }
   const chart = {
     id: panel.id,
     element,
-    interval: config.limits.panel_interval_ms,
-    metrics: () => matching(panel.metrics, page.names),
-    forget: () => memory.clear(),
     plot,
+    panel,
+    interval: config.limits.panel_interval_ms,
+    // Where x does not rise with the steps, a zoom is of this chart alone.
+    localRange: /** @type {number[] | null} */ (null),
+    /** Why it is drawn otherwise than its options say, "" where it is not. */
+    trouble: "",
+    /** Called with what `options()` says, after people changed it. */
+    onOptions: /** @type {((options: any) => void) | null} */ (null),
+    title: () => panel.title || now.metrics.join(", "),
+    /** The options as they are, and those that differ from the usual ones. */
+    now: () => now,
+    options: () => differing(now, usual),
+    /** Take options that somebody kept; `told`: people did it, and `onOptions` hears of it. */
+    setOptions(given, told = false) {
+      now = readOptions(given, usual);
+      changed(told);
+    },
+    /** People changed some of the options. */
+    set(changes) {
+      now = { ...readOptions({ ...now, ...changes }, usual), ...(changes.yRange === null ? { yRange: null } : {}) };
+      changed(true);
+    },
+    watch: (hear) => watchers.push(hear),
+    /** The y range that is drawn, as values. */
+    shownRange() {
+      const [row] = plot.rows;
+      if (!row) return [0, 1];
+      return row.log ? row.yRange.map((one) => 10 ** one) : row.yRange;
+    },
+    metrics: () => matching(now.metrics, page.names),
+    forget: () => memory.clear(),
     hasLine: () => Boolean(plot.spec?.lines?.length),
-    pointAt: (step) => plot.pointer.place(step),
+    pointAt(step) {
+      if (!drawn) plot.pointer.place(step);
+      else if (!plot.pointer.over) plot.pointer.place(step === null ? null : drawn.x[indexAt(drawn.steps, step)]);
+    },
     paint(width, height) {
       const { colors } = config.themes[colorTheme.name()];
-      const window = page.look.window();
-      const budget = config.limits.panel_points;
       const declared =
         panel.id === MIXTURE
           ? mixtureShapes(page.mixture?.curves, colors, {
@@ -51,89 +122,153 @@ export function panelChart(element, legend, panel, config, page) {
               off: page.mixture?.off || [],
             })
           : null;
-      if (declared) return drawMixture(declared, width, height, colors);
-      const names = chart.metrics();
-      const lines = [];
-      const ghosts = [];
-      const marks = [];
-      const ranges = [];
-      const deadValues = [];
-      let left = 0;
-      for (const name of names) {
-        const found = page.store.effective(name, window);
-        const lowest = found.length ? found[0].rank : null;
-        if (page.settings.ghosts) {
-          const dead = page.store
-            .dead(name, window)
-            .filter((stretch) => panel.per_rank || !found.length || stretch.rank === lowest);
-          if (dead.length) {
-            const opacity = names.length > 1 || panel.per_rank ? 0.5 : 0.85;
-            ghosts.push({
-              ...ghostXY(dead, window, budget / 2),
-              color: colors.ghost,
-              width: 1.1,
-              dash: [5, 3],
-              opacity,
-              hover: false,
-            });
-            deadValues.push(...visibleValues(dead, window));
-          }
-        }
-        for (const line of panel.per_rank ? found : found.slice(0, 1)) {
-          if (lines.length >= config.limits.lines) {
-            left += 1;
-            continue;
-          }
-          const color = colors.series[lines.length % colors.series.length];
-          const words = panel.per_rank
-            ? line.rank === null
-              ? line.node
-              : `rank ${line.rank}`
-            : shortName(name, panel.metrics);
-          const xy = lineXY(line, window, budget);
-          lines.push({ ...xy, name: words, color, width: xy.x.length > width ? 1 : 1.5 });
-          const values = visibleValues(line.pieces, window);
-          if (values.length) ranges.push(robustRange(values, []));
-          for (const mark of nonFiniteMarks([line], [], window).slice(0, 100))
-            marks.push({ ...mark, color: colors.critical });
-        }
-      }
-      let range = ranges.length
-        ? [Math.min(...ranges.map((one) => one[0])), Math.max(...ranges.map((one) => one[1]))]
-        : [0, 1];
-      if (ranges.length && deadValues.length) range = robustRange(range, deadValues);
-      plot.draw({
-        width,
-        height,
-        margin: MARGIN,
-        xRange: page.look.stepRange(),
-        axis: STEP_AXIS,
-        yRange: calmRange(memory, "y", axisRange(range, panel.log)),
-        log: panel.log,
-        colors,
-        font: config.font,
-        lines: [...ghosts, ...lines],
-        ...shapes(page.view(), colors, false),
-        marks,
-      });
-      writeLegend(lines, left);
+      if (declared) drawMixture(declared, width, height, colors);
+      else drawLines(width, height, colors);
     },
   };
 
+  function changed(told) {
+    memory.clear();
+    chart.localRange = null;
+    page.board.mark(chart);
+    plot.pointer.name(nameOf());
+    for (const hear of watchers) hear();
+    if (told && chart.onOptions) chart.onOptions(chart.options());
+  }
+
+  function drawLines(width, height, colors) {
+    const window = page.look.window();
+    const { lines: server, trouble } = panelLines(page).of(chart, now);
+    chart.trouble = trouble;
+    const found = collect(server, window, width - MARGIN.l - MARGIN.r, colors);
+    const axis = axisOf(page, now.x, server, found.first || page.metric());
+    const [line] = found.lines;
+    drawn = line?.steps ? line : null;
+    // On an axis that goes up and down lines are a tangle, and no stretch of steps has one place.
+    const rising = !drawn || isRising(drawn.x);
+    if (!rising) for (const one of found.lines) one.dots = true;
+    let range = found.ranges.length
+      ? [Math.min(...found.ranges.map((one) => one[0])), Math.max(...found.ranges.map((one) => one[1]))]
+      : [0, 1];
+    if (found.ranges.length) range = withDead(range, found.dead);
+    plot.draw({
+      width,
+      height,
+      margin: MARGIN,
+      xRange: chart.localRange || axis.range(found, window),
+      axis: axis.axis,
+      yRange: yRange(range),
+      log: now.log,
+      colors,
+      font: config.font,
+      lines: [...found.ghosts, ...found.behind, ...found.lines],
+      ...(rising ? shapes(page.view(), colors, false, axis) : {}),
+      notes: rising ? notesOf(page.view(), colors, axis) : [],
+      marks: found.marks,
+    });
+    writeLegend(found.named, found.left);
+  }
+
+  /** The lines of the chart's metrics, and what stands around them. */
+  function collect(server, window, columns, colors) {
+    const budget = config.limits.panel_points;
+    const column = server && now.smooth > 0 ? "smoothed" : "values";
+    const source = server || page.store;
+    const names = chart.metrics();
+    const found = {
+      first: /** @type {string | null} */ (null),
+      lines: /** @type {any[]} */ ([]),
+      behind: /** @type {any[]} */ ([]),
+      ghosts: /** @type {any[]} */ ([]),
+      named: /** @type {{name: string, color: string}[]} */ ([]),
+      marks: /** @type {any[]} */ ([]),
+      ranges: /** @type {number[][]} */ ([]),
+      dead: /** @type {number[]} */ ([]),
+      effective: /** @type {any[]} */ ([]),
+      discarded: /** @type {any[]} */ ([]),
+      left: 0,
+    };
+    for (const name of names) {
+      const lines = source.effective(name, window);
+      if (lines.length) found.first ||= name;
+      if (page.settings.ghosts) addGhosts(found, source, name, window, lines, { budget, column, colors, names });
+      for (const line of panel.per_rank ? lines : lines.slice(0, 1)) {
+        if (found.named.length >= config.limits.lines) {
+          found.left += 1;
+          continue;
+        }
+        const color = colors.series[found.named.length % colors.series.length];
+        const words = lineWords(name, line, names.length > 1);
+        found.named.push({ name: words, color });
+        if (now.hidden.includes(words)) continue;
+        found.effective.push(line);
+        const xy = lineXY(line, window, budget, column, columns);
+        if (column === "smoothed") {
+          const raw = lineXY(line, window, budget, "values", columns);
+          found.behind.push({ ...raw, name: "raw", color, opacity: BEHIND, width: 1, hover: false });
+        }
+        const thick = column === "smoothed" || xy.band || xy.x.length <= columns;
+        const more = { metric: name, rank: line.rank, node: line.node };
+        found.lines.push({ ...xy, ...more, name: words, color, width: thick ? 1.5 : 1 });
+        const values = visibleValues(line.pieces, window);
+        if (values.length) found.ranges.push(robustRange(values, []));
+        for (const mark of nonFiniteMarks([line], [], window).slice(0, MARKS))
+          found.marks.push({ ...mark, color: colors.critical });
+      }
+    }
+    return found;
+  }
+
+  function addGhosts(found, source, name, window, lines, { budget, column, colors, names }) {
+    const lowest = lines.length ? lines[0].rank : null;
+    const dead = source
+      .dead(name, window)
+      .filter((stretch) => panel.per_rank || !lines.length || stretch.rank === lowest);
+    if (!dead.length) return;
+    found.ghosts.push({
+      ...ghostXY(dead, window, budget / 2, column),
+      color: colors.ghost,
+      width: 1.1,
+      dash: [5, 3],
+      opacity: names.length > 1 || panel.per_rank ? 0.5 : 0.85,
+      hover: false,
+    });
+    found.dead.push(...visibleValues(dead, window));
+    found.discarded.push(...dead);
+  }
+
+  /** What a line is called among the others. */
+  function lineWords(name, line, several) {
+    const short = shortName(name, now.metrics);
+    if (!panel.per_rank) return short;
+    const who = line.rank === null ? line.node : `rank ${line.rank}`;
+    return several ? `${short} ${who}` : who;
+  }
+
+  /** The y axis: what people zoomed to, else what shows the lines. */
+  function yRange(range) {
+    const wanted = now.yRange && (!now.log || now.yRange[1] > 0) ? now.yRange : null;
+    if (wanted) return now.log ? axisRange(wanted, true) : wanted;
+    return calmRange(memory, "y", axisRange(range, now.log));
+  }
+
   function drawMixture({ lines, areas, marks, range }, width, height, colors) {
+    const axis = axisOf(page, "step");
+    drawn = null;
     plot.draw({
       width,
       height,
       margin: MARGIN,
       xRange: page.look.stepRange(),
-      axis: STEP_AXIS,
-      yRange: axisRange(range, false),
+      axis: axis.axis,
+      yRange: now.yRange || axisRange(range, false),
       colors,
       font: config.font,
-      lines,
+      lines: lines.filter((line) => !now.hidden.includes(line.name)),
       areas,
       marks,
       ...shapes(page.view(), colors, false),
+      notes: notesOf(page.view(), colors, axis),
     });
     const named = lines.filter((line) => line.name);
     writeLegend(named, page.mixture.curves.sets.length - named.length);
@@ -141,15 +276,31 @@ export function panelChart(element, legend, panel, config, page) {
 
   function writeLegend(lines, left) {
     if (!legend) return;
-    const shown = lines.length > 1 || left ? lines.map(({ name, color }) => ({ name, color })) : [];
-    const key = JSON.stringify([shown, left]);
+    const shown = lines.length > 1 || left || lines.some(({ name }) => now.hidden.includes(name)) ? lines : [];
+    const key = JSON.stringify([shown.map(({ name, color }) => [name, color]), left, now.hidden, chart.trouble]);
     if (key === legendKey) return;
     legendKey = key;
-    fill(
+    const all = shown.map(({ name }) => name);
+    const toggle = (name, alone) => chart.set({ hidden: toggled(now.hidden, name, all, alone) });
+    patch(
       legend,
-      shown.map(({ name, color }) =>
-        h("span", { class: "key", title: name }, h("i", { style: { background: color } }), cutName(name)),
-      ),
+      chart.trouble ? h("span", { class: "key chart-trouble", title: chart.trouble }, "x axis: step") : null,
+      shown.map(({ name, color }) => {
+        const on = !now.hidden.includes(name);
+        return h(
+          "button",
+          {
+            type: "button",
+            class: on ? "key" : "key off",
+            title: `${name}: click to ${on ? "hide" : "show"}, Alt and click for this line alone`,
+            "aria-pressed": String(on),
+            data: { line: name },
+            on: { click: (event) => toggle(name, event.altKey), dblclick: () => toggle(name, true) },
+          },
+          h("i", { style: { background: color } }),
+          cutName(name),
+        );
+      }),
       left ? h("span", { class: "key" }, `+ ${left} more`) : null,
     );
   }

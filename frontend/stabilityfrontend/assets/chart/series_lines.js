@@ -2,6 +2,7 @@
 // up when reading, so that a rollback moves no point.
 
 import { toNumber } from "../core/format.js";
+import { addBuckets, noBuckets } from "./buckets.js";
 import { lowerBound } from "./downsample.js";
 
 /**
@@ -32,7 +33,7 @@ function covers(other, one) {
   return !other.dead || other.steps.length > one.steps.length;
 }
 
-/** The columns of a group as one, in step order; `xs` and `smoothed` where the server sent them. */
+/** The columns of a group as one, in step order; `xs`, `smoothed` and `buckets` where the server sent them. */
 export function joined(group) {
   const parts = group.filter((one) => one.steps.length).sort((a, b) => a.steps[0] - b.steps[0]);
   const columns = {
@@ -41,6 +42,11 @@ export function joined(group) {
   };
   if (parts.some((one) => one.xs)) columns.xs = parts.flatMap((one) => one.xs.map(toNumber));
   if (parts.some((one) => one.smoothed)) columns.smoothed = parts.flatMap((one) => one.smoothed.map(toNumber));
+  for (const one of parts)
+    if (one.buckets) {
+      columns.buckets = columns.buckets || noBuckets();
+      addBuckets(columns.buckets, one);
+    }
   return columns;
 }
 
@@ -89,6 +95,7 @@ const piece = (entry, from, to) => ({
   values: entry.values,
   xs: entry.xs,
   smoothed: entry.smoothed,
+  buckets: entry.buckets,
   from,
   to,
 });

@@ -2,7 +2,8 @@
 // a rollback moves no point: it changes which of them are on the effective line.
 
 import { toNumber } from "../core/format.js";
-import { lowerBound, thinLists } from "./downsample.js";
+import { addBuckets, bucketsAfter, noBuckets } from "./buckets.js";
+import { lowerBound, thinEntry } from "./downsample.js";
 import { deadStretches, effectiveLines, entryOf, grouped, joined, put, segmentLines } from "./series_lines.js";
 
 export class SeriesStore {
@@ -95,11 +96,15 @@ export class SeriesStore {
       const metric = this.metrics.get(one.metric);
       if (!metric) continue;
       const entry = entryOf(metric.entries, one.segment, one.rank, one.node, group.stray);
-      const { steps, values } = joined(group);
+      const { steps, values, buckets } = joined(group);
       // What came live meanwhile is newer than the answer and stays.
       const later = steps.length ? lowerBound(entry.steps, steps[steps.length - 1] + 1) : 0;
       entry.steps = steps.concat(entry.steps.slice(later));
       entry.values = values.concat(entry.values.slice(later));
+      const after = bucketsAfter(entry.buckets, steps.length ? steps[steps.length - 1] : -1);
+      if (!buckets) entry.buckets = after.first.length ? after : undefined;
+      else
+        entry.buckets = Object.fromEntries(Object.keys(buckets).map((key) => [key, buckets[key].concat(after[key])]));
       const span = steps.length ? steps[steps.length - 1] - steps[0] + 1 : 0;
       if (level > 0 || (level === undefined && points && steps.length >= 0.3 * points && span > steps.length))
         entry.thinned = true;
@@ -124,6 +129,10 @@ export class SeriesStore {
         put(entry, step, values[index]);
         if (close && step >= detail.start && step <= detail.stop) put(close, step, values[index]);
       });
+      if (one.buckets) {
+        entry.buckets = entry.buckets || noBuckets();
+        addBuckets(entry.buckets, one);
+      }
       this.bound(entry);
       if (close) this.bound(close);
     }
@@ -147,7 +156,7 @@ export class SeriesStore {
 
   bound(entry) {
     if (entry.steps.length <= this.limits.entry_points) return;
-    thinLists(entry.steps, entry.values, Math.floor(this.limits.entry_points / 2));
+    thinEntry(entry, Math.floor(this.limits.entry_points / 2));
     entry.thinned = true;
   }
 

@@ -15,10 +15,27 @@ const REST_MS = 120;
 /** New points beside those of the first answer; then it is asked for anew, thinned by the server. */
 const MORE_POINTS = 6000;
 
+/**
+ * For whom lines are made: which (`settings`: x, smooth), of which metrics, how many points; `shown` is told when they came.
+ * @typedef {{settings: {x: string, smooth: number}, names: () => string[], points: number, shown: () => void}} Wish
+ */
+
+/** What the large chart wishes. @returns {Wish} */
+const ofLarge = (page) => ({
+  settings: page.settings,
+  names: () => [...new Set([...firstRequests.fine, page.metric(), page.below()])].filter(Boolean),
+  points: firstRequests.points.fine,
+  shown: () => page.board.mark(page.focus),
+});
+
 export class Derived {
-  /** `page`: id, store, metric(), settings ({x, smooth}), zoom, board. `onTrouble(words)` when it can't be had. */
-  constructor(page, onTrouble) {
+  /**
+   * `page`: id, store, metric(), settings ({x, smooth}), zoom, board. `onTrouble(words)` when it can't be had; `wish` is
+   * the large chart's unless others are named (panel_lines.js).
+   */
+  constructor(page, onTrouble, wish = ofLarge(page)) {
     this.page = page;
+    this.wish = wish;
     this.onTrouble = onTrouble;
     this.asks = 0;
     /** @type {any} */
@@ -45,19 +62,24 @@ export class Derived {
     this.key = "";
   }
 
-  /** Whether the large chart shows lines of the server's making. */
+  /** Whether lines of the server's making are wanted. */
   active() {
-    const { x, smooth } = this.page.settings;
+    const { x, smooth } = this.wish.settings;
     return x !== "step" || smooth > 0;
   }
 
   /** Whether they are here. */
   ready() {
-    return this.active() && this.whole !== null && this.axis === this.page.settings.x;
+    return this.active() && this.whole !== null && this.axis === this.wish.settings.x;
   }
 
   names() {
-    return [...new Set([...firstRequests.fine, this.page.metric()])];
+    return this.wish.names();
+  }
+
+  /** The request for them. */
+  options(more) {
+    return derivedOptions(this.wish.settings, { points: this.wish.points, ...more });
   }
 
   /** The settings changed: ask for the lines, when the slider rests. What was drawn stays until they come. */
@@ -73,10 +95,10 @@ export class Derived {
 
   async fetch() {
     const { page } = this;
-    const { x, smooth } = page.settings;
+    const { x } = this.wish.settings;
     const ask = (this.asks += 1);
     try {
-      const answers = await api.series(page.id, this.names(), derivedOptions({ x, smooth }));
+      const answers = await api.series(page.id, this.names(), this.options());
       if (page.gone || ask !== this.asks) return;
       const series = answers.flatMap((answer) => answer.series);
       this.axis = x;
@@ -100,13 +122,13 @@ export class Derived {
     const [start, stop] = [Math.max(0, Math.floor(range[0] - 0.1 * span)), Math.ceil(range[1] + 0.1 * span)];
     const ask = this.asks;
     try {
-      const answers = await api.series(page.id, this.names(), derivedOptions(page.settings, { start, stop }));
+      const answers = await api.series(page.id, this.names(), this.options({ start, stop }));
       if (page.gone || ask !== this.asks || page.zoom.range !== range) return;
       this.detail = { start, stop, metrics: new Map() };
       add(
         this.detail.metrics,
         answers.flatMap((answer) => answer.series),
-        page.settings.x,
+        this.wish.settings.x,
       );
       this.shown();
     } catch {
@@ -132,15 +154,15 @@ export class Derived {
     }
     const ask = this.asks;
     try {
-      const answers = await api.series(page.id, this.names(), derivedOptions(page.settings, { cursor: this.cursor }));
+      const answers = await api.series(page.id, this.names(), this.options({ cursor: this.cursor }));
       if (page.gone || ask !== this.asks) return;
       const series = answers.flatMap((answer) => answer.series);
       if (answers.some((answer) => answer.complete !== false)) {
         this.whole = new Map();
         this.more = 0;
       } else this.more += series.reduce((sum, one) => sum + one.steps.length, 0);
-      add(this.whole, series, page.settings.x);
-      if (this.detail) add(this.detail.metrics, series, page.settings.x, this.detail);
+      add(this.whole, series, this.wish.settings.x);
+      if (this.detail) add(this.detail.metrics, series, this.wish.settings.x, this.detail);
       this.cursor = answers[0].cursor || this.cursor;
       this.shown();
     } catch {
@@ -149,7 +171,7 @@ export class Derived {
   }
 
   shown() {
-    this.page.board.mark(this.page.focus);
+    this.wish.shown();
   }
 
   /** @param {number[] | null} [window] */

@@ -4,7 +4,9 @@ import { toldStep } from "../core/as_type.js";
 import { formatCount, formatValue } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { onlyKnown, severityOf } from "../incident/severity.js";
+import { banded, jumps } from "./buckets.js";
 import { lowerBound, thinInto } from "./downsample.js";
+import { beginOf } from "./event_place.js";
 
 /** Newest incidents that get a band; older ones stand in the list. */
 const BANDS = 40;
@@ -14,8 +16,6 @@ const CROWD = 6;
 const TICK = 0.025;
 /** Height of the strip of what is known and no alarm, of the plot's. */
 const STRIP = 0.02;
-/** A gap between two pieces greater than this share of the line so far is a jump. */
-const JUMP = 0.002;
 /** Lines of forks, and of where an incident began. */
 const [DASHED, DOTTED] = [
   [6, 4],
@@ -37,30 +37,27 @@ const xsOf = (piece) => piece.xs || piece.steps;
 
 /**
  * x and y of an effective line, and the steps where x is something else. Pieces are thinned one by one: nothing is ever
- * bucketed across a fork. `column`: `values` or `smoothed`.
+ * bucketed across a fork. `column`: `values` or `smoothed`. With `columns` (pixels) a line that has more points than these
+ * can show is a band with its mean (buckets.js).
+ * @returns {{x: number[], y: (number | null)[], steps?: number[] | null, band?: any}}
  */
-export function lineXY(line, window, budget, column) {
+export function lineXY(line, window, budget, column = "values", columns = 0) {
   const x = [];
   const y = [];
   const steps = line.pieces.some((piece) => piece.xs) ? [] : null;
   const cuts = line.pieces.map((piece) => [piece, ...cut(piece, window)]);
+  const band = columns && column === "values" ? banded(cuts, columns, Math.min(budget, 2 * columns)) : null;
+  if (band) return band;
   const total = cuts.reduce((sum, [, from, to]) => sum + to - from, 0);
   for (const [piece, from, to] of cuts) {
     // On another axis than steps a fork may be a jump: what was discarded took time. There the line is open.
-    const last = x.length - 1;
-    if (
-      steps &&
-      to > from &&
-      last >= 0 &&
-      x[last] !== null &&
-      Math.abs(piece.xs[from] - x[last]) > JUMP * Math.abs(x[last] - x[0])
-    ) {
-      x.push(x[last]);
+    if (steps && to > from && jumps(x, piece.xs[from])) {
+      x.push(x[x.length - 1]);
       y.push(null);
-      steps.push(steps[last]);
+      steps.push(steps[steps.length - 1]);
     }
     const share = total <= budget ? to - from : Math.max(4, Math.floor((budget * (to - from)) / total));
-    const values = piece[column || "values"] || piece.values;
+    const values = piece[column] || piece.values;
     thinInto(xsOf(piece), values, from, to, share, x, y);
     if (steps) thinInto(piece.steps, values, from, to, share, steps, []);
   }
@@ -125,14 +122,15 @@ export const onSteps = { place: atStep, forkAt: (fork) => fork.step };
 
 /**
  * Bands of incidents and lines of forks, for a chart's `bands` and `rules`. `strong`: on the large chart.
- * `place(step, segment)` and `forkAt(fork)`: where a step of a segment, and where a fork, is on the x axis; null where
- * that is not known.
+ * `axis`: `place(step, segment)` and `forkAt(fork)`, where a step of a segment, and where a fork, is on the x axis, null
+ * where that is not known; `clock` where it is one.
  */
-export function shapes(view, colors, strong, { place, forkAt } = onSteps) {
+export function shapes(view, colors, strong, axis = onSteps) {
+  const { place, forkAt } = axis;
   const bands = [];
   const rules = [];
   for (const incident of view.incidents.filter(hasBand).slice(0, BANDS)) {
-    const from = place(incident.onset_step, incident.segment);
+    const from = beginOf(incident, axis, view.lastStep);
     const end = place(bandEnd(incident, view.segments, view.lastStep), incident.segment);
     if (from === null || end === null) continue;
     const color = colors[severityOf(incident)];
@@ -142,7 +140,7 @@ export function shapes(view, colors, strong, { place, forkAt } = onSteps) {
     const opacity = quiet ? 0.35 : (open ? 0.15 : 0.08) * (strong ? 1 : 0.8);
     bands.push({
       from,
-      to: place === atStep ? Math.max(end, from + 0.5) : end,
+      to: place === atStep ? Math.max(end, from + 0.5) : Math.max(end, from),
       height: quiet ? STRIP : 1,
       color,
       opacity,

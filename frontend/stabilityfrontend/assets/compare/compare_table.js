@@ -1,6 +1,6 @@
 // The runs of a comparison as rows: what each says under the pointer, and now.
 
-import { nearestPoint } from "../chart/chart_pointer.js";
+import { nearestPoint } from "../chart/readout.js";
 import { statePill } from "../core/appearance.js";
 import { byId, fill, h, setText } from "../core/dom.js";
 import { formatCount, formatValue, moment } from "../core/format.js";

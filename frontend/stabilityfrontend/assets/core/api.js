@@ -117,6 +117,13 @@ export const api = {
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback"]>} */
   wayBack: (id, incident) =>
     call("GET", `${runPath(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
+  /** Incidents of all runs; lists in `given` are repeated. @returns {Promise<Answers["GET /api/v1/incidents"]>} */
+  allIncidents: (given) => {
+    const query = Object.entries(given).flatMap(([name, value]) => [value].flat().map((one) => [name, String(one)]));
+    return call("GET", `/incidents?${new URLSearchParams(query)}`);
+  },
+  /** @returns {Promise<Answers["GET /api/v1/search"]>} */
+  search: (words, run) => call("GET", `/search?${new URLSearchParams({ q: words, ...(run ? { run } : {}) })}`),
   /** @returns {Promise<Answers["GET /api/v1/gpus"]>} */
   gpus: () => call("GET", "/gpus"),
   /** Sends what was chosen on a page that the server draws; the path is from there. */
@@ -143,6 +150,14 @@ export const api = {
   detectorsOf: (id) => call("GET", `${runPath(id)}/detectors`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/watched"]>} */
   watchedOf: (id) => call("GET", `${runPath(id)}/watched`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/headline"]>} */
+  headlineOf: (id) => call("GET", `${runPath(id)}/headline`),
+  /** @returns {Promise<Answers["GET /api/v1/views"]>} */
+  views: (kind, project) => call("GET", `/views?${new URLSearchParams({ kind, project })}`),
+  /** @returns {Promise<Answers["PUT /api/v1/views"]>} */
+  saveView: (view) => call("PUT", "/views", view),
+  /** @returns {Promise<Answers["DELETE /api/v1/views"]>} */
+  deleteView: (which) => call("DELETE", `/views?${new URLSearchParams(which)}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/mixture"]>} */
   mixtureOf: (id, query) => call("GET", `${runPath(id)}/mixture?${new URLSearchParams(query)}`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */

@@ -13,7 +13,8 @@ export const SHARED = { "Cache-Control": "max-age=1" };
 
 /**
  * What the page's skeleton says: `losses` (names that only a loss has), `fine` (names that the large chart may show),
- * `patterns` of the panels' metrics, `strip`, `points` of a line. The server's own replace these (`begin`, `takeOver`).
+ * `points` of a line. The server's own replace these (`begin`, `takeOver`). `patterns` of the small charts' metrics and
+ * `strip` are of the run's headline.
  */
 export const firstRequests = {
   losses: ["loss"],
@@ -76,6 +77,15 @@ const matches = (name, pattern) => (pattern.endsWith("*") ? name.startsWith(patt
 /** The names of `metrics` that a panel's patterns match. */
 export const matching = (patterns, metrics) =>
   metrics.filter((name) => patterns.some((pattern) => matches(name, pattern)));
+
+/** The names and prefixes that a headline needs points of. */
+export const wantedOf = (headline) => [
+  ...new Set([
+    ...[headline.main, headline.below].filter(Boolean),
+    ...headline.cells.map((cell) => cell.metric),
+    ...headline.charts.flatMap((chart) => chart.metrics),
+  ]),
+];
 
 /** Metrics of the panels and the strip: what is kept all the time beside the large chart's. */
 export function firstMetrics(names) {

@@ -105,6 +105,9 @@ export const moment = (seconds) =>
 /** A name of ours as words: `step_time` as `step time`. */
 export const readable = (name) => String(name || "").replace(/_/g, " ");
 
+/** Words with a capital, as at the beginning of a line. */
+export const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1);
+
 /** What the API or a job said, as a sentence: they begin small and end without a stop. Names stay as they are. */
 export function sentence(text) {
   const words = String(text || "").trim();

@@ -2,6 +2,9 @@
 
 import { api } from "./api.js";
 
+/** Who else listens to every message, of whatever page. @type {Set<(message: any) => void>} */
+export const heard = new Set();
+
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 10000;
 /** Hidden for this long, the socket is closed; the cursor brings back what was missed. */
@@ -83,6 +86,7 @@ export class Live {
       if (message.cursor && !(message.type === "hello" && this.cursor)) this.cursor = message.cursor;
       if (message.type === "reset") this.cursor = message.cursor || null;
       this.onMessage(message);
+      for (const listener of heard) listener(message);
     };
     socket.onclose = () => this.onClose(socket);
     socket.onerror = () => {};

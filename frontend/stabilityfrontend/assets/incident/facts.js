@@ -1,9 +1,10 @@
 // The facts behind an incident as lists and tables: what the timeline was, how a process ended, what the GPU said, where each
 // rank stood when it was looked at.
 
+import { appearanceOf } from "../core/appearance.js";
 import { asFinite, asRecord, asText, toldStep } from "../core/as_type.js";
 import { h } from "../core/dom.js";
-import { clock, duration, formatCount, moment, plural, readable } from "../core/format.js";
+import { capital, clock, duration, formatCount, moment, plural, readable } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { processWords, rankRanges, ranksOf } from "../ranks/rank_words.js";
 import { median } from "../run/kpis.js";
@@ -85,7 +86,7 @@ export function timelineOf(incident, dump, commands) {
     );
   }
   if (incident.acknowledged_by) add(incident.acknowledged, `Acknowledged by ${asText(incident.acknowledged_by)}`);
-  if (incident.resolved) add(incident.resolved, incident.state === "recovered" ? "Recovered" : "Resolved", "good");
+  if (incident.resolved) add(incident.resolved, capital(appearanceOf(incident).word), "good");
   return entries.sort((a, b) => (a.time === null ? Infinity : a.time) - (b.time === null ? Infinity : b.time));
 }
 

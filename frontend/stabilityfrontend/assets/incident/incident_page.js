@@ -122,7 +122,7 @@ export class IncidentPage {
       this.setLost(null);
       this.setIncident(incident);
       this.kept.refresh();
-      if (incident.train) {
+      if (incident.train || incident.caused_by) {
         const { incidents } = await api.incidents(this.id);
         if (this.gone) return;
         this.alike = incidents;

@@ -1,10 +1,12 @@
 // The regions of an incident's page, drawn anew only where something in them changed: what somebody selects or unfolds stays.
 
+import { appearanceOf, tonedClass } from "../core/appearance.js";
 import { asFinite, asList, asRecord, asText, asTexts, toldStep } from "../core/as_type.js";
 import { byId, h, setClass, setText } from "../core/dom.js";
-import { clock, formatCount, moment, sentence } from "../core/format.js";
+import { capital, clock, formatCount, moment, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
+import { incidentHref } from "../core/route.js";
 import { blindSpot, rankWords } from "../ranks/rank_words.js";
 import { dataFacts } from "./data_facts.js";
 import { factList } from "./facts.js";
@@ -27,24 +29,19 @@ export const keyOf = new WeakMap();
 
 // -- what is read first ---------------------------------------------------------------------------------------------
 
-function stateWords(incident) {
-  if (incident.state === "open") return "open";
-  return incident.state === "recovered" ? "recovered" : "resolved";
-}
-
 function head(page) {
   const { incident } = page;
   const kind = incidentKind(incident.kind);
-  const severity = severityOf(incident);
+  const shown = appearanceOf(incident);
   const open = incident.state === "open";
   const step = toldStep(incident.onset_step);
   return [
     h(
       "div",
       { class: "incident-marks" },
-      h("span", { class: `pill ${open ? severity : "calm"}` }, open ? severity : stateWords(incident)),
+      h("span", { class: tonedClass("pill", shown) }, open ? severityOf(incident) : shown.word),
       h("span", { class: "chip" }, [kind.sign, kind.label].filter(Boolean).join(" ")),
-      open ? h("span", { class: "chip" }, "open") : null, // one that is over has lost the severity that it had
+      open ? h("span", { class: "chip" }, shown.word) : null, // one that is over has lost the severity that it had
       incident.dead ? h("span", { class: "chip" }, "on a discarded branch") : null,
       incident.acknowledged_by
         ? h("span", { class: "chip accent" }, `acknowledged by ${asText(incident.acknowledged_by)}`)
@@ -57,9 +54,20 @@ function head(page) {
       "Run ",
       h("a", { href: `/runs/${encodeURIComponent(page.id)}` }, page.name()),
       step === null ? null : ` · step ${formatCount(step)}`,
+      causeOf(page),
       " · ",
       h("span", { class: "incident-age" }),
     ),
+  ];
+}
+
+/** What it follows from, as a link. */
+function causeOf(page) {
+  const cause = page.alike.find((one) => one.incident_id === page.incident.caused_by);
+  if (!cause) return null;
+  return [
+    " · caused by ",
+    h("a", { href: incidentHref(page.id, cause.incident_id) }, asText(cause.title) || incidentKind(cause.kind).label),
   ];
 }
 
@@ -234,7 +242,7 @@ function verdictParts(page) {
       : h(
           "p",
           { class: "over" },
-          `${incident.state === "recovered" ? "Recovered" : "Resolved"} ${moment(incident.resolved)}${since ? `, after ${ageWords(incident)}` : ""}.${more ? ` ${more}` : ""}`,
+          `${capital(appearanceOf(incident).word)} ${moment(incident.resolved)}${since ? `, after ${ageWords(incident)}` : ""}.${more ? ` ${more}` : ""}`,
         ),
   ];
 }
@@ -246,7 +254,7 @@ export function drawIncidentTop(page) {
   const link = byId("incident-run");
   setText(link, name);
   if (link) link.href = `/runs/${encodeURIComponent(page.id)}`;
-  keyed(byId("incident-head"), [incident, name], () => head(page));
+  keyed(byId("incident-head"), [incident, name, causeOf(page)?.length, page.alike.length], () => head(page));
   keyed(
     byId("incident-verdict"),
     [

@@ -3,7 +3,7 @@
 import { asFinite, asList, asRecord, asText, asTexts } from "../core/as_type.js";
 import { h, setText } from "../core/dom.js";
 import { duration, readable } from "../core/format.js";
-import { incidentKind, verdictWords } from "../core/kinds.js";
+import { verdictWords } from "../core/kinds.js";
 import { ranksOf } from "../ranks/rank_words.js";
 
 /** An incident's verdict with every field in its shape; null where there is none. */
@@ -45,15 +45,8 @@ function blindWords(blind) {
   );
 }
 
-/**
- * Since when, unix seconds: of the last progress where that is known. Only what is found of machines has a time in
- * `evidence.since`; a mixture that is off has the step there.
- */
-export const sinceOf = (incident) => {
-  const verdict = verdictOf(incident);
-  const told = incidentKind(incident.kind).of_machine ? asFinite(asRecord(incident.evidence).since) : null;
-  return (verdict && verdict.since) || told || asFinite(incident.opened);
-};
+/** Since when, unix seconds, as the server says it. */
+export const sinceOf = (incident) => asFinite(incident.since) ?? asFinite(incident.opened);
 
 /** Whether it was told as something that is over: a fact worth knowing, which has no duration. */
 export const isNote = (incident) => incident.state !== "open" && incident.resolved === incident.opened;

@@ -1,13 +1,13 @@
 // The strip of numbers: what the run does now, with the last hundred points behind each number.
 
-import { lossMetric } from "../chart/main_chart.js";
 import { sparkline } from "../chart/sparkline.js";
 import { asRecord } from "../core/as_type.js";
 import { usable } from "../core/checkpoint.js";
-import { byId, fill, h, setClass, setShown, setText, setTitle } from "../core/dom.js";
-import { ago, formatCount, plural, steady } from "../core/format.js";
+import { byId, fill, h, setClass, setText } from "../core/dom.js";
+import { ago, formatAge, formatCount, plural, steady } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { onlyKnown, SEVERITIES, severityOf } from "../incident/severity.js";
+import { makeStrip } from "./strip.js";
 
 /** Points behind a sparkline, and steps back for the comparison under the number. */
 const SPARK = 120;
@@ -61,24 +61,18 @@ function alarmWords(incident, metric, now) {
   return `${times}since ${formatCount(incident.onset_step)}`;
 }
 
-/** Redraw a cell that shows a metric; its `data-` attributes are of the table of cells in run_page.py. */
-function metricCell(page, id, metric) {
+/** Redraw a cell that shows a metric. */
+function metricCell(page, { id, metric, median: byMedian }, main) {
   const parts = cell(id);
   if (!parts) return;
   const { steps, values } = page.store.tail(metric, SPARK);
   const tone = (state) => setClass(parts.element, `kpi${state ? ` ${state}` : ""}`);
-  setShown(parts.unit, values.length > 0);
-  if (!values.length) {
-    setText(parts.value, "–");
-    setText(parts.note, !page.ready ? "" : page.names.length ? "not logged" : "no point yet");
-    picture(parts, "");
-    return tone("");
-  }
+  if (!values.length) return;
   const now = values[values.length - 1];
-  const smooth = parts.element.dataset.median ? median(values.slice(-9)) : now;
+  const smooth = byMedian ? median(values.slice(-9)) : now;
   setText(parts.value, steady(Number.isFinite(now) ? smooth : now));
   const before = median(values.slice(-BACK - 10, -10));
-  const incident = alarmOf(page, metric, id === "loss");
+  const incident = alarmOf(page, metric, main && id === "loss");
   let note = "";
   let state = "";
   if (incident && Number.isFinite(now)) {
@@ -99,16 +93,6 @@ function metricCell(page, id, metric) {
   tone(state);
   const color = state === "critical" ? "var(--critical)" : state === "warning" ? "var(--warning)" : "var(--accent)";
   picture(parts, `${color} ${values.join()}`, () => sparkline(values, color, 160, 30));
-}
-
-/** The large chart's metric, under its own name where it is no loss: nobody knows then which way is better. */
-function lossCell(page) {
-  const metric = page.metric();
-  const loss = page.names.length === 0 || lossMetric(page.names, page.run) === metric;
-  const label = byId("kpi-loss")?.querySelector(".kpi-label");
-  setText(label, loss ? "Loss" : metric);
-  setTitle(label, loss ? "" : metric);
-  metricCell(page, "loss", metric);
 }
 
 const percent = (share) =>
@@ -204,13 +188,28 @@ function rollbacksCell(page) {
   );
 }
 
+/** How many ranks the job has. */
+function ranksCell(page) {
+  const parts = cell("ranks");
+  if (!parts) return;
+  setText(parts.value, formatCount(page.worldSize()));
+  note(parts, page.run?.last_step === null || page.run?.last_step === undefined ? "no step yet" : "in the job");
+}
+
+function lastCell(page) {
+  const parts = cell("last");
+  if (!parts) return;
+  setText(parts.value, formatAge(page.now() - page.store.lastTime));
+  note(parts, page.lastStep() === null ? "" : `step ${formatCount(page.lastStep())}`);
+}
+
 /** Bring the strip up to date. */
 export function drawKpis(page) {
-  lossCell(page);
-  const cells = "#kpis > [data-metric]:not([data-metric='']):not(#kpi-loss)";
-  for (const { id, dataset } of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(cells)))
-    metricCell(page, id.slice("kpi-".length), dataset.metric);
+  const cells = makeStrip(page);
+  for (const one of cells) if (one.metric) metricCell(page, one, one.metric === page.metric());
   checkpointCell(page);
   incidentsCell(page);
   rollbacksCell(page);
+  ranksCell(page);
+  lastCell(page);
 }

@@ -3,7 +3,6 @@
 import { MIXTURE } from "../chart/mixture_shapes.js";
 import { api } from "../core/api.js";
 import { byId, setText, setTitle } from "../core/dom.js";
-import { showPanels } from "./panels.js";
 
 /** Buckets of the chart: about one in four pixels. */
 const BUCKETS = 120;
@@ -53,7 +52,7 @@ export class MixtureCurves {
       this.answer = answer;
       this.curves = this.mixture && this.mixture.curves;
       this.draw();
-      showPanels(page);
+      page.headline.show();
       for (const one of page.panels) if (one.panel.id === MIXTURE) one.chart.forget();
       page.board.markAll();
     } catch {

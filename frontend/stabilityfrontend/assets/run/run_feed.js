@@ -133,25 +133,34 @@ export class Feed {
     const { fine: usual, points } = firstRequests;
     // The same requests as preload.js makes: their answers may be here already.
     const fine = api.series(page.id, usual, { view: "all", points: points.fine });
-    const named = firstMetrics(page.names);
-    const others = [...store.metrics.keys()].filter(
-      (name) => !usual.includes(name) && !named.includes(name) && page.names.includes(name),
-    );
-    const rest = Promise.all(
-      [named, others].map((names) => api.series(page.id, names, { view: "all", points: points.panel })),
-    );
+    const rest = page.headline.fetch().then(() => {
+      const named = firstMetrics(page.names).filter((name) => !usual.includes(name));
+      const others = [...store.metrics.keys()].filter(
+        (name) =>
+          !usual.includes(name) && !named.includes(name) && (page.nameSet.has(name) || name.startsWith("expr:")),
+      );
+      store.pin(named);
+      return Promise.all(
+        [named, others].map((names) => api.series(page.id, names, { view: "all", points: points.panel })),
+      );
+    });
     rest.catch(() => {}); // awaited below, unless the first answer is bad news already
     const [{ head, segments, cursor }, first] = await Promise.all([asked, fine]);
     if (page.gone) return;
     this.cursor = cursor;
     page.setSegments(head, segments);
     store.pin(usual.filter((name) => page.names.includes(name)));
-    store.pin(named);
     this.take(first, points.fine);
-    if (!usual.includes(page.metric()) && page.names.length) {
-      store.pin([page.metric()]);
-      this.take(await api.series(page.id, [page.metric()], { view: "all", points: points.fine }), points.fine);
+    if (page.run?.loss_metric && usual.includes(page.run.loss_metric)) this.show();
+    const large = await rest.then(
+      () => [page.metric(), page.below()].filter((name) => name && !usual.includes(name) && page.nameSet.has(name)),
+      () => [],
+    );
+    if (large.length) {
+      store.pin(large);
+      this.take(await api.series(page.id, large, { view: "all", points: points.fine }), points.fine);
     }
+    if (page.gone) return;
     this.show();
     for (const answers of await rest) if (!page.gone) this.take(answers, points.panel);
     if (!page.gone) this.show();
@@ -234,7 +243,6 @@ export class Feed {
       const answers = await api.series(page.id, missing, { view: "all", points });
       if (page.gone) return;
       for (const answer of answers) page.store.fill(answer.names, answer.series, points, answer.level);
-      page.dirty("cards");
       page.board.markAll();
     } catch {
       page.store.unask(missing); // the next time that they come into sight they are asked for again

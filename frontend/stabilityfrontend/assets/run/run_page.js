@@ -6,7 +6,6 @@ import { HealthLane } from "../chart/health_lane.js";
 import { focusChart, focusMetric } from "../chart/main_chart.js";
 import { SeriesStore } from "../chart/series_store.js";
 import { Derived } from "../chart/server_series.js";
-import { forks } from "../chart/traces.js";
 import { byId, setShown } from "../core/dom.js";
 import { firstMetrics, firstRequests } from "../core/first_requests.js";
 import { drawAgain } from "../core/parts.js";
@@ -15,19 +14,21 @@ import { colorTheme } from "../core/theme.js";
 import { WhenNear } from "../core/when_near.js";
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
 import { TaskDialog } from "../dialogs/task_dialog.js";
+import { ExpressionFeed } from "../metrics/expression_feed.js";
+import { Headline } from "../metrics/headline.js";
+import { MetricSections } from "../metrics/metric_sections.js";
 import { GpuMap } from "../ranks/gpu_map.js";
-import { Health, withReadings } from "../ranks/health.js";
+import { Health } from "../ranks/health.js";
 import { RankGrid } from "../ranks/rank_grid.js";
 import { actions } from "./actions.js";
 import { Detectors } from "./detectors.js";
 import { drawCommandStrip, drawHeader } from "./header.js";
 import { drawKpis, median } from "./kpis.js";
 import { drawLineage, forgetLineage } from "./lineage.js";
-import { Cards } from "./metric_cards.js";
 import { MixtureCurves } from "./mixture.js";
-import { makePanels, showPanels } from "./panels.js";
 import { RollbackCosts } from "./rollback_cost.js";
 import { Feed } from "./run_feed.js";
+import { news } from "./run_news.js";
 import { drawCheckpoints, drawIncidents, forgetRail } from "./sidebar.js";
 import { StorageLine } from "./storage_line.js";
 import { View } from "./view_state.js";
@@ -41,8 +42,6 @@ const TICK_MS = 250;
 const HEALTH_MS = 700;
 /** A zoom rests this long before its detail is fetched. */
 const DETAIL_MS = 180;
-/** Incidents and checkpoints kept. */
-const KEPT = 500;
 
 export class RunPage {
   constructor(root, config) {
@@ -57,6 +56,7 @@ export class RunPage {
     this.commands = new Map();
     this.health = new Health();
     this.names = [];
+    this.nameSet = new Set();
     this.dirt = new Set();
     this.state = "connecting";
     this.latency = null;
@@ -72,10 +72,13 @@ export class RunPage {
     this.derived = new Derived(this, (words) => this.look.giveUp(words));
     this.lane = new HealthLane(this);
     this.mixture = new MixtureCurves(this);
-    this.makeCharts();
+    this.headline = new Headline(this);
+    this.focus = focusChart(byId("chart-focus"), config, this);
+    this.board.add(this.focus);
     this.grid = new RankGrid(this);
     this.gpus = new GpuMap(this);
-    this.cards = new Cards(this, config);
+    this.metrics = new MetricSections(this);
+    this.expressions = new ExpressionFeed(this);
     this.rollbackCosts = new RollbackCosts(this);
     this.storage = new StorageLine(this);
     this.detectors = new Detectors(this);
@@ -92,10 +95,9 @@ export class RunPage {
     this.tick = setInterval(() => this.onTick(), TICK_MS);
   }
 
-  makeCharts() {
-    this.focus = focusChart(byId("chart-focus"), this.config, this);
-    this.board.add(this.focus);
-    this.panels = makePanels(this);
+  /** The small charts that the headline chose. */
+  get panels() {
+    return this.headline.panels;
   }
 
   redraw() {
@@ -161,14 +163,20 @@ export class RunPage {
   // -- what the charts and regions ask for --------------------------------------------------------------------
 
   metric() {
-    return focusMetric(this.names, this.run);
+    return focusMetric(this.names, this.run, this.headline.now.main);
+  }
+  /** The metric of the row below it. */
+  below() {
+    const { main, below } = this.headline.now;
+    if (main) return below;
+    return this.names.includes("grad_norm") ? "grad_norm" : null;
   }
   /** What is never evicted: the large chart's, the panels' and the strip's. */
   alwaysKept() {
-    return [...firstRequests.fine, ...firstMetrics(this.names), this.metric()];
+    return [...firstRequests.fine, ...firstMetrics(this.names), this.metric(), this.below()];
   }
   hasGrad() {
-    return this.names.includes("grad_norm") && this.metric() !== "grad_norm";
+    return this.below() !== null && this.below() !== this.metric();
   }
   now() {
     return this.live.now();
@@ -183,8 +191,8 @@ export class RunPage {
     return (this.run && this.run.world_size) || 1;
   }
   stepSeconds() {
-    const logged = median(this.store.tail("step_time_s", 50).values);
-    return logged || null;
+    const logged = this.headline.stepScale();
+    return (logged && logged.scale * (median(this.store.tail(logged.metric, 50).values) || 0)) || null;
   }
   incidents() {
     return [...this.incidentMap.values()].sort(
@@ -206,109 +214,6 @@ export class RunPage {
     );
   }
 
-  // -- news ---------------------------------------------------------------------------------------------------
-
-  onState(state) {
-    this.state = state;
-    this.dirty("pill");
-  }
-
-  addPoints(message) {
-    const touched = new Set();
-    let step = null;
-    for (const block of message.blocks) {
-      if (this.health.points(block)) this.dirty("gpus");
-      // Hardly any of a thousand GPUs' readings has a chart: nothing is kept of the others.
-      for (const name of this.store.append(withReadings(block, (one) => this.store.follows(one)))) touched.add(name);
-      step = block.steps[block.steps.length - 1];
-    }
-    const known = new Set(this.names);
-    const fresh = [...touched].filter((name) => !known.has(name));
-    if (fresh.length) this.setNames([...this.names, ...fresh]);
-    // Most messages of a large job are readings of GPUs that no chart shows: nothing else is drawn for them.
-    if (touched.size) {
-      this.derived.onPoints();
-      this.board.markMetrics(touched, step, message.time);
-      this.dirty("kpis", "header", "cards");
-    }
-    if (!this.sawPoints) this.dirtyAll();
-    this.sawPoints = true;
-  }
-
-  setNames(names) {
-    const sorted = [...new Set(names)].sort();
-    if (sorted.length === this.names.length && sorted.every((name, index) => name === this.names[index])) return;
-    const fresh = sorted.filter((name) => !this.names.includes(name));
-    this.names = sorted;
-    this.watched.soon();
-    this.namesShown(fresh);
-  }
-
-  /** Show `fresh` among the names of the run, in the panels that want them. */
-  namesShown(fresh) {
-    showPanels(this);
-    this.cards.list();
-    if (this.charted) {
-      const pinned = [...firstRequests.fine, ...firstMetrics(this.names)].filter((name) => fresh.includes(name));
-      this.store.pin(pinned);
-      this.feed.fetchWanted(pinned);
-      this.board.markAll();
-    }
-  }
-
-  /** What the run says of itself; what did not change since the last message may be left out of it. */
-  setRun(run) {
-    this.run = { ...this.run, ...run };
-    if (this.lost) this.setLost(false);
-    this.setNames([...this.names, ...(run.metrics || [])]);
-    document.title = `${this.name()} · ${this.run.status}`;
-    this.dirty("header", "kpis");
-  }
-
-  /** There is another fork, or the server has worked out what one discarded. */
-  forksChanged() {
-    this.forkList = forks(this.store.segments, this.rollbackCosts.rollbacks());
-    this.dirty("lineage", "kpis", "header");
-  }
-
-  setSegments(head, segments) {
-    this.store.setSegments(head, segments);
-    const forks = this.forkList.length;
-    this.forksChanged();
-    if (this.ready && forks !== this.forkList.length) this.rollbackCosts.soon();
-  }
-
-  setIncident(incident) {
-    if (this.incidentMap.get(incident.incident_id)?.version > incident.version) return;
-    this.incidentMap.set(incident.incident_id, incident);
-    if (this.incidentMap.size > KEPT)
-      this.incidentMap.delete([...this.incidentMap.values()].sort((a, b) => a.opened - b.opened)[0].incident_id);
-    this.board.markAll();
-    this.dirty("incidents", "kpis", "ranks");
-    if (incident.kind === "gpu_fault") this.gpus.soon();
-  }
-
-  setCommand(command) {
-    const known = this.commands.get(command.command_id);
-    if (known && (known.history || []).length > (command.history || []).length) return;
-    this.commands.set(command.command_id, command);
-    this.dirty("command");
-    this.dialog.refresh();
-    this.task.refresh();
-  }
-
-  setCheckpoint(checkpoint) {
-    this.checkpoints = [
-      checkpoint,
-      ...this.checkpoints.filter(
-        (one) => one.step !== checkpoint.step || one.segment !== checkpoint.segment || one.path !== checkpoint.path,
-      ),
-    ]
-      .sort((a, b) => b.step - a.step || b.time - a.time)
-      .slice(0, KEPT);
-    this.dirty("checkpoints", "kpis");
-  }
-
   // -- drawing --------------------------------------------------------------------------------------------------
 
   onDrawn(shown) {
@@ -322,7 +227,7 @@ export class RunPage {
     for (const region of regions) this.dirt.add(region);
   }
   dirtyAll() {
-    this.dirty("header", "kpis", "incidents", "lineage", "checkpoints", "ranks", "gpus", "command", "cards", "pill");
+    this.dirty("header", "kpis", "incidents", "lineage", "checkpoints", "ranks", "gpus", "command", "pill");
   }
 
   onTick() {
@@ -343,7 +248,6 @@ export class RunPage {
     if (dirt.has("checkpoints")) drawCheckpoints(this);
     for (const wall of ["ranks", "gpus"]) if (dirt.has(wall)) this.drawWall(wall);
     if (dirt.has("command")) drawCommandStrip(this);
-    if (dirt.has("cards")) this.cards.draw();
     if (dirt.has("header")) this.dialog.refresh();
   }
 
@@ -377,7 +281,9 @@ export class RunPage {
     clearTimeout(this.detailTimer);
     this.unwatch?.();
     this.feed.close();
-    this.cards.close();
+    this.metrics.close();
+    this.headline.close();
+    this.expressions.close();
     this.grid.close();
     this.gpus.close();
     this.derived.clear();
@@ -396,4 +302,4 @@ export class RunPage {
   }
 }
 
-Object.assign(RunPage.prototype, actions);
+Object.assign(RunPage.prototype, actions, news);

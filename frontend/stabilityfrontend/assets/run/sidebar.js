@@ -1,5 +1,6 @@
 // The right rail: incidents and checkpoints; lineage.js draws the tree between them.
 
+import { appearanceOf, tonedClass } from "../core/appearance.js";
 import { toldStep } from "../core/as_type.js";
 import { unchecked, usable, whatItIs, whyNot } from "../core/checkpoint.js";
 import { byId, h, setClass, setShown, setText } from "../core/dom.js";
@@ -8,7 +9,8 @@ import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
 import { dataSets, evidence, knownList } from "../incident/evidence.js";
-import { offers, onlyKnown, SEVERITIES, severityOf } from "../incident/severity.js";
+import { folded, inOrder } from "../incident/order.js";
+import { offers, onlyKnown, severityOf } from "../incident/severity.js";
 import { trainLine, withoutFollowers } from "../incident/trains.js";
 import { lastingWords, tickLasting, verdictOf } from "../incident/verdict.js";
 import { lessButton } from "./sensitivity_menu.js";
@@ -17,12 +19,6 @@ import { lessButton } from "./sensitivity_menu.js";
 const FEW = 6;
 const MOST = 200;
 
-/** Open ones first and the gravest of them on top, else the newest. */
-export const gravestFirst = (a, b) => {
-  const open = (one) => (one.state === "open" ? SEVERITIES.indexOf(severityOf(one)) : 3);
-  return open(a) - open(b) || b.opened - a.opened;
-};
-
 const facts = (...words) =>
   h(
     "div",
@@ -30,14 +26,50 @@ const facts = (...words) =>
     words.filter(Boolean).map((word) => (typeof word === "string" ? h("span", { class: "fact-chip" }, word) : word)),
   );
 
-function stateWords(incident) {
-  if (incident.state === "open") return incident.recovery === "pending" ? "open, may recover" : "open";
-  if (incident.state === "recovered") return incident.recovery ? `recovered (${incident.recovery})` : "recovered";
-  return "resolved";
+/** `open, may recover`, `recovered (fast)`: what became of it, and how it recovers. */
+function stateWords(incident, { word }) {
+  if (incident.state === "open") return incident.recovery === "pending" ? `${word}, may recover` : word;
+  return incident.state === "recovered" && incident.recovery ? `${word} (${incident.recovery})` : word;
 }
 
-function incidentCard(page, incident, first) {
+/** What it follows from, as a link. */
+function causeLine(page, incident) {
+  const cause = page.incidents().find((one) => one.incident_id === incident.caused_by);
+  if (!cause) return null;
+  const href = incidentHref(page.id, cause.incident_id);
+  return h("p", { class: "cause-line" }, "Caused by ", h("a", { href }, cause.title || incidentKind(cause.kind).label));
+}
+
+/** The others of a row, a line each. */
+function alikeFold(page, incident, alike) {
+  if (!alike.length) return null;
+  const open = page.alikeShown.has(incident.incident_id);
+  const line = (one) =>
+    h(
+      "li",
+      {},
+      h("a", { href: incidentHref(page.id, one.incident_id) }, one.title || incidentKind(one.kind).label),
+      " ",
+      h("time", { class: "sub" }, ago(page.now() - one.opened)),
+    );
+  return h(
+    "details",
+    {
+      class: "alike",
+      open,
+      on: {
+        toggle: (event) =>
+          event.target.open ? page.alikeShown.add(incident.incident_id) : page.alikeShown.delete(incident.incident_id),
+      },
+    },
+    h("summary", {}, `and ${formatCount(alike.length)} more like it`),
+    h("ul", {}, alike.slice(0, MOST).map(line)),
+  );
+}
+
+function incidentCard(page, incident, first, alike) {
   const severity = severityOf(incident);
+  const shown = appearanceOf(incident);
   const delay = incident.step !== null && incident.onset_step !== null ? incident.step - incident.onset_step : null;
   const suggestion = incident.suggestion;
   const open = incident.state === "open";
@@ -90,13 +122,15 @@ function incidentCard(page, incident, first) {
       : incident.text
         ? h("p", {}, incident.text)
         : null,
+    causeLine(page, incident),
     facts(...where),
     trainLine(incident, page.incidents(), page.id),
+    alikeFold(page, incident, alike),
     evidence(page, incident, first),
     h(
       "div",
       { class: "incident-foot" },
-      h("span", { class: `state ${open ? severity : "calm"}` }, stateWords(incident)),
+      h("span", { class: tonedClass("state", shown) }, stateWords(incident, shown)),
       h("span", { class: "grow" }),
       page.id
         ? h(
@@ -147,18 +181,18 @@ let keyOf = new WeakMap();
 export function drawIncidents(page, all) {
   const place = byId("incidents");
   if (!place) return;
-  const every = withoutFollowers(page.incidents()).sort(gravestFirst);
+  const every = inOrder(withoutFollowers(page.incidents()));
   const list = every.filter((incident) => !onlyKnown(incident));
   const known = every.filter(onlyKnown).slice(0, MOST);
   const open = list.filter((incident) => incident.state === "open").length;
   const badge = byId("incidents-count");
   setText(badge, open ? `${open} open` : list.length ? `${list.length}` : "");
-  const worst = list.some((one) => one.state === "open" && severityOf(one) === "critical") ? "critical" : "warning";
-  setClass(badge, `chip${open ? ` ${worst}` : ""}`);
+  setClass(badge, open ? tonedClass("chip", appearanceOf(list[0])) : "chip");
+  const rows = folded(list);
   const toggle = byId("incidents-all");
-  setShown(toggle, list.length > FEW);
+  setShown(toggle, rows.length > FEW);
   setText(toggle, all ? "Fewer" : `All ${list.length}`);
-  const shown = list.slice(0, all ? MOST : FEW);
+  const shown = rows.slice(0, all ? MOST : FEW);
   const key = JSON.stringify([
     page.ready,
     page.detectors.list.length,
@@ -166,7 +200,7 @@ export function drawIncidents(page, all) {
     page.knownShown,
     known.length,
     page.evidenceFolds && [...page.evidenceFolds],
-    [...shown, ...(page.knownShown ? known : [])].map((one) => [
+    [...shown.flatMap((row) => [row.incident, ...row.alike]), ...(page.knownShown ? known : [])].map((one) => [
       one.incident_id,
       one.version,
       one.state,
@@ -182,14 +216,15 @@ export function drawIncidents(page, all) {
   }
   keyOf.set(place, key);
   // The gravest alarm that is open shows all that is known of it: that is what people came for.
-  const first = shown.find((incident) => incident.state === "open");
+  const first = shown.find((row) => row.incident.state === "open");
+  page.alikeShown ||= new Set();
   const nothing = list.length
     ? null
     : h("div", { class: "nothing" }, page.ready ? "Nothing has gone wrong so far." : "");
   patch(
     place,
     nothing,
-    shown.map((incident) => incidentCard(page, incident, incident === first)),
+    shown.map((row) => incidentCard(page, row.incident, row === first, row.alike)),
     knownList(page, known),
   );
 }

@@ -111,7 +111,7 @@ export class View {
       newest: newest || null,
       from: range ? Math.floor(range[0]) : null,
       to: range ? Math.ceil(range[1]) : null,
-      chart: this.page.cards.names(),
+      ...this.page.metrics.address(),
     });
   }
 
@@ -177,7 +177,7 @@ export class View {
   stepRange() {
     const { page, settings } = this;
     if (page.zoom.range) return page.zoom.range;
-    const extent = page.store.extent([page.metric(), "grad_norm", "step_time_s", ...page.cards.names()]);
+    const extent = page.store.extent([page.metric(), ...page.headline.first, ...page.metrics.names()]);
     if (!extent) return [0, 100];
     const [low, high] = extent;
     const last = page.lastStep();

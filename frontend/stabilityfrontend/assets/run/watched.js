@@ -1,9 +1,7 @@
-// Which metrics of a run are watched as what and why, and which are not. The panels and the strip find the run's own
-// names of a role here, too.
+// Which metrics of a run are watched as what and why, and which are not.
 
 import { api } from "../core/api.js";
 import { byId, h, setShown, setText } from "../core/dom.js";
-import { firstRequests } from "../core/first_requests.js";
 import { plural } from "../core/format.js";
 import { patch } from "../core/patch.js";
 
@@ -26,18 +24,6 @@ const ROLES = {
 };
 const WHY = { name: "known name", declared: "declared by run.names()", values: "by its values" };
 
-/**
- * The patterns of a panel or cell, with the names that this run has for the roles in them.
- * @param {string[]} patterns
- * @param {any[]} watched
- */
-export function spelled(patterns, watched) {
-  const more = watched
-    .filter((one) => one.text === "" && patterns.includes(one.dataset === null ? one.role : `${one.role}/*`))
-    .map((one) => one.metric);
-  return [...new Set([...patterns, ...more])];
-}
-
 export class Watched {
   /** `page` as in run_page.js. */
   constructor(page) {
@@ -54,7 +40,7 @@ export class Watched {
       const known = JSON.stringify(this.answer?.watched);
       this.answer = answer;
       setShown(byId("watched-panel"), true);
-      if (JSON.stringify(answer.watched) !== known) this.use();
+      if (JSON.stringify(answer.watched) !== known) this.page.headline.fetch();
       this.draw();
       if (answer.mixture) this.page.mixture.fetch();
       else this.page.mixture.draw();
@@ -67,23 +53,6 @@ export class Watched {
   soon() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.fetch(), AGAIN_MS);
-  }
-
-  /** Let panels and strip show the run's own names. */
-  use() {
-    const { page } = this;
-    const watched = this.answer ? this.answer.watched : [];
-    for (const one of page.panels) one.panel.metrics = spelled(one.panel.metrics, watched);
-    const { patterns, fine } = firstRequests;
-    const more = spelled([...patterns, ...fine], watched).filter((one) => !fine.includes(one));
-    Object.assign(firstRequests, { patterns: more });
-    for (const cell of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("#kpis > [data-metric]"))) {
-      const { metric } = cell.dataset;
-      const own = metric && !page.names.includes(metric) && watched.find((one) => one.role === metric && !one.dataset);
-      if (own) cell.dataset.metric = own.metric;
-    }
-    page.namesShown(page.names);
-    page.dirty("kpis");
   }
 
   setOpen(open) {

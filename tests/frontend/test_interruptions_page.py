@@ -9,7 +9,7 @@ import pytest
 from dash import html
 
 from stabilityfrontend import format as words
-from stabilityfrontend.fleet_page import fleet
+from stabilityfrontend.fleet.interruptions_page import interruptions_page
 from stabilityfrontend.parts import plain
 from stabilityfrontend.viewer import Theme
 
@@ -29,12 +29,20 @@ STOP = {
 }  # fmt: skip
 DATA = {
     "runs": 1, "count": 1, "not_counted": 2, "time_lost_s": 60.0, "running_s": 540.0, "mtbi_s": 540.0, "gpu_hours": 4.0,
-    "per_1000_gpu_hours": 250.0, "projects": ["llm"], "interruptions": [STOP], "table": ROWS,
+    "per_1000_gpu_hours": 250.0, "projects": ["llm"], "interruptions": [STOP], "table": ROWS, "down": [STOP],
+    "now": 2000.0,
     "published": {"count": 419, "days": 54, "gpus": 16384, "source": "arXiv 2407.21783", "note": "Shares of counts."},
 }  # fmt: skip
 GPU = {"uuid": "GPU-1", "name": "H100", "node": "a", "index": 0, "count": 3, "runs": 2, "recent": 1, "last": 1990.0}
 GPU |= {"faults": [{"run_id": "r", "incident_id": "i-1", "title": "Xid 94", "what": "xid", "class": "reset"}]}
 ONCE = GPU | {"uuid": "GPU-0", "count": 9, "runs": 1, "recent": 0, "faults": []}
+
+
+SUM = {"rollbacks": 2, "steps_lost": 80, "wall_lost_s": 8.0, "downtime_s": 180.0, "gpu_hours_lost": 12.5}
+LOST = SUM | {
+    "days": 30, "month": SUM | {"gpu_hours_lost": 3.25}, "month_began": 0.0, "run_count": 1, "unknown": 1,
+    "runs": [SUM | {"run_id": "r", "run_name": "7b", "project": "", "last": 1500.0, "deleted": False}],
+}  # fmt: skip
 
 
 class Answers:
@@ -46,7 +54,7 @@ class Answers:
 
     def get(self, path: str, **given: Any) -> Any:
         self.asked[path] = given
-        return {"gpus": [ONCE, GPU]} if path == "/gpus" else self.data
+        return {"/gpus": {"gpus": [ONCE, GPU]}, "/rollback_costs": LOST}.get(path, self.data)
 
 
 def nodes(tree: Any) -> Iterator[Any]:
@@ -59,7 +67,7 @@ def nodes(tree: Any) -> Iterator[Any]:
 
 def shown(data: dict[str, Any] = DATA, **query: str) -> tuple[str, dict[str, Any]]:
     """Return all text of the page, and the components that have an id."""
-    found = list(nodes(plain(fleet(Answers(data), query), Theme("dark"))))  # type: ignore[arg-type]
+    found = list(nodes(plain(interruptions_page(Answers(data), query), Theme("dark"))))  # type: ignore[arg-type]
     texts = [one for one in found if isinstance(one, str)]
     return "".join(texts), {
         one["props"]["id"]: one["props"] for one in found if isinstance(one, dict) and "id" in one["props"]
@@ -106,9 +114,9 @@ def test_choosing_what_was_seen_takes_a_correction_back() -> None:
 
 def test_what_is_chosen_stands_in_the_address_and_is_what_the_api_is_asked() -> None:
     api = Answers(DATA)
-    fleet(api, {"days": "all", "project": "llm"})  # type: ignore[arg-type]
+    interruptions_page(api, {"days": "all", "project": "llm"})  # type: ignore[arg-type]
     assert api.asked["/interruptions"] == {"days": None, "project": "llm"}
-    fleet(api, {"days": "4'"})  # type: ignore[arg-type]
+    interruptions_page(api, {"days": "4'"})  # type: ignore[arg-type]
     assert api.asked["/interruptions"] == {"days": "30", "project": None}
 
 
@@ -137,3 +145,18 @@ def test_no_interruption_is_said_in_words() -> None:
 )
 def test_numbers_are_written_as_people_read_them(given: str | html.Time, expected: str) -> None:
     assert given == expected
+
+
+def test_what_is_down_stands_first_and_what_rollbacks_cost_names_this_month() -> None:
+    text, _ = shown()
+    assert text.index("Down now") < text.index("What interrupted training") < text.index("Lost to rollbacks")
+    assert "lost so far" in text
+    assert "GPU-hours this month3.25" in text
+    assert "1 run still to be added up" in text
+    assert "1 run that stopped over a day ago" in shown(DATA | {"now": 200_000.0})[0]
+
+
+def test_categories_without_a_case_are_folded() -> None:
+    rows = [*ROWS, ROWS[0] | {"category": "nic", "label": "NIC", "count": 0, "share": 0.0}]
+    text, _ = shown(DATA | {"table": rows})
+    assert text.index("1 category without a case") < text.index("NIC")

@@ -30,7 +30,7 @@ def test_an_interruption_comes_by_itself_is_corrected_and_leads_to_its_incident(
     server: Server, open_page: OpenPage, tmp_path: Path
 ) -> None:
     page = open_page(server.url, width=1000)
-    page.click("#pages a[href='/fleet']")
+    page.click("#pages a[href='/interruptions']")
     page.wait_for_selector("#fleet-empty h2")
     assert page.inner_text("#fleet-empty h2") == "No run trained"
     assert "Llama 3" in page.inner_text("#fleet-empty")
@@ -57,7 +57,7 @@ def test_an_interruption_comes_by_itself_is_corrected_and_leads_to_its_incident(
         page.click("#fleet-days a:text-is('All')")
         page.wait_for_selector("#fleet-days .on:text-is('All')")
         assert page.evaluate("location.search") == "?project=tests&days=all"
-        other = open_page(f"{server.url}/fleet?days=7&project=nobody's", width=390)
+        other = open_page(f"{server.url}/interruptions?days=7&project=nobody's", width=390)
         other.wait_for_selector("#fleet-empty h2")
         assert "in project “nobody's”" in other.inner_text("#fleet-empty")
         assert other.inner_text("#fleet-days [aria-current]") == "7 days"

@@ -1,4 +1,4 @@
-"""The fleet: what interrupted all runs, how much time that cost, which GPUs do it again.
+"""Interruptions: which runs are down now, what interrupted all runs, what it cost, which GPUs do it again.
 
 Period, project and the interruption that is open stand in the address (``days``, ``project``, ``open``), so that a link
 shows the same.
@@ -13,12 +13,13 @@ from dash import html
 
 from stabilityfrontend.controls import choice, links, panel_head, totals
 from stabilityfrontend.declared import page
+from stabilityfrontend.fleet.down_and_lost import down_now, lost_to_rollbacks
+from stabilityfrontend.fleet.interruption_list import interruptions
 from stabilityfrontend.format import count, duration, number, percent, plural
-from stabilityfrontend.interruption_list import interruptions
 from stabilityfrontend.tables import Cell, Column, table
 from stabilityfrontend.viewer import Api
 
-__all__ = ["fleet"]
+__all__ = ["interruptions_page"]
 
 #: ``days`` of the address, and what the button says; without it they are 30.
 PERIODS = {"7": "7 days", "30": "30 days", "90": "90 days", "all": "All"}
@@ -27,15 +28,17 @@ FEW_HOURS = 10
 _VISIBLE = {"direct": "directly", "indirect": "indirectly", "no": "not visible"}
 
 
-@page("/fleet", name="Fleet", order=10)
-def fleet(api: Api, query: Mapping[str, str]) -> list[Any]:
+@page("/interruptions", name="Interruptions", order=10)
+def interruptions_page(api: Api, query: Mapping[str, str]) -> list[Any]:
     """Return the page."""
     days = query["days"] if query.get("days") in PERIODS else "30"
     project = query.get("project", "")
     data = api.get("/interruptions", days=None if days == "all" else days, project=project or None)
+    lost = api.get("/rollback_costs", days=None if days == "all" else days, project=project or None)
     gpus = api.get("/gpus")["gpus"]
     stops = data["interruptions"]
-    shown = [_tools(days, project, data["projects"])]
+    shown = [down_now(data["down"], data["now"])] if data["down"] or stops else []
+    shown.append(_tools(days, project, data["projects"]))
     if data["runs"] or stops:
         shown.append(totals("fleet-total", _totals(data), id="fleet-totals", className="panel totals four"))
     if stops:
@@ -45,6 +48,8 @@ def fleet(api: Api, query: Mapping[str, str]) -> list[Any]:
         ]
     else:
         shown.append(_empty(data["runs"], days, project))
+    if data["runs"] or stops or lost["rollbacks"]:
+        shown.append(lost_to_rollbacks(lost))
     return [*shown, _gpus(gpus)] if gpus else shown
 
 
@@ -114,15 +119,32 @@ def _table(data: Mapping[str, Any]) -> list[Any]:
     said = f"{count(published['count'])} unexpected interruptions in {count(published['days'])} days on " + (
         f"{count(published['gpus'])} GPUs ({published['source']}). {published['note']}"
     )
+    seen = [one for one in rows if one["count"]]
+    never = [one for one in rows if not one["count"]]
     return [
         html.Div(
             html.Table(
-                [html.Thead(html.Tr(head)), html.Tbody([_category(one, most) for one in rows])],
+                [html.Thead(html.Tr(head)), html.Tbody([_category(one, most) for one in seen])],
                 className="table dense fleet-table",
             ),
             id="fleet-table",
             className="wide-table",
         ),
+        html.Details(
+            [
+                html.Summary(f"{count(len(never))} {'category' if len(never) == 1 else 'categories'} without a case"),
+                html.Div(
+                    html.Table(
+                        [html.Thead(html.Tr(head)), html.Tbody([_category(one, most) for one in never])],
+                        className="table dense fleet-table",
+                    ),
+                    className="wide-table",
+                ),
+            ],
+            id="fleet-never",
+        )
+        if never
+        else None,
         html.P(
             [
                 html.Span([html.I(className="line"), "this fleet"], className="key"),

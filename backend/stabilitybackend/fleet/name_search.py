@@ -1,0 +1,64 @@
+"""Finds runs, metrics, incidents and machines by what somebody types. Pure.
+
+Each word has to be in the name: at its start, at the start of a word in it, anywhere, or with its letters in order
+("lss7b" finds "loss-7b"), the first of these that fits being the best.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+__all__ = ["MAX_CHARS", "best", "score"]
+
+#: Characters of a search that count.
+MAX_CHARS = 200
+
+T = TypeVar("T")
+_START, _WORD, _INSIDE, _LETTERS = 8, 5, 3, 1
+#: Letters that may come in order with others between them: one letter is in nearly every name.
+_LEAST_LETTERS = 3
+#: A name this much longer than the letters that are looked for is not meant by them.
+_WIDEST = 4
+
+
+def score(words: Iterable[str], text: str) -> float:
+    """Return how well a text fits, 0 where it does not.
+
+    Args:
+        words: what was typed, in small letters. text: what it may be in, in small letters.
+    """
+    total = 0.0
+    for word in words:
+        found = _fit(word, text)
+        if not found:
+            return 0.0
+        total += found
+    return total + 1 / (1 + len(text))  # of equals the shortest: most of it was typed
+
+
+def best(words: list[str], things: Iterable[T], text: Callable[[T], str], limit: int) -> list[T]:
+    """Return the things whose text fits best, in their order where they fit alike; nothing without words."""
+    if not words:
+        return []
+    scored = ((score(words, text(one).lower()), -place, one) for place, one in enumerate(things))
+    return [one for fits, _, one in heapq.nlargest(limit, (s for s in scored if s[0]), key=lambda s: s[:2]) if fits]
+
+
+def _fit(word: str, text: str) -> int:
+    at = text.find(word)
+    if at == 0:
+        return _START
+    if at > 0:
+        return _WORD if not text[at - 1].isalnum() or re.search(rf"(?<![^\W_]){re.escape(word)}", text) else _INSIDE
+    if len(word) < _LEAST_LETTERS:
+        return 0
+    place = first = -1
+    for letter in word:
+        place = text.find(letter, place + 1)
+        if place < 0:
+            return 0
+        first = place if first < 0 else first
+    return _LETTERS if place - first < _WIDEST * len(word) else 0

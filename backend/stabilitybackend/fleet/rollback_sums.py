@@ -1,0 +1,85 @@
+"""What the rollbacks of all runs cost. Each run reports its own when one of them changes; here they are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from msgspec import structs
+
+from stabilitybackend.schema.fleet import FleetRollbacks, LostToRollback, RollbacksOfRun, RollbackSum, RunRollbacks
+from stabilitybackend.schema.rollback_cost import RollbackCost
+
+__all__ = ["MAX_ROLLBACKS", "month_began", "remembered", "sum_of", "summed_rollbacks"]
+
+#: Rollbacks remembered of one run, newest ones.
+MAX_ROLLBACKS = 512
+#: Runs in one answer; the numbers beside them are of all.
+MAX_LISTED = 500
+
+
+def remembered(costs: Iterable[RollbackCost]) -> list[LostToRollback]:
+    """Return what is kept of a run's rollbacks: all that count."""
+    return [
+        LostToRollback(one.segment, one.created, one.steps_lost, one.wall_lost_s, one.downtime_s, one.gpu_hours_lost)
+        for one in costs
+        if not one.undone
+    ][-MAX_ROLLBACKS:]
+
+
+def month_began(now: float) -> float:
+    """Return when the month of ``now`` began in UTC, unix seconds."""
+    return datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+
+
+def sum_of(rollbacks: Iterable[LostToRollback]) -> RollbackSum:
+    """Return some rollbacks added up."""
+    total = RollbackSum()
+    for one in rollbacks:
+        total.rollbacks += 1
+        total.steps_lost += one.steps_lost
+        total.wall_lost_s += one.wall_lost_s
+        total.downtime_s += one.downtime_s or 0.0
+        total.gpu_hours_lost += one.gpu_hours_lost
+    return total
+
+
+def summed_rollbacks(
+    runs: Iterable[RunRollbacks], now: float, days: float | None, project: str | None, unknown: int
+) -> FleetRollbacks:
+    """Return the rollbacks of some runs.
+
+    Args:
+        runs: of the project. now: unix seconds. days: only what happened in so many; None for all.
+        unknown: runs whose costs are not worked out yet.
+    """
+    since = float("-inf") if days is None else now - days * 86_400.0
+    began = month_began(now)
+    every, of_month, rows = [], [], []
+    for entry in runs:
+        of_month += [one for one in entry.rollbacks if one.created >= began]
+        within = [one for one in entry.rollbacks if one.created >= since]
+        every += within
+        if within:
+            rows.append(
+                RollbacksOfRun(
+                    **structs.asdict(sum_of(within)),
+                    run_id=entry.run.run_id,
+                    run_name=entry.run.name or entry.run.run_id,
+                    project=entry.run.project,
+                    last=max(one.created for one in within),
+                    deleted=entry.deleted,
+                )
+            )
+    rows.sort(key=lambda one: (-one.gpu_hours_lost, -one.last, one.run_id))
+    return FleetRollbacks(
+        **structs.asdict(sum_of(every)),
+        days=days,
+        project=project,
+        now=now,
+        month=sum_of(of_month),
+        month_began=began,
+        runs=rows[:MAX_LISTED],
+        run_count=len(rows),
+        unknown=unknown,
+    )

@@ -1,0 +1,163 @@
+// The tools in the head of a chart: a button for what is used most, and a menu with the rest.
+
+import { choice, smoothing } from "../core/controls.js";
+import { fill, h, setText } from "../core/dom.js";
+
+/** Metrics offered in a list. */
+const OFFERED = 300;
+/** Tells the controls of one chart from those of another. */
+const made = { tools: 0 };
+
+/**
+ * Put the tools of a chart into the head of its section. `chart` as `panelChart` returns it: `set(changes)` and `now()`
+ * are its options, `title()` its name. Returns the element.
+ * @param {HTMLElement} head
+ * @param {any} chart
+ * @param {any} page
+ */
+export function chartTools(head, chart, page) {
+  made.tools += 1;
+  const id = `chart-tools-${made.tools}`;
+  const menu = h("div", { id, class: "chart-menu", popover: "auto", role: "dialog" });
+  const log = button("log", "Logarithmic y axis", () => chart.set({ log: !chart.now().log }));
+  const open = button("⋯", "", () => {});
+  open.setAttribute("popovertarget", id);
+  open.setAttribute("aria-haspopup", "dialog");
+  const tools = h("div", { class: "chart-tools" }, log, open, menu);
+  const parts = menuOf(menu, id, chart, page);
+  const draw = () => {
+    const now = chart.now();
+    log.classList.toggle("on", now.log);
+    log.setAttribute("aria-pressed", String(now.log));
+    open.classList.toggle("on", Object.keys(chart.options()).length > 0);
+    for (const [element, words] of [
+      [open, `Tools of the chart ${chart.title()}`],
+      [menu, `Tools of the chart ${chart.title()}`],
+    ])
+      if (element.getAttribute("aria-label") !== words) element.setAttribute("aria-label", words);
+    if (menu.matches(":popover-open")) parts.draw();
+  };
+  menu.addEventListener("toggle", (event) => {
+    if (/** @type {ToggleEvent} */ (event).newState !== "open") return;
+    parts.draw();
+    place(menu, open);
+  });
+  chart.watch(draw);
+  draw();
+  head.append(tools);
+  return tools;
+}
+
+/** Under its button, within the window. */
+function place(menu, open) {
+  const box = open.getBoundingClientRect();
+  const { offsetWidth: width, offsetHeight: height } = menu;
+  const left = Math.max(8, Math.min(box.right - width, window.innerWidth - width - 8));
+  const top = box.bottom + height + 8 > window.innerHeight ? Math.max(8, box.top - height - 4) : box.bottom + 4;
+  Object.assign(menu.style, { left: `${left}px`, top: `${top}px` });
+}
+
+const button = (words, title, click) =>
+  h("button", { type: "button", class: "chart-tool", title: title || null, on: { click } }, words);
+
+/** What is in the menu, and what brings it up to date. */
+function menuOf(menu, id, chart, page) {
+  const x = h("div", { class: "tool" });
+  const smooth = h("div", { class: "tool" });
+  const [low, high] = ["Lowest", "Highest"].map((words) =>
+    h("input", {
+      class: "field",
+      inputmode: "decimal",
+      placeholder: "auto",
+      "aria-label": `${words} y`,
+      on: { change: range },
+    }),
+  );
+  const trouble = h("div", { class: "sub", role: "status" });
+  const metrics = h("div", { class: "chart-metrics" });
+  const list = h("datalist", { id: `${id}-names` });
+  const add = h("input", {
+    class: "field",
+    list: `${id}-names`,
+    placeholder: "Add a metric",
+    "aria-label": "Add a metric",
+    on: { change: () => addMetric() },
+  });
+  fill(
+    menu,
+    x,
+    smooth,
+    h("div", { class: "tool" }, h("span", { class: "tool-label" }, "Y range"), low, high),
+    trouble,
+    h("div", { class: "tool" }, h("span", { class: "tool-label" }, "Metrics"), add, list),
+    metrics,
+    h("button", { type: "button", class: "button", on: { click: () => chart.setOptions({}, true) } }, "Reset chart"),
+  );
+  const setX = choice(x, `${id}-x`, "X axis", (value) => chart.set({ x: value }));
+  const setSmooth = smoothing(smooth, `${id}-smooth`, (weight) => chart.set({ smooth: weight }));
+
+  function range() {
+    const ends = [low, high].map((field) => (field.value.trim() === "" ? null : Number(field.value)));
+    if (ends.every((end) => end === null)) chart.set({ yRange: null });
+    else {
+      const shown = chart.shownRange();
+      const wanted = ends.map((end, index) => (end === null ? shown[index] : end));
+      if (!wanted.every(Number.isFinite)) return setText(trouble, "Expected two numbers, or nothing for auto.");
+      if (wanted[1] <= wanted[0]) return setText(trouble, "The highest y is not above the lowest.");
+      chart.set({ yRange: wanted });
+    }
+    return setText(trouble, "");
+  }
+
+  function addMetric() {
+    const name = add.value.trim();
+    const { metrics: now } = chart.now();
+    if (name && page.names.includes(name)) {
+      add.value = "";
+      setText(trouble, "");
+      chart.set({ metrics: [...new Set([...now, name])] });
+    } else if (name) setText(trouble, `No metric is called ${name}.`);
+  }
+
+  return {
+    draw() {
+      const now = chart.now();
+      const axes = [
+        { value: "step", text: "Step" },
+        { value: "time", text: "Wall time" },
+        ...page.names.slice(0, OFFERED).map((one) => ({ value: one, text: one, group: "Any logged metric" })),
+      ];
+      if (!axes.some((one) => one.value === now.x)) axes.push({ value: now.x, text: now.x });
+      setX.options(axes, now.x);
+      setSmooth(now.smooth);
+      [low, high].forEach((field, index) => {
+        if (document.activeElement !== field) field.value = now.yRange ? String(now.yRange[index]) : "";
+      });
+      fill(
+        list,
+        page.names.slice(0, OFFERED).map((one) => h("option", { value: one })),
+      );
+      fill(
+        metrics,
+        now.metrics.map((one) =>
+          h(
+            "span",
+            { class: "chip" },
+            one,
+            now.metrics.length > 1 &&
+              h(
+                "button",
+                {
+                  type: "button",
+                  class: "icon-button tiny",
+                  "aria-label": `Take ${one} out of the chart`,
+                  on: { click: () => chart.set({ metrics: chart.now().metrics.filter((other) => other !== one) }) },
+                },
+                "×",
+              ),
+          ),
+        ),
+      );
+    },
+  };
+}

@@ -1,0 +1,133 @@
+// What a chart says at a place on its x axis: values of its lines, what is no number there, forks and incidents near.
+
+import { cutName, h } from "../core/dom.js";
+import { formatCount, formatValue } from "../core/format.js";
+import { incidentKind } from "../core/kinds.js";
+import { severityOf } from "../incident/severity.js";
+import { bandEnd, hasBand } from "./traces.js";
+
+/** @typedef {import("./line_chart.js").Line} Line */
+
+/** A mark is under the pointer when this near, and a line that is `near` when it has a point so near: pixels. */
+const [MARK_PX, NEAR_PX] = [7, 20];
+/** Marks and notes of one place that are read out, and lines in a chip. */
+const [MARKS, NOTES, CHIP_LINES] = [3, 3, 4];
+
+/** Of the point nearest to an x; of two at one place the one that has a value. @param {Line} line @param {number} at */
+export function nearestIndex({ x, y }, at) {
+  let best = -1;
+  let distance = Infinity;
+  for (let index = 0; index < x.length; index += 1) {
+    const far = Math.abs(x[index] - at);
+    if (far < distance || (far === distance && y[best] === null)) [best, distance] = [index, far];
+  }
+  return best;
+}
+
+/** The point of a line that is nearest to an x; its value is NaN where there is none. @param {Line} line @param {number} at */
+export function nearestPoint(line, at) {
+  const index = nearestIndex(line, at);
+  if (index < 0) return null;
+  const value = line.y[index];
+  const point = { step: line.x[index], value: value === null ? NaN : value };
+  const low = line.band?.low[index];
+  const high = line.band?.high[index];
+  return typeof low === "number" && typeof high === "number" && low < high ? { ...point, low, high } : point;
+}
+
+/** The points to read out at an x, and the x of the nearest one. @param {import("./line_chart.js").Plot} plot @param {number} at */
+export function found(plot, at) {
+  const all = plot.rows
+    .flatMap((row) => row.lines)
+    .filter((line) => line.hover !== false && line.x.length)
+    .map((line) => ({ line, point: nearestPoint(line, at) }));
+  let exact = /** @type {number | null} */ (null);
+  for (const { line, point } of all)
+    if (point && !line.near && (exact === null || Math.abs(point.step - at) < Math.abs(exact - at))) exact = point.step;
+  const x = exact === null ? at : exact;
+  const near = (/** @type {number} */ one, /** @type {number} */ pixels) =>
+    Math.abs(plot.toX(one) - plot.toX(x)) <= pixels;
+  return {
+    x,
+    points: all.flatMap(({ line, point }) =>
+      point && (!line.near || near(point.step, NEAR_PX)) ? { line, point } : [],
+    ),
+    marks: plot.rows
+      .flatMap((row) => row.marks)
+      .filter((mark) => mark.words && near(mark.x, MARK_PX))
+      .slice(0, MARKS),
+    notes: (plot.spec?.notes || [])
+      .filter((note) => (x >= note.x && x <= note.to) || near(note.x, MARK_PX) || near(note.to, MARK_PX))
+      .slice(0, NOTES),
+  };
+}
+
+const key = (color, ...parts) => h("div", { class: "key" }, h("i", { style: { background: color } }), ...parts);
+
+/** A value, and what is around it where it is a mean. */
+export const valueWords = ({ value, low, high }) =>
+  low === undefined
+    ? formatValue(value, 5)
+    : `${formatValue(value, 5)} (${formatValue(low, 4)} to ${formatValue(high, 4)})`;
+
+/** What stands beside the pointer. */
+export function tipParts(spec, { x, points, marks, notes }) {
+  return [
+    h("b", {}, spec.axis.words(x)),
+    ...points.map(({ line, point }) =>
+      key(
+        line.color,
+        h("span", { class: "tip-name" }, line.near ? `${line.name} at ${spec.axis.words(point.step)}` : line.name),
+        h("b", {}, valueWords(point)),
+      ),
+    ),
+    ...marks.map((mark) => key(mark.color, mark.words)),
+    ...notes.map((note) => key(note.color, h("span", { class: "tip-note" }, note.words))),
+  ];
+}
+
+/** The same in short, for the charts in which the pointer is not. */
+export function chipParts({ points, marks }) {
+  const own = points.filter(({ line }) => !line.near && line.name !== "raw");
+  return [
+    ...own
+      .slice(0, CHIP_LINES)
+      .map(({ line, point }) =>
+        key(line.color, own.length > 1 ? cutName(line.name) : null, h("b", {}, formatValue(point.value, 5))),
+      ),
+    own.length > CHIP_LINES ? h("div", { class: "sub" }, `+ ${own.length - CHIP_LINES}`) : null,
+    ...marks.slice(0, 1).map((mark) => key(mark.color, mark.words)),
+  ];
+}
+
+/**
+ * Forks and incidents as notes of a chart, the forks first: `{x, to, words, color}`. `view` and `axis` as for `shapes`.
+ */
+export function notesOf(view, colors, { place, forkAt }) {
+  const notes = [];
+  for (const fork of view.forks) {
+    const x = forkAt(fork);
+    const reason = fork.segment.reason ? `: ${fork.segment.reason}` : "";
+    if (x !== null)
+      notes.push({
+        x,
+        to: x,
+        words: `${fork.label}, ${fork.segment.cause === "restart" ? "restarted" : "rolled back"} here${reason}`,
+        color: colors.accent,
+      });
+  }
+  for (const incident of view.incidents) {
+    if (!hasBand(incident)) continue;
+    const x = place(incident.onset_step, incident.segment);
+    const to = place(bandEnd(incident, view.segments, view.lastStep), incident.segment);
+    if (x === null || to === null) continue;
+    const since = formatCount(incident.onset_step);
+    notes.push({
+      x,
+      to,
+      words: `${incidentKind(incident.kind).short} since step ${since}${incident.state === "open" ? ", open" : ""}`,
+      color: colors[severityOf(incident)],
+    });
+  }
+  return notes;
+}

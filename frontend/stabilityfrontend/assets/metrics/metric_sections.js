@@ -1,0 +1,341 @@
+// All metrics of a run as charts: pinned ones on top, then sections by prefix. A chart exists, and asks for points, only
+// near what is seen: ten thousand metrics cost what the dozen in sight do.
+
+import { api } from "../core/api.js";
+import { byId, fill, h, setShown, setText, toast } from "../core/dom.js";
+import { errorText, formatCount, plural } from "../core/format.js";
+import { addressOf, emptyLayout, keepLayout, keptLayout, layoutIn, missingOf } from "./layout.js";
+import { LayoutMenu } from "./layout_menu.js";
+import { MetricSection } from "./metric_section.js";
+import { nextSize } from "./metric_tile.js";
+import { EXPRESSION, inOrder, movedTo, OTHER, searchOf, sectionsOf } from "./metric_tree.js";
+
+/** The key of the pinned section among prefixes: no name begins with it. */
+const PINNED = "\u0000pinned";
+/** Charts that are pinned at most. */
+const PINS = 48;
+/** Sections are unfolded at first as long as they have no more charts than this together. */
+const OPEN_AT_FIRST = 24;
+/** How far outside of the window a chunk comes to life, pixels. */
+const NEAR_PX = 500;
+const KEEP_MS = 400;
+
+export class MetricSections {
+  /** `page` as in run_page.js. */
+  constructor(page) {
+    this.page = page;
+    this.given = layoutIn(location.search);
+    this.layout = this.given || emptyLayout();
+    this.open = true;
+    this.search = searchOf(this.layout.find);
+    this.sections = new Map();
+    this.chunks = new Map();
+    this.field = /** @type {HTMLInputElement} */ (h("input"));
+    /** The chart in full screen. @type {HTMLDialogElement | null} */
+    this.dialog = null;
+    this.seen = new IntersectionObserver(
+      (entries) => {
+        for (const { target, isIntersecting } of entries) {
+          const [section, chunk] = this.chunks.get(target) || [];
+          if (section) section.near(chunk, isIntersecting);
+        }
+      },
+      { rootMargin: `${NEAR_PX}px 0px` },
+    );
+    this.listen();
+    this.menu = new LayoutMenu(this);
+  }
+
+  listen() {
+    this.field = /** @type {HTMLInputElement} */ (
+      h("input", {
+        type: "search",
+        class: "field",
+        placeholder: "words, /regex/ or = loss/a - loss/b",
+        "aria-label": "Search metrics, or an expression after =",
+        autocomplete: "off",
+        id: "all-filter",
+        value: this.layout.find,
+      })
+    );
+    this.field.addEventListener("input", () => this.typed());
+    this.field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && this.search.kind === "expression") this.addExpression(this.search.text);
+      else if (event.key === "Escape" && this.field.value) {
+        event.stopPropagation();
+        this.field.value = "";
+        this.typed();
+      }
+    });
+    fill(byId("all-search"), this.field);
+    byId("all-fold").addEventListener("click", () => this.setOpen(!this.open));
+  }
+
+  setOpen(open) {
+    this.open = open;
+    byId("all-fold").setAttribute("aria-expanded", String(open));
+    setShown(byId("all-metrics"), open);
+    this.list();
+  }
+
+  typed() {
+    const found = searchOf(this.field.value);
+    setText(byId("all-trouble"), found.error || (found.kind === "expression" ? "Enter draws it." : ""));
+    this.field.setAttribute("aria-invalid", String(Boolean(found.error)));
+    // A pattern that is not finished yet changes nothing: what it found last stays.
+    if (found.error) return;
+    this.search = found;
+    if (!this.open) this.setOpen(true);
+    this.layout.find = found.kind === "expression" ? "" : this.field.value.trim().slice(0, 200);
+    this.list();
+    this.changed();
+  }
+
+  /** Bring sections up to date: the run's names, the search or the layout are others. */
+  list() {
+    const { page, layout, search } = this;
+    this.takeKept();
+    const { nameSet } = page;
+    const pins = layout.pins.filter((name) => name.startsWith(EXPRESSION) || name.endsWith("*") || nameSet.has(name));
+    const pinned = new Set(pins);
+    const searching = search.kind === "words" || search.kind === "regex";
+    const fitting = searching ? page.names.filter(search.fits) : page.names;
+    const groups = sectionsOf(fitting.filter((name) => !pinned.has(name)));
+    const shownPins = searching ? pins.filter(search.fits) : pins;
+    const wanted = new Map(
+      /** @type {[string, string[]][]} */ (shownPins.length ? [[PINNED, shownPins]] : []).concat(groups),
+    );
+    setText(
+      byId("all-note"),
+      `${plural(page.names.length, "metric")}${searching ? `, ${formatCount(fitting.length)} fit` : ""}`,
+    );
+    setShown(byId("all-panel"), page.names.length > 0 || layout.pins.length > 0);
+    if (!this.open) return this.foldAll();
+    const place = byId("all-metrics");
+    for (const [key, section] of this.sections)
+      if (!wanted.has(key)) {
+        section.close();
+        this.sections.delete(key);
+      }
+    let room = OPEN_AT_FIRST;
+    let before = /** @type {Element | null} */ (null);
+    for (const [prefix, names] of wanted) {
+      let section = this.sections.get(prefix);
+      if (!section) {
+        section = new MetricSection(this, prefix, titles[prefix] || prefix, prefix);
+        this.sections.set(prefix, section);
+      }
+      const next = before ? before.nextSibling : place.firstChild;
+      if (section.element !== next) place.insertBefore(section.element, next);
+      before = section.element;
+      const usual = prefix === PINNED || (prefix !== "gpu/" && names.length <= room && !this.charted(names));
+      const open = searching ? true : (layout.open[prefix] ?? usual);
+      if (open && prefix !== PINNED) room -= names.length;
+      section.list(prefix === PINNED ? names : inOrder(names, layout.order[prefix]), open);
+    }
+    setShown(byId("all-none"), wanted.size === 0);
+    setText(byId("all-none"), page.names.length ? "No metric fits." : "No metric yet.");
+    const missing = page.names.length ? missingOf(layout, nameSet) : [];
+    setText(byId("all-missing"), missing.length ? missingWords(missing) : "");
+    setShown(byId("all-missing"), missing.length > 0);
+    return undefined;
+  }
+
+  /** Whether all of these have a chart above: they need none here at once. */
+  charted(names) {
+    const above = this.page.headline.charted();
+    return names.every((name) => above.has(name));
+  }
+
+  foldAll() {
+    for (const section of this.sections.values()) section.list(section.names, false);
+  }
+
+  /** What this browser kept for the project, as soon as the project is known; an address goes before it. */
+  takeKept() {
+    const { run } = this.page;
+    if (!run || this.taken) return;
+    this.taken = true;
+    if (this.given) return;
+    const kept = keptLayout(run.project || "");
+    if (kept) this.take({ ...kept, find: "" }, true);
+  }
+
+  /** Lay everything out as this says. */
+  take(layout, quiet = false) {
+    this.layout = layout;
+    this.search = searchOf(layout.find);
+    this.field.value = layout.find;
+    for (const section of this.sections.values()) section.close();
+    this.sections.clear();
+    this.page.headline.applyOptions(layout);
+    if (quiet) return;
+    this.list();
+    this.changed();
+  }
+
+  // -- what people do ------------------------------------------------------------------------------------------
+
+  fold(section) {
+    const open = section.head.getAttribute("aria-expanded") !== "true";
+    this.layout.open[section.prefix] = open;
+    section.list(section.names, open);
+    this.list();
+    this.changed();
+  }
+
+  pin(name, on) {
+    const { layout } = this;
+    if (on && layout.pins.length >= PINS)
+      return toast(`${PINS} charts are pinned already; unpin one first.`, "warning");
+    layout.pins = on ? [...new Set([...layout.pins, name])] : layout.pins.filter((one) => one !== name);
+    const held = document.activeElement instanceof HTMLElement && document.activeElement.dataset.pin === name;
+    this.list();
+    if (held) /** @type {any} */ (byId("all-metrics")?.querySelector(`[data-pin="${CSS.escape(name)}"]`))?.focus();
+    this.changed();
+    return undefined;
+  }
+
+  resize(name) {
+    const size = nextSize(this.layout.sizes[name]);
+    if (size === "M") delete this.layout.sizes[name];
+    else this.layout.sizes[name] = size;
+    for (const section of this.sections.values()) section.renew(name);
+    /** @type {any} */ (byId("all-metrics")?.querySelector(`[data-size="${CSS.escape(name)}"]`))?.focus();
+    this.changed();
+  }
+
+  /** By so many places, or to the place of another. */
+  move(prefix, name, to) {
+    const section = this.sections.get(prefix);
+    const names = movedTo(section.names, name, to);
+    if (names === section.names) return;
+    if (prefix === PINNED) this.layout.pins = [...names, ...this.layout.pins.filter((one) => !names.includes(one))];
+    else this.layout.order[prefix] = names.slice(0, 2000);
+    this.list();
+    section.tile(name)?.grip.focus();
+    section.tile(name)?.element.scrollIntoView({ block: "nearest" });
+    this.changed();
+  }
+
+  setOptions(name, options) {
+    if (Object.keys(options).length) this.layout.options[name] = options;
+    else delete this.layout.options[name];
+    this.fetchOpen();
+    this.changed();
+  }
+
+  /** The chart of a name takes what was chosen for it in full screen. */
+  applyOptions(name) {
+    for (const section of this.sections.values()) section.tile(name)?.chart.setOptions(this.layout.options[name] || {});
+  }
+
+  async addExpression(text) {
+    const name = EXPRESSION + text;
+    const trouble = byId("all-trouble");
+    try {
+      await api.series(this.page.id, [name], { points: 4, rank: "primary" });
+    } catch (error) {
+      setText(trouble, `${errorText(error)}`);
+      this.field.setAttribute("aria-invalid", "true");
+      return;
+    }
+    if (this.page.gone) return;
+    setText(trouble, "");
+    this.field.value = "";
+    this.search = searchOf("");
+    this.pin(name, true);
+  }
+
+  dragged(event, tile) {
+    this.dragging = tile;
+    event.dataTransfer.effectAllowed = "move";
+    event.dataTransfer.setData("text/plain", tile.name);
+    event.dataTransfer.setDragImage(tile.element, 20, 20);
+  }
+
+  over(event, tile) {
+    if (!this.dragging || this.dragging.section !== tile.section) return;
+    event.preventDefault();
+    this.target?.element.classList.remove("target");
+    this.target = tile;
+    tile.element.classList.toggle("target", tile !== this.dragging);
+  }
+
+  dropped(event, tile) {
+    if (!this.dragging) return;
+    event.preventDefault();
+    const { section, name } = this.dragging;
+    this.dragEnded();
+    if (section === tile.section && name !== tile.name) this.move(section, name, tile.name);
+  }
+
+  dragEnded() {
+    this.target?.element.classList.remove("target");
+    this.target = this.dragging = null;
+  }
+
+  // -- what is shown and kept ------------------------------------------------------------------------------------
+
+  /** Tiles that exist now. */
+  tiles() {
+    return [...this.sections.values()].flatMap((section) => section.chunks.flatMap(({ tiles }) => tiles || []));
+  }
+
+  /** Expressions that are drawn now: the server makes what is new of them. */
+  expressions() {
+    return [...new Set(this.tiles().flatMap((tile) => tile.metrics()))].filter((name) => name.startsWith(EXPRESSION));
+  }
+
+  fetchOpen() {
+    this.page.feed.fetchWanted([...new Set(this.tiles().flatMap((tile) => tile.metrics()))]);
+  }
+
+  /** Steps that the pinned charts reach: the shared range has to hold them. */
+  names() {
+    return this.layout.pins;
+  }
+
+  address() {
+    return addressOf(this.layout);
+  }
+
+  changed() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      if (this.page.gone) return;
+      this.page.look.remember();
+      if (this.page.run) keepLayout(this.page.run.project || "", { ...this.layout, find: "" });
+    }, KEEP_MS);
+  }
+
+  columns() {
+    const style = getComputedStyle(byId("all-metrics")).getPropertyValue("--columns");
+    return Number(style) || 2;
+  }
+
+  watch(element, chunk, section) {
+    this.chunks.set(element, [section, chunk]);
+    this.seen.observe(element);
+  }
+
+  unwatch(element) {
+    this.chunks.delete(element);
+    this.seen.unobserve(element);
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.seen.disconnect();
+    this.dialog?.close();
+    this.menu.close();
+  }
+}
+
+const titles = { [PINNED]: "Pinned", [OTHER]: "Without a prefix" };
+
+function missingWords(missing) {
+  const shown = missing.slice(0, 3).join(", ");
+  const more = missing.length > 3 ? ` and ${missing.length - 3} more` : "";
+  return `This run has no ${shown}${more}: ${missing.length === 1 ? "its chart comes" : "their charts come"} when it is logged.`;
+}

@@ -1,0 +1,47 @@
+// What the search over everything can do on the page that is open: each presses the button that is there for it.
+
+import { toast } from "../core/dom.js";
+import { colorTheme } from "../core/theme.js";
+import { showKeys } from "./keys.js";
+
+/** `find`: buttons, the first that can be pressed is meant. `also`: other words for it. */
+const BUTTONS = [
+  { words: "Roll back …", also: "rollback go back revert", find: "#rollback-open, #incident-rollback" },
+  { words: "Restart the job …", also: "restart kill", find: "#incident-restart" },
+  { words: "Acknowledge the incident", also: "ack", find: "#incident-ack" },
+  { words: "Acknowledge what is chosen", also: "ack incidents", find: "#incidents-ack" },
+  { words: "Dump stacks now", also: "stacks trace", find: "#incident-dump" },
+  { words: "Show the batches", also: "samples data", find: "#incident-show-batches" },
+  { words: "Run a task …", also: "task plug-in", find: "#task-open" },
+  { words: "Detectors", also: "settings sensitivity thresholds quieter", find: "#detectors-open" },
+  { words: "Fewer alerts like the newest …", also: "reduce alerts mute quieter sensitivity", find: "[data-less]" },
+  { words: "End the zoom", also: "reset zoom", find: "#zoom-reset" },
+  { words: "Log out", also: "leave", find: "#log-out" },
+];
+
+async function copyAddress() {
+  try {
+    await navigator.clipboard.writeText(location.href);
+    toast("The address of this page is copied.", "good");
+  } catch {
+    toast("The browser did not let the page copy.", "warning");
+  }
+}
+
+const ALWAYS = [
+  { words: "Switch between dark and light", also: "theme colours", run: () => colorTheme.toggle() },
+  { words: "All keys", also: "keyboard shortcuts help", run: showKeys },
+  { words: "Copy the address of this page", also: "link share", run: copyAddress },
+];
+
+const canBePressed = (element) =>
+  !element.matches(":disabled") && (element.checkVisibility?.({ visibilityProperty: true }) ?? true);
+
+/** What can be done now: `{words, also, run}`. */
+export function commands() {
+  const here = BUTTONS.flatMap(({ words, also, find }) => {
+    const button = /** @type {HTMLElement[]} */ ([...document.querySelectorAll(find)]).find(canBePressed);
+    return button ? [{ words, also, run: () => button.click() }] : [];
+  });
+  return [...here, ...ALWAYS];
+}

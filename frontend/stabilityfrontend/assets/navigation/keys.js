@@ -1,0 +1,144 @@
+// The keyboard: from row to row, from page to page. What each key does is in keys_table.js.
+
+import { api } from "../core/api.js";
+import { h } from "../core/dom.js";
+import { go, incidentHref } from "../core/route.js";
+import { smallDialog } from "../dialogs/confirm.js";
+import { KEYS, meaning } from "./keys_table.js";
+
+/** The second of two keys has so long, milliseconds. */
+const SECOND_MS = 1500;
+/** What j and k go through, the first of these that a page has. `data-row` is for whoever makes a list. */
+const ROWS = ["[data-row]", "#runs-body .run-link", "#incidents .incident"];
+const FIELDS = "input, textarea, select, [contenteditable=''], [contenteditable='true'], [role='combobox']";
+/** Of those, what has no text: a key there is no typing. */
+const BUTTONS = "input:is([type='checkbox'], [type='radio'], [type='button'])";
+
+let before = "";
+let beforeAt = 0;
+
+/** Whether somebody is typing there, so that a letter is a letter. */
+export const isTyping = (target) => target instanceof Element && target.matches(FIELDS) && !target.matches(BUTTONS);
+
+const isShown = (element) => element.checkVisibility?.() ?? element.offsetParent !== null;
+
+/** What j and k go through on this page. @returns {HTMLElement[]} */
+export function rows() {
+  for (const selector of ROWS) {
+    const found = /** @type {HTMLElement[]} */ ([...document.querySelectorAll(`main ${selector}`)]).filter(isShown);
+    if (found.length) return found;
+  }
+  return [];
+}
+
+function step(by) {
+  const every = rows();
+  const at = every.findIndex((row) => row.contains(document.activeElement));
+  const next = every[at < 0 ? (by > 0 ? 0 : every.length - 1) : at + by];
+  if (!next) return;
+  next.focus();
+  next.scrollIntoView({ block: "nearest" });
+}
+
+/** From an incident's page to the next open one, in the order of the list of all. */
+async function otherIncident(page, by) {
+  const { incidents } = await api.allIncidents({ state: "open", limit: 1000 });
+  const at = incidents.findIndex((one) => one.incident_id === page.incidentId && one.run_id === page.id);
+  const next = incidents[at < 0 ? 0 : at + by];
+  if (next) go(incidentHref(next.run_id, next.incident_id));
+}
+
+function up() {
+  const found = /^(\/runs\/[^/]+)\/incidents\//.exec(location.pathname);
+  if (found) go(found[1]);
+  else if (location.pathname !== "/") go("/");
+}
+
+/** In the row that has the focus press what `selector` names; without a row, on the page. */
+function press(selector, place) {
+  const row = document.activeElement?.closest("[data-row-of], tr, article");
+  const target = /** @type {HTMLElement | null} */ (
+    row?.querySelector(selector) || (place ? document.querySelector(place) : null)
+  );
+  if (target && isShown(target) && !target.matches(":disabled")) target.click();
+}
+
+/** Show all keys. */
+export function showKeys() {
+  if (document.getElementById("keys-dialog")) return;
+  const close = h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Close");
+  const dialog = smallDialog({
+    id: "keys",
+    title: "Keys",
+    body: h(
+      "div",
+      { class: "dialog-body keys-body" },
+      KEYS.map(({ where, rows: some }) =>
+        h(
+          "section",
+          {},
+          h("h3", {}, where),
+          h(
+            "dl",
+            { class: "keys-list" },
+            some.map(({ keys, what }) =>
+              h(
+                "div",
+                {},
+                h(
+                  "dt",
+                  {},
+                  keys
+                    .flatMap((key) => (key.split("+").length > 1 && key !== "+" ? key.split("+") : [key]))
+                    .map((key) => h("kbd", {}, key)),
+                ),
+                h("dd", {}, what),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
+    buttons: [close],
+  });
+  close.focus();
+}
+
+/** @param {() => any} openedPage */
+function act(name, openedPage) {
+  const page = openedPage();
+  if (name === "search") {
+    const field = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("#page input[type='search']")]).find(
+      isShown,
+    );
+    field?.focus();
+  } else if (name === "keys") showKeys();
+  else if (name === "up") up();
+  else if (name === "choose") press("input[type='checkbox']", null);
+  else if (name === "acknowledge") press("[data-acknowledge]", "#incident-ack");
+  else if (page?.incidentId) otherIncident(page, name === "next" ? 1 : -1).catch(() => {});
+  else step(name === "next" ? 1 : -1);
+}
+
+/** Listen from now on; `openedPage` returns the page that is open. */
+export function watchKeys(openedPage) {
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.isComposing) return;
+    const target = event.target;
+    if (event.key === "Escape" && isTyping(target) && !document.querySelector("dialog[open]")) {
+      /** @type {HTMLElement} */ (target).blur();
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(target)) return;
+    if (document.querySelector("dialog[open]") || document.querySelector("[data-page='login']")) return;
+    const found = meaning(event.key, performance.now() - beforeAt < SECOND_MS ? before : "");
+    before = found && "wait" in found ? event.key : "";
+    beforeAt = performance.now();
+    if (!found) return;
+    if ("go" in found) {
+      if (!document.querySelector(`#pages a[href="${found.go}"]`)) return;
+      go(found.go);
+    } else if ("act" in found) act(found.act, openedPage);
+    event.preventDefault();
+  });
+}

@@ -1,0 +1,303 @@
+// The search over everything (Ctrl-K): runs, metrics of the open run, incidents, nodes and GPUs, pages, commands. By the
+// keyboard alone: a combobox whose list is chosen from with the arrows while the focus stays in the field.
+
+import { api } from "../core/api.js";
+import { fill, h, setText } from "../core/dom.js";
+import { errorText, plural } from "../core/format.js";
+import { go, incidentHref } from "../core/route.js";
+import { commands } from "./commands.js";
+import { fit } from "./ranking.js";
+
+/** The server is asked when nothing was typed for so long. */
+const PAUSE_MS = 90;
+/** Choices that are remembered, and where. */
+const [RECENT, RECENT_KEY] = [6, "stability-recent"];
+/** Of pages and commands at most so many while something is typed. */
+const MOST_LOCAL = 5;
+
+/** @typedef {{id: string, group: string, text: string, also?: string, sub?: string, href?: string, run?: () => void, tone?: string}} Choice */
+
+let palette = /** @type {Palette | null} */ (null);
+
+/** Open it, or close the one that is open; `page` is the page that is open. */
+export function openPalette(page) {
+  if (palette) palette.dialog.close();
+  else if (!document.querySelector("dialog[open]") && !document.querySelector("[data-page='login']"))
+    palette = new Palette(page);
+}
+
+function recent() {
+  try {
+    const kept = JSON.parse(localStorage.getItem(RECENT_KEY) || "[]");
+    return Array.isArray(kept) ? kept.filter((one) => typeof one?.href === "string" && one.href.startsWith("/")) : [];
+  } catch {
+    return [];
+  }
+}
+
+/** Remember a choice that leads somewhere. @param {Choice} choice */
+function keep({ text, sub, href }) {
+  if (!href) return;
+  const list = [{ text, sub, href }, ...recent().filter((one) => one.href !== href)].slice(0, RECENT);
+  try {
+    localStorage.setItem(RECENT_KEY, JSON.stringify(list));
+  } catch {
+    // not remembered
+  }
+}
+
+/** The pages of the navigation. @returns {Choice[]} */
+const pages = () =>
+  [...document.querySelectorAll("#pages a")].map((link) => ({
+    id: link.getAttribute("href") || "",
+    group: "Pages",
+    text: link.children[1]?.textContent || link.textContent || "",
+    href: link.getAttribute("href") || "/",
+  }));
+
+class Palette {
+  constructor(page) {
+    this.page = page;
+    this.run = page?.id && !Array.isArray(page.id) ? String(page.id) : null;
+    this.asked = 0;
+    this.found = /** @type {any} */ (null);
+    this.active = 0;
+    /** @type {Choice[]} */
+    this.choices = [];
+    this.input = h("input", {
+      id: "palette-input",
+      type: "text",
+      role: "combobox",
+      "aria-label": "Search everything",
+      "aria-expanded": "true",
+      "aria-controls": "palette-list",
+      "aria-autocomplete": "list",
+      autocomplete: "off",
+      spellcheck: "false",
+      maxlength: 200,
+      placeholder: this.run ? "Run, metric, incident, node, page, command" : "Run, incident, node, page, command",
+      on: { input: () => this.typed(), keydown: (event) => this.key(event) },
+    });
+    this.list = h("div", { id: "palette-list", role: "listbox", "aria-label": "Found" });
+    this.status = h("span", { role: "status", class: "sub", id: "palette-status" });
+    this.dialog = h(
+      "dialog",
+      { id: "palette", class: "dialog palette", "aria-label": "Search everything" },
+      h("div", { class: "palette-field" }, h("span", { class: "rail-icon icon-search" }), this.input),
+      this.list,
+      h(
+        "div",
+        { class: "dialog-foot" },
+        this.status,
+        h("span", { class: "grow" }),
+        h(
+          "span",
+          { class: "sub" },
+          h("kbd", {}, "↑"),
+          h("kbd", {}, "↓"),
+          " choose ",
+          h("kbd", {}, "Enter"),
+          " open ",
+          h("kbd", {}, "Esc"),
+          " close",
+        ),
+      ),
+    );
+    this.dialog.addEventListener("click", (event) => {
+      if (event.target === this.dialog) this.dialog.close();
+    });
+    this.dialog.addEventListener("close", () => {
+      clearTimeout(this.timer);
+      this.asked = -1;
+      this.dialog.remove();
+      palette = null;
+    });
+    document.body.append(this.dialog);
+    // Before the dialog is open: what its backdrop covers can't be pressed.
+    /** @type {Choice[]} */
+    this.commands = commands().map((one, index) => ({
+      id: `command-${index}`,
+      group: "Commands",
+      text: one.words,
+      also: one.also,
+      run: one.run,
+    }));
+    this.dialog.showModal();
+    this.input.focus();
+    this.draw();
+  }
+
+  typed() {
+    clearTimeout(this.timer);
+    this.active = 0;
+    const typed = this.input.value.trim();
+    if (!typed) this.found = null;
+    else this.timer = setTimeout(() => this.ask(typed), PAUSE_MS);
+    this.draw();
+  }
+
+  async ask(typed) {
+    this.asked += 1;
+    const mine = this.asked;
+    try {
+      const found = await api.search(typed, this.run);
+      if (mine !== this.asked) return;
+      this.found = found;
+      this.trouble = "";
+    } catch (error) {
+      if (mine !== this.asked) return;
+      this.found = null;
+      this.trouble = errorText(error);
+    }
+    this.answered = typed;
+    this.draw();
+  }
+
+  /** What the server found, as choices. @returns {Choice[]} */
+  fromServer() {
+    const found = this.found;
+    if (!found) return [];
+    const { run } = this;
+    return [
+      ...found.runs.map((one) => ({
+        id: `run-${one.run_id}`,
+        group: "Runs",
+        text: one.name || one.run_id,
+        sub: [one.project, one.name && one.name !== one.run_id ? one.run_id : ""].filter(Boolean).join(" · "),
+        href: `/runs/${encodeURIComponent(one.run_id)}`,
+      })),
+      ...found.metrics.map((name) => ({
+        id: `metric-${name}`,
+        group: "Metrics of this run",
+        text: name,
+        sub: "opens its chart",
+        run: () => this.showMetric(run, name),
+      })),
+      ...found.incidents.map((one) => ({
+        id: `incident-${one.run_id}-${one.incident_id}`,
+        group: "Incidents",
+        text: one.title || one.label,
+        sub: `${one.run_name} · ${one.state === "open" ? one.severity : one.state}`,
+        tone: one.state === "open" ? one.severity : "",
+        href: incidentHref(one.run_id, one.incident_id),
+      })),
+      ...found.machines.map((one) => ({
+        id: `machine-${one.node}-${one.gpu}`,
+        group: "Nodes and GPUs",
+        text: one.gpu || one.node,
+        sub: `${one.gpu ? `${one.node} · ` : ""}in ${one.run_name}`,
+        href: `/runs/${encodeURIComponent(one.run_id)}?node=${encodeURIComponent(one.node)}`,
+      })),
+    ];
+  }
+
+  showMetric(run, name) {
+    if (this.page?.showMetric) this.page.showMetric(name);
+    else location.assign(`/runs/${encodeURIComponent(run)}?chart=${encodeURIComponent(name)}`);
+  }
+
+  draw() {
+    const typed = this.input.value.trim();
+    this.choices = typed ? this.fitting(typed) : this.offered();
+    this.active = Math.max(0, Math.min(this.active, this.choices.length - 1));
+    const groups = new Map();
+    this.choices.forEach((one, index) => {
+      if (!groups.has(one.group)) groups.set(one.group, []);
+      groups.get(one.group).push(this.option(one, index));
+    });
+    fill(
+      this.list,
+      [...groups].map(([name, options], index) =>
+        h(
+          "div",
+          { role: "group", "aria-labelledby": `palette-group-${index}` },
+          h("div", { class: "palette-group", id: `palette-group-${index}`, role: "presentation" }, name),
+          options,
+        ),
+      ),
+    );
+    const waits = typed && this.answered !== typed && !this.trouble;
+    const count = this.choices.length ? plural(this.choices.length, "result") : `Nothing is called “${typed}”`;
+    const reading = this.found && this.found.complete === false ? "; the server still reads what is stored" : "";
+    setText(this.status, this.trouble || (waits ? "Searching …" : `${count}${reading}`));
+    if (this.choices.length) this.input.setAttribute("aria-activedescendant", `palette-${this.active}`);
+    else this.input.removeAttribute("aria-activedescendant");
+    this.list.querySelector("[aria-selected='true']")?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Without a word: what was chosen lately, what can be done here, the pages. @returns {Choice[]} */
+  offered() {
+    const lately = recent().map((one) => ({ ...one, id: `recent-${one.href}`, group: "Lately chosen" }));
+    return [...lately, ...pages(), ...this.commands];
+  }
+
+  /** Of pages and commands what fits, and what the server found, the group with the best first. @returns {Choice[]} */
+  fitting(typed) {
+    /** @type {Choice[]} */
+    const here = [...this.commands, ...pages()];
+    const local = here
+      .map((one) => ({ one, fits: Math.max(fit(typed, one.text), 0.5 * fit(typed, one.also || "")) }))
+      .filter(({ fits }) => fits > 0)
+      .sort((a, b) => b.fits - a.fits)
+      .slice(0, MOST_LOCAL)
+      .map(({ one }) => one);
+    const every = [...this.fromServer(), ...local];
+    const best = new Map();
+    for (const one of every) best.set(one.group, Math.max(best.get(one.group) || 0, fit(typed, one.text)));
+    const order = [...best.keys()].sort((a, b) => Math.floor(best.get(b)) - Math.floor(best.get(a)));
+    return order.flatMap((group) => every.filter((one) => one.group === group));
+  }
+
+  option(one, index) {
+    return h(
+      "div",
+      {
+        role: "option",
+        id: `palette-${index}`,
+        class: "palette-option",
+        "aria-selected": String(index === this.active),
+        data: { choice: one.id },
+        on: {
+          click: () => this.choose(index),
+          pointermove: () => {
+            if (this.active !== index) {
+              this.active = index;
+              this.mark();
+            }
+          },
+        },
+      },
+      one.tone ? h("span", { class: `severity-mark ${one.tone}`, "aria-hidden": "true" }) : null,
+      h("span", { class: "palette-text" }, one.text),
+      one.sub ? h("span", { class: "sub" }, one.sub) : null,
+    );
+  }
+
+  mark() {
+    for (const option of this.list.querySelectorAll("[role='option']"))
+      option.setAttribute("aria-selected", String(option.id === `palette-${this.active}`));
+    this.input.setAttribute("aria-activedescendant", `palette-${this.active}`);
+    this.list.querySelector("[aria-selected='true']")?.scrollIntoView({ block: "nearest" });
+  }
+
+  key(event) {
+    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 }[event.key];
+    const count = this.choices.length;
+    if (by && count) {
+      const next = this.active + by;
+      this.active = Math.abs(by) > 1 ? Math.max(0, Math.min(count - 1, next)) : (next + count) % count;
+      this.mark();
+    } else if (event.key === "Enter" && !event.isComposing) this.choose(this.active);
+    else return;
+    event.preventDefault();
+  }
+
+  choose(index) {
+    const one = this.choices[index];
+    if (!one) return;
+    this.dialog.close();
+    keep(one);
+    if (one.run) one.run();
+    else if (one.href) go(one.href);
+  }
+}

@@ -1,0 +1,1 @@
+"""The pages over all runs: their incidents, and what interrupted them."""

@@ -1,0 +1,177 @@
+"""All metrics of a run as charts: found, pinned, moved, sized, computed, saved; each is called by its own name."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.ports import free_port
+from support.processes import Server
+from support.waiting import wait_in, wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+#: The first one by alphabet is no loss.
+METRICS = ["clock_mhz", "policy/kl_loss", *(f"part/{number:02d}" for number in range(59))]
+STEPS = 120
+#: What the charts show: by metric, how many points are drawn and how large the chart is.
+DRAWN = """() => Object.fromEntries([...stability.page.board.charts.values()]
+  .filter((chart) => chart.plot.spec?.lines?.length)
+  .map((chart) => [chart.id.replace("metric ", ""), {
+    points: chart.plot.spec.lines[0].x.length,
+    seen: chart.element.clientWidth > 200 && chart.element.clientHeight > 100,
+  }]))"""
+
+
+def imported(server: Server, folder: Path, run: str, rows: list[dict[str, Any]]) -> None:
+    """Put rows into a run of a server."""
+    file = folder / f"{run}.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = [sys.executable, "-m", "stabilitybackend.cli", "import", str(file), "--run-id", run, "--url", server.url]
+    subprocess.run(command, check=True, capture_output=True, timeout=90)
+    server.wait_for(f"/runs/{run}", lambda facts: facts["last_step"] == rows[-1]["step"], f"{run} is there")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with one run of 61 metrics, none of which has a panel of its own, and one with a loss."""
+    folder = tmp_path_factory.mktemp("cards")
+    with Server(folder / "data", free_port()) as server:
+        values = {name: 0.1 * place for place, name in enumerate(METRICS)}
+        rows = [{name: value + math.sin(step) for name, value in values.items()} for step in range(STEPS)]
+        imported(server, folder, "r-many", [{"step": step, **row} for step, row in enumerate(rows)])
+        imported(server, folder, "r-loss", [{"step": step, "loss": 2.0, "clock_mhz": 1755.0} for step in range(9)])
+        yield server
+
+
+def test_every_metric_has_a_chart_and_one_far_from_sight_costs_nothing(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/r-many")
+    page.click('[data-section="part/"]')
+    chunk = "document.querySelectorAll('[data-prefix=\"part/\"] .metric-chunk')[2]"
+    wait_in(page, f"Boolean({chunk})")
+    page.evaluate(f"{chunk}.scrollIntoView()")
+    wait_in(page, "document.querySelector('[data-metric=\"part/30\"]')")
+    page.locator('[data-metric="part/30"]').scroll_into_view_if_needed()
+    drawn = wait_until(lambda: page.evaluate(DRAWN).get("part/30"), 30, "it is drawn")
+    assert drawn == {"points": STEPS, "seen": True}
+    page.evaluate("window.scrollTo(0, 0)")
+    wait_in(page, "!document.querySelector('[data-metric=\"part/30\"]')")
+    assert "part/30" not in page.evaluate(DRAWN)
+
+
+def test_words_and_patterns_find_metrics_and_a_bad_pattern_keeps_what_the_last_one_found(
+    server: Server, open_page: OpenPage
+) -> None:
+    page = open_page(f"{server.url}/runs/r-many")
+    page.fill("#all-filter", "part 07")
+    wait_in(page, "document.querySelectorAll('.metric').length === 1")
+    page.fill("#all-filter", "/^part.0[1-3]$/")
+    wait_in(page, "document.querySelectorAll('.metric').length === 3")
+    page.fill("#all-filter", "/^part.0[1-/")
+    assert page.inner_text("#all-trouble").startswith("Not a regular expression")
+    assert page.locator(".metric").count() == 3
+    wait_in(page, "location.search.includes('find=')")
+    again = open_page(page.evaluate("location.href"))
+    wait_in(again, "document.querySelectorAll('.metric').length === 3")
+
+
+def test_a_pinned_chart_stands_on_top_and_a_link_shows_it(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/r-many")
+    page.fill("#all-filter", "part/58")
+    page.hover('[data-metric="part/58"]')
+    page.click('[data-pin="part/58"]')
+    page.hover('[data-metric="part/58"]')
+    page.click('[data-size="part/58"]')
+    wait_in(page, "location.search.includes('charts=')")
+    page.fill("#all-filter", "")
+    wait_in(page, "!location.search.includes('find=')")
+    other = open_page(page.evaluate("location.href"))
+    wait_in(other, "document.querySelector('#all-metrics .metric')?.className.includes('size-L')")
+    assert other.get_attribute("#all-metrics .metric", "data-metric") == "part/58"
+    other.locator("#all-panel").scroll_into_view_if_needed()
+    other.hover('[data-metric="part/58"]')
+    other.click('[data-pin="part/58"]')
+    wait_in(other, "!location.search.includes('chart=')")
+
+
+def test_a_chart_is_moved_by_the_keyboard_and_keeps_the_focus(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/r-many?open=part/")
+    page.locator('[data-metric="part/00"]').scroll_into_view_if_needed()
+    tiles = "[...document.querySelectorAll('[data-prefix=\"part/\"] .metric')]"
+    order = f"{tiles}.slice(0, 3).map((one) => one.dataset.metric)"
+    wait_in(page, f"{order}.join() === 'part/00,part/01,part/02'")
+    page.focus('[data-metric="part/00"] .grip')
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    wait_in(page, f"{order}.join() === 'part/01,part/02,part/00'")
+    assert page.evaluate("document.activeElement.closest('.metric').dataset.metric") == "part/00"
+
+
+def test_a_chart_in_full_screen_ends_with_escape(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/r-many?chart=part/03")
+    page.hover('[data-metric="part/03"]')
+    page.click('[data-full="part/03"]')
+    wait_until(lambda: page.evaluate(DRAWN).get("full part/03"), 30, "it is drawn")
+    page.keyboard.press("Escape")
+    wait_in(page, "!document.querySelector('.full-chart')")
+    assert page.evaluate("location.pathname") == "/runs/r-many"
+
+
+def test_an_expression_is_a_chart_of_what_the_server_computes(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/r-many", quiet=False)
+    page.fill("#all-filter", "= part/01 -")
+    page.press("#all-filter", "Enter")
+    wait_in(page, "document.querySelector('#all-trouble').textContent.includes('at character 10')")
+    page.fill("#all-filter", "= part/01 - part/00")
+    page.press("#all-filter", "Enter")
+    name = "expr:part/01 - part/00"
+    page.locator(f'[data-metric="{name}"]').scroll_into_view_if_needed()
+    drawn = wait_until(lambda: page.evaluate(DRAWN).get(name), 30, "it is drawn")
+    assert drawn == {"points": STEPS, "seen": True}
+    values = f"stability.page.store.effective('{name}')[0].pieces[0].values"
+    assert {round(value, 6) for value in page.evaluate(values)} == {0.1}
+
+
+def test_a_layout_is_saved_for_the_project_and_opens_where_a_metric_is_gone(
+    server: Server, open_page: OpenPage
+) -> None:
+    page = open_page(f"{server.url}/runs/r-many?chart=part/05&chart=clock_mhz&open=part/")
+    page.wait_for_selector('[data-metric="part/05"]')
+    page.click("#layout-open")
+    page.fill("#layout-name", "<b>night</b>")
+    page.click("#layout-save")
+    page.wait_for_selector(".layout-row")
+    other = open_page(f"{server.url}/runs/r-loss")
+    other.click("#layout-open")
+    other.click(".layout-row .layout-name")
+    wait_in(other, "document.querySelector('#all-missing')?.textContent.includes('part/05')")
+    assert other.get_attribute("#all-metrics .metric", "data-metric") == "clock_mhz"
+    other.click("#layout-open")
+    other.click(".layout-row .icon-button")
+    wait_in(other, "document.querySelector('.layout-list').textContent.startsWith('No layout')")
+
+
+def test_what_is_no_loss_is_called_by_its_name(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/r-many")
+    shown = "['.kpi-label', '.kpi-value'].map((one) => document.querySelector('#kpi-main ' + one)?.textContent)"
+    last = METRICS.index("policy/kl_loss") * 0.1 + math.sin(STEPS - 1)
+    wait_in(page, f"String({shown}) === 'policy/kl_loss,{last:.4f}'.replace('-', '−')")
+    page.goto(f"{server.url}/runs/r-loss")
+    wait_in(page, f"String({shown.replace('kpi-main', 'kpi-loss')}) === 'loss,2.000'")
+
+
+def test_the_list_shows_no_other_number_as_a_loss(server: Server, open_page: OpenPage) -> None:
+    page = open_page(server.url)
+    cell = "#runs-body [data-run={run}] td:nth-child(5)"
+    wait_until(lambda: page.inner_text(cell.format(run="r-loss")) == "2.000", 30, "the loss is shown")
+    assert page.inner_text(cell.format(run="r-many")) == "–"
+    assert page.inner_text("#runs-body [data-run=r-many] .spark-name") == "policy/kl_loss"
