@@ -143,7 +143,7 @@ const BUILT_IN = {
   ranks: { label: "Ranks", kind: "count", width: 68, cell: (row) => formatCount(row.ranks) },
   rollbacks: { label: "Rollbacks", kind: "count", width: 88, cell: (row) => formatCount(row.rollbacks) },
   age: { label: "Age", kind: "age", width: 84, cell: (row, now) => age(row.created, now, "not known") },
-  updated: { label: "Heard of", kind: "age", width: 96, cell: (row, now) => age(row.updated, now, "nothing yet") },
+  updated: { label: "Last report", kind: "age", width: 96, cell: (row, now) => age(row.updated, now, "nothing yet") },
   id: {
     label: "Run id",
     kind: "text",
