@@ -46,7 +46,8 @@ def test_the_distributions_have_one_version() -> None:
 
     assert board["version"] == client["version"] == stabilityclient.__version__
     assert f"stabilityclient=={client['version']}" in board["dependencies"]  # type: ignore[operator]
-    assert board["license"] == client["license"] == "Apache-2.0"
+    assert client["license"] == "Apache-2.0"
+    assert board["license"] == "Apache-2.0 AND OFL-1.1"
 
 
 def test_the_page_that_says_how_to_install_the_client_names_its_version() -> None:
@@ -102,7 +103,9 @@ def test_a_package_exports_exactly_what_it_says(name: str) -> None:
                 "stabilitybackend/ingest/ingest.lua",
                 "stabilitybackend/demo/stage.py",
                 "stabilityalerting/py.typed",
-                "stabilityfrontend/assets/",
+                "stabilityfrontend/assets/page_lifecycle.js",
+                "stabilityfrontend/assets/fonts/inter-latin-wght-normal.woff2",
+                "stabilityfrontend/assets/fonts/OFL.txt",
             ],
         ),
     ],

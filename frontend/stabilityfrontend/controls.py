@@ -187,6 +187,8 @@ def frame(middle: list[Any], *parts: Any) -> html.Div:
         [
             *middle,
             html.Span(id="who"),
+            # With a target it is a new page and no change of this one's address.
+            html.A("Wall", href="?wall=1", target="_self", id="wall-open", title="For a large screen on the wall"),
             html.Button(
                 html.Span(className="icon icon-theme"),
                 id="theme-toggle",

@@ -11,13 +11,15 @@ from importlib.resources.abc import Traversable
 from fastapi import FastAPI, Request, Response
 
 from stabilityfrontend.bundle import bundle
+from stabilityfrontend.theme import FONT_FILES
 
-__all__ = ["ASSETS", "packed", "serve_modules", "serve_styles"]
+__all__ = ["ASSETS", "packed", "serve_dash_first", "serve_fonts", "serve_for_good", "serve_modules", "serve_styles"]
 
 #: The browser's modules and style sheets.
 ASSETS: Traversable = importlib.resources.files(__package__).joinpath("assets")
 
 _PREFIX = "/_stability/"
+_SCRIPT = "text/javascript"
 _FOR_GOOD = {"Cache-Control": "public, max-age=31536000, immutable"}
 #: Packed files that are kept: ours, and a dozen of Dash's, 2 MB together.
 _PACKED_FILES = 32
@@ -38,8 +40,8 @@ def _gzip(content: bytes) -> bytes:
     return gzip.compress(content, 6)
 
 
-def _serve_for_good(api: FastAPI, name: str, content: bytes, media_type: str) -> str:
-    """Serve a file, packed once, and return its address.
+def serve_for_good(api: FastAPI, name: str, content: bytes, media_type: str) -> str:
+    """Serve a file, packed once where that helps, and return its address.
 
     Args:
         api: gets the route.
@@ -51,7 +53,8 @@ def _serve_for_good(api: FastAPI, name: str, content: bytes, media_type: str) ->
     url = f"{_PREFIX}{stem}-{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
 
     def file(request: Request) -> Response:
-        return packed(Response(content, media_type=media_type, headers=_FOR_GOOD), request)
+        answer = Response(content, media_type=media_type, headers=_FOR_GOOD)
+        return packed(answer, request) if not media_type.startswith("font/") else answer
 
     api.add_api_route(url, file, methods=["GET"], include_in_schema=False)
     return url
@@ -66,10 +69,22 @@ def serve_modules(api: FastAPI) -> str:
 
     api.add_api_route(f"{_PREFIX}board.js.map", source_map, methods=["GET"], include_in_schema=False)
     text = f"{board.text}export {{ modules }};\n//# sourceMappingURL=board.js.map\n"
-    return _serve_for_good(api, "board.js", text.encode(), "text/javascript")
+    return serve_for_good(api, "board.js", text.encode(), _SCRIPT)
 
 
 def serve_styles(api: FastAPI) -> str:
     """Serve all style sheets as one, in the order of their names, and return its address."""
     sheets = sorted(ASSETS.joinpath("styles").iterdir(), key=lambda sheet: sheet.name)
-    return _serve_for_good(api, "board.css", "".join(sheet.read_text("utf-8") for sheet in sheets).encode(), "text/css")
+    return serve_for_good(api, "board.css", "".join(sheet.read_text("utf-8") for sheet in sheets).encode(), "text/css")
+
+
+def serve_fonts(api: FastAPI) -> dict[str, str]:
+    """Serve the files of the font and return the address of each by its name."""
+    folder = ASSETS.joinpath("fonts")
+    return {name: serve_for_good(api, name, folder.joinpath(name).read_bytes(), "font/woff2") for name in FONT_FILES}
+
+
+def serve_dash_first(api: FastAPI, names: list[str]) -> str:
+    """Serve scripts of Dash's folder ``deps`` as one, in their order, and return its address."""
+    folder = importlib.resources.files("dash").joinpath("deps")
+    return serve_for_good(api, "react.js", b";\n".join(folder.joinpath(name).read_bytes() for name in names), _SCRIPT)

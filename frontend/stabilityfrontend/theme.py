@@ -7,15 +7,23 @@ A canvas can't read CSS variables, so the same tables go to the browser twice: a
 
 from __future__ import annotations
 
-__all__ = ["FONT", "MONO", "THEMES", "css_variables"]
+__all__ = ["FONT", "FONT_FILES", "MONO", "THEMES", "css_variables", "font_faces"]
 
-#: Fonts that are there already: nothing is fetched, nothing is shipped.
-FONT = (
-    'Inter, "Inter Variable", system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", sans-serif'
-)
+#: The font that is shipped (``assets/fonts``, SIL Open Font License 1.1), so that everybody sees the same; what follows
+#: is for signs that it does not have, and for a browser that refuses fonts.
+FONT = '"Inter Variable", system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", sans-serif'
+#: Its files, and which characters each has. The first is in the page's head; a browser fetches the other only when a
+#: name on the page needs it. The ranges are those of the files (Fontsource 5.3.0, Inter 4).
+FONT_FILES = {
+    "inter-latin-wght-normal.woff2": "U+0000-00FF,U+0131,U+0152-0153,U+02BB-02BC,U+02C6,U+02DA,U+02DC,U+0304,U+0308,"
+    "U+0329,U+2000-206F,U+20AC,U+2122,U+2191,U+2193,U+2212,U+2215,U+FEFF,U+FFFD",
+    "inter-latin-ext-wght-normal.woff2": "U+0100-02BA,U+02BD-02C5,U+02C7-02CC,U+02CE-02D7,U+02DD-02FF,U+0304,U+0308,"
+    "U+0329,U+1D00-1DBF,U+1E00-1E9F,U+1EF2-1EFF,U+2020,U+20A0-20AB,U+20AD-20C0,U+2113,U+2C60-2C7F,U+A720-A7FF",
+}
 MONO = '"JetBrains Mono", ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 
-#: One table per theme. ``series`` is the order in which lines take their colours: apart in lightness as well as hue.
+#: One table per theme. ``series`` is the order in which lines take their colours: apart in lightness as well as hue,
+#: so that all eight differ without green too (``tests/frontend/test_deuteranopia.py``).
 #: ``rank-*``: what a rank does (``rank_state.js``); what is well stays dim, so that what is not stands out.
 #: ``ramp``: the more, the worse; ``load``: the more, the busier. Both go evenly from dim to bright.
 THEMES: dict[str, dict[str, str | list[str]]] = {
@@ -53,7 +61,7 @@ THEMES: dict[str, dict[str, str | list[str]]] = {
         "rank-finished": "#2d3947",
         "scrim": "rgba(3, 6, 10, 0.78)",
         "shadow": "0 18px 50px rgba(0, 0, 0, 0.55)",
-        "series": ["#6aa0ff", "#3fd79f", "#ffb43d", "#c39bff", "#ff8fa3", "#5fd4e8", "#d8e06a", "#f2a1e0"],
+        "series": ["#6aa0ff", "#3fd79f", "#ffb43d", "#c39bff", "#ffccd5", "#5fd4e8", "#d8e06a", "#e750c5"],
         "ramp": ["#1d3a4a", "#2b5a5a", "#6a6a3a", "#a87a34", "#e08a3c", "#ff6272"],
         "load": ["#172430", "#1a3648", "#1d4b66", "#226486", "#2c80a8", "#43a2cc"],
     },
@@ -91,7 +99,7 @@ THEMES: dict[str, dict[str, str | list[str]]] = {
         "rank-finished": "#c9d3de",
         "scrim": "rgba(20, 28, 40, 0.48)",
         "shadow": "0 18px 50px rgba(26, 39, 58, 0.20)",
-        "series": ["#2a5fd6", "#0b8a62", "#c07000", "#7b4fd0", "#d23f63", "#0d8599", "#7d8a00", "#b04a9e"],
+        "series": ["#2a5fd6", "#0b8a62", "#c07000", "#7b4fd0", "#da606f", "#0d8599", "#616b00", "#7e3571"],
         "ramp": ["#d9e8ee", "#bcd8c9", "#e6d58a", "#e8b055", "#dd7a33", "#cc2540"],
         "load": ["#e4edf3", "#c6dbe8", "#a3c6dc", "#7aadcc", "#4f91b8", "#2a729c"],
     },
@@ -107,3 +115,19 @@ def css_variables() -> str:
         blocks.append(f':root[data-theme="{name}"] {{ color-scheme: {name}; {" ".join(rules)} }}')
     blocks.append(f":root {{ --font: {FONT}; --mono: {MONO}; }}")
     return "\n".join(blocks)
+
+
+def font_faces(addresses: dict[str, str]) -> str:
+    """Return the style sheet of the shipped font.
+
+    ``font-display: optional``: words never jump. The first file is asked for before any script, so it is there when
+    the first word is drawn; on a line so slow that it is not, a first visit keeps the system's font.
+
+    Args:
+        addresses: name of each file of ``FONT_FILES`` -> where it is served.
+    """
+    return "\n".join(
+        f'@font-face {{ font-family: "Inter Variable"; font-style: normal; font-weight: 100 900; '
+        f'font-display: optional; src: url("{addresses[name]}") format("woff2"); unicode-range: {characters}; }}'
+        for name, characters in FONT_FILES.items()
+    )

@@ -10,10 +10,11 @@ import pytest
 
 import stabilityfrontend
 from stabilitybackend.schema.ranks import RankStatus
-from stabilityfrontend.theme import THEMES
+from stabilityfrontend.theme import FONT_FILES, THEMES
 
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
-FILES = sorted(path for path in ASSETS.rglob("*") if path.is_file())
+FONTS = ASSETS / "fonts"
+FILES = sorted(path for path in ASSETS.rglob("*") if path.is_file() and path.parent != FONTS)
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
 STYLES = [path for path in FILES if path.suffix == ".css"]
 MOST_LINES = 400
@@ -58,3 +59,9 @@ def test_a_style_sheet_takes_its_colours_from_the_theme(path: Path) -> None:
 
 def test_every_status_of_a_rank_has_its_colour() -> None:
     assert [status for status in get_args(RankStatus) if f"rank-{status}" not in THEMES["dark"]] == []
+
+
+def test_one_font_is_shipped_with_its_licence_and_nothing_else_beside_it() -> None:
+    assert {path.name for path in FONTS.iterdir()} == {*FONT_FILES, "OFL.txt"}
+    assert "SIL OPEN FONT LICENSE Version 1.1" in (FONTS / "OFL.txt").read_text()
+    assert [name for name in FONT_FILES if (FONTS / name).read_bytes()[:4] != b"wOF2"] == []

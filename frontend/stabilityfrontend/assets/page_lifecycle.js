@@ -5,6 +5,7 @@ import { viewer, watchParts } from "./core/parts.js";
 import { watchPresses } from "./core/patch.js";
 import { changed, go, route } from "./core/route.js";
 import { colorTheme } from "./core/theme.js";
+import { GalleryPage } from "./gallery/gallery_page.js";
 import { IncidentPage } from "./incident/incident_page.js";
 import { IncidentsPage } from "./incidents/incidents_page.js";
 import { watchLost } from "./incidents/lost_so_far.js";
@@ -15,6 +16,7 @@ import { askSoon, drawRail, watchRail } from "./navigation/rail.js";
 import { RunPage } from "./run/run_page.js";
 import { RunsPage } from "./runs/runs_page.js";
 import { ServerPage } from "./server_page.js";
+import { WallPage, wallWanted } from "./wall/wall_page.js";
 
 /** `data-page` of a skeleton -> what fills it. */
 const PAGES = {
@@ -23,9 +25,12 @@ const PAGES = {
   incident: IncidentPage,
   incidents: IncidentsPage,
   compare: ComparePage,
+  gallery: GalleryPage,
   login: LoginPage,
   server: ServerPage,
 };
+/** Pages that have a wall. */
+const WALLS = new Set(["runs", "run"]);
 /** React may need a frame more to put the skeleton there; two seconds are a hundred times what that takes. */
 const FRAMES = 120;
 
@@ -35,6 +40,7 @@ let waiting = 0;
 let shown = /** @type {any} */ (null);
 
 colorTheme.followSystem();
+colorTheme.redrawWithFont();
 watchPresses();
 watchParts();
 watchLost();
@@ -64,7 +70,7 @@ function open(config, name) {
   }
   opened.page?.close();
   Object.assign(opened, { page: null, root: null });
-  const Page = PAGES[root.dataset.page];
+  const Page = wallWanted() && WALLS.has(root.dataset.page || "") ? WallPage : PAGES[root.dataset.page];
   if (root.dataset.run === undefined) document.title = name === "Runs" ? "Stabilityboard" : `${name} · Stabilityboard`;
   Object.assign(opened, { page: Page ? new Page(root, config) : { close() {} }, root });
   if (root.dataset.page === "login") return;

@@ -37,7 +37,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield server
 
 
-@pytest.mark.parametrize("name", ["runs", "run", "incident", "incidents", "interruptions", "compare", "login", "missing"])
+@pytest.mark.parametrize(
+    "name", ["runs", "run", "incident", "incidents", "interruptions", "compare", "login", "missing"]
+)
 def test_no_page_does_what_its_policy_forbids_in_either_theme(
     server: RunningServer, open_page: OpenPage, name: str
 ) -> None:

@@ -38,11 +38,12 @@ import { logTicks, valueTicks } from "./ticks.js";
  *
  * @typedef {{ticks: (range: number[], count: number) => {value: number, words: string}[], words: (x: number) => string}} XAxis
  *
- * A chart of one row may have the row's parts itself.
+ * A chart of one row may have the row's parts itself. `scale`: how much larger than drawn it is shown.
  * @typedef {Partial<Row> & {width: number, height: number, margin: {l: number, r: number, t: number, b: number},
  *   xRange: number[], axis: XAxis, colors: {[name: string]: any}, font: string, rows?: Row[], bands?: Bands[],
  *   rules?: Rule[], labels?: Label[], spans?: {from: number, to: number, color: string}[],
- *   notes?: {x: number, to: number, words: string, color: string}[]}} Spec `notes`: what is read out near a place.
+ *   notes?: {x: number, to: number, words: string, color: string}[], scale?: number}} Spec `notes`: what is read
+ *   out near a place.
  *
  * @typedef {{left: number, right: number, top: number, bottom: number}} Box
  */
@@ -77,7 +78,7 @@ export class Plot {
   draw(spec) {
     this.spec = spec;
     const { width, height, margin } = spec;
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = (spec.scale || 1) * (window.devicePixelRatio || 1);
     const { canvas } = this;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);

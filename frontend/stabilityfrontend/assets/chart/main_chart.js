@@ -24,7 +24,7 @@ export const lossMetric = (metrics, run) =>
  * The metric that the large chart shows: what the server chose of the run; before that is known the loss, else what is
  * named like one, else the first that is no reading of a GPU.
  */
-export const focusMetric = (metrics, run, chosen = null) =>
+export const focusMetric = (metrics, run, chosen = /** @type {string | null} */ (null)) =>
   chosen ||
   lossMetric(metrics, run) ||
   metrics.find((name) => /(^|[/_.])loss$/.test(name)) ||

@@ -24,7 +24,12 @@ const MARKS = 100;
 /** How much higher than the lines what was discarded may make a range. */
 const DEAD = 0.4;
 
-/** A range of values that shows discarded ones, too, where they are not far above. */
+/**
+ * A range of values that shows discarded ones, too, where they are not far above.
+ * @param {[number, number]} range
+ * @param {number[]} dead
+ * @returns {[number, number]}
+ */
 function withDead([low, high], dead) {
   const top = dead.reduce((most, value) => (Number.isFinite(value) && value > most ? value : most), high);
   return [low, Math.min(top, high + DEAD * (high - low || Math.abs(high) * 0.1 || 1))];
@@ -147,6 +152,7 @@ export function panelChart(element, legend, panel, config, page) {
     // On an axis that goes up and down lines are a tangle, and no stretch of steps has one place.
     const rising = !drawn || isRising(drawn.x);
     if (!rising) for (const one of found.lines) one.dots = true;
+    /** @type {[number, number]} */
     let range = found.ranges.length
       ? [Math.min(...found.ranges.map((one) => one[0])), Math.max(...found.ranges.map((one) => one[1]))]
       : [0, 1];

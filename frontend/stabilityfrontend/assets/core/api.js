@@ -82,9 +82,6 @@ export const api = {
   runTable: (state, offset, order) => call("GET", tablePath(state, offset, order)),
   /** @returns {Promise<Answers["GET /api/v1/run_columns"]>} */
   runColumns: (search, limit) => call("GET", `/run_columns?${new URLSearchParams({ search, limit: String(limit) })}`),
-  /** @returns {Promise<Answers["GET /api/v1/views"]>} */
-  views: (kind) => call("GET", `/views?kind=${kind}`),
-  deleteView: ({ kind, project, name }) => call("DELETE", `/views?${new URLSearchParams({ kind, project, name })}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}"]>} */
   run: (id) => call("GET", runPath(id)),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/segments"]>} */
@@ -152,12 +149,12 @@ export const api = {
   watchedOf: (id) => call("GET", `${runPath(id)}/watched`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/headline"]>} */
   headlineOf: (id) => call("GET", `${runPath(id)}/headline`),
-  /** @returns {Promise<Answers["GET /api/v1/views"]>} */
-  views: (kind, project) => call("GET", `/views?${new URLSearchParams({ kind, project })}`),
+  /** Views of a project and of all projects; without one of every project. @returns {Promise<Answers["GET /api/v1/views"]>} */
+  views: (kind, project) => call("GET", `/views?${new URLSearchParams({ kind, ...(project ? { project } : {}) })}`),
   /** @returns {Promise<Answers["PUT /api/v1/views"]>} */
   saveView: (view) => call("PUT", "/views", view),
   /** @returns {Promise<Answers["DELETE /api/v1/views"]>} */
-  deleteView: (which) => call("DELETE", `/views?${new URLSearchParams(which)}`),
+  deleteView: ({ kind, project, name }) => call("DELETE", `/views?${new URLSearchParams({ kind, project, name })}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/mixture"]>} */
   mixtureOf: (id, query) => call("GET", `${runPath(id)}/mixture?${new URLSearchParams(query)}`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */

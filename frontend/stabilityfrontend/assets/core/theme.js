@@ -32,6 +32,12 @@ export const colorTheme = {
     }
     set(next);
   },
+  /** Canvases write in the shipped font too; one that was drawn before the font was there is drawn again. */
+  redrawWithFont() {
+    document.fonts?.load('13px "Inter Variable"').then(() => {
+      for (const listener of listeners) listener(colorTheme.name());
+    });
+  },
   /** From now on, follow the system where nobody has chosen. */
   followSystem() {
     window.matchMedia("(prefers-color-scheme: light)").addEventListener("change", (event) => {

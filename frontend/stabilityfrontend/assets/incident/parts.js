@@ -7,6 +7,7 @@ import { capital, clock, formatCount, moment, sentence } from "../core/format.js
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
+import { looksLike } from "../gallery/looks_like.js";
 import { blindSpot, rankWords } from "../ranks/rank_words.js";
 import { dataFacts } from "./data_facts.js";
 import { factList } from "./facts.js";
@@ -196,6 +197,7 @@ function verdictParts(page) {
       ...lastingWords(words || "The server says no more about it.", incident, page.now()),
     ),
     facts,
+    looksLike(page.config.looks, incident),
     verdict && verdict.because.length
       ? h(
           "div",

@@ -8,6 +8,7 @@ import { ago, formatAge, formatCount, plural, sentence } from "../core/format.js
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
+import { looksLike } from "../gallery/looks_like.js";
 import { dataSets, evidence, knownList } from "../incident/evidence.js";
 import { folded, inOrder } from "../incident/order.js";
 import { offers, onlyKnown, severityOf } from "../incident/severity.js";
@@ -126,6 +127,7 @@ function incidentCard(page, incident, first, alike) {
     facts(...where),
     trainLine(incident, page.incidents(), page.id),
     alikeFold(page, incident, alike),
+    looksLike(page.config.looks, incident),
     evidence(page, incident, first),
     h(
       "div",

@@ -1,0 +1,133 @@
+// The wall of all runs: how many are sick, which, since when, why, what to do; those that are well stay small.
+
+import { stateOf, wordOf } from "../core/appearance.js";
+import { h } from "../core/dom.js";
+import { duration, formatCount, steady, toNumber } from "../core/format.js";
+
+/** Sick runs with words of their own, by how many there are; the others are named. */
+const [CARDS, NAMED] = [3, 12];
+/** Healthy runs that are named. */
+const WELL = 24;
+
+const NUMBERS = ["No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"];
+const counted = (count) => NUMBERS[count] || formatCount(count);
+
+/** The mark of a state: its shape says what its colour says. */
+export const mark = ({ tone, shape }) => h("i", { class: `wall-mark ${tone} shape-${shape}`, "aria-hidden": "true" });
+
+/** The first sentences of an advice: as many as can be read in passing. */
+export function brief(text, most = 150) {
+  const sentences = String(text || "").match(/[^.]+(?:\.(?=\s|$)|\.\d[^.]*)*\.?/g) || [];
+  let words = "";
+  for (const one of sentences) {
+    if (words && (words + one).length > most) break;
+    words += one;
+  }
+  return words.trim();
+}
+
+/** Since when, counting: `12 min 03 s`. */
+export const sinceWords = (since, now) => (since ? `for ${duration(Math.max(0, now - since))}` : "");
+
+/** Why, and what to do, of a sick run: what its incident says, else its note. */
+export function told(wall, run) {
+  const incident = wall.incidentOf(run);
+  const title = incident?.title || run.worst_incident?.title || run.note || "";
+  const verdict = incident?.evidence?.verdict?.text;
+  return { why: verdict || title, remedy: brief(incident?.suggestion?.text) };
+}
+
+function sickCard(wall, run) {
+  const state = stateOf(run);
+  const { why, remedy } = told(wall, run);
+  return h(
+    "article",
+    { class: `wall-card ${state.tone}`, data: { run: run.run_id } },
+    h(
+      "header",
+      {},
+      h("span", { class: `wall-word ${state.tone}` }, mark(state), wordOf(state)),
+      h("span", { class: "wall-since" }, sinceWords(state.since, wall.now())),
+    ),
+    h("h2", {}, h("bdi", {}, run.name || run.run_id)),
+    h("p", { class: "wall-why" }, why),
+    remedy ? h("p", { class: "wall-do" }, remedy) : null,
+    h("div", { class: "wall-place", data: { curve: run.run_id } }),
+  );
+}
+
+function wellRun(run) {
+  const state = stateOf(run);
+  const loss = run.loss_metric ? toNumber((run.latest || {})[run.loss_metric]) : null;
+  return h(
+    "div",
+    { class: "wall-well", data: { run: run.run_id } },
+    mark(state),
+    h("bdi", {}, run.name || run.run_id),
+    h("span", {}, wordOf(state)),
+    h("b", {}, run.last_step === null || run.last_step === undefined ? "" : formatCount(run.last_step)),
+    h("b", {}, loss === null ? "" : steady(loss)),
+  );
+}
+
+/** The view; `{sick, well, past}` as `heaps` gives them. */
+export function fleetView(wall, { sick, well, past }) {
+  const count = sick.length;
+  const tone = count ? stateOf(sick[0]).tone : "good";
+  const all = count + well.length;
+  const head = count
+    ? `${counted(count)} ${count === 1 ? "run is" : "runs are"} sick`
+    : well.length
+      ? `${well.length === 1 ? "The run is" : `All ${formatCount(well.length)} runs are`} well`
+      : "No run is under way";
+  const others = sick.slice(CARDS);
+  return [
+    h(
+      "header",
+      { class: "wall-head", data: { place: "head" } },
+      h(
+        "h1",
+        { class: tone },
+        mark(count ? stateOf(sick[0]) : { tone: well.length ? "good" : "calm", shape: well.length ? "disc" : "ring" }),
+        head,
+      ),
+      h("p", {}, count && well.length ? `${formatCount(well.length)} of ${formatCount(all)} are well` : ""),
+    ),
+    h(
+      "section",
+      { class: `wall-cards n${Math.min(CARDS, count)}`, data: { place: "cards" } },
+      sick.slice(0, CARDS).map((run) => sickCard(wall, run)),
+    ),
+    others.length
+      ? h(
+          "p",
+          { class: "wall-others", data: { place: "others" } },
+          "also sick: ",
+          others
+            .slice(0, NAMED)
+            .map((run, index) => [
+              index ? ", " : "",
+              h("bdi", {}, run.name || run.run_id),
+              ` (${wordOf(stateOf(run))})`,
+            ])
+            .flat(),
+          others.length > NAMED ? ` and ${formatCount(others.length - NAMED)} more` : "",
+        )
+      : null,
+    h(
+      "section",
+      { class: `wall-wells${count ? "" : " alone"}`, data: { place: "wells" } },
+      well.slice(0, WELL).map(wellRun),
+    ),
+    h(
+      "p",
+      { class: "wall-past", data: { place: "past" } },
+      [
+        well.length > WELL ? `${formatCount(well.length - WELL)} more are well` : "",
+        past ? `${formatCount(past)} ended, or crashed more than a day ago` : "",
+      ]
+        .filter(Boolean)
+        .join(" · "),
+    ),
+  ];
+}

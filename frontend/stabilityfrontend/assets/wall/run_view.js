@@ -1,0 +1,69 @@
+// The wall of one run: its state and since when, the curve of its loss, its numbers, the open incident with its advice.
+
+import { focusMetric } from "../chart/main_chart.js";
+import { stateOf, wordOf } from "../core/appearance.js";
+import { h } from "../core/dom.js";
+import { formatCount, steady, toNumber } from "../core/format.js";
+import { mark, sinceWords, told } from "./fleet_view.js";
+import { SICK } from "./wall_state.js";
+
+/** Numbers below the curve beside the step. */
+const NUMBERS = 4;
+
+/** Metrics whose newest values stand below the curve, that of the curve first; then those without a prefix. */
+export function headMetrics(run) {
+  const latest = run.latest || {};
+  const main = focusMetric(run.metrics || [], run);
+  const others = (run.metrics || []).filter(
+    (name) => name !== main && !name.includes("/") && toNumber(latest[name]) !== null,
+  );
+  return [main, ...others].filter(Boolean).slice(0, NUMBERS);
+}
+
+function numbers(run) {
+  const cell = (label, value) => h("div", { data: { number: label } }, h("b", {}, value), h("span", {}, label));
+  const step = run.last_step ?? null;
+  return [
+    cell("step", step === null ? "–" : formatCount(step)),
+    ...headMetrics(run).map((name) => cell(name, steady(toNumber((run.latest || {})[name])))),
+  ];
+}
+
+/** The view; `.wall-place` is where its curve goes. */
+export function runView(wall, run) {
+  const state = stateOf(run);
+  const { why, remedy } = SICK.includes(state.tone) ? told(wall, run) : { why: "", remedy: "" };
+  return [
+    h(
+      "header",
+      { class: "wall-head run", data: { place: "head" } },
+      h("h1", {}, h("bdi", {}, run.name || run.run_id)),
+      h(
+        "p",
+        { class: `wall-word ${state.tone}` },
+        mark(state),
+        wordOf(state),
+        h("span", { class: "wall-since" }, sinceWords(state.since, wall.now())),
+      ),
+    ),
+    h(
+      "section",
+      { class: `wall-run${why ? " sick" : ""}`, data: { place: "run" } },
+      h(
+        "div",
+        { class: "wall-curve" },
+        h("div", { class: "wall-metric" }, focusMetric(run.metrics || [], run) || "no metric yet"),
+        h("div", { class: "wall-place", data: { curve: run.run_id } }),
+      ),
+      why
+        ? h(
+            "article",
+            { class: `wall-card ${state.tone}`, data: { card: run.run_id } },
+            h("p", { class: "wall-why" }, why),
+            remedy ? h("p", { class: "wall-do" }, remedy) : null,
+          )
+        : null,
+    ),
+    h("section", { class: "wall-numbers", data: { place: "numbers" } }, numbers(run)),
+  ];
+}

@@ -1,0 +1,96 @@
+// What a wall says: who is sick, which view comes next, when it can no longer be believed; which pattern an incident looks like.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { kindTable, statusTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
+import { patternOf } from "../../frontend/stabilityfrontend/assets/gallery/looks_like.js";
+import {
+  heaps,
+  nextView,
+  rotateSeconds,
+  staleSeconds,
+  viewsOf,
+} from "../../frontend/stabilityfrontend/assets/wall/wall_state.js";
+
+Object.assign(kindTable, { "": {} });
+Object.assign(statusTable, {
+  running: { tone: "good", under_way: true, ended: false, over: false },
+  stalled: { tone: "warning", under_way: true, ended: false, over: false },
+  finished: { tone: "calm", under_way: false, ended: true, over: true },
+  crashed: { tone: "critical", under_way: false, ended: true, over: false },
+});
+const NOW = 1_000_000;
+const WELL = { word: "training", tone: "good", order: 20, incident_id: null, since: null };
+const spike = { word: "Spike", tone: "warning", order: 3, incident_id: "i", since: NOW - 60 };
+const nan = { word: "NaN or Inf", tone: "critical", order: 1, incident_id: "n", since: NOW - 60 };
+const run = (run_id, status, more = {}) => ({ run_id, status, created: 1, updated: NOW - 5, state: WELL, ...more });
+
+test("the worst run comes first, the well and the past are apart", () => {
+  const found = heaps(
+    [
+      run("well", "running"),
+      run("spike", "running", { state: spike }),
+      run("nan", "running", { state: nan }),
+      run("done", "finished", { state: nan }),
+      run("crashed", "crashed", { state: nan, created: 0 }),
+      run("long ago", "crashed", { state: nan, updated: NOW - 90_000 }),
+    ],
+    NOW,
+  );
+  assert.deepEqual(
+    found.sick.map((one) => one.run_id),
+    ["nan", "crashed", "spike"],
+  );
+  assert.deepEqual(
+    found.well.map((one) => one.run_id),
+    ["well"],
+  );
+  assert.equal(found.past, 2);
+});
+
+for (const [text, seconds] of [
+  ["30s", 30],
+  ["2min", 120],
+  ["1", 3],
+  ["0", 0],
+  ["", null],
+  [null, null],
+  ["soon", null],
+  ["-5", null],
+]) {
+  test(`rotate=${text} means ${seconds} seconds`, () => assert.equal(rotateSeconds(text), seconds));
+}
+
+test("views go round over the fleet and its sick runs, and over well ones where none is sick", () => {
+  const [one, two] = [run("one", "running"), run("two", "running")];
+  const views = viewsOf({ sick: [one, two], well: [] }, "");
+  assert.deepEqual(views, ["", "one", "two"]);
+  assert.equal(nextView(views, "two"), "");
+  assert.equal(nextView(views, "one that is gone"), "");
+  assert.deepEqual(viewsOf({ sick: [], well: [one] }, ""), ["", "one"]);
+  assert.deepEqual(viewsOf({ sick: [one, two], well: [] }, "two"), ["two", "one"]);
+});
+
+test("a feed is stale after six seconds without a sign, and an answer of the server is no feed", () => {
+  assert.equal(staleSeconds({ heard: 0, answered: 0, open: true }, 5_000), null);
+  assert.equal(staleSeconds({ heard: 0, answered: 0, open: true }, 9_500), 9);
+  assert.equal(staleSeconds({ heard: 0, answered: 9_000, open: true }, 9_500), null);
+  assert.equal(staleSeconds({ heard: 0, answered: 9_000, open: false }, 9_500), 9);
+});
+
+const LOOKS = [
+  { id: "one-data-set", title: "", kinds: ["spike"], recovery: "", dataset: true },
+  { id: "fast", title: "", kinds: ["spike"], recovery: "fast", dataset: false },
+  { id: "none", title: "", kinds: ["spike"], recovery: "none", dataset: false },
+  { id: "nan", title: "", kinds: ["nonfinite"], recovery: "", dataset: false },
+];
+for (const [incident, id] of [
+  [{ kind: "spike", recovery: "none" }, "none"],
+  [{ kind: "spike", recovery: "pending" }, "fast"],
+  [{ kind: "spike", recovery: "none", dataset: "code" }, "one-data-set"],
+  [{ kind: "nonfinite", recovery: null }, "nan"],
+  [{ kind: "hang" }, undefined],
+]) {
+  test(`an incident looks like a pattern: ${JSON.stringify(incident)}`, () =>
+    assert.equal(patternOf(LOOKS, incident)?.id, id));
+}
