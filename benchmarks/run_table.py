@@ -5,7 +5,8 @@
 It starts a server and puts runs into its Redis as a server leaves them, without points: with a config of 40 keys, 60
 metrics, a curve of the whole run each, and some of them sick. Server: the whole call over HTTP, one new order each (a
 filter that was not asked before), 100 rows. Browser: a context of its own (cold) or one for all (warm); a row counts
-when the frame after it was put there begins; a sort from the click to the first row of the new order.
+when the frame after it was put there begins; a sort from the click to the first row of the new order. CPU: of
+the server for a call, of the page's main thread for a sort: what it costs whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ import httpx
 import msgspec
 import redis
 from page_open import CHROMIUM, VIEWPORT
-from parts.server_process import HANDLE, ServerProcess
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from parts.server_process import HANDLE, ServerProcess, usage
+from playwright.sync_api import Browser, BrowserContext, CDPSession, sync_playwright
 
 from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RunKeys
 from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, Curve, RunDigest
@@ -45,18 +46,21 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 METRICS = ["loss", "grad_norm", "lr", "tokens_per_s", "consumed_tokens", *(f"layer/{n}/norm" for n in range(55))]
 FIRST_ROW = """() => new Promise((done) => {
-  const look = () => document.querySelector("#runs-body tr[data-run]")
-    ? requestAnimationFrame(() => done(performance.now())) : setTimeout(look, 1);
-  look();
+  const found = () => document.querySelector("#runs-body tr[data-run]") && (requestAnimationFrame(() =>
+    done(performance.now())), true);
+  if (!found()) new MutationObserver((_, all) => found() && all.disconnect())
+    .observe(document, { childList: true, subtree: true });
 })"""
 SORT = """(key) => new Promise((done) => {
   const first = () => document.querySelector("#runs-body tr[data-run]")?.dataset.run;
   const before = first();
   const begin = performance.now();
+  new MutationObserver((_, all) => {
+    if (!first() || first() === before) return;
+    all.disconnect();
+    requestAnimationFrame(() => done(performance.now() - begin));
+  }).observe(document.querySelector("#runs-body"), { childList: true, subtree: true, attributes: true });
   document.querySelector(`[data-sort="${key}"]`).click();
-  const look = () => first() && first() !== before
-    ? requestAnimationFrame(() => done(performance.now() - begin)) : setTimeout(look, 1);
-  look();
 })"""
 
 
@@ -75,7 +79,7 @@ def main() -> int:
         with server, sync_playwright() as playwright:  # started anew: it takes up what is live
             browser = playwright.chromium.launch(executable_path=options.chromium, args=CHROMIUM)
             try:
-                return _measure(server.url, browser, options)
+                return _measure(server, browser, options)
             finally:
                 browser.close()
 
@@ -122,12 +126,13 @@ def _meta(rnd: random.Random, number: int, created: float, live: bool) -> dict[s
     }  # fmt: skip
 
 
-def _measure(url: str, browser: Browser, options: argparse.Namespace) -> int:
+def _measure(server: ServerProcess, browser: Browser, options: argparse.Namespace) -> int:
+    url = server.url
     print(
         f"{options.runs} runs, {options.live} of them live; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; ms"
     )
-    print(f"{'':<48}{'median':>8}{'lowest':>8}{'highest':>9}{'stdev':>8}")
-    called = _calls(url, options.times)
+    print(f"{'':<48}{'median':>8}{'lowest':>8}{'highest':>9}{'stdev':>8}{'CPU':>8}")
+    called = _calls(server, options.times)
     found = {"first row": _opened(browser, url, options.times), "a sort": _sorted(browser, url, options.times)}
     promised = [(called, SERVER_MS), (found["first row"], FIRST_MS), (found["a sort"], SORT_MS)]
     missed = [1 for medians, most in promised for one in medians if one > most]
@@ -136,20 +141,30 @@ def _measure(url: str, browser: Browser, options: argparse.Namespace) -> int:
     return 1 if missed else 0
 
 
-def _calls(url: str, times: int) -> list[float]:
+def _calls(server: ServerProcess, times: int) -> list[float]:
     medians = []
-    with httpx.Client(base_url=url, timeout=60.0) as client:
+    with httpx.Client(base_url=server.url, timeout=60.0) as client:
         client.get("/api/v1/run_table").raise_for_status()
         for name, params in CALLS.items():
             taken = []
-            for turn in range(times + 1):
+            idle = _idle_share(server)
+            before, since = usage(server.pid).cpu_s, time.perf_counter()
+            for turn in range(times):
                 # Another order each time: one that was asked for a moment ago is shared.
                 q = f"{params.get('q', '')} -nothing{turn}"
                 begin = time.perf_counter()
                 client.get("/api/v1/run_table", params={**params, "q": q}).raise_for_status()
                 taken.append(1000 * (time.perf_counter() - begin))
-            medians.append(_line(f"server: {name}", taken[1:]))
+            spent = usage(server.pid).cpu_s - before - idle * (time.perf_counter() - since)
+            medians.append(_line(f"server: {name}", taken, 1000 * max(spent, 0.0) / times))
     return medians
+
+
+def _idle_share(server: ServerProcess) -> float:
+    """Return the CPU seconds a second that the server takes when nobody asks: its live runs."""
+    before = usage(server.pid).cpu_s
+    time.sleep(2.0)
+    return (usage(server.pid).cpu_s - before) / 2.0
 
 
 def _opened(browser: Browser, url: str, times: int) -> list[float]:
@@ -181,21 +196,31 @@ def _sorted(browser: Browser, url: str, times: int) -> list[float]:
     page.add_init_script(path=HANDLE)
     page.goto(url)
     page.evaluate(FIRST_ROW)
-    return [_line(f"page: sort by {key}", _sorts(page, key, times)) for key in ("loss", "step", "name")]
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    medians = []
+    for key in ("loss", "step", "name"):
+        taken, cpu = list[float](), list[float]()
+        while len(taken) < times:
+            page.wait_for_timeout(1100)  # an order is shared for a second
+            before = _main_thread_ms(devtools)
+            taken.append(float(page.evaluate(SORT, key)))
+            cpu.append(_main_thread_ms(devtools) - before)
+        medians.append(_line(f"page: sort by {key}", taken, statistics.median(cpu)))
+    return medians
 
 
-def _sorts(page: Page, key: str, times: int) -> list[float]:
-    taken = []
-    while len(taken) < times:
-        taken.append(float(page.evaluate(SORT, key)))
-        page.wait_for_timeout(1100)  # an order is shared for a second
-    return taken
+def _main_thread_ms(devtools: CDPSession) -> float:
+    """Return the CPU time that the page's main thread has taken so far."""
+    found = devtools.send("Performance.getMetrics")["metrics"]
+    return 1000 * float(next(one["value"] for one in found if one["name"] == "TaskDuration"))
 
 
-def _line(what: str, values: list[float]) -> float:
+def _line(what: str, values: list[float], cpu: float | None = None) -> float:
     middle = statistics.median(values)
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    print(f"{what:<48}{middle:>8.0f}{min(values):>8.0f}{max(values):>9.0f}{spread:>8.0f}")
+    numbers = f"{middle:>8.0f}{min(values):>8.0f}{max(values):>9.0f}{spread:>8.0f}"
+    print(f"{what:<48}{numbers}" + (f"{cpu:>8.0f}" if cpu is not None else ""))
     sys.stdout.flush()
     return middle
 
