@@ -80,7 +80,7 @@ const BUILT_IN = {
         : h(
             "div",
             {
-              class: "curve-of-run",
+              class: row.loss_metric === null ? "curve-of-run named" : "curve-of-run",
               title: `${row.curve.metric}, steps ${formatCount(row.curve.first)} to ${formatCount(row.curve.last)}, ${steady(row.curve.least)} to ${steady(row.curve.most)}`,
             },
             runCurve(row.curve),

@@ -8,7 +8,7 @@ import { ages, column, isNumeric } from "./run_cells.js";
 import { lineMap, sortedBy } from "./table_state.js";
 
 /** Lines that are drawn beyond what is in sight, above and below. */
-const BEYOND = 8;
+const BEYOND = 5;
 /** Width of the column of boxes, pixels. */
 const PICK_PX = 34;
 

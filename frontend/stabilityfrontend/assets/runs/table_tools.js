@@ -14,6 +14,10 @@ const NAMES_MS = 120;
 export function drawStates(page) {
   const { answer, state } = page;
   if (!answer) return;
+  const key = JSON.stringify([answer.sick, answer.phases, state.q]);
+  const place = byId("runs-states");
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
   const terms = state.q.split(/\s+/);
   const button = (phase, count, word, shown) => {
     const term = `state:${phase}`;
@@ -34,7 +38,7 @@ export function drawStates(page) {
   const phases = Object.keys(answer.phases).sort((a, b) => of(a).order - of(b).order);
   const ill = answer.sick ? { tone: "critical", shape: "octagon" } : { tone: "good", shape: "tick" };
   patch(
-    byId("runs-states"),
+    place,
     button("sick", answer.sick, "sick", ill),
     phases.map((phase) => button(phase, answer.phases[phase], of(phase).word, of(phase))),
   );
