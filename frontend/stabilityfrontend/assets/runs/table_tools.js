@@ -1,6 +1,7 @@
 // What stands over the table of runs: how many there are in each state, columns to choose, groups.
 
 import { api } from "../core/api.js";
+import { tonedClass } from "../core/appearance.js";
 import { byId, fill, h, setShown } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
 import { appearanceTable } from "../core/kinds.js";
@@ -25,7 +26,7 @@ export function drawStates(page) {
       "button",
       {
         type: "button",
-        class: `count-of appearance ${shown.tone} shape-${shown.shape}${terms.includes(term) ? " on" : ""}`,
+        class: `${tonedClass("count-of toned", shown)}${terms.includes(term) ? " on" : ""}`,
         "aria-pressed": String(terms.includes(term)),
         data: { state: phase },
         on: { click: () => page.filterBy(toggled(page.state.q, term)) },
