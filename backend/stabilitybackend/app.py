@@ -61,7 +61,7 @@ from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
-from stabilitybackend.run_table.keeper import DigestKeeper
+from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.restart_files import RestartShare
@@ -132,7 +132,7 @@ def create_app(
     audit = AuditLog(redis)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis))
-    run_digests = DigestKeeper(manager, RunIndex(redis), run_tables)
+    run_digests = DigestUpdater(manager, RunIndex(redis), run_tables)
     run_retention = Retention(manager, RunIndex(redis), time.time, audit)
     ours = version("stabilityboard")
 

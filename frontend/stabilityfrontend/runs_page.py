@@ -38,7 +38,8 @@ def runs_page() -> html.Div:
         html.Span(className="grow"),
         html.Span(id="live-pill", className="pill quiet"),
     ]
-    return frame(bar, html.Main([html.Section(panel, className="panel runs-panel"), more_panels()], className="list"))
+    main = html.Main([html.Section(panel, className="panel runs-panel"), more_panels()], className="list all-runs")
+    return frame(bar, main)
 
 
 @page("/login", name="Login", live="login")

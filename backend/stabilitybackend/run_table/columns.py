@@ -73,7 +73,7 @@ BUILT_IN: dict[str, Column] = {
         Column("since", "Since", "age", "since when its state is what it is", _age(lambda row: row.run.state.since)),
         Column("progress", "Last progress", "age", "since its ranks logged last", _age(lambda row: row.run.logged)),
         Column("age", "Age", "age", "since it first reported", _age(lambda row: row.run.created)),
-        Column("updated", "Heard of", "age", "since its agents sent anything", _age(lambda row: row.run.updated)),
+        Column("updated", "Last report", "age", "since its agents sent anything", _age(lambda row: row.run.updated)),
     )
 }  # fmt: skip
 

@@ -4,7 +4,7 @@
 
 A term is a word that is looked for, or a key, an operator and a value. All terms have to fit; ``-`` before a term turns
 it round. ``:`` and ``=`` mean equal (``*`` stands for anything, commas for "or"), ``!=`` is its opposite; ``<``,
-``<=``, ``>`` and ``>=`` compare numbers. What has spaces or commas in it stands in double quotes.
+``<=``, ``>`` and ``>=`` compare numbers. What has spaces or commas in it goes into double quotes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _term(text: str, begin: int) -> tuple[Term, int]:
             raise refusal(text, begin, "a word is empty", "write a word, key:value or key>number, e.g. state:sick")
         return Term("", "has", (key,), wrong, begin, text[begin:at], quoted), at
     if not key:
-        raise refusal(text, at, f"nothing stands before {sign[0]!r}", "write a key before it, e.g. loss<2")
+        raise refusal(text, at, f"there is nothing before {sign[0]!r}", "write a key before it, e.g. loss<2")
     operator = {"=": ":", "==": ":"}.get(sign[0], sign[0])
     at = sign.end()
     values, starred = list[str](), True

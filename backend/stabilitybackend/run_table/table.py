@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.errors import BadRequest, Conflict, Unavailable
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.run_table.columns import BUILT_IN, Column, column_of
 from stabilitybackend.run_table.known_columns import KnownColumns
@@ -196,14 +196,16 @@ class RunTables:
         Raises:
             Unavailable: Redis is away, and no row is known.
         """
-        if self._loading.locked():
-            async with self._loading:
-                return
         async with self._loading:
             self._take_followed()
-            if self._clock() - self._asked >= ASK_EVERY_S:
+            if self._clock() - self._asked < ASK_EVERY_S:
+                return
+            try:
                 with redis_errors():
                     await self._ask()
+            except Unavailable:
+                if not self._rows:
+                    raise  # else what is known is shown, and ``storing`` says that Redis is away
 
     def _take_followed(self) -> None:
         for run_id, worker in self._manager.followed().items():

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import Conflict
 from stabilitybackend.redis_link import make_redis
-from stabilitybackend.run_table.keeper import DigestKeeper, is_stale
+from stabilitybackend.run_table.digest_updates import DigestUpdater, is_stale
 from stabilitybackend.run_table.table import RunTables, TableQuery
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.schema.pages.run_table import RunDigest
@@ -159,7 +159,7 @@ async def test_what_is_worked_out_of_a_run_is_stored_and_is_in_its_row(stage: St
     worker = await stage.send(*rows(Job(), 1, 200))
     await worker.tick()
     tables = RunTables(stage.manager, index, lambda: stage.now)
-    await DigestKeeper(stage.manager, index, tables, lambda: stage.now).round()
+    await DigestUpdater(stage.manager, index, tables, lambda: stage.now).round()
     table = await tables.table(TableQuery(None), [], 0, 10)
     curve = table.rows[0].curve
     assert curve is not None

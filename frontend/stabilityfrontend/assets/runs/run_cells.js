@@ -1,9 +1,8 @@
 // The columns of the table of runs: their heads, and what stands in a cell.
 
-import { phaseAppearance, stateOf, statePill } from "../core/appearance.js";
+import { phaseAppearance, stateOf, statePill, tonedClass } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import { ago, formatAge, formatCount, formatValue, moment, plural, steady, toNumber } from "../core/format.js";
-import { severityOf } from "../incident/severity.js";
 import { runCurve } from "./run_curve.js";
 import { asked } from "./table_state.js";
 
@@ -53,8 +52,8 @@ const number = (value, why) => (value === null || value === undefined ? empty(wh
 
 /** Built-in columns: `label`, `kind` as the server has it, `width` px, `cell(row, now)`. */
 const BUILT_IN = {
-  state: { label: "State", kind: "state", width: 150, cell: stateCell },
-  name: { label: "Run", kind: "text", width: 210, cell: nameCell },
+  state: { label: "State", kind: "state", width: 140, cell: stateCell },
+  name: { label: "Run", kind: "text", width: 176, cell: nameCell },
   step: {
     label: "Step",
     kind: "count",
@@ -73,14 +72,14 @@ const BUILT_IN = {
   curve: {
     label: "Whole run",
     kind: "curve",
-    width: 148,
+    width: 130,
     cell: (row) =>
       row.curve === null
         ? empty(row.curve_why)
         : h(
             "div",
             {
-              class: "curve-of-run",
+              class: row.loss_metric === null ? "curve-of-run named" : "curve-of-run",
               title: `${row.curve.metric}, steps ${formatCount(row.curve.first)} to ${formatCount(row.curve.last)}, ${steady(row.curve.least)} to ${steady(row.curve.most)}`,
             },
             runCurve(row.curve),
@@ -90,13 +89,13 @@ const BUILT_IN = {
   tokens: {
     label: "Tokens",
     kind: "count",
-    width: 80,
+    width: 74,
     cell: (row) => number(row.tokens === null ? null : short(row.tokens), row.tokens_why),
   },
   speed: {
     label: "Speed",
     kind: "number",
-    width: 98,
+    width: 94,
     cell: (row) =>
       row.speed === null
         ? empty("no step time is known yet")
@@ -105,14 +104,10 @@ const BUILT_IN = {
   incidents: {
     label: "Incidents",
     kind: "count",
-    width: 88,
+    width: 100,
     cell: (row) =>
       row.open_incidents
-        ? h(
-            "span",
-            { class: `chip ${row.worst_incident ? severityOf(row.worst_incident) : "critical"}` },
-            `${formatCount(row.open_incidents)} open`,
-          )
+        ? h("span", { class: tonedClass("chip", stateOf(row)) }, `${formatCount(row.open_incidents)} open`)
         : h("span", { class: "sub" }, "none"),
   },
   gpus: {
@@ -143,7 +138,7 @@ const BUILT_IN = {
   ranks: { label: "Ranks", kind: "count", width: 68, cell: (row) => formatCount(row.ranks) },
   rollbacks: { label: "Rollbacks", kind: "count", width: 88, cell: (row) => formatCount(row.rollbacks) },
   age: { label: "Age", kind: "age", width: 84, cell: (row, now) => age(row.created, now, "not known") },
-  updated: { label: "Heard of", kind: "age", width: 96, cell: (row, now) => age(row.updated, now, "nothing yet") },
+  updated: { label: "Last report", kind: "age", width: 96, cell: (row, now) => age(row.updated, now, "nothing yet") },
   id: {
     label: "Run id",
     kind: "text",

@@ -8,7 +8,7 @@ import { ages, column, isNumeric } from "./run_cells.js";
 import { lineMap, sortedBy } from "./table_state.js";
 
 /** Lines that are drawn beyond what is in sight, above and below. */
-const BEYOND = 8;
+const BEYOND = 5;
 /** Width of the column of boxes, pixels. */
 const PICK_PX = 34;
 
@@ -123,7 +123,8 @@ export class RunTableView {
       class: `${isNumeric(one.kind) ? "num " : ""}c-${one.key.includes(".") ? "more" : one.key}${one.gone ? " gone" : ""}`,
       scope: "col",
       data: { column: one.key },
-      style: { width: one.key === "name" ? "auto" : `${one.width}px` },
+      // What is left over goes to the name and to the curve.
+      style: { width: one.key === "name" || one.key === "curve" ? "auto" : `${one.width}px` },
     };
     if (one.kind === "curve") return h("th", attributes, words);
     return h(

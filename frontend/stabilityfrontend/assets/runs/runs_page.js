@@ -268,7 +268,7 @@ export class RunsPage {
     this.drawChosen();
     const gone = this.state.columns.filter((key) => this.facts(key)?.gone).map((key) => column(key).label);
     const words = [...notes];
-    if (gone.length) words.push(`No run has ${gone.join(", ")} any more; the column is empty.`);
+    if (gone.length) words.push(`No run has “${gone.join("”, “")}” any more: the column is empty.`);
     setText(byId("runs-notes"), words.join(" "));
     setShown(byId("runs-notes"), words.length > 0);
     this.table.relined();

@@ -1,6 +1,7 @@
 // What stands over the table of runs: how many there are in each state, columns to choose, groups.
 
 import { api } from "../core/api.js";
+import { tonedClass } from "../core/appearance.js";
 import { byId, fill, h, setShown } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
 import { appearanceTable } from "../core/kinds.js";
@@ -14,6 +15,10 @@ const NAMES_MS = 120;
 export function drawStates(page) {
   const { answer, state } = page;
   if (!answer) return;
+  const key = JSON.stringify([answer.sick, answer.phases, state.q]);
+  const place = byId("runs-states");
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
   const terms = state.q.split(/\s+/);
   const button = (phase, count, word, shown) => {
     const term = `state:${phase}`;
@@ -21,7 +26,7 @@ export function drawStates(page) {
       "button",
       {
         type: "button",
-        class: `count-of appearance ${shown.tone} shape-${shown.shape}${terms.includes(term) ? " on" : ""}`,
+        class: `${tonedClass("count-of toned", shown)}${terms.includes(term) ? " on" : ""}`,
         "aria-pressed": String(terms.includes(term)),
         data: { state: phase },
         on: { click: () => page.filterBy(toggled(page.state.q, term)) },
@@ -34,7 +39,7 @@ export function drawStates(page) {
   const phases = Object.keys(answer.phases).sort((a, b) => of(a).order - of(b).order);
   const ill = answer.sick ? { tone: "critical", shape: "octagon" } : { tone: "good", shape: "tick" };
   patch(
-    byId("runs-states"),
+    place,
     button("sick", answer.sick, "sick", ill),
     phases.map((phase) => button(phase, answer.phases[phase], of(phase).word, of(phase))),
   );

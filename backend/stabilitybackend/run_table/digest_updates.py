@@ -20,7 +20,7 @@ from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, RunDigest
 from stabilitybackend.schema.runs import Run
 
-__all__ = ["DigestKeeper", "is_stale"]
+__all__ = ["DigestUpdater", "is_stale"]
 
 #: Pause between two rounds, seconds, at least.
 ROUND_S = 1.0
@@ -47,7 +47,7 @@ def is_stale(run: Run, digest: RunDigest | None) -> bool:
     return run.last_step - digest.step >= max(1, run.last_step // CURVE_BUCKETS)
 
 
-class DigestKeeper:
+class DigestUpdater:
     """Works out what the table shows of whole runs.
 
     Args:
