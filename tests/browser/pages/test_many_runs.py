@@ -53,10 +53,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tmp_path_factory.mktemp("many")
 
 
-@pytest.fixture(scope="module")
-def store(server: Server, folder: Any) -> Iterator[Any]:
+@pytest.fixture
+def crash(server: Server, folder: Any) -> Iterator[Callable[[int], str]]:
+    """Lets a run that is over be one that crashed, and after the test as it was."""
+    numbers = list[int]()
     with redis.Redis(unix_socket_path=str(folder / "data" / "redis.sock")) as client:
-        yield client
+
+        def put(number: int, **more: Any) -> str:
+            run, meta = stored(number, **more)
+            client.hset(RunKeys(run).meta, mapping=meta)
+            client.zadd(RUNS_ACTIVE, {run: 4e9})
+            return run
+
+        yield lambda number: numbers.append(number) or put(number, status="crashed")
+        for number in numbers:
+            put(number)
+        server.wait_for("/run_table", lambda answer: answer["sick"] == len(SPECIAL), "it is as it was", 30)
 
 
 @pytest.fixture(scope="module")
@@ -193,13 +205,13 @@ def test_odd_names_are_text_and_nothing_lies_beside_the_page(
     assert len(page.evaluate(heights)) == 1
 
 
-def test_the_order_waits_while_somebody_points_at_the_table(server: Server, open_page: OpenPage, store: Any) -> None:
+def test_the_order_waits_while_somebody_points_at_the_table(
+    server: Server, open_page: OpenPage, crash: Callable[[int], str]
+) -> None:
     page = opened(server, open_page, "?q=step>1985".replace(" ", "+"))
     before = page.evaluate(SHOWN)
     page.hover(f"tr[data-run={before[3]}]")
-    run, meta = stored(1_988, status="crashed")
-    store.hset(RunKeys(run).meta, mapping=meta)
-    store.zadd(RUNS_ACTIVE, {run: 4e9})
+    run = crash(1_988)
     state = f"tr[data-run={run}] .pill"
     page.evaluate("stability.page.refresh()")
     wait_until(lambda: page.inner_text(state) == "crashed", 20, "its state is the new one")
