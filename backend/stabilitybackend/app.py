@@ -30,6 +30,7 @@ from stabilitybackend.api import (
     fleet,
     live,
     login,
+    output,
     runs,
     server,
     storage,
@@ -190,12 +191,26 @@ def create_app(
     app.state.exports = OrderedDict()
     app.state.trials = trial.Trials()
     app.state.started = time.monotonic()
-    gateway = Gateway(ingest, authenticator, manager, server_version=ours)
+    gateway = Gateway(ingest, authenticator, manager, server_version=ours, takes_output=True)
     app.state.gateway = gateway
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector())
     )
-    for room in (server, login, runs, about, batches, compare, commands, detectors, trial, fleet, storage, export):
+    for room in (
+        server,
+        login,
+        runs,
+        about,
+        output,
+        batches,
+        compare,
+        commands,
+        detectors,
+        trial,
+        fleet,
+        storage,
+        export,
+    ):
         app.include_router(room.router, dependencies=[Depends(check_run)])
     app.include_router(live.router)
     app.include_router(agent_router(gateway))

@@ -16,7 +16,7 @@ from stabilityfrontend import detectors_panel, walls_panel
 from stabilityfrontend.controls import frame, more_panels, panel_head, segmented
 from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
-from stabilityfrontend.job import about_panel
+from stabilityfrontend.job import about_panel, output_panel
 
 __all__ = ["KPIS", "PANELS", "Kpi", "SmallChart", "first_requests", "skeleton"]
 
@@ -148,6 +148,7 @@ def _body() -> list[Any]:
                 html.Div(
                     [
                         _focus(),
+                        output_panel.panel(),
                         about_panel.panel(),
                         detectors_panel.panel(),
                         detectors_panel.watched(),

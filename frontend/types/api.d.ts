@@ -1014,6 +1014,28 @@ export interface OfferedCheckpoint {
   where: string;
 }
 
+/**
+ * Lines of a run, oldest first.
+ *
+ * Attributes:
+ *     ranks: those of which lines are kept, by rank. total: lines that are kept of all of them.
+ *     first_rank: whose lines people read first: a rank that an open incident blames, else the lowest; null without
+ *         any line.
+ *     skipped: lines that were left out because there were too many.
+ *     at: id of the line at the step that was asked for, null without one.
+ *     older, newer: whether there are further lines on either side.
+ */
+export interface OutputAnswer {
+  lines: PrintedLine[];
+  ranks: number[];
+  total: number;
+  first_rank: number | null;
+  skipped: number;
+  at: string | null;
+  older: boolean;
+  newer: boolean;
+}
+
 /** Different samples of two stretches of steps, and how many are in both; estimated as in ``DatasetSamples``. */
 export interface Overlap {
   first: [number, number];
@@ -1095,6 +1117,25 @@ export interface PositionCheck {
   position: number | string | null;
   by: number | null;
   ordered: boolean;
+}
+
+/**
+ * One line.
+ *
+ * Attributes:
+ *     id: its place; lines with greater ones came later. time: when the agent read it, unix seconds, at most a second
+ *         late. step: that of the rank then, null before the first.
+ *     stream: ``out`` or ``err``. level: what the line itself says: an error, a warning, or nothing of the kind.
+ */
+export interface PrintedLine {
+  id: string;
+  time: number;
+  rank: number;
+  node: string;
+  stream: "err" | "out";
+  step: number | null;
+  text: string;
+  level: "" | "error" | "warning";
 }
 
 /** What the kernel says of the thread that runs the loop. */
@@ -2338,6 +2379,7 @@ export interface Answers {
   "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": ShownIncident;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
   "GET /api/v1/runs/{run_id}/mixture": Mixture;
+  "GET /api/v1/runs/{run_id}/output": OutputAnswer;
   "GET /api/v1/runs/{run_id}/plan": Plan;
   "GET /api/v1/runs/{run_id}/resumes": Resumes;
   "GET /api/v1/runs/{run_id}/rollback": Offer;
