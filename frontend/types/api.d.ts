@@ -22,6 +22,22 @@ export interface AboutEdit {
 }
 
 /**
+ * What a run is in one line.
+ *
+ * Attributes:
+ *     git: of the newest launch. host_count: its hosts. launches: of the run that reported facts.
+ *     commit_changed: the newest launch has another commit than the one before.
+ *     printed: whether lines of its ranks are kept.
+ */
+export interface AboutLine {
+  git: Checkout;
+  host_count: number;
+  launches: number;
+  commit_changed: boolean;
+  printed: boolean;
+}
+
+/**
  * Everything about a run beside its points.
  *
  * Attributes:
@@ -1631,7 +1647,7 @@ export interface RunPage {
   storing: StoringProblem | null;
 }
 
-/** A run asked for by itself; ``storing`` is null while what comes is stored. */
+/** A run asked for by itself; ``storing`` is null while what comes is stored. ``about``: what it is, in a line. */
 export interface RunWithStoring {
   began: number | null;
   logged: number | null;
@@ -1663,6 +1679,7 @@ export interface RunWithStoring {
   created: number;
   updated: number;
   storing: StoringProblem | null;
+  about: AboutLine;
 }
 
 /**

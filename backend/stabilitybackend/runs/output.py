@@ -87,6 +87,10 @@ class OutputLog:
             del self._room[next(iter(self._room))]
         return size <= room
 
+    async def has_lines(self, run_id: str) -> bool:
+        """Return whether anything is kept of a run. Raises RedisError when Redis is away."""
+        return bool(await self._redis.exists(RunKeys(run_id).output))
+
     async def read(self, run_id: str, query: OutputQuery, blamed: Collection[int] = ()) -> OutputAnswer:
         """Return lines; ``blamed``: ranks that open incidents blame. Raises RedisError when Redis is away."""
         found: Any = await self._redis.xrange(RunKeys(run_id).output)

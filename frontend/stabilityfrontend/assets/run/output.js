@@ -90,11 +90,11 @@ export class Output {
   /** Whether there are lines, and those that are to be shown. */
   async fetch() {
     if (!may("command")) return;
+    if (!this.open) return setShown(byId("output-panel"), this.page.run?.about?.printed === true);
     this.asks += 1;
     const ask = this.asks;
     try {
-      const limit = this.open ? LINES : 1;
-      const answer = await api.output(this.page.id, this.query({ limit, step: this.open ? this.step : null }));
+      const answer = await api.output(this.page.id, this.query({ limit: LINES, step: this.step }));
       if (this.page.gone || ask !== this.asks) return;
       this.take(answer);
     } catch {
