@@ -32,6 +32,7 @@ from stabilitybackend.api import (
     incidents,
     live,
     login,
+    output,
     run_table,
     runs,
     server,
@@ -207,14 +208,14 @@ def create_app(
     app.state.exports = OrderedDict()
     app.state.trials = trial.Trials()
     app.state.started = time.monotonic()
-    gateway = Gateway(ingest, authenticator, manager, server_version=ours)
+    gateway = Gateway(ingest, authenticator, manager, server_version=ours, takes_output=True)
     app.state.gateway = gateway
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
-        server, login, runs, about, run_table, annotations, batches, compare, commands, detectors, trial, fleet,
-        incidents, storage, export, views,
+        server, login, runs, about, output, run_table, annotations, batches, compare, commands, detectors, trial,
+        fleet, incidents, storage, export, views,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

@@ -146,6 +146,11 @@ class RunKeys:
         return self._key("incidents")
 
     @property
+    def output(self) -> str:
+        """Stream: what ranks printed, newest lines (runs/output.py). ``n`` node, ``b`` lines, ``k`` lines left out."""
+        return self._key("output")
+
+    @property
     def incident_events(self) -> str:
         """Stream: every change of an incident; alerting has its own consumer group on it."""
         return self._key("incident_events")

@@ -48,6 +48,8 @@ __all__ = [
     "Hello",
     "Message",
     "Nack",
+    "Output",
+    "OutputLine",
     "PointsBlock",
     "SourceInfo",
     "Welcome",
@@ -159,13 +161,14 @@ class Hello(msgspec.Struct, omit_defaults=True):
     notes: str = ""
 
 
-class Welcome(msgspec.Struct):
-    """The gateway's answer to Hello: what is stored already, and the commands that still wait."""
+class Welcome(msgspec.Struct, omit_defaults=True):
+    """The gateway's answer to Hello: what is stored already, the commands that still wait, and if it takes Output."""
 
     server_version: str
     server_time: float
     last_seq: dict[str, int]
     commands: list[dict[str, Any]]
+    output: bool = False
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
@@ -210,19 +213,39 @@ class Health(msgspec.Struct):
     agent_state: dict[str, Any] = {}
 
 
+class OutputLine(msgspec.Struct, array_like=True):
+    """A line that a rank printed: when it was read (unix s), ``out`` or ``err``, the rank's step then (-1: none)."""
+
+    time: float
+    rank: int
+    stream: str
+    step: int
+    text: str
+
+
+class Output(msgspec.Struct, omit_defaults=True):
+    """Lines that the ranks of a node printed; ``skipped`` ones were too many. Not acknowledged: best effort."""
+
+    agent: str
+    node: str
+    lines: list[OutputLine]
+    skipped: int = 0
+
+
 class CommandMessage(msgspec.Struct):
     """A command, whole, each time that it changes (see docs/api.md for the fields)."""
 
     command: dict[str, Any]
 
 
-Message = Hello | Welcome | Frame | Ack | Nack | Error | Health | CommandMessage
+Message = Hello | Welcome | Frame | Ack | Nack | Error | Health | CommandMessage | Output
 
 #: Message kind on the wire. Numbers are never reused.
 _KINDS: dict[int, type[msgspec.Struct]] = {
     1: Hello,
     2: Frame,
     3: Health,
+    4: Output,
     16: Welcome,
     17: Ack,
     18: Nack,

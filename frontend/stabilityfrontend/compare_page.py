@@ -80,6 +80,15 @@ def _body() -> list[Any]:
                     ],
                     className="panel",
                 ),
+                html.Section(
+                    [
+                        panel_head("Config", html.Span(id="compare-config-note", className="sub")),
+                        html.Div(id="compare-configs", className="wide-table"),
+                    ],
+                    className="panel",
+                    id="compare-config-panel",
+                    hidden=True,
+                ),
                 html.Div(id="compare-empty", hidden=True),
                 more_panels(),
             ],

@@ -13,7 +13,7 @@ from stabilityfrontend import detectors_panel, walls_panel
 from stabilityfrontend.controls import frame, more_panels, panel_head, segmented
 from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
-from stabilityfrontend.job import about_panel
+from stabilityfrontend.job import about_panel, output_panel
 
 __all__ = ["first_requests", "skeleton"]
 
@@ -80,6 +80,7 @@ def _body() -> list[Any]:
                 html.Div(
                     [
                         _focus(),
+                        output_panel.panel(),
                         about_panel.panel(),
                         detectors_panel.panel(),
                         detectors_panel.watched(),

@@ -22,6 +22,22 @@ export interface AboutEdit {
 }
 
 /**
+ * What a run is in one line.
+ *
+ * Attributes:
+ *     git: of the newest launch. host_count: its hosts. launches: of the run that reported facts.
+ *     commit_changed: the newest launch has another commit than the one before.
+ *     printed: whether lines of its ranks are kept.
+ */
+export interface AboutLine {
+  git: Checkout;
+  host_count: number;
+  launches: number;
+  commit_changed: boolean;
+  printed: boolean;
+}
+
+/**
  * Everything about a run beside its points.
  *
  * Attributes:
@@ -1374,6 +1390,28 @@ export interface OfferedCheckpoint {
   where: string;
 }
 
+/**
+ * Lines of a run, oldest first.
+ *
+ * Attributes:
+ *     ranks: those of which lines are kept, by rank. total: lines that are kept of all of them.
+ *     first_rank: whose lines people read first: a rank that an open incident blames, else the lowest; null without
+ *         any line.
+ *     skipped: lines that were left out because there were too many.
+ *     at: id of the line at the step that was asked for, null without one.
+ *     older, newer: whether there are further lines on either side.
+ */
+export interface OutputAnswer {
+  lines: PrintedLine[];
+  ranks: number[];
+  total: number;
+  first_rank: number | null;
+  skipped: number;
+  at: string | null;
+  older: boolean;
+  newer: boolean;
+}
+
 /** Different samples of two stretches of steps, and how many are in both; estimated as in ``DatasetSamples``. */
 export interface Overlap {
   first: [number, number];
@@ -1455,6 +1493,25 @@ export interface PositionCheck {
   position: number | string | null;
   by: number | null;
   ordered: boolean;
+}
+
+/**
+ * One line.
+ *
+ * Attributes:
+ *     id: its place; lines with greater ones came later. time: when the agent read it, unix seconds, at most a second
+ *         late. step: that of the rank then, null before the first.
+ *     stream: ``out`` or ``err``. level: what the line itself says: an error, a warning, or nothing of the kind.
+ */
+export interface PrintedLine {
+  id: string;
+  time: number;
+  rank: number;
+  node: string;
+  stream: "err" | "out";
+  step: number | null;
+  text: string;
+  level: "" | "error" | "warning";
 }
 
 /** What the kernel says of the thread that runs the loop. */
@@ -2034,7 +2091,7 @@ export interface RunTable {
   storing: StoringProblem | null;
 }
 
-/** A run asked for by itself; ``storing`` is null while what comes is stored. */
+/** A run asked for by itself; ``storing`` is null while what comes is stored. ``about``: what it is, in a line. */
 export interface RunWithStoring {
   began: number | null;
   logged: number | null;
@@ -2067,6 +2124,7 @@ export interface RunWithStoring {
   created: number;
   updated: number;
   storing: StoringProblem | null;
+  about: AboutLine;
 }
 
 /**
@@ -2910,6 +2968,7 @@ export interface Answers {
   "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": ShownIncident;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
   "GET /api/v1/runs/{run_id}/mixture": Mixture;
+  "GET /api/v1/runs/{run_id}/output": OutputAnswer;
   "GET /api/v1/runs/{run_id}/plan": Plan;
   "GET /api/v1/runs/{run_id}/resumes": Resumes;
   "GET /api/v1/runs/{run_id}/rollback": Offer;

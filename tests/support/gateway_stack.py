@@ -31,6 +31,7 @@ from stabilityclient.wire import (
     Health,
     Hello,
     Message,
+    Output,
     PointsBlock,
     SourceInfo,
     decode_message,
@@ -90,6 +91,9 @@ class RecordingServices:
 
     async def health(self, run_id: str, health: Health) -> None:
         self.healths.append(health)
+
+    async def output(self, run_id: str, output: Output) -> None:
+        pass
 
     async def room(self, run_id: str) -> None:
         pass

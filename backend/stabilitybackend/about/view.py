@@ -6,12 +6,14 @@ import shlex
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from stabilitybackend.about.differences import config_differences, differences, options
 from stabilitybackend.about.launch_facts import Launch, LaunchFacts
-from stabilitybackend.schema.job.about import Checkout, Difference, RunDiff, RunLaunch
+from stabilitybackend.schema.job.about import AboutLine, Checkout, Difference, RunDiff, RunLaunch
 from stabilityclient.wire import started_ns
 
-__all__ = ["MAX_LAUNCHES", "diff", "launches_of"]
+__all__ = ["MAX_LAUNCHES", "diff", "launches_of", "line_of"]
 
 #: Launches that are shown, newest ones; differences of a config; hosts that are named.
 MAX_LAUNCHES, MAX_DIFFERENCES, MAX_HOSTS = 50, 500, 256
@@ -45,6 +47,18 @@ def launches_of(
         shown.append(one)
         before = launch, one
     return shown[::-1]
+
+
+def line_of(launches: list[RunLaunch], *, printed: bool) -> AboutLine:
+    """Return the launches of a run in one line; ``printed``: whether lines of its ranks are kept."""
+    if not launches:
+        return AboutLine(Checkout(), 0, 0, False, printed)
+    newest = launches[0]
+    changed = any(one.name == "commit" for one in newest.changed)
+    git = newest.git
+    if not git.commit:
+        git = replace(git, commit=newest.environment.get("git", ""))
+    return AboutLine(git, newest.host_count, len(launches), changed, printed)
 
 
 def _shown(launch: Launch, segment: int | None, environments: list[Mapping[str, str]]) -> RunLaunch:

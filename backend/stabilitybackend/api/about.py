@@ -29,7 +29,7 @@ from stabilitybackend.schema.job.about import (
 )
 from stabilitybackend.schema.runs import Run
 
-__all__ = ["AboutBody", "router"]
+__all__ = ["AboutBody", "router", "run_launches"]
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["runs"])
 
@@ -74,7 +74,7 @@ async def _about(identity: Principal, manager: RunManager, worker: RunWorker, ag
     run = worker.run()
     with redis_errors():
         notes, edited = await worker.listing.about()
-    launches = _launches(worker)
+    launches = run_launches(worker)
     found, no_diff = None, ""
     if against:
         found, no_diff = await _diff(identity, manager, run, launches, against)
@@ -93,7 +93,8 @@ async def _about(identity: Principal, manager: RunManager, worker: RunWorker, ag
     )
 
 
-def _launches(worker: RunWorker) -> list[RunLaunch]:
+def run_launches(worker: RunWorker) -> list[RunLaunch]:
+    """Return the launches of a run, newest first."""
     state = worker.state
     reported = state.resumes.reported
     return launches_of(state.launch_facts, state.fold.started_with, state.fold.segment_of, reported.environments)
@@ -112,7 +113,7 @@ async def _diff(
     await check_project(identity, manager, against)
     other = await manager.glance(against)
     shown = other.run()
-    return diff((shown.run_id, shown.name, shown.config, _launches(other)), run.config, launches, why), ""
+    return diff((shown.run_id, shown.name, shown.config, run_launches(other)), run.config, launches, why), ""
 
 
 async def _last_good(manager: RunManager, run: Run) -> tuple[str | None, str]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Response
 from msgspec import structs
+from redis.exceptions import RedisError
 
+from stabilitybackend.about.view import line_of
+from stabilitybackend.api.about import run_launches
 from stabilitybackend.api.access import Commander, Manager, Reader, Worker
 from stabilitybackend.api.answers import JSON, answer, answers
 from stabilitybackend.api.reading import MaxAge, Shared, Threads
@@ -54,7 +58,11 @@ async def runs(
 @router.get("/{run_id}", responses=answers(RunWithStoring))
 async def run(reader: Reader, manager: Manager, worker: Worker) -> Response:
     """One run."""
-    return answer(RunWithStoring(**structs.asdict(worker.run()), storing=manager.storing))
+    printed = False
+    with suppress(RedisError, OSError):  # what the run is known by is in memory
+        printed = await manager.output_log.has_lines(worker.run_id)
+    about = line_of(run_launches(worker), printed=printed)
+    return answer(RunWithStoring(**structs.asdict(worker.run()), storing=manager.storing, about=about))
 
 
 @router.get("/{run_id}/segments", responses=answers(Segments))

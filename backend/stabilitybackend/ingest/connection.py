@@ -32,6 +32,7 @@ from stabilityclient.wire import (
     Hello,
     Message,
     Nack,
+    Output,
     Welcome,
     WrongVersion,
     decode_message,
@@ -183,7 +184,9 @@ class AgentConnection:
             if last > MAX_RECORDS:
                 self._name_spoilt(source, last)
         commands = await gateway.services.agent_connected(hello, self.push_command)
-        await self._send(Welcome(gateway.server_version, gateway.clock(), last_seq, msgspec.to_builtins(commands)))
+        waiting = msgspec.to_builtins(commands)
+        takes_output = gateway.takes_output
+        await self._send(Welcome(gateway.server_version, gateway.clock(), last_seq, waiting, takes_output))
         self._welcomed = True
         early, self._early = self._early, []
         for message in early:
@@ -200,8 +203,11 @@ class AgentConnection:
                     await self._store(message, data)
                 elif isinstance(message, Health):
                     await self._take_health(message)
+                elif isinstance(message, Output):
+                    with contextlib.suppress(Unavailable):  # best effort, as the agent sends it
+                        await self._gateway.services.output(self._run_id, message)
                 else:
-                    raise BadMessage(f"{type(message).__name__} came after Hello, expected Frame or Health")
+                    raise BadMessage(f"{type(message).__name__} came after Hello, expected Frame, Health or Output")
             except WrongVersion as error:
                 await self._refuse_and_close(Error("wrong_version", str(error), fatal=True), _CLOSE_POLICY)
                 return

@@ -24,7 +24,7 @@ from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.process.tasks import end
 from stabilitybackend.schema.commands import Command
-from stabilityclient.wire import CommandMessage, Health, Hello
+from stabilityclient.wire import CommandMessage, Health, Hello, Output
 
 __all__ = ["Gateway", "GatewayCounts", "RunServices", "router"]
 
@@ -56,6 +56,9 @@ class RunServices(Protocol):
 
     async def health(self, run_id: str, health: Health) -> None:
         """Take the newest slots of the agent's ranks."""
+
+    async def output(self, run_id: str, output: Output) -> None:
+        """Keep lines that ranks printed."""
 
     async def room(self, run_id: str) -> None:
         """Wait some seconds for room in the run's window; raise Unavailable while there is none.
@@ -94,7 +97,7 @@ class Gateway:
 
     Args:
         ingest: started writer.
-        clock: unix seconds now.
+        clock: unix seconds now. takes_output: what ranks print is kept.
     """
 
     ingest: Ingest
@@ -102,6 +105,7 @@ class Gateway:
     services: RunServices
     server_version: str = ""
     clock: Callable[[], float] = time.time
+    takes_output: bool = False
     counts: GatewayCounts = field(default_factory=GatewayCounts)
     #: Where refused messages are named: agents can send as many as they like.
     refused: QuietLog = field(default_factory=lambda: QuietLog(_log))

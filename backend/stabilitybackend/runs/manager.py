@@ -21,6 +21,7 @@ from stabilitybackend.runs.connected_agents import Send
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.internal_errors import FAILED
+from stabilitybackend.runs.output import OutputLog
 from stabilitybackend.runs.resume_runs import RunResumer
 from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.wakeups import TICK_S
@@ -28,7 +29,7 @@ from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.schema.runs import STATUSES, Run, RunPage, StoringProblem
 from stabilitybackend.schema.server import Storage
-from stabilityclient.wire import Health, Hello
+from stabilityclient.wire import Health, Hello, Output
 
 __all__ = ["RunManager"]
 
@@ -73,6 +74,7 @@ class RunManager:
         self._window_bytes = window_bytes
         self._limits = limits
         self._index = RunIndex(redis)
+        self.output_log = OutputLog(redis)
         self._workers: dict[str, RunWorker] = {}
         #: Runs that are being deleted.
         self._leaving: set[str] = set()
@@ -384,6 +386,12 @@ class RunManager:
         worker = self._workers.get(run_id)
         if worker is not None:
             worker.health(health)
+
+    async def output(self, run_id: str, output: Output) -> None:
+        """Keep lines that ranks printed, of a run that is followed."""
+        if run_id in self._workers:
+            with redis_errors():
+                await self.output_log.add(run_id, output)
 
     async def room(self, run_id: str) -> None:
         """Wait for room in the run's window. Raises AgentGone where the run was deleted or its worker failed."""

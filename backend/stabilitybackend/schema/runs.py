@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from stabilitybackend.schema.job.about import AboutLine
 from stabilitybackend.schema.numbers import Number
 from stabilitybackend.schema.states.severity import Severity, ShownState
 
@@ -217,9 +218,10 @@ class StoringProblem(msgspec.Struct, frozen=True):
 
 
 class RunWithStoring(Run, kw_only=True):
-    """A run asked for by itself; ``storing`` is null while what comes is stored."""
+    """A run asked for by itself; ``storing`` is null while what comes is stored. ``about``: what it is, in a line."""
 
     storing: StoringProblem | None
+    about: AboutLine
 
 
 class RunPage(msgspec.Struct):

@@ -22,6 +22,7 @@ from stabilityclient.agent.folder import make_hello, written
 from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
 from stabilityclient.agent.gpu.poller import POLL_S
 from stabilityclient.agent.logfile import AgentLog
+from stabilityclient.agent.output.follower import OutputFollower
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.statefile import StateFile, read_as
 from stabilityclient.agent.upload.records import Record, SpooledEvent
@@ -49,6 +50,8 @@ MIN_GPU_POLL_S = 0.1
 #: Seconds between two writes of cursor.json while records flow: the server knows better what it has, so an older one
 #: costs nothing. Who waits for it, a finish(), gets it at once.
 CURSOR_S = 1.0
+#: How long the last lines that ranks printed are waited for when all else is delivered, seconds.
+LAST_OUTPUT_S = 3.0
 #: An agent that finds no rank at all leaves after so long, seconds (it was started by a process that died at once).
 EMPTY_S = 30.0
 
@@ -108,6 +111,10 @@ class AgentService:
             read_as(before.get("launches"), set[str]),
             self._remember,
         )
+        setting = environ.get("STABILITY_OUTPUT", "")
+        places = read_as(before.get("output"), dict[str, int])
+        ranks = self._sources.ranks
+        self._output = OutputFollower(self._own.name, node, ranks, setting, places, self._log.write)
         self._spool_cleaner = SpoolCleaner(limit)
         self._downlink = Downlink(folder, self._log.write)
         self._state: dict[str, Any] = {}
@@ -130,6 +137,7 @@ class AgentService:
             on_state=lambda state, text: self._write_state(state, text, url),
             on_records=self._passed,
             health=self._health_message,
+            output=self._output.message,
             log=self._log.write,
         )
 
@@ -140,7 +148,7 @@ class AgentService:
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
         self._own.reserve()
         self._poll()
-        parts = (self._uplink, self._gpus, self._checkpoint_poll, self._agent_commands, self._facts)
+        parts = (self._uplink, self._gpus, self._checkpoint_poll, self._agent_commands, self._facts, self._output)
         tasks = [asyncio.create_task(part.run()) for part in parts]
         outcome = "left"
         try:
@@ -166,6 +174,7 @@ class AgentService:
             self._deaths.close()
             self._kernel.close()
             self._own.close()
+            self._output.close()
         if outcome == "done":
             self._spool_cleaner.sweep_all(self._sources)
         self._write_state(outcome, "", "")
@@ -276,6 +285,8 @@ class AgentService:
         )
         if settled and self._own.confirmed(self._sources.get(self._own.name)):
             held = any(source.held for source in self._sources)
+            if self._output.busy and self._uplink.takes_output and now - self._over_since < LAST_OUTPUT_S:
+                return None
             # A rank of a restart may have come in the meantime.
             return None if self._discover() else "left" if held else "done"
         if self._uplink.refused or now - self._over_since > self._drain_s:
@@ -342,6 +353,7 @@ class AgentService:
             "checkpoints": self._checkpoints.state(),
             "deaths": sorted(self._reported_deaths),
             "launches": self._facts.state(),
+            "output": self._output.state(),
             "orders": self._agent_commands.state(),
         }
         self._dirty = not self._cursor_file.write(value)

@@ -60,6 +60,7 @@ NEEDED = {
     "GET /api/v1/detectors": "read",
     "GET /api/v1/runs/{run_id}/about": "read",
     "PUT /api/v1/runs/{run_id}/about": "command",
+    "GET /api/v1/runs/{run_id}/output": "command",
     "GET /api/v1/runs/{run_id}/detectors": "read",
     "PUT /api/v1/runs/{run_id}/detectors": "command",
     "POST /api/v1/runs/{run_id}/backtest": "read",

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 __all__ = [
-    "MAX_NAME_CHARS", "MAX_NOTES_CHARS", "MAX_TAGS", "MAX_TAG_CHARS", "AboutEdit", "AboutRun", "Checkout",
+    "MAX_NAME_CHARS", "MAX_NOTES_CHARS", "MAX_TAGS", "MAX_TAG_CHARS", "AboutEdit", "AboutLine", "AboutRun", "Checkout",
     "Difference", "LaunchReported", "RunDiff", "RunLaunch",
 ]  # fmt: skip
 
@@ -121,6 +121,22 @@ class RunDiff(msgspec.Struct):
     equal: int
     facts: list[Difference]
     no_facts: str
+
+
+class AboutLine(msgspec.Struct):
+    """What a run is in one line.
+
+    Attributes:
+        git: of the newest launch. host_count: its hosts. launches: of the run that reported facts.
+        commit_changed: the newest launch has another commit than the one before.
+        printed: whether lines of its ranks are kept.
+    """
+
+    git: Checkout
+    host_count: int
+    launches: int
+    commit_changed: bool
+    printed: bool
 
 
 class AboutEdit(msgspec.Struct, frozen=True):

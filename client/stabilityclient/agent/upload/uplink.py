@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from stabilityclient.agent.sources import Source, Sources
+from stabilityclient.agent.upload.backoff import Backoff
 from stabilityclient.agent.upload.confirmations import begin_source, begin_sources, clock_offset_s, confirmed
 from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
 from stabilityclient.agent.upload.refusal import refusal
@@ -30,12 +30,13 @@ from stabilityclient.wire import (
     Health,
     Hello,
     Nack,
+    Output,
     Welcome,
     decode_message,
     encode_message,
 )
 
-__all__ = ["WINDOW", "Backoff", "Refused", "Uplink", "agent_url", "flush_s"]
+__all__ = ["WINDOW", "Refused", "Uplink", "agent_url", "flush_s"]
 
 #: Frames in flight per connection; the gateway keeps as many answers waiting.
 WINDOW = 16
@@ -62,6 +63,8 @@ LONGEST_FLUSH_S = 0.25
 ACTIVE_POLL_S = 0.02
 IDLE_POLL_S = 0.1
 IDLE_AFTER_S = 1.0
+#: Seconds between two messages with lines that ranks printed.
+OUTPUT_S = 0.5
 #: First and longest pause after an answer that was not an Ack, when nothing was confirmed in between, seconds.
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 5.0
@@ -77,31 +80,6 @@ class _Broken(Exception):
     """The connection is of no use any more: connect again."""
 
 
-class Backoff:
-    """Pauses that double, with jitter so that 1,000 agents don't come back at once.
-
-    Args:
-        first_s, longest_s: bounds of the pause before jitter.
-        draw: random number in [0, 1).
-    """
-
-    def __init__(self, first_s: float, longest_s: float, draw: Callable[[], float] = random.random) -> None:
-        self._first_s = first_s
-        self._longest_s = longest_s
-        self._draw = draw
-        self._next_s = first_s
-
-    def pause_s(self) -> float:
-        """Return the next pause, between half and all of the doubled one before."""
-        pause = self._next_s
-        self._next_s = min(2 * pause, self._longest_s)
-        return pause * (0.5 + 0.5 * self._draw())
-
-    def reset(self) -> None:
-        """Something worked: begin with the shortest pause again."""
-        self._next_s = self._first_s
-
-
 class Uplink:
     """One agent's connection to the server.
 
@@ -113,7 +91,8 @@ class Uplink:
         on_acked: called when something was confirmed.
         on_state: called with ``connecting``, ``connected`` or ``refused``, and a text.
         on_records: called with a source and the records of a frame before they leave.
-        health: makes a Health message, or None when there is nothing to say.
+        health: makes a Health message, or None when there is nothing to say. output: the same of what ranks
+            printed.
     """
 
     def __init__(
@@ -128,6 +107,7 @@ class Uplink:
         on_state: Callable[[str, str], None] = lambda state, text: None,
         on_records: Callable[[Source, list[Any]], None] = lambda source, records: None,
         health: Callable[[], Health | None] = lambda: None,
+        output: Callable[[], Output | None] = lambda: None,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._url = agent_url(url)
@@ -144,7 +124,8 @@ class Uplink:
         self._on_acked = on_acked
         self._on_state = on_state
         self._on_records = on_records
-        self._health = health
+        self._health, self._output = health, output
+        self.takes_output = False
         self._log = log
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._retry = Backoff(FIRST_RETRY_S, LONGEST_RETRY_S)
@@ -184,8 +165,8 @@ class Uplink:
     async def _session(self) -> None:
         async with await self._connect() as socket:
             await self._shake_hands(socket)
-            parts = (self._receive(socket), self._send(socket), self._send_health(socket), self.news.wait())
-            tasks = [asyncio.create_task(part) for part in parts]
+            work = (self._receive(socket), self._send(socket), self._send_health(socket), self._send_output(socket))
+            tasks = [asyncio.create_task(part) for part in (*work, self.news.wait())]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -236,7 +217,7 @@ class Uplink:
                 self._log(text)
         self._welcomed = {source.info.source for source in self._sources}
         self.refused = ""
-        self.connected = True
+        self.connected, self.takes_output = True, answer.output
         self._resend_at = 0.0
         self._on_state("connected", "")
         self._on_acked()
@@ -379,6 +360,15 @@ class Uplink:
             if health is not None:
                 await socket.send(encode_message(health))
             await asyncio.sleep(1.0)
+
+    async def _send_output(self, socket: ClientConnection) -> None:
+        """Send what ranks printed while little else is on its way: points go first."""
+        while True:
+            free = self.takes_output and self._in_flight() <= WINDOW // 4
+            message = self._output() if free else None
+            if message is not None:
+                await socket.send(encode_message(message))
+            await asyncio.sleep(OUTPUT_S)
 
 
 def flush_s(busy: int) -> float:

@@ -4,11 +4,13 @@ import { statePill } from "../core/appearance.js";
 import { byId, fill, h, setText } from "../core/dom.js";
 import { formatCount, formatValue, moment } from "../core/format.js";
 import { nearestPoint } from "../pointer/readout.js";
+import { drawConfigs } from "./config_table.js";
 
 /** The runs as rows: what each says under the pointer, and now. */
 export function drawCompared(page) {
   const place = byId("compare-table");
   if (!place) return;
+  drawConfigs(page);
   const x = page.plot.pointer.cursor;
   setText(byId("compare-cursor"), x === null ? "" : `at ${page.plot.spec.axis.words(x)}`);
   const heads = [

@@ -89,6 +89,8 @@ export const api = {
     call("GET", `${runPath(id)}/about${against ? `?against=${encodeURIComponent(against)}` : ""}`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/about"]>} */
   setAbout: (id, changes) => call("PUT", `${runPath(id)}/about`, changes),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/output"]>} */
+  output: (id, query) => call("GET", `${runPath(id)}/output?${new URLSearchParams(query)}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/segments"]>} */
   segments: (id) => call("GET", `${runPath(id)}/segments`),
   series,

@@ -40,12 +40,14 @@ export class About {
     byId("about-fold").addEventListener("click", () => this.setOpen(!this.open));
   }
 
+  /** The line is in what the page knows of the run; all else is asked for when somebody opens the panel. */
   async fetch() {
+    this.draw();
+    if (!this.open) return;
     try {
       const answer = await api.about(this.page.id);
       if (this.page.gone) return;
       this.answer = answer;
-      setShown(byId("about-panel"), true);
       this.draw();
     } catch {
       // It is asked again when the page is in touch again.
@@ -100,9 +102,11 @@ export class About {
 
   draw() {
     const { answer } = this;
-    if (!answer || this.page.gone) return;
-    patch(byId("about-line"), summary(answer));
-    if (!this.open) return;
+    const { run } = this.page;
+    if (!run?.about || this.page.gone) return;
+    setShown(byId("about-panel"), true);
+    patch(byId("about-line"), summary(run.about, (answer || run).tags));
+    if (!this.open || !answer) return;
     const rows = configRows(answer.config);
     patch(
       byId("about-body"),
@@ -210,27 +214,16 @@ export class About {
 }
 
 /** The folded line: commit, what is not committed, hosts, tags. */
-function summary(answer) {
-  const [launch] = answer.launches;
-  const parts = [];
-  if (launch) {
-    const commit = launch.git.commit || launch.environment.git || "";
-    if (commit) parts.push(h("code", { title: launch.git.subject || commit }, shortCommit(commit)));
-    const dirty = uncommitted(launch.git);
-    if (dirty) parts.push(h("span", { class: "chip warning", title: launch.git.files.join("\n") }, dirty));
-    if (launch.host_count) parts.push(h("span", { class: "sub" }, plural(launch.host_count, "host")));
-    if (answer.launches.length + answer.older > 1)
-      parts.push(
-        h(
-          "span",
-          { class: "sub" },
-          plural(answer.launches.length + answer.older, "launch").replace("launchs", "launches"),
-        ),
-      );
-    if (launch.changed.some((one) => one.name === "commit"))
-      parts.push(h("span", { class: "chip warning" }, "another commit since the restart"));
-  }
-  return [parts, tagChips(answer.tags)];
+function summary({ git, host_count, launches, commit_changed }, tags) {
+  const dirty = uncommitted(git);
+  return [
+    git.commit ? h("code", { title: git.subject || git.commit }, shortCommit(git.commit)) : null,
+    dirty ? h("span", { class: "chip warning", title: git.files.join("\n") }, dirty) : null,
+    host_count ? h("span", { class: "sub" }, plural(host_count, "host")) : null,
+    launches > 1 ? h("span", { class: "sub" }, `${launches} launches`) : null,
+    commit_changed ? h("span", { class: "chip warning" }, "another commit since the restart") : null,
+    tagChips(tags),
+  ];
 }
 
 /** Launches, newest first, with what changed from one to the next; nothing where there was one. */

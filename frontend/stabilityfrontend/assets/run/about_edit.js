@@ -2,6 +2,7 @@
 
 import { byId, h } from "../core/dom.js";
 import { moment } from "../core/format.js";
+import { may } from "../login/account.js";
 
 /** Tags and characters that the server takes. */
 const TAGS = 32;
@@ -13,6 +14,8 @@ export const tagChips = (tags) => tags.map((tag) => h("span", { class: "chip acc
 /** The part of the panel that people write. `about` as in about.js. */
 export function tagsAndNotes(about) {
   const { answer } = about;
+  const mine = may("command");
+  if (!mine && !answer.tags.length && !answer.notes) return null;
   const by = answer.edited ? `Changed by ${answer.edited.who}, ${moment(answer.edited.time)}` : "";
   return h(
     "div",
@@ -21,10 +24,16 @@ export function tagsAndNotes(about) {
     h(
       "div",
       { class: "about-tags" },
-      answer.tags.map((tag) => editableTag(about, tag)),
-      addTag(about),
+      mine ? answer.tags.map((tag) => editableTag(about, tag)) : tagChips(answer.tags),
+      mine ? addTag(about) : null,
     ),
-    h("div", { class: "about-head" }, h("h3", {}, "Notes"), h("span", { class: "grow" }), editButton(about)),
+    h(
+      "div",
+      { class: "about-head" },
+      h("h3", {}, "Notes"),
+      h("span", { class: "grow" }),
+      mine ? editButton(about) : null,
+    ),
     about.editing ? notesForm(about) : answer.notes ? h("p", { class: "about-notes" }, answer.notes) : null,
     by ? h("p", { class: "sub" }, by) : null,
   );

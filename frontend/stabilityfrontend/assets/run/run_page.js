@@ -28,6 +28,7 @@ import { drawCommandStrip, drawHeader } from "./header.js";
 import { drawKpis, median } from "./kpis.js";
 import { drawLineage, forgetLineage } from "./lineage.js";
 import { MixtureCurves } from "./mixture.js";
+import { Output } from "./output.js";
 import { RollbackCosts } from "./rollback_cost.js";
 import { Feed } from "./run_feed.js";
 import { news } from "./run_news.js";
@@ -87,6 +88,7 @@ export class RunPage {
     this.detectors = new Detectors(this);
     this.watched = new Watched(this);
     this.about = new About(this);
+    this.output = new Output(this);
     this.belowCharts = new WhenNear(byId("walls"), () => {
       this.feed.fetchHealth();
       this.gpus.fetch();
@@ -155,7 +157,7 @@ export class RunPage {
     // What forks discarded stands above the charts, too.
     if (this.forkList.length && !this.belowCharts.near) this.rollbackCosts.fetch();
     this.foot.ask();
-    for (const part of [this.detectors, this.watched, this.about]) part.fetch();
+    for (const part of [this.detectors, this.watched, this.about, this.output]) part.fetch();
   }
 
   /** What the server could not read: parts of the history that are missing from what is shown. */
@@ -295,9 +297,7 @@ export class RunPage {
     this.foot.close();
     this.rollbackCosts.close();
     this.storage.close();
-    this.detectors.close();
-    this.watched.close();
-    this.mixture.close();
+    for (const part of [this.detectors, this.watched, this.output, this.mixture]) part.close();
     this.board.close();
     this.dialog.destroy();
     this.task.destroy();

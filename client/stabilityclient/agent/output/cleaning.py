@@ -1,0 +1,49 @@
+"""Makes lines that people can read of the bytes that a rank printed."""
+
+from __future__ import annotations
+
+import re
+
+from stabilityclient.agent.facts.secrets import clean_text
+
+__all__ = ["MAX_LINE_CHARS", "Lines"]
+
+#: Longest line, characters; what is beyond it is cut.
+MAX_LINE_CHARS = 2_000
+#: Bytes kept of a line that has no end yet; a progress bar that is drawn again and again is cut to its newest form.
+MAX_OPEN_BYTES = 16 * 1024
+#: Share of bytes that are no text from which on a line is called binary.
+BINARY_SHARE = 0.3
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u2028\u2029]")
+
+
+class Lines:
+    """Turns the bytes of one file into lines, as they come."""
+
+    def __init__(self) -> None:
+        self._open = b""
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the lines that are whole now; empty ones are left out."""
+        *whole, self._open = (self._open + data).split(b"\n")
+        if len(self._open) > MAX_OPEN_BYTES:
+            self._open = self._open.rpartition(b"\r")[2][-MAX_OPEN_BYTES:]
+        return [line for line in map(_cleaned, whole) if line]
+
+    def rest(self) -> list[str]:
+        """Return what stands at the end without an end of line, of a process that is over."""
+        line, self._open = _cleaned(self._open), b""
+        return [line] if line else []
+
+
+def _cleaned(line: bytes) -> str:
+    # A progress bar goes back to the start of its line: only its last form is of interest.
+    line = line.rstrip(b"\r").rpartition(b"\r")[2][: 4 * MAX_LINE_CHARS]
+    text = line.decode("utf-8", "replace")
+    plain = _CONTROL.sub("", _ANSI.sub("", text)).rstrip()
+    bad = plain.count("\ufffd") + len(_CONTROL.findall(_ANSI.sub("", text)))
+    if len(text) > 8 and bad > BINARY_SHARE * len(text):
+        return f"({len(line)} bytes that are no text)"
+    cut = plain if len(plain) <= MAX_LINE_CHARS else f"{plain[:MAX_LINE_CHARS]} …"
+    return clean_text(cut, digests=True)

@@ -1,0 +1,199 @@
+"""Follows the files that the ranks of a node print to, and keeps the newest lines until they are sent.
+
+Each line has the step at which its rank was when it was read. Bounded everywhere: bytes read of a file at once, bytes a
+second of a node, lines that wait. What is too much is left out and counted; the newest is kept, for people look at the
+end. Never before points: ``Uplink`` sends lines only while hardly anything else is on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+from stabilityclient.agent.output.cleaning import Lines
+from stabilityclient.agent.output.files import OutputFile, output_files, switched_off
+from stabilityclient.agent.sources import Source
+from stabilityclient.rank_state.slot import SlotView, read_slot
+from stabilityclient.wire import Output, OutputLine
+
+__all__ = ["OutputFollower"]
+
+#: Seconds between two looks at the files, and between two looks for new ones.
+POLL_S, FIND_S = 0.5, 2.0
+#: Bytes read of the end of a file that is seen for the first time, and of any file in one look.
+FIRST_BYTES, READ_BYTES = 16 * 1024, 64 * 1024
+#: Bytes of text that a node sends a second on average, and at once after a quiet time.
+BYTES_PER_S, BURST_BYTES = 32 * 1024, 256 * 1024
+#: Bytes of lines that wait while there is no connection; the oldest go first.
+MAX_WAITING_BYTES = 256 * 1024
+#: Bytes of text in one message.
+MESSAGE_BYTES = 48 * 1024
+#: Files whose place is remembered.
+MAX_PLACES = 256
+
+
+class OutputFollower:
+    """The output of one node.
+
+    Args:
+        agent, node: who sends it.
+        ranks: returns the node's training processes.
+        setting: STABILITY_OUTPUT.
+        places: file -> bytes that an earlier agent had read.
+        log: takes a text when a file can't be read.
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        node: str,
+        ranks: Callable[[], Iterable[Source]],
+        setting: str,
+        places: Mapping[str, int],
+        log: Callable[[str], None],
+    ) -> None:
+        self._agent, self._node = agent, node
+        self._ranks = ranks
+        self._setting = setting
+        self._log = log
+        self._places = dict(places)
+        self._open: dict[str, _Opened] = {}
+        self._seen: set[str] = set()
+        self._waiting: deque[OutputLine] = deque()
+        self._waiting_bytes = 0
+        self._skipped = 0
+        self._find_at = 0.0
+        self._allowed, self._allowed_at = float(BURST_BYTES), time.monotonic()
+
+    def state(self) -> dict[str, int]:
+        """Return how far each file has been read."""
+        return dict(list(self._places.items())[-MAX_PLACES:])
+
+    async def run(self) -> None:
+        """Follow the files until cancelled."""
+        while not switched_off(self._setting):
+            try:
+                # In a thread: a file on a network disk may hang, and nothing else of the agent is to wait for it.
+                await asyncio.to_thread(self._poll)
+            except Exception as error:  # whatever lies there, the agent goes on
+                self._log(f"output: {type(error).__name__}: {error}")
+            await asyncio.sleep(POLL_S)
+        await asyncio.Event().wait()
+
+    def message(self) -> Output | None:
+        """Return the next lines to send, oldest first, None where there are none; they are gone from here then."""
+        if not self._waiting:
+            return None
+        lines, size = [], 0
+        while self._waiting and size < MESSAGE_BYTES:
+            line = self._waiting.popleft()
+            size += len(line.text)
+            lines.append(line)
+        self._waiting_bytes = max(0, self._waiting_bytes - size)
+        skipped, self._skipped = self._skipped, 0
+        return Output(self._agent, self._node, lines, skipped)
+
+    @property
+    def busy(self) -> bool:
+        """Whether lines of processes that are over are still to be read or sent."""
+        return bool(self._open or self._waiting)
+
+    def close(self) -> None:
+        """Close the files."""
+        for key in list(self._open):
+            self._forget(key)
+
+    def _poll(self) -> None:
+        now = time.monotonic()
+        sources = {source.info.source: source for source in self._ranks()}
+        living = {name for name, source in sources.items() if source.alive}
+        if now >= self._find_at or living - self._seen:
+            self._find_at, self._seen = now + FIND_S, living
+            for file in output_files((sources[name] for name in living), self._setting):
+                self._follow(file)
+        for key, opened in list(self._open.items()):
+            over = opened.file.source not in living
+            self._read(opened, sources.get(opened.file.source), over)
+            if over:
+                self._forget(key)
+
+    def _follow(self, file: OutputFile) -> None:
+        if file.key in self._open:
+            # Several ranks print to it, or a new process does.
+            self._open[file.key].file = file
+            return
+        try:
+            # Kept open: the last words of a process that dies are read when its /proc is gone.
+            fd = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return
+        facts = os.fstat(fd)
+        if f"{facts.st_dev}:{facts.st_ino}" != file.key:
+            os.close(fd)  # another file has its name by now: found again as such
+            return
+        self._open[file.key] = _Opened(file, fd)
+
+    def _forget(self, key: str) -> None:
+        os.close(self._open.pop(key).fd)
+
+    def _read(self, opened: _Opened, source: Source | None, over: bool) -> None:
+        key, size = opened.file.key, os.fstat(opened.fd).st_size
+        place = self._places.pop(key, None)
+        if place is None:
+            place = max(0, size - FIRST_BYTES)
+        elif size < place:
+            place = 0  # it was cut
+        elif size - place > READ_BYTES:
+            self._skipped += 1
+            place = size - READ_BYTES
+        data = os.pread(opened.fd, READ_BYTES, place)
+        self._places[key] = place + len(data)
+        texts = opened.lines.feed(data) if data else []
+        step, at = _step(source), time.time()
+        self._take(opened, [*texts, *(opened.lines.rest() if over else [])], step, at)
+        opened.step, opened.at = step, at
+
+    def _take(self, opened: _Opened, texts: list[str], step: int, at: float) -> None:
+        now = time.monotonic()
+        self._allowed = min(BURST_BYTES, self._allowed + BYTES_PER_S * (now - self._allowed_at))
+        self._allowed_at = now
+        kept: list[OutputLine] = []
+        for place in range(len(texts) - 1, -1, -1):  # the newest first: they are kept where not all may go
+            if self._allowed < len(texts[place]):
+                break
+            self._allowed -= len(texts[place])
+            kept.append(opened.line(texts[place], (place + 1) / len(texts), step, at))
+        self._skipped += len(texts) - len(kept)
+        for line in reversed(kept):
+            self._waiting.append(line)
+            self._waiting_bytes += len(line.text)
+        while self._waiting_bytes > MAX_WAITING_BYTES and self._waiting:
+            self._waiting_bytes -= len(self._waiting.popleft().text)
+            self._skipped += 1
+
+
+class _Opened:
+    """A file that is followed; ``step`` and ``at``: when it was read last (-1 and 0.0: not yet)."""
+
+    def __init__(self, file: OutputFile, fd: int) -> None:
+        self.file, self.fd = file, fd
+        self.lines = Lines()
+        self.step, self.at = -1, 0.0
+
+    def line(self, text: str, share: float, step: int, at: float) -> OutputLine:
+        """Return a line that came after ``share`` of the time since the last look; its step follows from that."""
+        if self.at and 0 <= self.step <= step:
+            step = self.step + round(share * (step - self.step))
+            at = self.at + share * (at - self.at)
+        return OutputLine(at, self.file.rank, self.file.stream, step, text)
+
+
+def _step(source: Source | None) -> int:
+    """Return the step of a rank now; the agent's own look at its slot may be most of a second old."""
+    if source is None:
+        return -1
+    found = read_slot(str(source.folder / "slot"))
+    return found.step if isinstance(found, SlotView) else -1
