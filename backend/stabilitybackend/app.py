@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from stabilitybackend.alerts import alerting_service, heartbeat
 from stabilitybackend.api import (
     annotations,
+    attempts,
     batches,
     commands,
     compare,
@@ -200,6 +201,7 @@ def create_app(
         login,
         runs,
         annotations,
+        attempts,
         batches,
         compare,
         commands,

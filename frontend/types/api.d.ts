@@ -87,6 +87,45 @@ export interface Annotations {
   annotations: Annotation[];
 }
 
+/**
+ * A stretch from a start, rollback or restart to the next one.
+ *
+ * Attributes:
+ *     start_step: the step whose state it began with: x = 0. steps: from there to its last one.
+ *     ended: it is over; else it is what the job does now.
+ *     how: how it ended, in words, or what it does. why: the reason that was given.
+ *     incident_id, kind, title: the incident that began last in it; null and "" where there was none.
+ */
+export interface Attempt {
+  segment: number;
+  label: string;
+  start_step: number;
+  last_step: number;
+  steps: number;
+  ended: boolean;
+  how: string;
+  why: string;
+  incident_id: string | null;
+  kind: string | null;
+  title: string;
+  curve: Curve;
+}
+
+/**
+ * The attempts of a run over each other, oldest first.
+ *
+ * Attributes:
+ *     text: what they have in common, a sentence or two.
+ *     left_out: older ones that are not here.
+ */
+export interface Attempts {
+  metric: string;
+  text: string;
+  attempts: Attempt[];
+  left_out: number;
+  problems: string[];
+}
+
 /** What was done to runs, keys and sessions, newest first. */
 export interface Audit {
   entries: AuditEntry[];
@@ -219,10 +258,29 @@ export interface Batches {
   other_runs: SharedData[];
 }
 
-/** A segment, by its id and by what the ranks call it. */
+/** A segment as an order names it: its id, and what the ranks call it, which says the same after an import too. */
 export interface Branch {
   segment: number;
   segment_key: string;
+}
+
+/**
+ * The two branches of a fork by their steps behind it: ``left`` was left, ``right`` goes on.
+ *
+ * Attributes:
+ *     difference: right less left at the steps that both logged, of the first 50,000.
+ *     table: both at steps near and far behind the fork.
+ */
+export interface Branches {
+  metric: string;
+  label: string;
+  fork_step: number;
+  text: string;
+  left: Curve;
+  right: Curve;
+  difference: Curve;
+  table: TableRow[];
+  problems: string[];
 }
 
 /** What a person says that an interruption was. */
@@ -298,7 +356,7 @@ export interface CommandRequest {
   kind: "rollback" | "restart" | "dump_stacks" | "task" | "show_batches";
   /** step of a checkpoint: training goes on from the step after it */
   to_step?: number | null;
-  /** rollback: the discarded segment whose checkpoint it is; left out: the effective timeline */
+  /** rollback: the discarded segment whose checkpoint it is; none if left out */
   branch?: number | null;
   /** factor on what the schedule of the restored checkpoint gives, (0, 10] */
   lr_scale?: number | null;
@@ -375,6 +433,13 @@ export interface ComparedCurves {
 export interface Comparison {
   align: "fork" | "step" | "time";
   runs: ComparedCurves[];
+}
+
+/** A line: ``xs`` in steps since its start or the fork. ``level``: its buckets are of ``2**level`` steps. */
+export interface Curve {
+  xs: number[];
+  values: (number | "-Infinity" | "Infinity" | "NaN")[];
+  level: number;
 }
 
 /**
@@ -1377,8 +1442,7 @@ export interface RetainedRun {
  *
  * Attributes:
  *     unpromised: what was ordered although the job promises only the step; older servers did not say.
- *     branch: the discarded segment that is gone back to: a rollback is undone. Absent for one of the effective
- *         timeline.
+ *     branch: the discarded segment that is gone back to.
  */
 export interface Rollback {
   kind: "rollback";
@@ -2084,6 +2148,15 @@ export interface SuspectGpu {
   uuid: string | null;
 }
 
+/** Both branches at one step, ``after`` steps behind the fork; ``difference``: what goes on less what was left. */
+export interface TableRow {
+  after: number;
+  step: number;
+  left: number | "-Infinity" | "Infinity" | "NaN";
+  right: number | "-Infinity" | "Infinity" | "NaN";
+  difference: number | "-Infinity" | "Infinity" | "NaN";
+}
+
 /**
  * Run a function that a plug-in of the agents registered (docs/extending.md).
  *
@@ -2288,10 +2361,12 @@ export interface Answers {
   "POST /api/v1/runs/{run_id}/annotations": Annotation;
   "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": Annotation;
   "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": ChangedAnnotation;
+  "GET /api/v1/runs/{run_id}/attempts": Attempts;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/batch_samples": BatchAnswers;
   "GET /api/v1/runs/{run_id}/batch_samples/{request}": BatchSamples;
   "GET /api/v1/runs/{run_id}/batches": Batches;
+  "GET /api/v1/runs/{run_id}/branches": Branches;
   "GET /api/v1/runs/{run_id}/checkpoints": Checkpoints;
   "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | StackDump | Task | ShowBatches;
   "GET /api/v1/runs/{run_id}/commands": Commands;

@@ -22,7 +22,10 @@ ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
 ADDRESSES = {"/": "Runs", "/runs": "Runs", "/runs/a%20b": "Run", "/runs/a/incidents/i": "Incident", "/fleet": "Fleet"}
 ADDRESSES |= {"/login": "Login", "/compare": "Compare", "/runs/a/b": "Page not found", "/x": "Page not found"}
 #: Regions that scripts make themselves.
-MADE_BY_SCRIPTS = {"rollback-dialog", "detectors-steps", "runs-filter", "all-filter", "login-key"}
+MADE_BY_SCRIPTS = {
+    "rollback-dialog", "detectors-steps", "runs-filter", "all-filter", "login-key", "annotations",
+    "annotations-all", "annotations-panel",
+}  # fmt: skip
 
 
 def nodes(node: Any) -> Iterator[dict[str, Any]]:
@@ -69,7 +72,7 @@ def test_every_region_that_a_script_looks_up_is_on_some_page() -> None:
 def test_the_table_of_pages_is_plain_json_that_comes_with_the_frame() -> None:
     frame = {props["id"]: props for props in nodes(PAGES["frame"]) if "id" in props}
     assert json.loads(json.dumps(frame["page-table"]["data"])) == TABLE
-    assert set(SKELETONS) == {"Runs", "Login", "Run", "Compare", "Incident", "Fleet", "Page not found"}
+    assert set(SKELETONS) == {"Runs", "Login", "Run", "Compare", "Incident", "Attempts", "Fleet", "Page not found"}
 
 
 @pytest.mark.parametrize(("address", "page"), ADDRESSES.items())

@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from stabilitybackend.schema.lineage import Branch
 from stabilitybackend.schema.plan import Plan
 
 __all__ = [
-    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "Branch", "Command",
+    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "Command",
     "CommandKind", "CommandRequest", "Fence", "HistoryEntry", "Kind", "NodeState", "Progress", "RankState", "Restart",
     "Rollback", "ShowBatches", "StackDump", "Stage", "StageState", "State", "Task", "read_command",
 ]  # fmt: skip
@@ -94,7 +95,7 @@ KINDS: Mapping[Kind, CommandKind] = {
         answered="done",
         unanswered="whether it was done is not known",
         beside=True,
-    ),
+    ),  # fmt: skip
     # A rank reads it with its next batch: a step of a large model takes half a minute.
     "show_batches": CommandKind(
         "each rank", frozenset({"incident_id", "step"}), expires_s=120.0, answered="done", beside=True
@@ -122,8 +123,7 @@ class CommandRequest:
         default=None, metadata=_described("step of a checkpoint: training goes on from the step after it")
     )
     branch: int | None = field(
-        default=None,
-        metadata=_described("rollback: the discarded segment whose checkpoint it is; left out: the effective timeline"),
+        default=None, metadata=_described("rollback: the discarded segment whose checkpoint it is; none if left out")
     )
     lr_scale: float | None = field(
         default=None, metadata=_described("factor on what the schedule of the restored checkpoint gives, (0, 10]")
@@ -184,13 +184,6 @@ class Fence(Struct, omit_defaults=True):
     segment: int
     segment_key: str
     starts: dict[str, str] = {}
-
-
-class Branch(Struct):
-    """A segment, by its id and by what the ranks call it."""
-
-    segment: int
-    segment_key: str
 
 
 class RankState(Struct, omit_defaults=True):
@@ -323,8 +316,7 @@ class Rollback(Command, kw_only=True, tag="rollback"):
 
     Attributes:
         unpromised: what was ordered although the job promises only the step; older servers did not say.
-        branch: the discarded segment that is gone back to: a rollback is undone. Absent for one of the effective
-            timeline.
+        branch: the discarded segment that is gone back to.
     """
 
     kind: ClassVar[Kind] = "rollback"

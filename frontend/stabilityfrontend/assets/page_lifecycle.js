@@ -1,5 +1,6 @@
 // Brings a page to life when Dash has put its skeleton there, and ends the one before. All other modules hang on this one.
 
+import { AttemptsPage } from "./compare/attempts_page.js";
 import { ComparePage } from "./compare/compare_page.js";
 import { viewer, watchParts } from "./core/parts.js";
 import { watchPresses } from "./core/patch.js";
@@ -17,6 +18,7 @@ const PAGES = {
   runs: RunsPage,
   run: RunPage,
   incident: IncidentPage,
+  attempts: AttemptsPage,
   compare: ComparePage,
   login: LoginPage,
   server: ServerPage,

@@ -49,6 +49,8 @@ NEEDED = {
     "POST /api/v1/runs/{run_id}/annotations": "command",
     "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": "command",
     "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": "command",
+    "GET /api/v1/runs/{run_id}/attempts": "read",
+    "GET /api/v1/runs/{run_id}/branches": "read",
     "GET /api/v1/runs/{run_id}/checkpoints": "read",
     "GET /api/v1/runs/{run_id}/health": "read",
     "GET /api/v1/compare": "read",
@@ -101,7 +103,7 @@ GIVEN = {
     "{export_id}": "none", "{package_name}": "none", "{fingerprinted_path:path}": "none.js", "{path:path}": "some/page",
     "{file}": "none.js",
 }  # fmt: skip
-QUERY = {"metric": "loss", "run": "run-1", "days": "10000", "dry_run": "true"}
+QUERY = {"metric": "loss", "fork": "1", "run": "run-1", "days": "10000", "dry_run": "true"}
 
 
 def routes_of(routes: Any) -> Iterator[str]:

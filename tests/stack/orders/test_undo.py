@@ -50,7 +50,7 @@ def test_a_rollback_is_undone_and_the_curve_is_the_left_branch_followed_by_new_s
 ) -> None:
     job = Job(server, tmp_path, "undone")
     enough = tmp_path / "enough"
-    with job.start(stop=100_000, period_s=0.03, enough=str(enough)) as ranks:
+    with job.start(stop=100_000, period_s=0.03, enough=str(enough), apart=True) as ranks:
         _saved(job, 100, 0)
         assert job.get("rollback")["branches"] == []
         _done(job, to_step=20)
