@@ -364,7 +364,7 @@ export interface CommandRequest {
   seed?: number | null;
   /** global batches to skip after the checkpoint */
   skip_batches?: number | null;
-  /** [first, last]: steps whose batches are left out, instead of those right behind */
+  /** [first, last]: steps whose batches are left out, not those right behind */
   skip_range?: number[] | null;
   /** restart: nodes that the job shall come up without */
   exclude_nodes?: string[] | null;
@@ -378,7 +378,7 @@ export interface CommandRequest {
   step?: number | null;
   /** show_batches: the incident that it is about */
   incident_id?: string | null;
-  /** rollback, restart: also go to a checkpoint that was saved inside an open incident */
+  /** rollback, restart: also to a checkpoint from inside an open incident */
   accept_inside_incident?: boolean;
   /** why, for the record */
   reason?: string;
@@ -1708,6 +1708,7 @@ export interface SaveInterval {
  *     points: values stored in it.
  *     undone: a person undid this inferred segment.
  *     returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
+ *     shared_step: of one that returns, up to where its path is the one that was left for it; null for any other.
  */
 export interface Segment {
   id: number;
@@ -1732,6 +1733,7 @@ export interface Segment {
   points: number;
   undone: boolean;
   returns_to: number | null;
+  shared_step: number | null;
 }
 
 /**

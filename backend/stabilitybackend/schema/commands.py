@@ -95,7 +95,7 @@ KINDS: Mapping[Kind, CommandKind] = {
         answered="done",
         unanswered="whether it was done is not known",
         beside=True,
-    ),  # fmt: skip
+    ),
     # A rank reads it with its next batch: a step of a large model takes half a minute.
     "show_batches": CommandKind(
         "each rank", frozenset({"incident_id", "step"}), expires_s=120.0, answered="done", beside=True
@@ -108,7 +108,6 @@ def _described(description: str, **limits: int) -> Mapping[str, object]:
     return {"description": description, "strict": True, **limits}
 
 
-#: "rollback 600, restart 60, ...".
 _EXPIRES = ", ".join(f"{kind} {facts.expires_s:g}" for kind, facts in KINDS.items())
 
 
@@ -131,8 +130,7 @@ class CommandRequest:
     seed: int | None = field(default=None, metadata=_described("new seed of the data order"))
     skip_batches: int | None = field(default=None, metadata=_described("global batches to skip after the checkpoint"))
     skip_range: list[int] | None = field(
-        default=None,
-        metadata=_described("[first, last]: steps whose batches are left out, instead of those right behind"),
+        default=None, metadata=_described("[first, last]: steps whose batches are left out, not those right behind")
     )
     exclude_nodes: list[str] | None = field(
         default=None, metadata=_described("restart: nodes that the job shall come up without")
@@ -153,8 +151,7 @@ class CommandRequest:
         default=None, metadata=_described("show_batches: the incident that it is about", max_length=100)
     )
     accept_inside_incident: bool = field(
-        default=False,
-        metadata=_described("rollback, restart: also go to a checkpoint that was saved inside an open incident"),
+        default=False, metadata=_described("rollback, restart: also to a checkpoint from inside an open incident")
     )
     reason: str = field(default="", metadata=_described("why, for the record"))
     expires_s: float | None = field(

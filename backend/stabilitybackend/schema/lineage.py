@@ -39,6 +39,7 @@ class Segment(msgspec.Struct):
         points: values stored in it.
         undone: a person undid this inferred segment.
         returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
+        shared_step: of one that returns, up to where its path is the one that was left for it; null for any other.
     """
 
     id: int
@@ -63,6 +64,7 @@ class Segment(msgspec.Struct):
     points: int
     undone: bool
     returns_to: int | None = None
+    shared_step: int | None = None
 
 
 class Segments(msgspec.Struct):
