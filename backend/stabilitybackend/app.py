@@ -21,7 +21,6 @@ from starlette.types import ASGIApp
 
 from stabilitybackend.alerts import alerting_service, heartbeat
 from stabilitybackend.api import (
-    annotations,
     attempts,
     batches,
     commands,
@@ -31,6 +30,7 @@ from stabilitybackend.api import (
     fleet,
     live,
     login,
+    notes,
     runs,
     server,
     storage,
@@ -200,7 +200,7 @@ def create_app(
         server,
         login,
         runs,
-        annotations,
+        notes,
         attempts,
         batches,
         compare,

@@ -38,7 +38,7 @@ def test_from_the_lineage_to_all_attempts_and_to_the_branches_of_a_fork(forked: 
     page.click("#lineage a.segment-more")
     page.wait_for_selector("#attempts-table tbody tr:nth-child(3)")
     assert page.inner_text("#attempts-text") == (
-        "2 attempts; each ended between 150 and 200 steps after its start, with a loss spike. "
+        "2 attempts; each ended between 150 and 200 steps after its start, with a spike. "
         "The last one finished 150 steps after its start."
     )
     rows = [row.inner_text() for row in page.query_selector_all("#attempts-table tbody tr")]

@@ -189,7 +189,12 @@ export class ChartPointer {
           ),
         ),
         found.marks.map((mark) =>
-          h("div", { class: "key" }, h("i", { style: { background: mark.color } }), mark.words),
+          h(
+            "div",
+            { class: `key${"to" in mark ? " noted" : ""}` },
+            h("i", { style: { background: mark.color } }),
+            mark.words,
+          ),
         ),
       );
     const right = x > (inner.left + inner.right) / 2;
