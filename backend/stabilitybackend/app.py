@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from stabilitybackend.alerts import alerting_service, heartbeat
 from stabilitybackend.api import (
     about,
-    annotations,
+    attempts,
     batches,
     commands,
     compare,
@@ -32,6 +32,7 @@ from stabilitybackend.api import (
     incidents,
     live,
     login,
+    notes,
     output,
     run_table,
     runs,
@@ -214,7 +215,7 @@ def create_app(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
-        server, login, runs, about, output, run_table, annotations, batches, compare, commands, detectors, trial,
+        server, login, runs, about, output, run_table, notes, attempts, batches, compare, commands, detectors, trial,
         fleet, incidents, storage, export, views,
     )  # fmt: skip
     for room in rooms:

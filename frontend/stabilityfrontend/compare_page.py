@@ -1,4 +1,4 @@
-"""The skeleton of the page that lays runs over each other: their lines, how they are aligned, their numbers."""
+"""The skeletons of the pages that lay runs over each other, and one run over itself (attempts, a fork's branches)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dash import html
 from stabilityfrontend.controls import frame, more_panels, panel_head, segmented
 from stabilityfrontend.declared import page
 
-__all__ = ["skeleton"]
+__all__ = ["attempts", "skeleton"]
 
 
 @page("/compare", name="Compare", order=20, live="compare")
@@ -95,3 +95,45 @@ def _body() -> list[Any]:
             className="list stack",
         ),
     ]
+
+
+@page("/runs/{run}/attempts", name="Attempts", live="attempts")
+def attempts() -> html.Div:
+    """Return the page of one run over itself."""
+    bar = [
+        html.A("Runs", href="/", className="crumb", id="crumb-runs"),
+        html.Span("/", className="crumb-sep"),
+        html.A(id="attempts-run", className="crumb-here crumb-link", href="/"),
+        html.Span("/", className="crumb-sep"),
+        html.Span("Attempts", className="crumb"),
+        html.Span(className="grow"),
+    ]
+    tools = html.Div(
+        [
+            html.Div(id="attempts-metric", className="tool"),
+            html.Div(id="attempts-modes", className="tool"),
+            html.Span(className="grow"),
+            segmented("attempts-scale", "Value axis", [("linear", "Linear"), ("log", "Log")]),
+        ],
+        className="tools",
+    )
+    chart = [
+        panel_head("Attempts", title_id="attempts-title"),
+        html.P(id="attempts-text", className="attempts-text", role="status"),
+        tools,
+        html.Div(id="attempts-legend", className="legend wide"),
+        html.Div(id="attempts-chart", className="chart attempts"),
+    ]
+    difference = [panel_head("Difference"), html.Div(id="attempts-difference", className="chart small")]
+    return frame(
+        bar,
+        html.Main(
+            [
+                html.Section(chart, className="panel"),
+                html.Section(difference, className="panel", id="attempts-difference-panel", hidden=True),
+                html.Section([html.Div(id="attempts-table", className="wide-table")], className="panel"),
+                more_panels(),
+            ],
+            className="list stack",
+        ),
+    )

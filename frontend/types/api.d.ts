@@ -91,6 +91,13 @@ export interface AgentState {
   log?: LogFacts | null;
 }
 
+/** A line: ``xs`` in steps since its start or the fork. ``level``: its buckets are of ``2**level`` steps. */
+export interface AlignedCurve {
+  xs: number[];
+  values: (number | "-Infinity" | "Infinity" | "NaN")[];
+  level: number;
+}
+
 /** The process answers. */
 export interface Alive {
   status: "ok";
@@ -145,6 +152,45 @@ export interface AnnotationRequest {
 /** By first step. */
 export interface Annotations {
   annotations: Annotation[];
+}
+
+/**
+ * A stretch from a start, rollback or restart to the next one.
+ *
+ * Attributes:
+ *     start_step: the step whose state it began with: x = 0. steps: from there to its last one.
+ *     ended: it is over; else it is what the job does now.
+ *     how: how it ended, in words, or what it does. why: the reason that was given.
+ *     incident_id, kind, title: the incident that began last in it; null and "" where there was none.
+ */
+export interface Attempt {
+  segment: number;
+  label: string;
+  start_step: number;
+  last_step: number;
+  steps: number;
+  ended: boolean;
+  how: string;
+  why: string;
+  incident_id: string | null;
+  kind: string | null;
+  title: string;
+  curve: AlignedCurve;
+}
+
+/**
+ * The attempts of a run over each other, oldest first.
+ *
+ * Attributes:
+ *     text: what they have in common, a sentence or two.
+ *     left_out: older ones that are not here.
+ */
+export interface Attempts {
+  metric: string;
+  text: string;
+  attempts: Attempt[];
+  left_out: number;
+  problems: string[];
 }
 
 /** What was done to runs, keys and sessions, newest first. */
@@ -279,10 +325,38 @@ export interface Batches {
   other_runs: SharedData[];
 }
 
-/** A segment, by its id and by what the ranks call it. */
+/** A segment as an order names it: its id, and what the ranks call it, which says the same after an import too. */
 export interface Branch {
   segment: number;
   segment_key: string;
+}
+
+/** Both branches at one step, ``after`` steps behind the fork; ``difference``: what goes on less what was left. */
+export interface BranchRow {
+  after: number;
+  step: number;
+  left: number | "-Infinity" | "Infinity" | "NaN";
+  right: number | "-Infinity" | "Infinity" | "NaN";
+  difference: number | "-Infinity" | "Infinity" | "NaN";
+}
+
+/**
+ * The two branches of a fork by their steps behind it: ``left`` was left, ``right`` goes on.
+ *
+ * Attributes:
+ *     difference: right less left at the steps that both logged, of the first 50,000.
+ *     table: both at steps near and far behind the fork.
+ */
+export interface Branches {
+  metric: string;
+  label: string;
+  fork_step: number;
+  text: string;
+  left: AlignedCurve;
+  right: AlignedCurve;
+  difference: AlignedCurve;
+  table: BranchRow[];
+  problems: string[];
 }
 
 /**
@@ -415,7 +489,7 @@ export interface CommandRequest {
   kind: "rollback" | "restart" | "dump_stacks" | "task" | "show_batches";
   /** step of a checkpoint: training goes on from the step after it */
   to_step?: number | null;
-  /** rollback: the discarded segment whose checkpoint it is; left out: the effective timeline */
+  /** rollback: the discarded segment whose checkpoint it is; none if left out */
   branch?: number | null;
   /** factor on what the schedule of the restored checkpoint gives, (0, 10] */
   lr_scale?: number | null;
@@ -423,7 +497,7 @@ export interface CommandRequest {
   seed?: number | null;
   /** global batches to skip after the checkpoint */
   skip_batches?: number | null;
-  /** [first, last]: steps whose batches are left out, instead of those right behind */
+  /** [first, last]: steps whose batches are left out, not those right behind */
   skip_range?: number[] | null;
   /** restart: nodes that the job shall come up without */
   exclude_nodes?: string[] | null;
@@ -437,7 +511,7 @@ export interface CommandRequest {
   step?: number | null;
   /** show_batches: the incident that it is about */
   incident_id?: string | null;
-  /** rollback, restart: also go to a checkpoint that was saved inside an open incident */
+  /** rollback, restart: also to a checkpoint from inside an open incident */
   accept_inside_incident?: boolean;
   /** why, for the record */
   reason?: string;
@@ -1782,8 +1856,7 @@ export interface RetainedRun {
  *
  * Attributes:
  *     unpromised: what was ordered although the job promises only the step; older servers did not say.
- *     branch: the discarded segment that is gone back to: a rollback is undone. Absent for one of the effective
- *         timeline.
+ *     branch: the discarded segment that is gone back to.
  */
 export interface Rollback {
   kind: "rollback";
@@ -2181,6 +2254,7 @@ export interface SaveInterval {
  *     points: values stored in it.
  *     undone: a person undid this inferred segment.
  *     returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
+ *     shared_step: of one that returns, up to where its path is the one that was left for it; null for any other.
  */
 export interface Segment {
   id: number;
@@ -2205,6 +2279,7 @@ export interface Segment {
   points: number;
   undone: boolean;
   returns_to: number | null;
+  shared_step: number | null;
 }
 
 /**
@@ -2947,10 +3022,12 @@ export interface Answers {
   "POST /api/v1/runs/{run_id}/annotations": Annotation;
   "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": Annotation;
   "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": ChangedAnnotation;
+  "GET /api/v1/runs/{run_id}/attempts": Attempts;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/batch_samples": BatchAnswers;
   "GET /api/v1/runs/{run_id}/batch_samples/{request}": BatchSamples;
   "GET /api/v1/runs/{run_id}/batches": Batches;
+  "GET /api/v1/runs/{run_id}/branches": Branches;
   "GET /api/v1/runs/{run_id}/checkpoints": Checkpoints;
   "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | StackDump | Task | ShowBatches;
   "GET /api/v1/runs/{run_id}/commands": Commands;

@@ -77,7 +77,7 @@ def test_a_rollback_out_of_nested_loops_goes_on_behind_its_step_and_then_has_act
     assert _answers(run) == [(6, "ready"), (8, "acted")]
     assert [e.data.get("applied") for e in store.events("command")] == [None, {"lr_scale": 0.5}]
     assert [(e.step, e.data["key"], e.data["cause"]) for e in store.events("segment")] == [(3, "c1", "command")]
-    assert [e.data for e in store.events("handler")] == [{"can": ["lr_scale", "skip_batches"]}]
+    assert [e.data for e in store.events("handler")] == [{"can": ["lr_scale", "skip_batches"], "branches": True}]
     order = [e.type for e in store.events() if e.type in ("segment", "command", "restored")]
     assert order == ["command", "segment", "command", "restored"]
 

@@ -54,14 +54,16 @@ def test_what_the_handler_returns_is_told_as_applied(start: Start, told: Any) ->
 
     _roll_back_once(run)
     assert _acted(run) == [told]
-    assert [e.data for e in stored(run.folder).events("handler")] == [{"can": ["lr_scale", "skip_batches"]}]
+    assert [e.data for e in stored(run.folder).events("handler")] == [
+        {"can": ["lr_scale", "skip_batches"], "branches": True}
+    ]
 
 
 def test_a_bare_handler_promises_the_step_alone(start: Start) -> None:
     run = start()
     run.on_rollback(lambda rollback: None)
     run.finish()
-    assert [e.data for e in stored(run.folder).events("handler")] == [{"can": None}]
+    assert [e.data for e in stored(run.folder).events("handler")] == [{"can": None, "branches": True}]
 
 
 class _Rubbish:

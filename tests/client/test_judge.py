@@ -71,6 +71,23 @@ def test_a_command_that_cannot_be_obeyed_is_rejected_with_the_reason(
     assert (verdict, words in detail) == ("rejected", True), detail
 
 
+def test_a_branch_that_was_left_may_be_further_than_the_job_is_but_not_than_its_loop() -> None:
+    branch = {"branch": {"segment": 0, "segment_key": ""}}
+    assert _judge({**branch, "to_step": 50})[0] == "ready"
+    assert _judge({**branch, "to_step": 98})[0] == "ready"
+    verdict, detail = _judge({**branch, "to_step": 99})
+    assert (verdict, detail) == ("rejected", "the loop ends before step 100, there is none behind step 99")
+    assert _judge({**branch, "to_step": 99}, stop=None)[0] == "ready"
+    assert _judge({"to_step": 50})[0] == "rejected"
+
+
+def test_a_job_gets_the_branch_that_is_gone_back_to_also_in_another_process() -> None:
+    rollback = Rollback.of({**_COMMAND, "branch": {"segment": 3, "segment_key": "c-9"}})
+    assert rollback.branch == (3, "c-9")
+    assert pickle.loads(pickle.dumps(rollback)) == rollback
+    assert Rollback.of(_COMMAND).branch is None
+
+
 def test_segments_that_the_server_inferred_or_that_the_rank_never_named_are_judged_by_time() -> None:
     assert _judge({"fence": {"segment_key": "u-3"}}, segment_key="d-1")[0] == "ready"
     assert _judge({"fence": {"segment_key": "c0"}})[0] == "ready"

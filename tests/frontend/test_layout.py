@@ -23,7 +23,10 @@ ADDRESSES = {"/": "Runs", "/runs": "Runs", "/runs/a%20b": "Run", "/runs/a/incide
 ADDRESSES |= {"/incidents": "Incidents", "/interruptions": "Interruptions", "/gallery": "Gallery"}
 ADDRESSES |= {"/login": "Login", "/compare": "Compare", "/runs/a/b": "Page not found", "/x": "Page not found"}
 #: Regions that scripts make themselves.
-MADE_BY_SCRIPTS = {"rollback-dialog", "detectors-steps", "runs-filter", "all-filter", "login-key"}
+MADE_BY_SCRIPTS = {
+    "rollback-dialog", "detectors-steps", "runs-filter", "all-filter", "login-key", "annotations",
+    "annotations-all", "annotations-panel",
+}  # fmt: skip
 
 
 def nodes(node: Any) -> Iterator[dict[str, Any]]:
@@ -76,6 +79,7 @@ def test_the_table_of_pages_is_plain_json_that_comes_with_the_frame() -> None:
         "Run",
         "Compare",
         "Incident",
+        "Attempts",
         "Incidents",
         "Interruptions",
         "Gallery",

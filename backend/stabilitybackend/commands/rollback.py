@@ -6,8 +6,8 @@ from msgspec import UNSET
 
 from stabilitybackend.commands.request import JobView, NewCommand, check_outside, usable_checkpoint
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.schema.commands import Branch, CommandRequest, Rollback
-from stabilitybackend.schema.lineage import why_lost
+from stabilitybackend.schema.commands import CommandRequest, Rollback
+from stabilitybackend.schema.lineage import Branch, why_lost
 
 __all__ = ["new_rollback"]
 

@@ -23,7 +23,9 @@ def taken_up(tree: SegmentTree, here: int, data: Mapping[str, Any]) -> tuple[int
         The segment, and fields of the new one: ``returns_to`` and ``shared_step`` where it returns to a branch.
     """
     branch = data.get("branch")
-    known = [] if branch is None else [one.id for one in tree.with_key(branch["segment_key"]) if not one.undone]
+    if branch is None:
+        return here, {}
+    known = [one.id for one in tree.with_key(branch["segment_key"]) if not one.undone]
     if not known:
         return here, {}
     origin = branch["segment"] if branch["segment"] in known else known[-1]

@@ -313,6 +313,7 @@ class SegmentTree(Stateful):
             points=segment.points,
             undone=segment.undone,
             returns_to=segment.returns_to,
+            shared_step=segment.shared_step,
         )
 
 

@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from stabilitybackend.schema.lineage import Branch
 from stabilitybackend.schema.plan import Plan
 
 __all__ = [
-    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "Branch", "Command",
+    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "Command",
     "CommandKind", "CommandRequest", "Fence", "HistoryEntry", "Kind", "NodeState", "Progress", "RankState", "Restart",
     "Rollback", "ShowBatches", "StackDump", "Stage", "StageState", "State", "Task", "read_command",
 ]  # fmt: skip
@@ -107,7 +108,6 @@ def _described(description: str, **limits: int) -> Mapping[str, object]:
     return {"description": description, "strict": True, **limits}
 
 
-#: "rollback 600, restart 60, ...".
 _EXPIRES = ", ".join(f"{kind} {facts.expires_s:g}" for kind, facts in KINDS.items())
 
 
@@ -122,8 +122,7 @@ class CommandRequest:
         default=None, metadata=_described("step of a checkpoint: training goes on from the step after it")
     )
     branch: int | None = field(
-        default=None,
-        metadata=_described("rollback: the discarded segment whose checkpoint it is; left out: the effective timeline"),
+        default=None, metadata=_described("rollback: the discarded segment whose checkpoint it is; none if left out")
     )
     lr_scale: float | None = field(
         default=None, metadata=_described("factor on what the schedule of the restored checkpoint gives, (0, 10]")
@@ -131,8 +130,7 @@ class CommandRequest:
     seed: int | None = field(default=None, metadata=_described("new seed of the data order"))
     skip_batches: int | None = field(default=None, metadata=_described("global batches to skip after the checkpoint"))
     skip_range: list[int] | None = field(
-        default=None,
-        metadata=_described("[first, last]: steps whose batches are left out, instead of those right behind"),
+        default=None, metadata=_described("[first, last]: steps whose batches are left out, not those right behind")
     )
     exclude_nodes: list[str] | None = field(
         default=None, metadata=_described("restart: nodes that the job shall come up without")
@@ -153,8 +151,7 @@ class CommandRequest:
         default=None, metadata=_described("show_batches: the incident that it is about", max_length=100)
     )
     accept_inside_incident: bool = field(
-        default=False,
-        metadata=_described("rollback, restart: also go to a checkpoint that was saved inside an open incident"),
+        default=False, metadata=_described("rollback, restart: also to a checkpoint from inside an open incident")
     )
     reason: str = field(default="", metadata=_described("why, for the record"))
     expires_s: float | None = field(
@@ -184,13 +181,6 @@ class Fence(Struct, omit_defaults=True):
     segment: int
     segment_key: str
     starts: dict[str, str] = {}
-
-
-class Branch(Struct):
-    """A segment, by its id and by what the ranks call it."""
-
-    segment: int
-    segment_key: str
 
 
 class RankState(Struct, omit_defaults=True):
@@ -323,8 +313,7 @@ class Rollback(Command, kw_only=True, tag="rollback"):
 
     Attributes:
         unpromised: what was ordered although the job promises only the step; older servers did not say.
-        branch: the discarded segment that is gone back to: a rollback is undone. Absent for one of the effective
-            timeline.
+        branch: the discarded segment that is gone back to.
     """
 
     kind: ClassVar[Kind] = "rollback"

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from stabilitybackend.schema.job.about import LaunchReported
+from stabilitybackend.schema.lineage import Branch
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, EventBlock
 
@@ -41,18 +42,8 @@ class Empty(msgspec.Struct):
     """``start``, ``finish``: the type says it all."""
 
 
-class BranchNamed(msgspec.Struct):
-    """A segment as an order named it: its id, and its key, which says the same after an import too."""
-
-    segment: Annotated[int, Meta(ge=0, le=MAX_STEP)]
-    segment_key: str
-
-
 class SegmentEntered(msgspec.Struct):
-    """``segment``: this source's points belong to segment ``key`` from here on, forked after ``to_step``.
-
-    ``branch``: the discarded segment whose state was taken up, where it is not a step of the path that the job was on.
-    """
+    """``segment``: this source's points belong to ``key`` from here on, forked after ``to_step`` (of ``branch``)."""
 
     key: str
     to_step: _Step
@@ -62,7 +53,7 @@ class SegmentEntered(msgspec.Struct):
     issuer: str | None = None
     changes: dict[str, Any] | None = None
     applied: dict[str, Any] | None = None
-    branch: BranchNamed | None = None
+    branch: Branch | None = None
 
 
 class CheckpointNamed(msgspec.Struct):
@@ -204,10 +195,7 @@ class CommandReport(msgspec.Struct):
 
 
 class HandlerReport(msgspec.Struct):
-    """``handler``: a rollback handler was registered, and what it can change.
-
-    ``branches``: the client knows how to go back to a branch that was left.
-    """
+    """``handler``: one was registered, and what it can change; ``branches``: the client can go to a discarded one."""
 
     can: list[str] | None = None
     branches: bool = False

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 __all__ = [
-    "MAX_ANNOTATION_CHARS", "Annotation", "AnnotationRequest", "Annotations", "Cause", "ChangedAnnotation",
+    "MAX_ANNOTATION_CHARS", "Annotation", "AnnotationRequest", "Annotations", "Branch", "Cause", "ChangedAnnotation",
     "Checkpoint", "Checkpoints", "Offer", "OfferedBranch", "OfferedCheckpoint", "Segment", "Segments",
     "SpoiledBy", "why_lost",
 ]  # fmt: skip
@@ -16,6 +16,13 @@ __all__ = [
 
 #: Why a segment began. ``resume``: a launch that did not go back.
 Cause = Literal["start", "command", "declared", "restart", "resume"]
+
+
+class Branch(msgspec.Struct):
+    """A segment as an order names it: its id, and what the ranks call it, which says the same after an import too."""
+
+    segment: int
+    segment_key: str
 
 
 class Segment(msgspec.Struct):
@@ -32,6 +39,7 @@ class Segment(msgspec.Struct):
         points: values stored in it.
         undone: a person undid this inferred segment.
         returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
+        shared_step: of one that returns, up to where its path is the one that was left for it; null for any other.
     """
 
     id: int
@@ -56,6 +64,7 @@ class Segment(msgspec.Struct):
     points: int
     undone: bool
     returns_to: int | None = None
+    shared_step: int | None = None
 
 
 class Segments(msgspec.Struct):

@@ -9,7 +9,18 @@ from msgspec import UNSET, UnsetType
 
 from stabilitybackend.schema.numbers import Number
 
-__all__ = ["ComparedCurves", "Comparison", "ExportProgress", "SeriesAnswer", "SeriesEntry"]
+__all__ = [
+    "AlignedCurve",
+    "Attempt",
+    "Attempts",
+    "BranchRow",
+    "Branches",
+    "ComparedCurves",
+    "Comparison",
+    "ExportProgress",
+    "SeriesAnswer",
+    "SeriesEntry",
+]  # fmt: skip
 
 
 class Buckets(msgspec.Struct):
@@ -114,6 +125,82 @@ class Comparison(msgspec.Struct):
 
     align: Literal["step", "fork", "time"]
     runs: list[ComparedCurves]
+
+
+class AlignedCurve(msgspec.Struct):
+    """A line: ``xs`` in steps since its start or the fork. ``level``: its buckets are of ``2**level`` steps."""
+
+    xs: list[int]
+    values: list[Number]
+    level: int
+
+
+class Attempt(msgspec.Struct):
+    """A stretch from a start, rollback or restart to the next one.
+
+    Attributes:
+        start_step: the step whose state it began with: x = 0. steps: from there to its last one.
+        ended: it is over; else it is what the job does now.
+        how: how it ended, in words, or what it does. why: the reason that was given.
+        incident_id, kind, title: the incident that began last in it; null and "" where there was none.
+    """
+
+    segment: int
+    label: str
+    start_step: int
+    last_step: int
+    steps: int
+    ended: bool
+    how: str
+    why: str
+    incident_id: str | None
+    kind: str | None
+    title: str
+    curve: AlignedCurve
+
+
+class Attempts(msgspec.Struct):
+    """The attempts of a run over each other, oldest first.
+
+    Attributes:
+        text: what they have in common, a sentence or two.
+        left_out: older ones that are not here.
+    """
+
+    metric: str
+    text: str
+    attempts: list[Attempt]
+    left_out: int
+    problems: list[str]
+
+
+class BranchRow(msgspec.Struct):
+    """Both branches at one step, ``after`` steps behind the fork; ``difference``: what goes on less what was left."""
+
+    after: int
+    step: int
+    left: Number
+    right: Number
+    difference: Number
+
+
+class Branches(msgspec.Struct):
+    """The two branches of a fork by their steps behind it: ``left`` was left, ``right`` goes on.
+
+    Attributes:
+        difference: right less left at the steps that both logged, of the first 50,000.
+        table: both at steps near and far behind the fork.
+    """
+
+    metric: str
+    label: str
+    fork_step: int
+    text: str
+    left: AlignedCurve
+    right: AlignedCurve
+    difference: AlignedCurve
+    table: list[BranchRow]
+    problems: list[str]
 
 
 class ExportProgress(msgspec.Struct):

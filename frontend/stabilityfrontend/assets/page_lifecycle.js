@@ -1,5 +1,6 @@
 // Brings a page to life when Dash has put its skeleton there, and ends the one before. All other modules hang on this one.
 
+import { AttemptsPage } from "./compare/attempts_page.js";
 import { ComparePage } from "./compare/compare_page.js";
 import { viewer, watchParts } from "./core/parts.js";
 import { watchPresses } from "./core/patch.js";
@@ -26,6 +27,7 @@ const PAGES = {
   run: RunPage,
   incident: IncidentPage,
   incidents: IncidentsPage,
+  attempts: AttemptsPage,
   compare: ComparePage,
   gallery: GalleryPage,
   login: LoginPage,

@@ -51,6 +51,8 @@ NEEDED = {
     "POST /api/v1/runs/{run_id}/annotations": "command",
     "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": "command",
     "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": "command",
+    "GET /api/v1/runs/{run_id}/attempts": "read",
+    "GET /api/v1/runs/{run_id}/branches": "read",
     "GET /api/v1/runs/{run_id}/checkpoints": "read",
     "GET /api/v1/runs/{run_id}/health": "read",
     "GET /api/v1/compare": "read",
@@ -109,7 +111,9 @@ GIVEN = {
     "{export_id}": "none", "{package_name}": "none", "{fingerprinted_path:path}": "none.js", "{path:path}": "some/page",
     "{file}": "none.js",
 }  # fmt: skip
-QUERY = {"kind": "runs", "name": "none", "metric": "loss", "run": "run-1", "days": "10000", "dry_run": "true"}
+QUERY = {
+    "kind": "runs", "name": "none", "metric": "loss", "fork": "1", "run": "run-1", "days": "10000", "dry_run": "true",
+}  # fmt: skip
 
 
 def routes_of(routes: Any) -> Iterator[str]:

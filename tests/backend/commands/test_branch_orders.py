@@ -13,7 +13,8 @@ from stabilitybackend.commands.commands import CommandBook
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.schema.commands import Branch, CommandRequest, Rollback
+from stabilitybackend.schema.commands import CommandRequest, Rollback
+from stabilitybackend.schema.lineage import Branch
 from support.checkpoints import checkpoint
 from support.job_frames import Job
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,14 +61,10 @@ def test_the_branch_that_was_left_is_the_one_that_counts_again_by_two_clicks(
     words = page.inner_text("#rollback-sentence")
     assert "Both ranks stop" in words
     assert "of that branch count again" in words
-    if shots := os.environ.get("STABILITY_SHOTS"):
-        page.screenshot(path=f"{shots}/undo-dialog.png")
     to_step = int(page.evaluate("stability.page.dialog.chosen"))
     page.click("#rollback-confirm")
     page.wait_for_selector("#rollback-progress[data-state=done]")
     assert f"Return to step {to_step:,} of the discarded branch done" in page.inner_text("#rollback-progress")
-    if shots:
-        page.screenshot(path=f"{shots}/undo-done.png")
     page.click("#rollback-close")
     segments = rolled_back.get(f"/runs/{RUN}/segments")["segments"]
     assert [(one["parent"], one["fork_step"], one["returns_to"]) for one in segments] == [
@@ -80,5 +75,3 @@ def test_the_branch_that_was_left_is_the_one_that_counts_again_by_two_clicks(
     wait_until(lambda: max(page.evaluate(STEPS)) > to_step + 3, 30, "new steps follow")
     steps = page.evaluate(STEPS)
     assert sorted(set(steps)) == list(range(1, max(steps) + 1))
-    if shots:
-        page.screenshot(path=f"{shots}/undo-run.png", full_page=True)

@@ -203,7 +203,9 @@ def test_a_schedule_that_was_not_prepared_is_not_offered_to_scale(start: Start, 
     run = start()
     seen = _trained(run, Case(4, 8, 3, 2), tmp_path, {"lr_scale": 0.5}, prepared=False)
     assert [step for step, _, _ in seen] == [*range(1, EPOCH * EPOCHS + 1)]
-    assert [event.data for event in stored(run.folder).events("handler")] == [{"can": ["skip_batches"]}]
+    assert [event.data for event in stored(run.folder).events("handler")] == [
+        {"can": ["skip_batches"], "branches": True}
+    ]
     last = stored(run.folder).events("command")[-1].data
     assert (last["state"], last["detail"]) == ("failed", "the job refused: this job can't change lr_scale")
 

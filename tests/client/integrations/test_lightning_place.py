@@ -203,7 +203,7 @@ def test_a_loader_whose_order_may_change_is_not_offered_to_skip_and_an_order_to_
     run = start()
     seen = _trained(run, Case(4, 8, 3, 2, loader=loader), tmp_path / "saved")
     assert [step for step, _, _ in seen] == [*range(1, EPOCH * EPOCHS + 1)]
-    assert [event.data for event in stored(run.folder).events("handler")] == [{"can": ["lr_scale"]}]
+    assert [event.data for event in stored(run.folder).events("handler")] == [{"can": ["lr_scale"], "branches": True}]
     last = stored(run.folder).events("command")[-1].data
     assert (last["state"], last["detail"]) == ("failed", "the job refused: this job can't change skip_batches")
 

@@ -89,8 +89,8 @@ export function annotationFlags(view, colors, range, width, height, { place }) {
       words: notes.length > 1 ? `✎${notes.length}` : "✎",
       color: dead ? colors.panel : colors["accent-ink"],
       fill: dead ? colors.ghost : colors.info,
-      align: "left",
-      size: 10,
+      align: "center",
+      size: 12,
       tip: notes.slice(0, LINES).flatMap(tipOf),
     };
   });

@@ -52,6 +52,8 @@ export function flagGroups(forks, scale) {
   return groups;
 }
 
+const returned = (segment) => (typeof segment.returns_to === "number" ? " of the branch that it had left" : "");
+
 /** A fork in full, as lines of bold and plain words. */
 function details(fork) {
   const { segment } = fork;
@@ -63,7 +65,7 @@ function details(fork) {
     segment.created ? clock(segment.created) : "",
     fork.resume?.text || "",
   ];
-  const title = `${fork.label}: ${segment.cause === "restart" ? "restarted from" : "rolled back to"} step ${formatCount(fork.step)}`;
+  const title = `${fork.label}: ${segment.cause === "restart" ? "restarted from" : "rolled back to"} step ${formatCount(fork.step)}${returned(segment)}`;
   return [[title, ""], ...plain.filter(Boolean).map((words) => ["", words])];
 }
 
@@ -96,7 +98,8 @@ export function flags(forks, colors, range, width, { place, forkAt } = onSteps) 
     .map((fork) => ({
       ...fork,
       at: forkAt(fork),
-      fromAt: place(fork.step, fork.segment.parent),
+      // One that returns to a branch threw away what came behind the place where the two part.
+      fromAt: place(fork.segment.shared_step ?? fork.step, fork.segment.parent),
       endAt: fork.deadEnd === null ? null : place(fork.deadEnd, fork.segment.parent),
     }))
     .filter((fork) => fork.at !== null && fork.at >= range[0] && fork.at <= range[1]);

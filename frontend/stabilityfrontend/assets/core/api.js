@@ -148,6 +148,10 @@ export const api = {
   acknowledge: (id, incident) => call("POST", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/segments/{segment}/undo"]>} */
   undo: (id, segment) => call("POST", `${runPath(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/attempts"]>} */
+  attempts: (id, metric) => call("GET", `${runPath(id)}/attempts?${new URLSearchParams({ metric })}`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/branches"]>} */
+  branches: (id, metric, fork) => call("GET", `${runPath(id)}/branches?${new URLSearchParams({ metric, fork })}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/annotations"]>} */
   annotations: (id) => call("GET", `${runPath(id)}/annotations`),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/annotations"]>} */

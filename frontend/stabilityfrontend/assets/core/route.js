@@ -12,6 +12,10 @@ function decoded(part) {
 export const incidentHref = (run, incident) =>
   `/runs/${encodeURIComponent(run)}/incidents/${encodeURIComponent(incident)}`;
 
+/** The address of a run's attempts over each other; with `fork`, of the two branches of that fork. */
+export const attemptsHref = (run, fork = null) =>
+  `/runs/${encodeURIComponent(run)}/attempts${fork === null ? "" : `?fork=${fork}`}`;
+
 /**
  * The page of an address: the first of the table whose pattern fits. The ids in the address are attributes of its
  * skeleton, as text: `data-run`, `data-incident`.

@@ -23,7 +23,6 @@ export function annotationDialog({ title, note, metrics }) {
         class: "field",
         rows: 4,
         maxlength: MOST_CHARS,
-        required: true,
         dir: "auto",
         placeholder: "What is to be seen here?",
       })

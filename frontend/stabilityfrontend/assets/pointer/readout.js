@@ -84,7 +84,7 @@ export function tipParts(spec, { x, points, marks, notes }) {
         h("b", {}, valueWords(point)),
       ),
     ),
-    ...marks.map((mark) => key(mark.color, mark.words)),
+    ...marks.map((mark) => key(mark.color, h("span", { class: "to" in mark ? "noted" : "" }, mark.words))),
     ...notes.map((note) => key(note.color, h("span", { class: "tip-note" }, note.words))),
   ];
 }

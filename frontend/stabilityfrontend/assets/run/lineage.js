@@ -5,6 +5,7 @@ import { byId, h, setShown, setText } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
 import { statusFacts } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
+import { attemptsHref } from "../core/route.js";
 
 /** With more segments than this, only the newest few are shown until "All" is pressed. */
 const MOST_SHOWN = 8;
@@ -152,6 +153,9 @@ export function drawLineage(page) {
                 .join(" · "),
             )
           : null,
+        segment.label
+          ? h("a", { class: "link", href: attemptsHref(page.id, segment.id) }, "Compare the branches")
+          : null,
         // The server refuses while another segment hangs from it.
         segment.cause === "restart" && !list.some((one) => one.parent === segment.id)
           ? h(
@@ -184,6 +188,8 @@ export function drawLineage(page) {
       );
     }
   }
+  if (forks.length)
+    rows.push(h("a", { class: "segment-more", href: attemptsHref(page.id) }, "All attempts over each other"));
   const [tall, seen, many] = [place.scrollHeight, place.clientHeight, place.children.length];
   const below = tall - place.scrollTop - seen;
   patch(place, rows);

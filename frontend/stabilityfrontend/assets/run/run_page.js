@@ -213,11 +213,9 @@ export class RunPage {
       lastStep: this.lastStep(),
     };
   }
-  /** Checkpoints, newest first, each dead as soon as its branch is: the news of a fork is enough to know. */
+  /** Checkpoints, newest first, each dead or alive as its branch is: the news of a fork is enough to know. */
   checkpointList() {
-    return this.checkpoints.map((one) =>
-      one.dead || one.step <= this.store.aliveUpTo(one.segment) ? one : { ...one, dead: true },
-    );
+    return this.checkpoints.map((one) => ({ ...one, dead: one.step > this.store.aliveUpTo(one.segment) }));
   }
 
   // -- drawing --------------------------------------------------------------------------------------------------
