@@ -70,8 +70,9 @@ bench: $(VENV)/.bench ## measure against peers and floors, about 25 minutes (BEN
 	@missed=0; for name in $(BENCH); do echo "== benchmarks/$$name.py"; \
 	STABILITY_PEERS_PYTHON="$(CURDIR)/$(VENV)/peers/bin/python" $(BIN)/python benchmarks/$$name.py || missed=1; done; exit $$missed
 
-screenshots: $(VENV)/.test ## take the pictures of docs/screenshots again (needs Chromium)
+screenshots: $(VENV)/.test ## take all pictures again: of docs/screenshots, and of each page at each size (needs Chromium)
 	@STABILITY_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/browser -k screenshot
+	@STABILITY_PICTURES=build/pictures $(BIN)/python -m pytest tests/browser/pages/test_pictures.py
 
 types: $(VENV)/.run ## write what is made from the code: frontend/types/api.d.ts, the table in docs/api.md, docs/constants.md
 	@$(BIN)/python frontend/types/generate.py

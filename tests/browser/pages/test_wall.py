@@ -101,3 +101,31 @@ def test_an_incident_leads_to_its_pattern_in_the_gallery(server: Server, open_pa
     drawn = "stability.page.plots.get(document.querySelector('[data-curve=nan]')).spec"
     wait_in(page, f"{drawn}?.rows[0].marks.length > 20")
     assert page.evaluate(f"{drawn}.bands.length") == 1
+
+
+SMALL = """() => [...document.querySelectorAll(
+    'button, select, input:not([type=checkbox]), .checks label, a.button, a.pill, a.chip')]
+  .filter((one) => one.checkVisibility() && one.getBoundingClientRect().height > 0)
+  .filter((one) => one.getBoundingClientRect().height < 40)
+  .map((one) => `${one.id || one.className}: ${one.textContent.slice(0, 20)}`)"""
+
+
+@pytest.mark.parametrize("place", ["run", "incident", "runs", "incidents", "interruptions", "gallery"])
+def test_on_a_phone_nothing_scrolls_sideways_and_all_that_is_pressed_is_large_enough(
+    server: Server, open_page: OpenPage, place: str
+) -> None:
+    (incident, *_) = [one["incident_id"] for one in server.get("/runs/sick/incidents")["incidents"]]
+    path = {"run": "/runs/sick", "incident": f"/runs/sick/incidents/{incident}", "runs": "/"}.get(place, f"/{place}")
+    page = open_page(f"{server.url}{path}", width=390, height=844)
+    ready = {"run": "#incidents .incident", "incident": "#incident-verdict .verdict-words", "runs": "#runs-body tr"}
+    page.wait_for_selector(ready.get(place, "main"))
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    wait_in(page, f"({SMALL})().length === 0")
+
+
+def test_on_a_phone_the_incident_stands_before_the_charts(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/sick", width=390, height=844)
+    page.wait_for_selector("#incidents .incident")
+    top = "(id) => document.getElementById(id).getBoundingClientRect().top"
+    assert page.evaluate(top, "incidents") < page.evaluate(top, "kpis")
+    assert page.evaluate(top, "incidents") < page.evaluate(top, "focus-panel")

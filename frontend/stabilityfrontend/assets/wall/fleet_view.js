@@ -73,7 +73,7 @@ function wellRun(run) {
 /** The view; `{sick, well, past}` as `heaps` gives them. */
 export function fleetView(wall, { sick, well, past }) {
   const count = sick.length;
-  const tone = count ? stateOf(sick[0]).tone : "good";
+  const tone = count ? stateOf(sick[0]).tone : well.length ? "good" : "calm";
   const all = count + well.length;
   const head = count
     ? `${counted(count)} ${count === 1 ? "run is" : "runs are"} sick`
