@@ -61,6 +61,7 @@ from stabilitybackend.other_runs.service import OtherRuns
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
+from stabilitybackend.process.struct_types import prepare_struct_types
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.run_table.digest_updates import DigestUpdater
@@ -107,6 +108,7 @@ def create_app(
         collector: of a process that is there for this app alone; without it Python's stays as it is.
         plug_ins: modules whose pages and panels are served.
     """
+    prepare_struct_types()
     redis = make_redis(redis_url)
     # Connections of their own: whoever reads much must not keep frames from being stored or keys from being known.
     door = make_redis(redis_url, connections=INGEST_CONNECTIONS)

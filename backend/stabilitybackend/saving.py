@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import is_dataclass
@@ -26,6 +27,9 @@ __all__ = ["SavedPart", "Unfit", "pack", "part_of", "restore", "unpack", "unpack
 
 T = TypeVar("T")
 _quiet = QuietLog(logging.getLogger(__name__))
+#: Runs are restored in several threads. What msgspec works out of a type is seen by others while it is half done, and
+#: reading by it then ended the process with a segmentation fault. Under Python's lock one at a time costs nothing.
+_one_at_a_time = threading.RLock()
 
 
 class SavedPart(msgspec.Struct, frozen=True, array_like=True):
@@ -90,9 +94,10 @@ def unpack(kind: type[T], data: bytes | memoryview, name: str) -> T:
         Unfit: ``data`` is none of ``kind``.
     """
     try:
-        values = _decoder(kind).decode(data)
-        found: T = _made(kind, values) if issubclass(kind, Stateful) else values
-        return found
+        with _one_at_a_time:
+            values = _decoder(kind).decode(data)
+            found: T = _made(kind, values) if issubclass(kind, Stateful) else values
+            return found
     except Exception as error:  # damaged bytes raise almost anything in those who take the values over
         raise Unfit(f"{name} can't be read: {error or type(error).__name__}") from error
 
@@ -155,7 +160,8 @@ def _version(kind: type) -> int:
 def _shape_of(kind: Any) -> bytes:
     """Return 8 bytes that change with the name or type of anything in the state of ``kind``."""
     found: dict[str, str] = {}
-    _describe(kind, found)
+    with _one_at_a_time:
+        _describe(kind, found)
     return hashlib.sha256(repr(sorted(found.items())).encode()).digest()[:8]
 
 
