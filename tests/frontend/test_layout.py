@@ -25,7 +25,7 @@ ADDRESSES |= {"/login": "Login", "/compare": "Compare", "/runs/a/b": "Page not f
 #: Regions that scripts make themselves.
 MADE_BY_SCRIPTS = {
     "rollback-dialog", "detectors-steps", "runs-filter", "all-filter", "login-key", "annotations",
-    "annotations-all", "annotations-panel",
+    "annotations-all", "annotations-panel", "about-name", "about-notes", "about-add-tag",
 }  # fmt: skip
 
 

@@ -175,17 +175,13 @@ class RunManager:
     def _idle(self) -> list[RunWorker]:
         """Return the workers that may go now, those that nobody has asked for longest first."""
         now = self._clock()
+        free = [worker for worker in self._workers.values() if not worker.busy and worker.readiness.reached]
         over = [
             worker
-            for worker in self._workers.values()
-            if not worker.busy
-            and worker.readiness.reached
-            and (
-                worker.listing.status not in FOLLOWED_STATES
-                or now - max(worker.listing.updated, worker.used) > WATCH_AGAIN_S
-            )
+            for worker in sorted(free, key=lambda worker: worker.used)
+            if worker.listing.status not in FOLLOWED_STATES
+            or now - max(worker.listing.updated, worker.used) > WATCH_AGAIN_S
         ]
-        over.sort(key=lambda worker: worker.used)
         surplus = len(over) - MAX_IDLE
         return [worker for place, worker in enumerate(over) if place < surplus or now - worker.used > IDLE_S]
 
@@ -268,8 +264,7 @@ class RunManager:
     def _shown(self, run_id: str, stored: Run | None) -> Run | None:
         if (ready := self._ready(run_id)) is not None:
             return ready.run()
-        worker = self._workers.get(run_id)
-        return worker.internal_errors.marked(stored) if worker is not None and stored is not None else stored
+        return None if stored is None else self.marked(stored)
 
     def marked(self, run: Run) -> Run:
         """Return a stored run as ``failed`` where the server can't work it out."""
@@ -377,14 +372,12 @@ class RunManager:
 
     async def agent_disconnected(self, run_id: str, agent: str) -> None:
         """Note that an agent is gone."""
-        worker = self._workers.get(run_id)
-        if worker is not None:
+        if (worker := self._workers.get(run_id)) is not None:
             worker.agent_disconnected(agent)
 
     async def health(self, run_id: str, health: Health) -> None:
         """Take an agent's newest value."""
-        worker = self._workers.get(run_id)
-        if worker is not None:
+        if (worker := self._workers.get(run_id)) is not None:
             worker.health(health)
 
     async def output(self, run_id: str, output: Output) -> None:
@@ -402,6 +395,5 @@ class RunManager:
 
     async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:
         """Wake the run's worker, and note how far the stream is ahead of it."""
-        worker = self._workers.get(run_id)
-        if worker is not None:
+        if (worker := self._workers.get(run_id)) is not None:
             worker.arrived(frame_id, size)

@@ -246,10 +246,8 @@ class RunState:
             if reports:
                 now = self.judge.newest_step
                 changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), event.time, now))
-        elif event.type == "finish":
-            self.stretches.finished(event.source.source)
-        elif event.type == "left":
-            self.stretches.finished(event.data["source"])
+        elif event.type in ("finish", "left"):
+            self.stretches.finished(event.source.source if event.type == "finish" else event.data["source"])
         elif event.type == "alert" and reports:
             self.found(alert_finding(event), event.time, changes)
         elif event.type in ("names", "mixture"):
@@ -259,19 +257,18 @@ class RunState:
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
             found += self.batches.event(event, self.fold)
-        elif event.type in KEPT_EVENTS or event.type == "launch":
-            (self.launch_facts if event.type == "launch" else self.kept).take(event)
+        elif event.type in KEPT_EVENTS:
+            self.kept.take(event)
+        elif event.type == "launch":
+            self.launch_facts.take(event)
         elif event.type == "gpu_inventory":
             self.launch_sizes.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
             self._gpu_notes.of[event.source.node] = msgspec.convert(event.data, GpuNote)
         elif event.type == "command" and not replayed:
             report = msgspec.convert(event.data, CommandReport)
-            changes.add_commands(
-                self.commands.on_event(
-                    rank, event.step, report, event.time, node=event.source.node, keeps=self.kept.keeps(rank)
-                )
-            )
+            node, keeps = event.source.node, self.kept.keeps(rank)
+            changes.add_commands(self.commands.on_event(rank, event.step, report, event.time, node=node, keeps=keeps))
         changes.segments |= event.type == "command" and event.data.get("applied") is not None
         if event.type in ("process_death", "exception") and not replayed:
             source = event.data.get("source") or event.source.source

@@ -1,7 +1,6 @@
 """The events that agents send (docs/wire.md), one Struct for each type, and the reading of one.
 
-A field without a default is one without which the event is nothing. Free parts (``changes``, the looks of ``stacks``)
-stay free: whoever reads them asks.
+A field without a default is one without which the event is nothing. Free parts (``changes``) are checked by readers.
 """
 
 from __future__ import annotations

@@ -120,6 +120,8 @@ def _read_everything(server: RunningServer) -> None:
         "x": "time",
         "smooth": 0.9,
         "points": 20,
+        "fork": ["1"],
+        "q": "run",
     }
     for one in declared(server.app.routes):
         if one.method == "GET" and one.status == "200":
