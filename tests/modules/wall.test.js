@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { kindTable, statusTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
 import { patternOf } from "../../frontend/stabilityfrontend/assets/gallery/looks_like.js";
+import { beyond, counted, runsOf } from "../../frontend/stabilityfrontend/assets/wall/wall_rows.js";
 import {
   heaps,
   nextView,
@@ -94,3 +95,16 @@ for (const [incident, id] of [
   test(`an incident looks like a pattern: ${JSON.stringify(incident)}`, () =>
     assert.equal(patternOf(LOOKS, incident)?.id, id));
 }
+
+const row = (run_id, more = {}) => ({ ...run(run_id, "running"), step: 7, loss: 2, loss_metric: "loss", ...more });
+
+test("of five thousand runs the wall has the rows of the first, and the server's counts", () => {
+  const sick = { rows: [row("nan", { state: nan })], fit: 1, total: 5000 };
+  const broke = { rows: [], fit: 0, total: 5000 };
+  const well = { rows: [row("well"), row("gone", { gone: true })], fit: 3000, total: 5000 };
+  const runs = runsOf([sick, broke, well], new Map([["well", { latest: { lr: 1 } }]]));
+  assert.deepEqual([...runs.keys()], ["nan", "well"]);
+  assert.deepEqual(runs.get("well").latest, { lr: 1, loss: 2 });
+  const { counts } = counted(runs.values(), NOW, beyond([sick, broke, well]));
+  assert.deepEqual(counts, { sick: 1, well: 2999, past: 1999 });
+});

@@ -72,6 +72,8 @@ const [LOSS_ROW, GRAD_ROW] = [
 const MARGIN = { l: 66, r: 20, t: 40, b: 34 };
 /** A letter of a band's name, and what stands around it. */
 const [LETTER_PX, AROUND_PX] = [7, 8];
+/** Words of a band stand below the arrows of what the range cuts (`edge_peaks.js`), pixels below the edge. */
+const BELOW_PEAKS_PX = 26;
 
 /**
  * A chart for the Board. `page` gives: store, derived, view() ({incidents, segments, forks, lastStep}), look (View),
@@ -297,7 +299,13 @@ function bandNames(view, colors, range, inner, axis) {
     if ((Math.min(until, range[1]) - start) * scale < need) continue;
     if (taken.some(([from, to]) => left < to && left + need > from)) continue;
     taken.push([left, left + need]);
-    labels.push({ x: start + 4 / scale, top: 12, words, color: colors[severityOf(incident)], align: "left" });
+    labels.push({
+      x: start + 4 / scale,
+      top: BELOW_PEAKS_PX,
+      words,
+      color: colors[severityOf(incident)],
+      align: "left",
+    });
   }
   return labels;
 }

@@ -52,8 +52,8 @@ const number = (value, why) => (value === null || value === undefined ? empty(wh
 
 /** Built-in columns: `label`, `kind` as the server has it, `width` px, `cell(row, now)`. */
 const BUILT_IN = {
-  state: { label: "State", kind: "state", width: 140, cell: stateCell },
-  name: { label: "Run", kind: "text", width: 176, cell: nameCell },
+  state: { label: "State", kind: "state", width: 168, cell: stateCell },
+  name: { label: "Run", kind: "text", width: 150, cell: nameCell },
   step: {
     label: "Step",
     kind: "count",

@@ -6,11 +6,11 @@ import { duration, formatCount, steady, toNumber } from "../core/format.js";
 
 /** Sick runs with words of their own, by how many there are; the others are named. */
 const [CARDS, NAMED] = [3, 12];
-/** Healthy runs that are named. */
-const WELL = 24;
+/** Healthy runs that are named; so few have their curves, where none is sick. */
+const [WELL, FEW] = [24, 6];
 
 const NUMBERS = ["No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"];
-const counted = (count) => NUMBERS[count] || formatCount(count);
+const inWords = (count) => NUMBERS[count] || formatCount(count);
 
 /** The mark of a state: its shape says what its colour says. */
 export const mark = ({ tone, shape }) => h("i", { class: `wall-mark ${tone} shape-${shape}`, "aria-hidden": "true" });
@@ -56,6 +56,15 @@ function sickCard(wall, run) {
   );
 }
 
+/** A run that is well, with its curve: where there are few. */
+const wellCard = (run) =>
+  h(
+    "article",
+    { class: "wall-card", data: { run: run.run_id } },
+    wellRun(run),
+    h("div", { class: "wall-place", data: { curve: run.run_id } }),
+  );
+
 function wellRun(run) {
   const state = stateOf(run);
   const loss = run.loss_metric ? toNumber((run.latest || {})[run.loss_metric]) : null;
@@ -70,28 +79,24 @@ function wellRun(run) {
   );
 }
 
-/** The view; `{sick, well, past}` as `heaps` gives them. */
-export function fleetView(wall, { sick, well, past }) {
-  const count = sick.length;
-  const tone = count ? stateOf(sick[0]).tone : well.length ? "good" : "calm";
-  const all = count + well.length;
+/** The view; `{sick, well, counts}` as `counted` of wall_rows.js gives them: what is counted may have no row. */
+export function fleetView(wall, { sick, well, counts }) {
+  const { sick: count, well: wells, past } = counts;
+  const worst = sick.length ? stateOf(sick[0]) : { tone: wells ? "good" : "calm", shape: wells ? "disc" : "ring" };
+  const all = count + wells;
   const head = count
-    ? `${counted(count)} ${count === 1 ? "run is" : "runs are"} sick`
-    : well.length
-      ? `${well.length === 1 ? "The run is" : `All ${formatCount(well.length)} runs are`} well`
+    ? `${inWords(count)} ${count === 1 ? "run is" : "runs are"} sick`
+    : wells
+      ? `${wells === 1 ? "The run is" : `All ${formatCount(wells)} runs are`} well`
       : "No run is under way";
+  const few = !count && well.length <= FEW;
   const others = sick.slice(CARDS);
   return [
     h(
       "header",
       { class: "wall-head", data: { place: "head" } },
-      h(
-        "h1",
-        { class: tone },
-        mark(count ? stateOf(sick[0]) : { tone: well.length ? "good" : "calm", shape: well.length ? "disc" : "ring" }),
-        head,
-      ),
-      h("p", {}, count && well.length ? `${formatCount(well.length)} of ${formatCount(all)} are well` : ""),
+      h("h1", { class: worst.tone }, mark(worst), head),
+      h("p", {}, count && wells ? `${formatCount(wells)} of ${formatCount(all)} are well` : ""),
     ),
     h(
       "section",
@@ -111,19 +116,19 @@ export function fleetView(wall, { sick, well, past }) {
               ` (${wordOf(stateOf(run))})`,
             ])
             .flat(),
-          others.length > NAMED ? ` and ${formatCount(others.length - NAMED)} more` : "",
+          count > CARDS + NAMED ? ` and ${formatCount(count - CARDS - NAMED)} more` : "",
         )
       : null,
     h(
       "section",
-      { class: `wall-wells${count ? "" : " alone"}`, data: { place: "wells" } },
-      well.slice(0, WELL).map(wellRun),
+      { class: `wall-wells${count ? "" : " alone"}${few ? " few" : ""}`, data: { place: "wells" } },
+      well.slice(0, WELL).map(few ? wellCard : wellRun),
     ),
     h(
       "p",
       { class: "wall-past", data: { place: "past" } },
       [
-        well.length > WELL ? `${formatCount(well.length - WELL)} more are well` : "",
+        wells > WELL ? `${formatCount(wells - WELL)} more are well` : "",
         past ? `${formatCount(past)} ended, or crashed more than a day ago` : "",
       ]
         .filter(Boolean)

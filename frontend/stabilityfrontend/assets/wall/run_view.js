@@ -10,22 +10,22 @@ import { SICK } from "./wall_state.js";
 /** Numbers below the curve beside the step. */
 const NUMBERS = 4;
 
-/** Metrics whose newest values stand below the curve, that of the curve first; then those without a prefix. */
-export function headMetrics(run) {
-  const latest = run.latest || {};
-  const main = focusMetric(run.metrics || [], run);
-  const others = (run.metrics || []).filter(
-    (name) => name !== main && !name.includes("/") && toNumber(latest[name]) !== null,
-  );
-  return [main, ...others].filter(Boolean).slice(0, NUMBERS);
-}
+/** What the large curve shows: as the server chose. */
+export const mainMetric = (wall, run) =>
+  focusMetric(run.metrics || [], run, wall.headlines.get(run.run_id)?.headline?.main);
 
-function numbers(run) {
-  const cell = (label, value) => h("div", { data: { number: label } }, h("b", {}, value), h("span", {}, label));
+function numbers(wall, run) {
+  const cell = (label, value, unit) =>
+    h("div", { data: { number: label } }, h("b", {}, value), h("span", {}, label, unit ? ` (${unit})` : ""));
   const step = run.last_step ?? null;
+  const cells = wall.headlineOf(run)?.cells || [];
   return [
-    cell("step", step === null ? "–" : formatCount(step)),
-    ...headMetrics(run).map((name) => cell(name, steady(toNumber((run.latest || {})[name])))),
+    cell("step", step === null ? "–" : formatCount(step), ""),
+    ...cells
+      .map(({ metric, unit }) => ({ metric, unit, value: toNumber((run.latest || {})[metric]) }))
+      .filter(({ value }) => value !== null)
+      .slice(0, NUMBERS)
+      .map(({ metric, unit, value }) => cell(metric, steady(value), unit)),
   ];
 }
 
@@ -52,7 +52,7 @@ export function runView(wall, run) {
       h(
         "div",
         { class: "wall-curve" },
-        h("div", { class: "wall-metric" }, focusMetric(run.metrics || [], run) || "no metric yet"),
+        h("div", { class: "wall-metric" }, mainMetric(wall, run)),
         h("div", { class: "wall-place", data: { curve: run.run_id } }),
       ),
       why
@@ -64,6 +64,6 @@ export function runView(wall, run) {
           )
         : null,
     ),
-    h("section", { class: "wall-numbers", data: { place: "numbers" } }, numbers(run)),
+    h("section", { class: "wall-numbers", data: { place: "numbers" } }, numbers(wall, run)),
   ];
 }

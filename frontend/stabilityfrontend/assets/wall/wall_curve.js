@@ -4,12 +4,12 @@
 import { STEP_AXIS } from "../chart/axis.js";
 import { axisRange, robustRange } from "../chart/downsample.js";
 import { Plot } from "../chart/line_chart.js";
-import { focusMetric } from "../chart/main_chart.js";
 import { api } from "../core/api.js";
 import { stateOf } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import { toNumber } from "../core/format.js";
 import { colorTheme } from "../core/theme.js";
+import { mainMetric } from "./run_view.js";
 
 /** Points of the curve, and how often it is fetched while it is seen. */
 const [POINTS, CURVE_MS] = [700, 5000];
@@ -33,7 +33,7 @@ export class WallCurve {
   show(place, run) {
     if (!place) return;
     if (this.element.parentNode !== place) place.append(this.element);
-    const metric = focusMetric(run.metrics || [], run);
+    const metric = mainMetric(this.wall, run);
     if (metric && Date.now() - this.fetchedAt > CURVE_MS) this.fetch(run, metric);
     this.paint(run);
   }

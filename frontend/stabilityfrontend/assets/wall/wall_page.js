@@ -11,12 +11,13 @@ import { colorTheme } from "../core/theme.js";
 import { fleetView } from "./fleet_view.js";
 import { runView } from "./run_view.js";
 import { WallCurve } from "./wall_curve.js";
-import { heaps, nextView, ROTATE_S, rotateSeconds, staleSeconds, viewsOf } from "./wall_state.js";
+import { beyond, counted, QUESTIONS, runsOf } from "./wall_rows.js";
+import { nextView, ROTATE_S, rotateSeconds, staleSeconds, viewsOf } from "./wall_state.js";
 
 /** Milliseconds between two looks at the clock, and after which a silent server is asked whether it is there. */
 const [TICK_MS, ASK_MS] = [500, 2000];
-/** Between two looks at the advice of an incident. */
-const ADVICE_MS = 15000;
+/** Between two looks at the advice of an incident, at what is shown first of a run, and at the counts of all runs. */
+const [ADVICE_MS, HEADLINE_MS, COUNTS_MS] = [15000, 15000, 15000];
 /** Nobody touched the screen for this long: views go on. */
 const TOUCHED_MS = 60000;
 
@@ -34,6 +35,10 @@ export class WallPage {
     this.rotate = asked ?? (this.own ? 0 : ROTATE_S);
     this.view = this.own;
     this.runs = new Map();
+    /** How many runs have no row here. */
+    this.beyond = { sick: 0, well: 0, past: 0 };
+    /** What is shown first of a run, by run. @type {Map<string, {headline: any, at: number}>} */
+    this.headlines = new Map();
     /** Advice of incidents by id. @type {Map<string, {incident: any, at: number}>} */
     this.incidents = new Map();
     /** Curves that are seen, by run. @type {Map<string, WallCurve>} */
@@ -88,14 +93,35 @@ export class WallPage {
   async fetch() {
     clearTimeout(this.again);
     try {
-      const { runs } = await api.runs();
+      const { sick, broke, well } = QUESTIONS;
+      const answers = await Promise.all([
+        api.runTable(sick, 0, null),
+        api.runTable(broke, 0, null),
+        api.runTable(well, 0, null),
+      ]);
+      const runs = runsOf(answers, this.runs);
+      // A run that is over has no row: the wall of one run shows it all the same.
+      const own = this.own && !runs.has(this.own) ? await this.ownRun() : null;
       if (this.gone) return;
-      this.runs = new Map(runs.map((run) => [run.run_id, run]));
+      if (own) runs.set(own.run_id, { ...own, alone: true });
+      this.runs = runs;
+      this.beyond = beyond(answers);
       this.ready = true;
       this.answered = Date.now();
       this.draw();
     } catch {
       if (!this.gone) this.again = setTimeout(() => this.fetch(), ASK_MS);
+      return;
+    }
+    if (!this.gone) this.again = setTimeout(() => this.fetch(), COUNTS_MS);
+  }
+
+  async ownRun() {
+    try {
+      return await api.run(this.own);
+    } catch (error) {
+      if (error.status === 404) return null;
+      throw error;
     }
   }
 
@@ -141,6 +167,22 @@ export class WallPage {
     return known ? known.incident : null;
   }
 
+  /** What is shown first of a run, as the server chose it, with all newest values; null until it is known. */
+  headlineOf(run) {
+    const known = this.headlines.get(run.run_id);
+    if (!known || Date.now() - known.at > HEADLINE_MS) {
+      this.headlines.set(run.run_id, { headline: known ? known.headline : null, at: Date.now() });
+      Promise.all([api.headlineOf(run.run_id), api.run(run.run_id)])
+        .then(([headline, whole]) => {
+          this.headlines.set(run.run_id, { headline, at: Date.now() });
+          const shown = this.runs.get(run.run_id);
+          if (shown) this.runs.set(run.run_id, { ...shown, ...whole });
+        })
+        .catch(() => {}); // asked again by itself
+    }
+    return known ? known.headline : null;
+  }
+
   onKey(event) {
     if (event.key === "Escape") location.assign(location.pathname);
     const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
@@ -150,8 +192,12 @@ export class WallPage {
     this.show(views[(at + step + views.length) % views.length], performance.now());
   }
 
+  heaps() {
+    return counted(this.runs.values(), this.now(), this.beyond, this.own);
+  }
+
   views() {
-    return viewsOf(heaps(this.runs.values(), this.now()), this.own);
+    return viewsOf(this.heaps(), this.own);
   }
 
   show(view, at) {
@@ -185,10 +231,9 @@ export class WallPage {
 
   draw() {
     if (this.gone || !this.ready) return;
-    const { sick, well, past } = heaps(this.runs.values(), this.now());
     const run = this.view ? this.runs.get(this.view) : null;
     this.element.dataset.view = run ? "run" : "fleet";
-    patch(this.stage, run ? runView(this, run) : fleetView(this, { sick, well, past }));
+    patch(this.stage, run ? runView(this, run) : fleetView(this, this.heaps()));
     this.drawCurves();
     const views = this.views();
     const paused = this.rotate > 0 && performance.now() - this.touched < TOUCHED_MS;
