@@ -10,11 +10,8 @@ channel: a moved panel or another colour does, another rasterizer of letters doe
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,13 +21,14 @@ from PIL import Image, ImageChops
 
 from support.ports import free_port
 from support.processes import Server
+from support.recorded_runs import import_recorded
 from support.waiting import wait_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).resolve().parents[3]
-TRACES, STORED = ROOT / "tests" / "traces", ROOT / "tests" / "golden" / "pictures"
+STORED = ROOT / "tests" / "golden" / "pictures"
 #: Folder of the pictures at full size; with it the stored ones are written and not compared.
 WRITTEN = os.environ.get("STABILITY_PICTURES", "")
 #: What is fetched after the first picture (sparklines, what lies below) has this long, milliseconds.
@@ -57,6 +55,7 @@ PICTURES = {
     "incidents": ("/incidents", "document.querySelector('main')", ""),
     "interruptions": ("/interruptions", "document.querySelector('main')", ""),
     "compare": ("/compare?run=killed_by_lr&run=corrupt_dataset", "document.querySelector('#compare-table tr')", ""),
+    "attempts": ("/runs/healthy_rollback/attempts", "document.querySelector('#attempts-table tr')", ""),
     "gallery": ("/gallery", "window.stability?.page?.plots?.size > 0", ""),
     "login": ("/login", "document.querySelector('#login-key')", ""),
     "missing": ("/no/such/page", "document.querySelector('main a')", ""),
@@ -75,13 +74,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with three recorded runs."""
     folder = tmp_path_factory.mktemp("pictures")
     with Server(folder / "data", free_port()) as server:
-        for name in RUNS:
-            log = folder / f"{name}.jsonl"
-            log.write_bytes(gzip.decompress((TRACES / f"{name}-101.jsonl.gz").read_bytes()))
-            command = [sys.executable, "-m", "stabilitybackend.cli", "import", str(log), "--run-id", name]
-            command += ["--name", name.replace("_", "-"), "--project", "laboratory", "--url", server.url]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
-            server.wait_for(f"/runs/{name}", lambda run: run["status"] == "finished", "it is there")
+        import_recorded(server, folder, RUNS)
         yield server
 
 
