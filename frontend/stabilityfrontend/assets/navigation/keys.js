@@ -74,7 +74,7 @@ export function showKeys() {
     title: "Keys",
     body: h(
       "div",
-      { class: "dialog-body keys-body" },
+      { class: "dialog-body keys-body", tabindex: "0", role: "region", "aria-label": "Keys, by where they work" },
       KEYS.map(({ where, rows: some }) =>
         h(
           "section",
