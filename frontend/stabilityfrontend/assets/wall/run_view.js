@@ -3,7 +3,7 @@
 import { focusMetric } from "../chart/main_chart.js";
 import { stateOf, wordOf } from "../core/appearance.js";
 import { h } from "../core/dom.js";
-import { formatCount, steady, toNumber } from "../core/format.js";
+import { formatAge, formatCount, steady, toNumber } from "../core/format.js";
 import { mark, sinceWords, told } from "./fleet_view.js";
 import { SICK } from "./wall_state.js";
 
@@ -20,11 +20,18 @@ export function headMetrics(run) {
   return [main, ...others].filter(Boolean).slice(0, NUMBERS);
 }
 
-function numbers(run) {
-  const cell = (label, value) => h("div", { data: { number: label } }, h("b", {}, value), h("span", {}, label));
-  const step = run.last_step ?? null;
+/** Whether nothing was logged yet: there is no curve, and no number of a metric. */
+const noPoint = (run) => (run.last_step ?? null) === null;
+
+function numbers(wall, run) {
+  const cell = (label, value) =>
+    h("div", { data: { number: label } }, h("b", {}, value), h("span", { dir: "auto" }, label));
+  if (noPoint(run)) {
+    const age = formatAge(Math.max(0, wall.now() - run.created));
+    return [cell("ranks", formatCount(run.world_size || 1)), cell("since it was started", age)];
+  }
   return [
-    cell("step", step === null ? "–" : formatCount(step)),
+    cell("step", formatCount(run.last_step)),
     ...headMetrics(run).map((name) => cell(name, steady(toNumber((run.latest || {})[name])))),
   ];
 }
@@ -49,12 +56,18 @@ export function runView(wall, run) {
     h(
       "section",
       { class: `wall-run${why ? " sick" : ""}`, data: { place: "run" } },
-      h(
-        "div",
-        { class: "wall-curve" },
-        h("div", { class: "wall-metric" }, focusMetric(run.metrics || [], run) || "no metric yet"),
-        h("div", { class: "wall-place", data: { curve: run.run_id } }),
-      ),
+      noPoint(run)
+        ? h(
+            "div",
+            { class: "wall-curve none" },
+            h("p", {}, `${run.note ? `${run.note} ` : ""}No step yet: the curve begins with the first one.`),
+          )
+        : h(
+            "div",
+            { class: "wall-curve" },
+            h("div", { class: "wall-metric" }, h("bdi", {}, focusMetric(run.metrics || [], run))),
+            h("div", { class: "wall-place", data: { curve: run.run_id } }),
+          ),
       why
         ? h(
             "article",
@@ -64,6 +77,6 @@ export function runView(wall, run) {
           )
         : null,
     ),
-    h("section", { class: "wall-numbers", data: { place: "numbers" } }, numbers(run)),
+    h("section", { class: "wall-numbers", data: { place: "numbers" } }, numbers(wall, run)),
   ];
 }
