@@ -8,6 +8,8 @@ gone in ``run/test_metrics.py``, a view of the table with such a column in ``pag
 from __future__ import annotations
 
 import math
+import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,8 @@ from support.waiting import wait_in, wait_until
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+#: Folder for a picture of each page in each look (``make screenshots``); none is taken without it.
+WRITTEN = os.environ.get("STABILITY_PICTURES", "")
 HANDLE = Path(__file__).with_name("handle.js").read_text()
 #: How each page is looked at.
 LOOKS: tuple[tuple[Literal["dark", "light"], int], ...] = (("dark", 1280), ("light", 1280), ("light", 390))
@@ -87,6 +91,9 @@ class Screen:
             self.page.emulate_media(color_scheme=scheme)
             self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             assert self.page.evaluate(WRONG, width < 1280) == [], f"{scheme}, {width} px"
+            if WRITTEN:
+                name = re.sub(r"\W+", "-", self.page.url.removeprefix(self.server.url)).strip("-") or "runs"
+                self.page.screenshot(path=Path(WRITTEN) / f"foreign-{name[:60]}-{width}-{scheme}.png")
         # A page that is left while its socket opens is no trouble.
         assert [one for one in self.troubles if "before the connection is established" not in one] == []
 
