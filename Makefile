@@ -72,7 +72,8 @@ bench: $(VENV)/.bench ## measure against peers and floors, about 25 minutes (BEN
 
 screenshots: $(VENV)/.test ## take all pictures again: of docs/screenshots, and of each page at each size (needs Chromium)
 	@STABILITY_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/browser -k screenshot
-	@STABILITY_PICTURES=build/pictures $(BIN)/python -m pytest tests/browser/pages/test_pictures.py
+	@STABILITY_PICTURES=build/pictures $(BIN)/python -m pytest \
+		tests/browser/pages/test_pictures.py tests/browser/test_foreign_jobs.py
 
 types: $(VENV)/.run ## write what is made from the code: frontend/types/api.d.ts, the table in docs/api.md, docs/constants.md
 	@$(BIN)/python frontend/types/generate.py

@@ -45,7 +45,7 @@ def _bar() -> list[Any]:
     return [
         html.A("Runs", href="/", className="crumb", id="crumb-runs"),
         html.Span("/", className="crumb-sep"),
-        html.H1(id="run-name", className="crumb-here"),
+        html.H1(id="run-name", className="crumb-here", dir="auto"),
         html.Span(id="run-segment", className="chip"),
         html.A(id="run-status", className="pill"),
         detectors_panel.badge(),
@@ -110,7 +110,7 @@ def _focus() -> html.Section:
         [
             panel_head(
                 "Effective timeline",
-                # The y axis has room for nine letters.
+                # In full, where the chart has no room for it (assets/chart/line_chart.js).
                 html.Span(id="focus-metric", className="sub"),
                 html.Span(id="focus-note", className="sub"),
                 html.Span(className="grow"),

@@ -246,11 +246,15 @@ def before_the_first_step(url: str, nodes: int = 64, run_id: str = "first-step")
                         "source": info.source,
                         "pid": info.pid,
                         "alive": True,
-                        "step": None,
+                        "state": "running",
+                        "step": -1,
                         "phase": "compile",
                         "phase_start": began,
+                        "expect_s": 1800.0,
                         "beat": beat,
                         "time": time.time(),
+                        "local_rank": info.local_rank,
+                        "world_size": info.world_size,
                     }
                     for info in infos
                 ]

@@ -302,6 +302,10 @@ class LivenessMonitor(Stateful):
             silent_s=silent, blind=self._agents.gaps({watch.agent for watch in visible}), now=now,
         )  # fmt: skip
 
+    def announced_size(self) -> int:
+        """Return the ranks that a job has by its processes' own word; 0 where none has spoken."""
+        return max((watch.world_size for watch in self._ranks.values() if watch.running), default=0)
+
     def status(self, now: float) -> tuple[RunStatus, str]:
         """Return the run's status word of ``docs/api.md`` and a note in plain words, empty when all is well."""
         return self._with_duplicates(self._status(now), now)

@@ -388,7 +388,7 @@ class RunState:
             unreadable=self.unreadable.view(),
             twins=bool(self.liveness.duplicates(now)),
             head=tree.head,
-            world_size=self.launch_sizes.size,
+            world_size=self.launch_sizes.size if self.fold.ranks else max(1, self.liveness.announced_size()),
             world=self.launch_sizes.view(set(connected)),
             ranks=self.fold.ranks,
             open_incidents=self.incidents.open_count(),

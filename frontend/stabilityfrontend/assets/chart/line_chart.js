@@ -32,8 +32,9 @@ import { logTicks, valueTicks } from "./ticks.js";
  * @typedef {{color: string, opacity: number, rects: number[][]}} Area
  *
  * Lines with a y axis of their own, between `from` and `to` of the plot's height (1 is its upper edge). A logarithmic
- * `yRange` is in exponents of ten. `dot`: the live end.
+ * `yRange` is in exponents of ten. `dot`: the live end. `none`: what is said where there is no number at all: no axis.
  * @typedef {{from?: number, to?: number, yRange: number[], log?: boolean, title?: string, lines: Line[], marks: Mark[],
+ *   none?: string,
  *   areas?: Area[], dot?: {x: number, y: number, color: string} | null}} Row
  *
  * @typedef {{ticks: (range: number[], count: number) => {value: number, words: string}[], words: (x: number) => string}} XAxis
@@ -152,9 +153,14 @@ export class Plot {
     const { left, right, top, bottom } = this.boxOf(row);
     context.lineWidth = 1;
     context.textBaseline = "middle";
-    context.textAlign = "right";
     const count = Math.min(10, Math.max(2, Math.floor((bottom - top) / ROW_PX)));
-    for (const { value, words } of row.log ? logTicks(row.yRange) : valueTicks(row.yRange, count)) {
+    if (row.none) {
+      context.textAlign = "center";
+      context.fillStyle = colors.soft;
+      context.fillText(row.none, (left + right) / 2, (top + bottom) / 2);
+    }
+    context.textAlign = "right";
+    for (const { value, words } of row.none ? [] : row.log ? logTicks(row.yRange) : valueTicks(row.yRange, count)) {
       const y = Math.round(this.toY(row, value)) + 0.5;
       context.strokeStyle = colors.grid;
       context.beginPath();
@@ -165,10 +171,23 @@ export class Plot {
       context.fillText(words, left - 6, y);
     }
     if (!row.title) return;
-    // Left of the plot and above its axis nothing is ever drawn.
+    // Left of the plot and above its axis nothing is ever drawn; over the plot only what `labels` and `spans` are.
     context.textBaseline = "bottom";
     context.fillStyle = colors.soft;
-    context.fillText(row.title.length > 9 ? `${row.title.slice(0, 8)}…` : row.title, left - 4, top - 4);
+    context.textAlign = "left";
+    context.fillText(this.titleOf(context, row.title, top), 4, top - 4);
+  }
+
+  /** A row's title, cut where the room for it ends. @param {CanvasRenderingContext2D} context @param {string} title @param {number} top */
+  titleOf(context, title, top) {
+    const { labels = [], spans = [] } = /** @type {Spec} */ (this.spec);
+    const { left, right } = this.inner;
+    const flagged = top === this.inner.top && (spans.length > 0 || labels.some((label) => label.top < 0));
+    const room = (flagged ? left : right) - 8;
+    if (context.measureText(title).width <= room) return title;
+    let kept = title.length;
+    while (kept > 1 && context.measureText(`${title.slice(0, kept)}…`).width > room) kept = Math.floor(kept * 0.9);
+    return `${title.slice(0, kept)}…`;
   }
 
   /** @param {CanvasRenderingContext2D} context @param {Spec} spec */

@@ -15,6 +15,7 @@ import { axisRange, lowerBound, robustRange } from "./downsample.js";
 import { beginOf } from "./event_place.js";
 import { flags } from "./fork_markers.js";
 import { Plot } from "./line_chart.js";
+import { noNumber } from "./no_number.js";
 import { bandEnd, ghostXY, hasBand, lineXY, nonFiniteMarks, shapes } from "./traces.js";
 
 /** The metric that is the run's loss, null where it logs none: what the server watches as one, else what is called so. */
@@ -147,10 +148,12 @@ export function focusChart(element, config, page) {
       const top = { ...(both ? LOSS_ROW : {}), ...metricRow(draw, page.metric(), colors.accent, true) };
       const xRange = chart.localRange || axis.range(top, window);
       const rows = both ? [top, { ...GRAD_ROW, ...metricRow(draw, page.below(), colors.series[3], false) }] : [top];
-      top.marks = nonFiniteMarks(top.effective.slice(0, config.limits.lines), top.discarded, window).map((mark) => ({
-        ...mark,
-        color: mark.dead ? colors.ghost : colors.critical,
-      }));
+      for (const row of /** @type {any[]} */ (rows)) {
+        row.marks = nonFiniteMarks(row.effective.slice(0, config.limits.lines), row.discarded, window).map((mark) => ({
+          ...mark,
+          color: mark.dead ? colors.ghost : colors.critical,
+        }));
+      }
       top.dot = liveEnd(top.main, colors.accent);
       rows.forEach((row, index) => {
         const wanted = chart.yRanges[index];
@@ -221,6 +224,7 @@ function metricRow({ page, config, colors, window, memory, inner }, metric, colo
   const wanted = robustRange(log ? live.filter((value) => value > 0) : live, visibleValues(discarded, window));
   return {
     title: metric,
+    none: noNumber(live, !source.isThinned?.(metric)),
     log,
     yRange: calmRange(memory, `${top}${log}${ghosts}${view}`, axisRange(wanted, log)),
     lines,

@@ -12,6 +12,7 @@ import { axisRange, robustRange } from "./downsample.js";
 import { Plot } from "./line_chart.js";
 import { calmRange, visibleValues } from "./main_chart.js";
 import { MIXTURE, mixtureShapes } from "./mixture_shapes.js";
+import { noNumber } from "./no_number.js";
 import { panelLines } from "./panel_lines.js";
 import { ghostXY, lineXY, nonFiniteMarks, shapes } from "./traces.js";
 
@@ -176,6 +177,7 @@ export function panelChart(element, legend, panel, config, page) {
       ...(rising ? shapes(view, colors, false, axis) : {}),
       notes: () => (rising ? notesOf(view, colors, axis) : []),
       marks: found.marks,
+      none: found.seen.every(Boolean) ? [...new Set(found.seen)].join(", ") : "",
     });
     writeLegend(found.named, found.left);
   }
@@ -195,6 +197,8 @@ export function panelChart(element, legend, panel, config, page) {
       marks: /** @type {any[]} */ ([]),
       ranges: /** @type {number[][]} */ ([]),
       dead: /** @type {number[]} */ ([]),
+      seen: /** @type {string[]} */ ([]),
+      thinned: false,
       effective: /** @type {any[]} */ ([]),
       discarded: /** @type {any[]} */ ([]),
       left: 0,
@@ -222,6 +226,8 @@ export function panelChart(element, legend, panel, config, page) {
         const more = { metric: name, rank: line.rank, node: line.node };
         found.lines.push({ ...xy, ...more, name: words, color, width: thick ? 1.5 : 1 });
         const values = visibleValues(line.pieces, window);
+        found.thinned ||= Boolean(source.isThinned?.(name));
+        found.seen.push(noNumber(values, !found.thinned));
         if (values.length) found.ranges.push(robustRange(values, []));
         for (const mark of nonFiniteMarks([line], [], window).slice(0, MARKS))
           found.marks.push({ ...mark, color: colors.critical });

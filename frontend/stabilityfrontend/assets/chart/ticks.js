@@ -27,6 +27,8 @@ export function tickWords(value, step, top) {
 export function valueTicks(range, count, whole) {
   const [low, high] = range;
   let step = roundStep(high - low || 1, count);
+  // One number on an axis says nothing of its scale.
+  if (Math.floor(high / step) <= Math.ceil(low / step)) step = roundStep(high - low || 1, 2 * count);
   if (whole) step = Math.max(1, step);
   const top = Math.max(Math.abs(low), Math.abs(high));
   const ticks = [];

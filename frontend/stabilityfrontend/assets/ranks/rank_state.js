@@ -105,10 +105,15 @@ export function rankSummary(rows, worldSize) {
   const total = Math.max(rows.length, worldSize || 0);
   const counted = (as) => rows.filter((row) => row.facts.counted === as);
   const [fine, waits, done] = ["runs", "waits", "finished"].map((as) => counted(as).length);
+  // Before the first step all compile or load: that says more than that they run.
+  const phase = rows[0].slot?.phase;
+  const together = phase && rows.every(({ state, slot }) => state === "long" && slot?.phase === phase);
   const parts = [
     done === rows.length
       ? `all ${plural(done, "rank")} finished`
-      : `${formatCount(fine)} of ${plural(total, "rank")} run`,
+      : together && total === rows.length
+        ? `all ${plural(total, "rank")} are in ${phase}`
+        : `${formatCount(fine)} of ${plural(total, "rank")} run`,
   ];
   if (waits) parts.push(`${formatCount(waits)} ${waits === 1 ? "waits" : "wait"}`);
   const bad = counted("trouble").sort(worstFirst);

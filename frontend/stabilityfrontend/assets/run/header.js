@@ -87,6 +87,9 @@ export function noteOf(run) {
   };
 }
 
+/** Whether a metric is what an agent reads of the machine: it comes before the first step. */
+const isReading = (name) => name.startsWith("gpu/") || name.startsWith("system/");
+
 /** The note in its place. */
 export function drawNote(page, run) {
   const place = byId("run-note");
@@ -118,7 +121,7 @@ export function drawHeader(page) {
     return;
   }
   setText(byId("run-name"), page.name());
-  setTitle(byId("run-name"), `${run.project ? `${run.project} / ` : ""}${run.run_id}`);
+  setTitle(byId("run-name"), `${page.name()}\n${run.project ? `${run.project} / ` : ""}${run.run_id}`);
   const segments = [...store.segments.values()].filter((one) => !one.undone).map((one) => one.id);
   const world = run.world || {};
   const fewer = Number.isInteger(world.before) && world.now < world.before;
@@ -153,6 +156,8 @@ export function drawHeader(page) {
   setShown(byId("focus-ghosts"), forks > 0);
   legend(page, forks);
   const empty = page.charted && page.store.extent([page.metric()]) === null && !page.lost;
+  // Before the first step there is nothing to draw: what the ranks do stands first, and no empty chart.
+  byId("run-main")?.classList.toggle("before-first", Boolean(empty) && page.names.every(isReading));
   const words = byId("chart-focus").dataset;
   const text = !page.charted
     ? "Fetching the run …"

@@ -38,7 +38,7 @@ export function stateCell(row, now) {
 function nameCell(row) {
   const name = row.name || row.run_id;
   return [
-    h("a", { href: `/runs/${encodeURIComponent(row.run_id)}`, class: "run-link", title: name }, h("bdi", {}, name)),
+    h("a", { href: `/runs/${encodeURIComponent(row.run_id)}`, class: "run-link", title: name, dir: "auto" }, name),
     h(
       "div",
       { class: "sub" },

@@ -49,7 +49,7 @@ function sickCard(wall, run) {
       h("span", { class: `wall-word ${state.tone}` }, mark(state), wordOf(state)),
       h("span", { class: "wall-since" }, sinceWords(state.since, wall.now())),
     ),
-    h("h2", {}, h("bdi", {}, run.name || run.run_id)),
+    h("h2", { dir: "auto" }, run.name || run.run_id),
     h("p", { class: "wall-why" }, why),
     remedy ? h("p", { class: "wall-do" }, remedy) : null,
     h("div", { class: "wall-place", data: { curve: run.run_id } }),

@@ -3,7 +3,7 @@
 import { focusMetric } from "../chart/main_chart.js";
 import { stateOf, wordOf } from "../core/appearance.js";
 import { h } from "../core/dom.js";
-import { formatCount, steady, toNumber } from "../core/format.js";
+import { formatAge, formatCount, steady, toNumber } from "../core/format.js";
 import { mark, sinceWords, told } from "./fleet_view.js";
 import { SICK } from "./wall_state.js";
 
@@ -14,13 +14,24 @@ const NUMBERS = 4;
 export const mainMetric = (wall, run) =>
   focusMetric(run.metrics || [], run, wall.headlines.get(run.run_id)?.headline?.main);
 
+/** Whether nothing was logged yet: there is no curve, and no number of a metric. */
+const noPoint = (run) => (run.last_step ?? null) === null;
+
 function numbers(wall, run) {
   const cell = (label, value, unit) =>
-    h("div", { data: { number: label } }, h("b", {}, value), h("span", {}, label, unit ? ` (${unit})` : ""));
-  const step = run.last_step ?? null;
+    h(
+      "div",
+      { data: { number: label } },
+      h("b", {}, value),
+      h("span", { dir: "auto" }, label, unit ? ` (${unit})` : ""),
+    );
+  if (noPoint(run)) {
+    const age = formatAge(Math.max(0, wall.now() - run.created));
+    return [cell("ranks", formatCount(run.world_size || 1), ""), cell("since it was started", age, "")];
+  }
   const cells = wall.headlineOf(run)?.cells || [];
   return [
-    cell("step", step === null ? "–" : formatCount(step), ""),
+    cell("step", formatCount(run.last_step), ""),
     ...cells
       .map(({ metric, unit }) => ({ metric, unit, value: toNumber((run.latest || {})[metric]) }))
       .filter(({ value }) => value !== null)
@@ -49,12 +60,18 @@ export function runView(wall, run) {
     h(
       "section",
       { class: `wall-run${why ? " sick" : ""}`, data: { place: "run" } },
-      h(
-        "div",
-        { class: "wall-curve" },
-        h("div", { class: "wall-metric" }, mainMetric(wall, run)),
-        h("div", { class: "wall-place", data: { curve: run.run_id } }),
-      ),
+      noPoint(run)
+        ? h(
+            "div",
+            { class: "wall-curve none" },
+            h("p", {}, `${run.note ? `${run.note} ` : ""}No step yet: the curve begins with the first one.`),
+          )
+        : h(
+            "div",
+            { class: "wall-curve" },
+            h("div", { class: "wall-metric" }, h("bdi", {}, mainMetric(wall, run))),
+            h("div", { class: "wall-place", data: { curve: run.run_id } }),
+          ),
       why
         ? h(
             "article",

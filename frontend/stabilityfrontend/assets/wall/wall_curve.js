@@ -4,6 +4,7 @@
 import { STEP_AXIS } from "../chart/axis.js";
 import { axisRange, robustRange } from "../chart/downsample.js";
 import { Plot } from "../chart/line_chart.js";
+import { noNumber } from "../chart/no_number.js";
 import { api } from "../core/api.js";
 import { stateOf } from "../core/appearance.js";
 import { h } from "../core/dom.js";
@@ -94,6 +95,7 @@ export class WallCurve {
       xRange: [first, last + 0.03 * (last - first)],
       axis: STEP_AXIS,
       yRange: axisRange(finite.length ? robustRange(finite, []) : [0, 1], false),
+      none: noNumber(values.map((value) => value ?? null)),
       colors,
       font: config.font,
       lines: [
