@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,8 +20,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from parts.chromium import CHROMIUM, chromium_cpu_s
 from parts.server_process import HANDLE, ServerProcess, usage
-from playwright.sync_api import CDPSession, Page, sync_playwright
+from playwright.sync_api import Page, sync_playwright
 from websockets.asyncio.client import connect
 
 RUN = "simulated"
@@ -46,7 +45,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--trouble", default="")
     parser.add_argument("--page", action="store_true", help="open the run's page in Chromium too")
-    parser.add_argument("--chromium", default=os.environ.get("STABILITY_CHROMIUM") or shutil.which("chromium"))
+    parser.add_argument("--chromium", default=CHROMIUM)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ServerProcess(Path(folder) / "data") as server:
         job = subprocess.Popen(
@@ -117,12 +116,11 @@ def _watch(page: Page, name: str, seconds: float) -> None:
     page.wait_for_timeout(4_000)
     browser = page.context.browser
     assert browser is not None
-    processes = browser.new_browser_cdp_session()
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
-    before, cpu = _counters(session.send("Performance.getMetrics")), _cpu(processes)
+    before, cpu = _counters(session.send("Performance.getMetrics")), chromium_cpu_s(browser)
     page.wait_for_timeout(1_000 * seconds)
-    after, cpu_after = _counters(session.send("Performance.getMetrics")), _cpu(processes)
+    after, cpu_after = _counters(session.send("Performance.getMetrics")), chromium_cpu_s(browser)
     main, everything = (1000 * (now - then) / seconds for now, then in zip(cpu_after, cpu, strict=True))
     words = ", ".join(f"{key[:-8].lower()} {1000 * (after[key] - before[key]) / seconds:.0f}" for key in COUNTERS)
     print(f"page, {name}: main thread {main:.0f} ms of CPU each second, all of Chromium {everything:.0f};", end=" ")
@@ -134,24 +132,6 @@ def _watch(page: Page, name: str, seconds: float) -> None:
     page.evaluate("cancelAnimationFrame(window.__asked)")
     print(f"{len(late)} frames over 50 ms (worst {max(late, default=0):.0f} ms),", end=" ")
     print(f"{len(long)} tasks over 50 ms (worst {max(long, default=0):.0f} ms)")
-
-
-def _cpu(processes: CDPSession) -> tuple[float, float]:
-    """Return the CPU seconds of the pages' main threads and of all of Chromium so far (proc(5), schedstat)."""
-    main = everything = 0.0
-    for one in processes.send("SystemInfo.getProcessInfo")["processInfo"]:
-        process = Path(f"/proc/{one['id']}")
-        threads = [process / "task" / str(one["id"])] if one["type"] == "renderer" else []
-        main += sum(_ran_s(thread) for thread in threads)
-        everything += sum(_ran_s(thread) for thread in (process / "task").iterdir())
-    return main, everything
-
-
-def _ran_s(thread: Path) -> float:
-    try:
-        return int((thread / "schedstat").read_text().split()[0]) / 1e9
-    except (OSError, IndexError):
-        return 0.0  # it has just ended
 
 
 def _counters(answer: dict[str, list[dict[str, float]]]) -> dict[str, float]:

@@ -15,7 +15,8 @@ from redis.exceptions import RedisError
 from stabilitybackend.about.view import line_of
 from stabilitybackend.api.about import run_launches
 from stabilitybackend.api.access import Commander, Manager, Reader, Worker
-from stabilitybackend.api.answers import JSON, answer, answers
+from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.api.packing import Packs, packed, packed_answer
 from stabilitybackend.api.reading import MaxAge, Shared, Threads
 from stabilitybackend.errors import NotFound
 from stabilitybackend.process.shared_answers import Read
@@ -86,6 +87,7 @@ async def series(
     threads: Threads,
     shared: Shared,
     max_age_s: MaxAge,
+    packs: Packs,
     metric: Annotated[list[str], Query(description="metric names or `expr:loss - eval/loss`; repeat it")],
     view: Annotated[str, Query(description="effective, all or segment:<id>")] = "effective",
     start: Annotated[int | None, Query(description="first step, inclusive")] = None,
@@ -105,11 +107,11 @@ async def series(
 
     def read() -> Read:
         found = query.select(stored, lineage, request, newer)
-        return Read(found.as_json(cursor=newest), whole=not found.problems)
+        return Read(packed(found.as_json(cursor=newest), packs), whole=not found.problems)
 
-    asked = (worker.run_id, request, cursor)
+    asked = (worker.run_id, request, cursor, packs)
     content = await shared.get(asked, state, lineage.effective, newest, max_age_s, lambda: threads.run(read))
-    return Response(content, media_type=JSON)
+    return packed_answer(content)
 
 
 @router.get("/{run_id}/incidents", responses=answers(Incidents))

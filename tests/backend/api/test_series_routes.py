@@ -93,3 +93,18 @@ async def test_a_chart_is_read_once_for_32_tabs_and_again_for_who_asks_after_the
         await _until(server, "run-1", 1001)
         newest = server.get("/runs/run-1/series", **ask)["series"][0]["steps"][-1]
         assert (newest, shared.made) == (1001, 2)
+
+
+async def test_a_chart_is_packed_for_who_reads_that_and_says_the_same(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await agent.begin(job.rows(range(1, 1001)))
+        await _until(server, "run-1", 1000)
+    path = "/api/v1/runs/run-1/series?metric=loss"
+
+    packed, plain = (server.client.get(path, headers={"Accept-Encoding": one}) for one in ("gzip, br", "identity"))
+
+    assert (packed.headers["Content-Encoding"], packed.headers["Vary"]) == ("gzip", "Accept-Encoding")
+    assert "Content-Encoding" not in plain.headers
+    assert int(packed.headers["Content-Length"]) < int(plain.headers["Content-Length"]) / 2
+    assert packed.json() == plain.json()

@@ -39,12 +39,18 @@ export class Board {
     this.onDrawn = null;
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "80px" });
     this.sized = new ResizeObserver((entries) => {
-      for (const entry of entries) this.mark(this.byElement.get(entry.target));
+      for (const { target } of entries) {
+        const chart = this.byElement.get(target);
+        if (!chart) continue;
+        // Measured here, where the layout is fresh: while charts are drawn each question would make the browser lay out.
+        chart.size = [target.clientWidth, target.clientHeight];
+        this.mark(chart);
+      }
     });
   }
 
   add(chart) {
-    Object.assign(chart, { dirty: true, visible: false, drawn: 0, born: false });
+    Object.assign(chart, { dirty: true, visible: false, drawn: 0, born: false, size: null });
     this.charts.set(chart.id, chart);
     this.byElement.set(chart.element, chart);
     this.seen.observe(chart.element);
@@ -146,8 +152,7 @@ export class Board {
 
   draw(chart) {
     const { element } = chart;
-    const width = element.clientWidth;
-    const height = element.clientHeight;
+    const [width, height] = chart.size || [element.clientWidth, element.clientHeight];
     if (width < 40 || height < 40) return;
     chart.dirty = false;
     chart.drawn = performance.now();

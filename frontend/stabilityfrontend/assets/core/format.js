@@ -95,14 +95,34 @@ export function ago(seconds) {
   return words === "now" ? "just now" : `${words} ago`;
 }
 
+// Times likewise: a table of runs writes a hundred of them. The clock is that of the viewer's own language.
+const clockFormat = new Intl.DateTimeFormat([], { timeStyle: "medium", hour12: false });
+const hourFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const dayFormat = new Intl.DateTimeFormat("en-GB", {
+  day: "numeric",
+  month: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+});
+const momentFormat = new Intl.DateTimeFormat("en-GB", {
+  day: "numeric",
+  month: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+});
+/** A time that no calendar has is written as what it is. */
+const written = (format, seconds) => {
+  const date = new Date(seconds * 1000);
+  return Number.isNaN(date.getTime()) ? String(date) : format.format(date);
+};
+
 /** Clock time of unix seconds. */
-export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+export const clock = (seconds) => written(clockFormat, seconds);
 
 /** Since when, in few letters: `03:12` of the last day, `12 Nov, 03:12` of one before. */
 export function sinceClock(seconds, now = Date.now() / 1000) {
-  /** @type {Intl.DateTimeFormatOptions} */
-  const day = now - seconds < 43200 ? {} : { day: "numeric", month: "short" };
-  return new Date(seconds * 1000).toLocaleString("en-GB", { ...day, hour: "2-digit", minute: "2-digit" });
+  return written(now - seconds < 43200 ? hourFormat : dayFormat, seconds);
 }
 
 /** A moment in UTC, `2026-11-26 03:12:05 UTC`: what every time shows under the pointer. */
@@ -113,15 +133,7 @@ export const inUtc = (seconds) =>
 
 /** Date and clock time of unix seconds. */
 export const moment = (seconds) =>
-  seconds === null || seconds === undefined
-    ? MISSING
-    : new Date(seconds * 1000).toLocaleString("en-GB", {
-        day: "numeric",
-        month: "short",
-        hour: "2-digit",
-        minute: "2-digit",
-        second: "2-digit",
-      });
+  seconds === null || seconds === undefined ? MISSING : written(momentFormat, seconds);
 
 /** A name of ours as words: `step_time` as `step time`. */
 export const readable = (name) => String(name || "").replace(/_/g, " ");

@@ -52,6 +52,7 @@ function become(old, fresh) {
 }
 
 function children(parent, fresh) {
+  if (!parent.firstChild) return parent.append(...fresh); // nothing is there to stay
   const own = new Set(fresh);
   const there = new Map();
   for (const node of parent.childNodes) {

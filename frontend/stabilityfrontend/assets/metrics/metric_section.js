@@ -80,11 +80,11 @@ export class MetricSection {
     chunk.element.style.setProperty("min-height", `${TILE_PX * Math.ceil(chunk.names.length / columns)}px`);
   }
 
-  /** A chunk came near what is seen, or left. */
-  near(chunk, near) {
+  /** A chunk came near what is seen, or left; `height`: it has this one, pixels. */
+  near(chunk, near, height) {
     clearTimeout(chunk.timer);
     if (near && !chunk.tiles) this.show(chunk, false);
-    else if (!near && chunk.tiles) this.hide(chunk);
+    else if (!near && chunk.tiles) this.hide(chunk, height);
   }
 
   /** Make the tiles of a chunk: those that are there stay, the others come a few a frame. */
@@ -125,12 +125,11 @@ export class MetricSection {
     if (chunk.tiles) this.owner.page.feed.fetchWanted([...new Set(chunk.tiles.flatMap((tile) => tile.metrics()))]);
   }
 
-  hide(chunk) {
-    const { offsetHeight } = chunk.element;
+  hide(chunk, height) {
     for (const tile of chunk.tiles || []) tile.close();
     chunk.tiles = null; // what is under way stops
     fill(chunk.element);
-    chunk.element.style.setProperty("min-height", `${offsetHeight}px`);
+    chunk.element.style.setProperty("min-height", `${height}px`);
   }
 
   drop(chunk) {

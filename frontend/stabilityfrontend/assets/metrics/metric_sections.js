@@ -35,9 +35,9 @@ export class MetricSections {
     this.dialog = null;
     this.seen = new IntersectionObserver(
       (entries) => {
-        for (const { target, isIntersecting } of entries) {
+        for (const { target, isIntersecting, boundingClientRect } of entries) {
           const [section, chunk] = this.chunks.get(target) || [];
-          if (section) section.near(chunk, isIntersecting);
+          if (section) section.near(chunk, isIntersecting, boundingClientRect.height);
         }
       },
       { rootMargin: `${NEAR_PX}px 0px` },

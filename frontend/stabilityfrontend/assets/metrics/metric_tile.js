@@ -7,6 +7,9 @@ import { SIZE_WORDS, SIZES } from "./layout.js";
 import { titleOf } from "./metric_tree.js";
 import { narrowPage } from "./narrow_page.js";
 
+/** The pointer rests so long on a chart that somebody goes to, milliseconds: others pass under it while the page scrolls. */
+const REST_MS = 50;
+
 /** A chart for the Board in `element`. */
 function chartIn(element, legend, id, name, owner) {
   const { page, layout } = owner;
@@ -75,8 +78,9 @@ export class MetricTile {
     this.chart = chartIn(this.canvas, this.legend, this.id, name, owner);
     owner.page.board.add(this.chart);
     // Hundreds of charts scroll past: tools are made for the few that somebody goes to.
-    const wanted = () => this.makeTools();
-    for (const type of ["pointerenter", "focusin"]) this.element.addEventListener(type, wanted);
+    this.element.addEventListener("focusin", () => this.makeTools());
+    this.element.addEventListener("pointerenter", () => (this.timer = setTimeout(() => this.makeTools(), REST_MS)));
+    this.element.addEventListener("pointerleave", () => clearTimeout(this.timer));
     if (matchMedia("(hover: none)").matches) this.makeTools();
   }
 
@@ -116,6 +120,7 @@ export class MetricTile {
   }
 
   close() {
+    clearTimeout(this.timer);
     this.owner.page.board.remove(this.id);
     this.element.remove();
   }

@@ -23,6 +23,7 @@ export class RunTableView {
     this.head = byId("runs-heads");
     this.body = byId("runs-body");
     this.kept = new Map();
+    this.spacers = { above: spacer("above"), below: spacer("below") };
     this.map = lineMap([], new Set(), 0);
     this.frame = 0;
     const soon = () => {
@@ -86,9 +87,10 @@ export class RunTableView {
 
   draw() {
     const columns = this.columns();
-    this.drawHead(columns);
+    // Measured before anything is written: the browser would lay out the old lines once more.
     const [from, to] = this.window();
     const height = this.lineHeight();
+    this.drawHead(columns);
     const lines = [this.spacer("above", from * height, columns)];
     for (let index = from; index < to; index += 1) {
       const line = /** @type {any} */ (this.map.at(index));
@@ -148,12 +150,12 @@ export class RunTableView {
     );
   }
 
+  /** The lines out of sight, above or below: the same element all the time. */
   spacer(which, height, columns) {
-    return h(
-      "tr",
-      { class: "spacer", data: { spacer: which }, "aria-hidden": "true", style: { height: `${height}px` } },
-      h("td", { colspan: columns.length + 1, style: { height: `${height}px` } }),
-    );
+    const [line, cell] = this.spacers[which];
+    if (line.style.height !== `${height}px`) line.style.height = cell.style.height = `${height}px`;
+    if (cell.colSpan !== columns.length + 1) cell.colSpan = columns.length + 1;
+    return line;
   }
 
   groupLine(group, columns, index) {
@@ -255,4 +257,10 @@ export class RunTableView {
   drawFoot(words) {
     setText(byId("runs-shown"), words);
   }
+}
+
+/** A line that stands for those out of sight, and its cell. */
+function spacer(which) {
+  const cell = /** @type {HTMLTableCellElement} */ (h("td"));
+  return [h("tr", { class: "spacer", data: { spacer: which }, "aria-hidden": "true" }, cell), cell];
 }
