@@ -1998,6 +1998,8 @@ export interface RollbacksOfRun {
  *     open_incidents: without those of severity info, which wake nobody.
  *     note: a sentence about its status, "" where there is nothing to say.
  *     note_incident: the open incident that it is about, where one stops the job.
+ *     undo: the discarded segment that undoing its newest rollback goes back to; null where the job did not go back last
+ *         by a command of the last day, or can't return.
  *     twins: two living processes are the same rank (two jobs under one run id); the note names them.
  *     loss_metric: the metric that is watched as the training loss, null where none is.
  *     unwatched: what to do about that, "" where a loss is watched.
@@ -2024,6 +2026,7 @@ export interface Run {
   open_incidents: number;
   worst_incident: WorstIncident | null;
   rollbacks: number;
+  undo: number | null;
   effective_points: number;
   dead_points: number;
   unreadable: UnreadableCounts;
@@ -2186,6 +2189,7 @@ export interface RunWithStoring {
   open_incidents: number;
   worst_incident: WorstIncident | null;
   rollbacks: number;
+  undo: number | null;
   effective_points: number;
   dead_points: number;
   unreadable: UnreadableCounts;
@@ -2762,6 +2766,7 @@ export interface TableRow {
   open_incidents: number;
   worst_incident: WorstIncident | null;
   rollbacks: number;
+  undo: number | null;
   created: number;
   updated: number;
   progress: number | null;
@@ -2987,6 +2992,7 @@ export interface WorldSize {
  *
  * Attributes:
  *     since: since when it lasts, unix seconds. acknowledged: somebody looks after it.
+ *     advice: what its suggestion says to do, ``roll_back`` for one; "" without one.
  */
 export interface WorstIncident {
   incident_id: string;
@@ -2995,6 +3001,7 @@ export interface WorstIncident {
   title: string;
   since: number | null;
   acknowledged: boolean;
+  advice: string;
 }
 
 /** Method and path of a call, and what it answers when it succeeds. */

@@ -149,7 +149,7 @@ def test_numbers_are_written_as_people_read_them(given: str | html.Time, expecte
 
 def test_what_is_down_stands_first_and_what_rollbacks_cost_names_this_month() -> None:
     text, _ = shown()
-    assert text.index("Down now") < text.index("What interrupted training") < text.index("Lost to rollbacks")
+    assert text.index("Down now") < text.index("Lost to rollbacks") < text.index("What interrupted training")
     assert "lost so far" in text
     assert "GPU-hours this month3.25" in text
     assert "1 run still to be added up" in text

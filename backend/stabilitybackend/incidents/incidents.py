@@ -116,7 +116,10 @@ class IncidentBook:
             return None
         first, worst = found
         acknowledged = worst.status == "acknowledged"
-        return WorstIncident(first.incident_id, first.kind, worst.severity, first.title, first.since, acknowledged)
+        advice = first.suggestion.action if first.suggestion else ""
+        return WorstIncident(
+            first.incident_id, first.kind, worst.severity, first.title, first.since, acknowledged, advice
+        )
 
     def stopper(self, status: str) -> str | None:
         """Return the id of the open incident that stops the job, the newest of the kind that its status is about."""

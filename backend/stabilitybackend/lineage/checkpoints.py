@@ -257,6 +257,11 @@ class UsableCheckpoints:
         firsts = ((steps[0], self._tree.dead_after(segment)) for segment, steps in self._there.items() if steps)
         return min((step for step, dead_after in firsts if dead_after is None or step <= dead_after), default=None)
 
+    def left_on(self, segment: int) -> bool:
+        """Return whether a segment has some beyond what is effective of it: its discarded part can be gone back to."""
+        steps = self._there.get(segment)
+        return bool(steps) and self._tree.is_dead(segment, steps[-1])
+
     def lost(self, at_most: float) -> tuple[int, str] | None:
         """Return the greatest step at most ``at_most`` of those that can't be used, and why; looks at each of them."""
         lost = (

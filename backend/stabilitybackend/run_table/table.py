@@ -183,8 +183,9 @@ class RunTables:
             loss_metric=run.loss_metric, tokens=digest.tokens, tokens_why=digest.tokens_why, speed=speed,
             speed_unit=unit, goodput=digest.goodput, goodput_why=digest.goodput_why,
             gpus=BUILT_IN["gpus"].value(row, now), ranks=run.world_size, open_incidents=run.open_incidents,
-            worst_incident=run.worst_incident, rollbacks=run.rollbacks, created=run.created, updated=run.updated,
-            progress=run.logged, curve=digest.curve, curve_why="" if digest.curve else _why_no_curve(row),
+            worst_incident=run.worst_incident, rollbacks=run.rollbacks, undo=run.undo, created=run.created,
+            updated=run.updated, progress=run.logged, curve=digest.curve,
+            curve_why="" if digest.curve else _why_no_curve(row),
             cells=[_cell(column.value(row, now)) for column in columns],
         )  # fmt: skip
 

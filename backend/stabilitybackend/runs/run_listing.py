@@ -21,7 +21,7 @@ __all__ = ["RunListing"]
 #: What only counts on, as the last step does with every row, is stored at most this often, seconds.
 SAVE_EVERY_S = 5.0
 #: What is stored as soon as it changes: a server that starts decides by it, and lists show it.
-_at_once = attrgetter("status", "open_incidents", "worst_incident", "head", "agents", "rollbacks")
+_at_once = attrgetter("status", "open_incidents", "worst_incident", "head", "agents", "rollbacks", "undo")
 
 _log = logging.getLogger(__name__)
 

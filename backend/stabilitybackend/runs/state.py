@@ -41,7 +41,7 @@ from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.advice_turns import turned
 from stabilitybackend.runs.derived.batch_orders import own_orders, with_step
 from stabilitybackend.runs.derived.restart_plan import plan_of
-from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
+from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of, undo_of
 from stabilitybackend.runs.gpu_notes import GpuNotes
 from stabilitybackend.runs.health_reports import take_health
 from stabilitybackend.runs.shown_state import stated
@@ -394,6 +394,7 @@ class RunState:
             open_incidents=self.incidents.open_count(),
             worst_incident=self.incidents.worst(),
             rollbacks=sum(s.went_back for s in tree),
+            undo=undo_of(self, now),
             agents=len(connected),
         )
         return stated(view, *self.liveness.phase(now))

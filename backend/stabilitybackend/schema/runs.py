@@ -134,6 +134,7 @@ class WorstIncident(msgspec.Struct):
 
     Attributes:
         since: since when it lasts, unix seconds. acknowledged: somebody looks after it.
+        advice: what its suggestion says to do, ``roll_back`` for one; "" without one.
     """
 
     incident_id: str
@@ -142,6 +143,7 @@ class WorstIncident(msgspec.Struct):
     title: str
     since: float | None = None
     acknowledged: bool = False
+    advice: str = ""
 
 
 class RunView(msgspec.Struct, kw_only=True):
@@ -167,6 +169,7 @@ class RunView(msgspec.Struct, kw_only=True):
     open_incidents: int = 0
     worst_incident: WorstIncident | None = None
     rollbacks: int = 0
+    undo: int | None = None
     effective_points: int = 0
     dead_points: int = 0
     unreadable: UnreadableCounts = msgspec.field(default_factory=UnreadableCounts)
@@ -187,6 +190,8 @@ class Run(RunView, kw_only=True):
         open_incidents: without those of severity info, which wake nobody.
         note: a sentence about its status, "" where there is nothing to say.
         note_incident: the open incident that it is about, where one stops the job.
+        undo: the discarded segment that undoing its newest rollback goes back to; null where that was no command of the
+            last day, or the job can't return.
         twins: two living processes are the same rank (two jobs under one run id); the note names them.
         loss_metric: the metric that is watched as the training loss, null where none is.
         unwatched: what to do about that, "" where a loss is watched.

@@ -41,6 +41,8 @@ def interruptions_page(api: Api, query: Mapping[str, str]) -> list[Any]:
     shown.append(_tools(days, project, data["projects"]))
     if data["runs"] or stops:
         shown.append(totals("fleet-total", _totals(data), id="fleet-totals", className="panel totals four"))
+    if data["runs"] or stops or lost["rollbacks"]:
+        shown.append(lost_to_rollbacks(lost))
     if stops:
         shown += [
             html.Section([panel_head("What interrupted training"), *_table(data)], className="panel"),
@@ -48,8 +50,6 @@ def interruptions_page(api: Api, query: Mapping[str, str]) -> list[Any]:
         ]
     else:
         shown.append(_empty(data["runs"], days, project))
-    if data["runs"] or stops or lost["rollbacks"]:
-        shown.append(lost_to_rollbacks(lost))
     return [*shown, _gpus(gpus)] if gpus else shown
 
 

@@ -81,7 +81,7 @@ def test_a_consequence_that_is_known_later_to_have_a_cause_is_news() -> None:
 def test_a_run_is_as_ill_as_the_worst_and_is_called_by_its_cause() -> None:
     book = book_of(xid("warning"), hang())
     fault: Incident = book.of({"gpu_fault"})[0]
-    assert book.worst() == WorstIncident(fault.incident_id, "gpu_fault", "critical", "A gpu_fault", 90.0)
+    assert book.worst() == WorstIncident(fault.incident_id, "gpu_fault", "critical", "A gpu_fault", 90.0, advice="wait")
 
 
 def test_a_cause_that_is_over_leaves_the_consequence_as_the_worst() -> None:

@@ -256,9 +256,11 @@ def test_the_worst_open_incident_is_the_newest_of_the_highest_severity() -> None
     apply(book, spike(200), time=2.0)
     apply(book, spike(300, severity="info"), time=3.0)
     newest = book.all()[1]
-    assert book.worst() == WorstIncident(newest.incident_id, "spike", "warning", newest.title, newest.since)
+    assert book.worst() == WorstIncident(
+        newest.incident_id, "spike", "warning", newest.title, newest.since, False, "wait"
+    )
     hung = apply(book, hang(150), time=1.5)
-    assert book.worst() == WorstIncident(hung.incident_id, "hang", "critical", hung.title, hung.since)
+    assert book.worst() == WorstIncident(hung.incident_id, "hang", "critical", hung.title, hung.since, False, "inspect")
 
 
 def test_the_first_who_acknowledges_stands() -> None:
@@ -343,7 +345,7 @@ def test_the_worst_open_incident_is_the_gravest_and_of_equals_the_newest() -> No
     assert apply(book, hang(10), time=1.0).severity == "critical"
     newer = apply(book, hang(20), time=2.0)
     apply(book, spike(severity="warning"), time=3.0)
-    named = WorstIncident(newer.incident_id, newer.kind, newer.severity, newer.title, newer.since)
+    named = WorstIncident(newer.incident_id, newer.kind, newer.severity, newer.title, newer.since, advice="inspect")
     assert (book.worst(), book.open_count()) == (named, 3)
 
 

@@ -14,6 +14,7 @@ from stabilitybackend.errors import NotFound
 from stabilitybackend.incidents.illness import inside
 from stabilitybackend.lineage.checkpoints import LoggedCheckpoint
 from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.liveness.world_size import newest_starts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Checkpoint, Offer, SpoiledBy
@@ -21,7 +22,10 @@ from stabilitybackend.schema.lineage import Checkpoint, Offer, SpoiledBy
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
 
-__all__ = ["checkpoints_of", "job_of", "offer_of"]
+__all__ = ["checkpoints_of", "job_of", "offer_of", "undo_of"]
+
+#: Lists of runs offer to undo a rollback for so long, seconds: later the lineage still does.
+UNDO_LISTED_S = 86_400.0
 
 
 def checkpoints_of(
@@ -102,3 +106,20 @@ def offer_of(state: RunState, incident_id: str | None = None) -> Offer:
     offer = way_back(incidents, checkpoints, state.view().last_step, about, state.handlers.cannot())
     branches = offered_branches(fold.tree, fold.heads, checkpoints, incidents)
     return replace(offer, branches=branches, no_return=state.handlers.no_return() if branches else "")
+
+
+def undo_of(state: RunState, now: float) -> int | None:
+    """Return the discarded segment that undoing the newest rollback goes back to.
+
+    None where the job did not go back last by a command of the last day, or can't go back to what it left.
+
+    Args:
+        now: unix seconds.
+    """
+    fold = state.fold
+    head = fold.tree[fold.tree.head]
+    if head.cause != "command" or head.returns_to is not None or now - head.created > UNDO_LISTED_S:
+        return None
+    left = left_by(fold.tree, fold.heads, head.id)
+    usable = fold.checkpoints.usable(fold.tree, state.launch_sizes.size)
+    return left if left is not None and usable.left_on(left) and not state.handlers.no_return() else None

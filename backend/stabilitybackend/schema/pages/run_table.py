@@ -126,6 +126,7 @@ class TableRow(msgspec.Struct, kw_only=True):
     open_incidents: int = 0
     worst_incident: WorstIncident | None = None
     rollbacks: int = 0
+    undo: int | None = None
     created: float = 0.0
     updated: float = 0.0
     progress: float | None = None

@@ -47,7 +47,7 @@ function markWords(incident) {
 }
 
 /** The events of a run: `{x, until, tone, kind, words, told, href}`; `x`: where it begins on the axis, `until`: unix seconds. */
-function events(page, axis) {
+export function events(page, axis) {
   const found = [];
   for (const incident of page.view().incidents) {
     if (!incidentKind(incident.kind).sign || found.length >= MOST) continue;

@@ -285,7 +285,7 @@ function liveEnd({ x, y }, color) {
 }
 
 /** The kind of an incident inside its band, where the band is wide enough to hold it; alarms come before what is known. */
-function bandNames(view, colors, range, inner, axis) {
+export function bandNames(view, colors, range, inner, axis) {
   const scale = inner / (range[1] - range[0]);
   const labels = [];
   const taken = [];

@@ -37,9 +37,10 @@ export function savePng(chart, page) {
   }, "image/png");
 }
 
-/** Save every logged row of a chart's metrics in the steps that are in sight. */
+/** Save every logged row of a chart's metrics in the steps that are in sight, with what its x axis shows. */
 export async function saveCsv(chart, page) {
-  const metrics = chart.metrics();
+  const x = chart.now ? chart.now().x : page.settings.x;
+  const metrics = [...new Set([...chart.metrics(), ...(page.nameSet.has(x) ? [x] : [])])];
   const window = page.look.window();
   const steps = window ? { start: Math.max(0, Math.ceil(window[0])), stop: Math.max(0, Math.floor(window[1])) } : {};
   try {

@@ -6,6 +6,7 @@ import { asList, asRecord, asText } from "../core/as_type.js";
 import { byId, fill, h, setClass, setShown, setText, toast } from "../core/dom.js";
 import { errorText } from "../core/format.js";
 import { incidentKind, statusFacts } from "../core/kinds.js";
+import { Quieter } from "./quieter.js";
 import { offers } from "./severity.js";
 import { sinceOf, verdictOf } from "./verdict.js";
 
@@ -26,7 +27,9 @@ export class IncidentActions {
       page.dialog.show(page.incident),
     );
     this.words = h("span", { class: "sub action-words", role: "status" });
-    fill(byId("incident-actions"), this.ack, this.batches, this.dump, this.restart, this.back, this.words);
+    this.quieter = new Quieter(page);
+    const every = [this.ack, this.batches, this.dump, this.restart, this.back, this.words, this.quieter.element];
+    fill(byId("incident-actions"), every);
   }
 
   draw() {
@@ -57,9 +60,10 @@ export class IncidentActions {
     setClass(this.back, `button${suggestion.action === "roll_back" ? " danger" : ""}`);
     this.back.disabled = Boolean(why);
     setText(this.words, this.told(why));
+    this.quieter.draw();
     setShown(
       byId("incident-actions"),
-      [this.ack, this.batches, this.dump, this.restart, this.back].some((one) => !one.hidden) ||
+      [this.ack, this.batches, this.dump, this.restart, this.back, this.quieter.element].some((one) => !one.hidden) ||
         this.words.textContent !== "",
     );
   }

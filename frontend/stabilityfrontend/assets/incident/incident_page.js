@@ -123,6 +123,7 @@ export class IncidentPage {
       this.setLost(null);
       this.setIncident(incident);
       this.kept.refresh();
+      this.actions.quieter.fetch();
       if (incident.train || incident.caused_by) {
         const { incidents } = await api.incidents(this.id);
         if (this.gone) return;

@@ -129,8 +129,8 @@ export class MetricTile {
 /** The next size after this one. */
 export const nextSize = (size) => SIZES[(SIZES.indexOf(size || "M") + 1) % SIZES.length];
 
-/** Open a metric over the whole window; Esc ends it. */
-export function fullScreen(owner, name) {
+/** Open a metric over the whole window; Esc ends it. `options` hold for this look only. */
+export function fullScreen(owner, name, options = {}) {
   const { page } = owner;
   const canvas = h("div", { class: "chart" });
   const legend = h("div", { class: "legend" });
@@ -153,6 +153,7 @@ export function fullScreen(owner, name) {
     )
   );
   const chart = chartIn(canvas, legend, `full ${name}`, name, owner);
+  if (Object.keys(options).length) chart.setOptions({ ...owner.layout.options[name], ...options });
   chartTools(tools, chart, page);
   dialog.addEventListener("close", () => {
     page.board.remove(chart.id);
@@ -167,4 +168,5 @@ export function fullScreen(owner, name) {
   page.board.add(chart);
   page.feed.fetchWanted(chart.metrics());
   page.board.mark(chart);
+  return chart;
 }

@@ -6,7 +6,17 @@ import { showKeys } from "./keys.js";
 
 /** `find`: buttons, the first that can be pressed is meant. `also`: other words for it. */
 const BUTTONS = [
-  { words: "Roll back …", also: "rollback go back revert", find: "#rollback-open, #incident-rollback" },
+  {
+    words: "Roll back …",
+    also: "rollback go back revert",
+    find: "#rollback-open, #incident-rollback, [data-do='rollback']",
+  },
+  {
+    words: "Undo the newest rollback …",
+    also: "return branch",
+    find: "#rollback-undo, [data-return], [data-do='undo']",
+  },
+  { words: "What changed since the last good run", also: "difference config commit", find: "#about-fold" },
   { words: "Restart the job …", also: "restart kill", find: "#incident-restart" },
   { words: "Acknowledge the incident", also: "ack", find: "#incident-ack" },
   { words: "Acknowledge what is chosen", also: "ack incidents", find: "#incidents-ack" },
@@ -14,6 +24,8 @@ const BUTTONS = [
   { words: "Show the batches", also: "samples data", find: "#incident-show-batches" },
   { words: "Run a task …", also: "task plug-in", find: "#task-open" },
   { words: "Detectors", also: "settings sensitivity thresholds quieter", find: "#detectors-open" },
+  { words: "Half as sensitive", also: "quieter detector fewer alerts sensitivity", find: "#quieter-half" },
+  { words: "Mute the detector in this run", also: "quieter fewer alerts sensitivity", find: "#quieter-mute" },
   { words: "Fewer alerts like the newest …", also: "reduce alerts mute quieter sensitivity", find: "[data-less]" },
   { words: "End the zoom", also: "reset zoom", find: "#zoom-reset" },
   { words: "Log out", also: "leave", find: "#log-out" },

@@ -15,6 +15,7 @@ export const KEYS = [
     where: "Everywhere",
     rows: [
       { keys: ["Ctrl+K"], what: "Search everything: runs, metrics, incidents, nodes, GPUs, pages, commands" },
+      { keys: ["Ctrl+K"], what: "On a run also a chart in words: loss by tokens log csv" },
       { keys: ["/"], what: "Go to the search field of this page" },
       { keys: ["?"], what: "Show these keys" },
       { keys: ["Esc"], what: "Close what is open, leave a field" },

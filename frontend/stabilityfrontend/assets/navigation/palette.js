@@ -6,6 +6,7 @@ import { appearanceOf, tonedClass } from "../core/appearance.js";
 import { fill, h, setText } from "../core/dom.js";
 import { errorText, plural } from "../core/format.js";
 import { go, incidentHref } from "../core/route.js";
+import { chartOf } from "./chart_words.js";
 import { commands } from "./commands.js";
 import { fit } from "./ranking.js";
 
@@ -232,6 +233,21 @@ class Palette {
     return [...lately, ...pages(), ...this.commands];
   }
 
+  /** The chart that was described: of the run that is open. @returns {Choice[]} */
+  charted(typed) {
+    const found = this.page?.showMetric ? chartOf(typed, this.page.names || []) : null;
+    if (!found) return [];
+    return [
+      {
+        id: "chart",
+        group: "Chart",
+        text: found.words,
+        sub: found.csv ? "opens the chart and saves its rows" : "opens the chart",
+        run: () => this.page.showMetric(found.name, found.options, found.csv),
+      },
+    ];
+  }
+
   /** Of pages and commands what fits, and what the server found, the group with the best first. @returns {Choice[]} */
   fitting(typed) {
     /** @type {Choice[]} */
@@ -242,9 +258,11 @@ class Palette {
       .sort((a, b) => b.fits - a.fits)
       .slice(0, MOST_LOCAL)
       .map(({ one }) => one);
-    const every = [...this.fromServer(), ...local];
+    const every = [...this.charted(typed), ...this.fromServer(), ...local];
     const best = new Map();
     for (const one of every) best.set(one.group, Math.max(best.get(one.group) || 0, fit(typed, one.text)));
+    // Whoever describes a chart means it.
+    if (best.has("Chart")) best.set("Chart", Number.POSITIVE_INFINITY);
     const order = [...best.keys()].sort((a, b) => Math.floor(best.get(b)) - Math.floor(best.get(a)));
     return order.flatMap((group) => every.filter((one) => one.group === group));
   }

@@ -200,13 +200,14 @@ export class RankGrid {
     setShown(byId("ranks-color"), large);
     setShown(byId("ranks-order"), large);
     // Once in any case, so that the wall has its height before somebody scrolls to it.
-    if (!this.visible && !anyway && this.map) return;
+    if (!this.visible && !anyway && this.map && !page.asked?.unseen) return;
     if (!some) {
       this.leave();
       fillLegend(byId("ranks-legend"), []);
       fill(place, h("div", { class: "nothing" }, page.ready && page.health.known ? nothingSeen(page.health) : ""));
     } else if (large) this.drawWall(place, rows);
     else this.drawCards(place, rows);
+    page.asked?.showNode(rows);
   }
 
   /** Forget what stood there. */
@@ -265,7 +266,7 @@ export class RankGrid {
 
   /** The cell of a rank: the very one of before where it looks the same, so that the wall passes over it. */
   cell(row, { fill, mark, hollow }) {
-    const ring = this.blamed.has(row.rank) ? "text" : "";
+    const ring = this.blamed.has(row.rank) ? "text" : row.node === this.page.asked?.node ? "accent" : "";
     const letter = row.slot.phase.slice(0, 1);
     let cell = this.cells.get(row.rank);
     if (
@@ -297,7 +298,12 @@ export class RankGrid {
       fill(
         place,
         [...nodes].map(([node, cards]) =>
-          h("div", { class: "rank-node" }, h("h3", {}, node), h("div", { class: "rank-cards" }, cards)),
+          h(
+            "div",
+            { class: `rank-node${node === this.page.asked?.node ? " chosen" : ""}`, data: { node } },
+            h("h3", {}, node),
+            h("div", { class: "rank-cards" }, cards),
+          ),
         ),
       );
     }

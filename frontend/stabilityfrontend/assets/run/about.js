@@ -63,6 +63,7 @@ export class About {
     this.fetch();
     this.fetchOffered();
     if (!this.against) this.compare(LAST_GOOD);
+    byId("about-panel").scrollIntoView({ block: "start" });
   }
 
   /** The runs that may be compared with: those of the same project, newest first. */
@@ -110,10 +111,11 @@ export class About {
     const rows = configRows(answer.config);
     patch(
       byId("about-body"),
-      h("div", { class: "about-grid" }, factRows(answer), tagsAndNotes(this)),
+      // First: it is what this is opened for while a run is sick.
+      this.changes(),
+      h("div", { class: "about-grid about-part" }, factRows(answer), tagsAndNotes(this)),
       launchList(answer),
       rows.length ? this.config(rows) : null,
-      this.changes(),
     );
   }
 

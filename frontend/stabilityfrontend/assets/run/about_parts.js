@@ -104,9 +104,11 @@ const pairs = (table, names) =>
 /** What differs, as a table; in words where nothing does. `diff`: `{found, why}`. */
 export function differenceTable({ found, why }) {
   if (!found) return h("p", { class: "sub about-none" }, sentence(why));
+  const facts = found.facts.map((one) => ({ ...one, of: "" }));
   const rows = [
-    ...found.facts.map((one) => ({ ...one, of: "" })),
+    ...facts.filter((one) => one.name === "commit"),
     ...found.config.map((one) => ({ ...one, of: "config " })),
+    ...facts.filter((one) => one.name !== "commit"),
   ];
   const words = [
     h("a", { href: `/runs/${encodeURIComponent(found.run_id)}` }, found.name),

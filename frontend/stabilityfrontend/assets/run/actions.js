@@ -1,10 +1,12 @@
 // What people do on a run's page beside looking: roll back, acknowledge, take a restart back, go to an incident.
 
 import { bandEnd } from "../chart/traces.js";
+import { saveCsv } from "../chart_files/files.js";
 import { api } from "../core/api.js";
 import { byId, toast } from "../core/dom.js";
 import { errorText, formatCount } from "../core/format.js";
 import { confirm } from "../dialogs/confirm.js";
+import { fullScreen } from "../metrics/metric_tile.js";
 
 /** Methods of the run's page (run_page.js). */
 export const actions = {
@@ -37,10 +39,10 @@ export const actions = {
     }
   },
 
-  /** Show the chart of a metric: opened from its card where it is none of the page's own. */
-  showMetric(name) {
-    if (!this.cards.added.has(name)) this.cards.promote(name);
-    this.cards.added.get(name)?.scrollIntoView({ block: "center" });
+  /** Show the chart of a metric over the whole window, with these options; `csv`: its rows are saved too. */
+  showMetric(name, options = {}, csv = false) {
+    const chart = fullScreen(this.metrics, name, options);
+    if (csv) saveCsv(chart, this);
   },
 
   /** A link in a panel names other steps. */

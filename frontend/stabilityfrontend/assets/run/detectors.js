@@ -2,6 +2,7 @@
 // settings before they are saved is detector_trial.js, what one clicks on an incident is sensitivity_menu.js.
 
 import { api } from "../core/api.js";
+import { detectorOf, parameterOf, settingOf, withSetting } from "../core/detector_settings.js";
 import { byId, h, setClass, setShown, setText, setTitle, toast } from "../core/dom.js";
 import { ago, errorText, plural } from "../core/format.js";
 import { incidentKind, statusFacts } from "../core/kinds.js";
@@ -70,32 +71,19 @@ export class Detectors {
 
   /** The detector that found an incident, or null. */
   of(incident) {
-    const named = (incident.evidence || {}).detector;
-    return (
-      this.list.find((one) => one.name === named) ||
-      this.list.find((one) => !named && one.kinds.includes(incident.kind)) ||
-      null
-    );
+    return detectorOf(this.list, incident);
   }
 
   parameter(detector, name) {
-    return detector.parameters.find((one) => one.name === name);
+    return parameterOf(detector, name);
   }
 
-  /** What a parameter is set to, in `settings`. */
   value(settings, detector, name) {
-    const own = settings[detector.name];
-    return own && own[name] !== undefined ? own[name] : this.parameter(detector, name).default;
+    return settingOf(settings, detector, name);
   }
 
-  /** `settings` with one parameter changed; what is the default is not in them. */
   changed(settings, detector, name, value) {
-    const next = structuredClone(settings);
-    const own = { ...next[detector.name], [name]: value };
-    if (value === this.parameter(detector, name).default) delete own[name];
-    if (Object.keys(own).length) next[detector.name] = own;
-    else delete next[detector.name];
-    return next;
+    return withSetting(settings, detector, name, value);
   }
 
   edit(detector, name, value) {

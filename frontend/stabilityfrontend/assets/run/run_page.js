@@ -23,6 +23,7 @@ import { Health } from "../ranks/health.js";
 import { RankGrid } from "../ranks/rank_grid.js";
 import { About } from "./about.js";
 import { actions } from "./actions.js";
+import { Asked } from "./asked.js";
 import { Detectors } from "./detectors.js";
 import { drawCommandStrip, drawHeader } from "./header.js";
 import { drawKpis, median } from "./kpis.js";
@@ -89,6 +90,7 @@ export class RunPage {
     this.watched = new Watched(this);
     this.about = new About(this);
     this.output = new Output(this);
+    this.asked = new Asked(this);
     this.belowCharts = new WhenNear(byId("walls"), () => {
       this.feed.fetchHealth();
       this.gpus.fetch();
@@ -158,6 +160,8 @@ export class RunPage {
     if (this.forkList.length && !this.belowCharts.near) this.rollbackCosts.fetch();
     this.foot.ask();
     for (const part of [this.detectors, this.watched, this.about, this.output]) part.fetch();
+    if (this.asked.unseen) this.feed.fetchHealth(); // the ranks are far below the charts
+    this.asked.act();
   }
 
   /** What the server could not read: parts of the history that are missing from what is shown. */

@@ -1,5 +1,6 @@
 // From a noisy incident to fewer like it: one click on the incident, one on how much quieter, and a way back.
 
+import { halfAsSensitive } from "../core/detector_settings.js";
 import { byId, h, toast } from "../core/dom.js";
 import { smallDialog } from "../dialogs/confirm.js";
 
@@ -45,7 +46,7 @@ export function lessButton(page, incident) {
 function ask(page, detector) {
   const panel = page.detectors;
   const now = panel.value(panel.saved, detector, "sensitivity");
-  const half = Math.max(panel.parameter(detector, "sensitivity").low, Number((now / 2).toPrecision(2)));
+  const half = halfAsSensitive(detector, now);
   const set = (value, words) => {
     dialog.close();
     panel.save(panel.changed(panel.saved, detector, "sensitivity", value), words);

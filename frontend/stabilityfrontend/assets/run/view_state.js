@@ -5,12 +5,11 @@ import { choice, remember, smoothing } from "../core/controls.js";
 import { byId, segmented, setShown, setText, setTitle, toast } from "../core/dom.js";
 import { viewOf } from "../core/first_requests.js";
 import { formatCount } from "../core/format.js";
+import { TOKENS } from "../navigation/chart_words.js";
 
 /** Segments and metrics offered in the lists. */
 const SEGMENTS = 200;
 const METRICS = 300;
-/** Names under which jobs count the tokens that they have seen, the likeliest first. */
-const TOKENS = /(^|[/_.])(total_|num_|train_|consumed_)?tokens(_seen|_total|_processed)?$/;
 
 const KINDS = { effective: "Effective timeline", all: "All segments" };
 

@@ -3,6 +3,7 @@
 import { phaseAppearance, stateOf, statePill, tonedClass } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import { ago, formatAge, formatCount, formatValue, moment, plural, steady, toNumber } from "../core/format.js";
+import { statusFacts } from "../core/kinds.js";
 import { runCurve } from "./run_curve.js";
 import { asked } from "./table_state.js";
 
@@ -46,6 +47,20 @@ function nameCell(row) {
       (row.tags || []).slice(0, 3).map((tag) => h("span", { class: "chip tag", title: tag }, h("bdi", {}, tag))),
     ),
   ];
+}
+
+/** What is advised of a sick run, or the way back from what was ordered: it opens the run with the dialog, which asks. */
+function wayOut(row) {
+  if (statusFacts(row.status).over) return null;
+  const [what, words, title] =
+    row.worst_incident?.advice === "roll_back"
+      ? ["rollback", "Roll back …", "It is advised: opens the run with what would be ordered, and asks"]
+      : row.undo === null || row.undo === undefined
+        ? []
+        : ["undo", "Undo rollback …", "The rollback of the last day: opens the run with the way back, and asks"];
+  if (!what) return null;
+  const href = `/runs/${encodeURIComponent(row.run_id)}?do=${what}`;
+  return h("div", {}, h("a", { class: "way-out", href, title, data: { do: what, needs: "command" } }, words));
 }
 
 const number = (value, why) => (value === null || value === undefined ? empty(why) : value);
@@ -105,10 +120,12 @@ const BUILT_IN = {
     label: "Incidents",
     kind: "count",
     width: 100,
-    cell: (row) =>
+    cell: (row) => [
       row.open_incidents
         ? h("span", { class: tonedClass("chip", stateOf(row)) }, `${formatCount(row.open_incidents)} open`)
         : h("span", { class: "sub" }, "none"),
+      wayOut(row),
+    ],
   },
   gpus: {
     label: "GPUs",

@@ -1,0 +1,1 @@
+"""A night with sick runs, and the two ways in which somebody looks at it."""
