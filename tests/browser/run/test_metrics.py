@@ -25,7 +25,7 @@ METRICS = ["clock_mhz", "policy/kl_loss", *(f"part/{number:02d}" for number in r
 STEPS = 120
 #: What the charts show: by metric, how many points are drawn and how large the chart is.
 DRAWN = """() => Object.fromEntries([...stability.page.board.charts.values()]
-  .filter((chart) => chart.plot.spec?.lines?.length)
+  .filter((chart) => chart.plot?.spec?.lines?.length)
   .map((chart) => [chart.id.replace("metric ", ""), {
     points: chart.plot.spec.lines[0].x.length,
     seen: chart.element.clientWidth > 200 && chart.element.clientHeight > 100,
