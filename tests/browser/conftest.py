@@ -134,27 +134,7 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
         context.add_init_script(HANDLE)
         page = context.new_page()
         origin = "/".join(url.split("/")[:3]) if url.startswith("http") else "http"
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith((origin, "data:", "blob:"))
-                else troubles.append(f"asked for {request.url}")
-            ),
-        )
-        page.on("websocket", lambda ws: None if origin[4:] in ws.url else troubles.append(f"socket to {ws.url}"))
-        page.on("pageerror", lambda error: troubles.append(f"threw {error} {error.stack}"))
-        if quiet:
-            page.on(
-                "console",
-                # A page that is left while its socket opens is no trouble: the browser warns of that all the same.
-                lambda message: (
-                    troubles.append(f"console: {message.text}")
-                    if message.type in ("error", "warning")
-                    and "before the connection is established" not in message.text
-                    else None
-                ),
-            )
+        follow_troubles(page, origin, troubles, quiet=quiet)
         page.goto(url)
         try:
             page.evaluate(HANDLE)  # waits for it, where the page is one of ours
@@ -168,6 +148,27 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
     for context in contexts:
         context.close()
     assert troubles == []
+
+
+def follow_troubles(page: Page, origin: str, troubles: list[str], *, quiet: bool = True) -> None:
+    """Note what a page throws, asks of other hosts and, with ``quiet``, tells its console."""
+    ours = (origin, "data:", "blob:")
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith(ours) else troubles.append(f"asked for {request.url}"),
+    )
+    page.on("websocket", lambda ws: None if origin[4:] in ws.url else troubles.append(f"socket to {ws.url}"))
+    page.on("pageerror", lambda error: troubles.append(f"threw {error} {error.stack}"))
+    if quiet:
+        page.on(
+            "console",
+            # A page that is left while its socket opens is no trouble: the browser warns of that all the same.
+            lambda message: (
+                troubles.append(f"console: {message.text}")
+                if message.type in ("error", "warning") and "before the connection is established" not in message.text
+                else None
+            ),
+        )
 
 
 def load_scripts(page: Page) -> None:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 NASTY = "<img src=x onerror='window.pwned=1'>"
 #: A page of a run as far as a card needs it, and a place to draw into.
 DRAW = """([incidents, folded]) => {
-  const run = window.run = window.run || { ready: true, detectors: { list: [], of: () => null }, now: () => 2000 };
+  const run = window.run = window.run ||
+    { ready: true, detectors: { list: [], of: () => null }, config: {}, now: () => 2000 };
   run.evidenceFolds = new Map(folded);
   run.incidents = () => incidents;
   document.body.innerHTML =

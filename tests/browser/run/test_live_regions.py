@@ -19,8 +19,9 @@ LIVE_CARD = """() => {
       window: { metric: "loss", steps: [199, 200, 201], values: [2, 2, 4], level: 2, band: [1.9, 2.1] } },
     actions: ["acknowledge", "roll_back"], suggestion: { action: "roll_back", to_step: 150, text: "Roll back." } };
   window.listed = [spike];
-  const run = { ready: true, evidenceFolds: new Map(), detectors: { list: [], of: () => null }, now: () => 2000,
-    incidents: () => [...window.listed], dirty: () => {}, zoomTo: () => {}, openRollback: () => (window.acted += 1) };
+  const run = { ready: true, evidenceFolds: new Map(), detectors: { list: [], of: () => null },
+    config: {}, now: () => 2000, incidents: () => [...window.listed], dirty: () => {}, zoomTo: () => {},
+    openRollback: () => (window.acted += 1) };
   document.body.innerHTML =
     '<div id="incidents"></div><span id="incidents-count"></span><button id="incidents-all"></button>';
   const update = () => {

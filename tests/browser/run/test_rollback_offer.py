@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.ports import free_port
-from support.processes import Ranks, Server
+from support.processes import Ranks
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.run.conftest import Visit
+    from support.processes import Server
 
-OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parents[1] / "jobs" / "spoilt_job.py")
 PHONE = {"width": 390, "height": 844}
 #: What the dialog is about to order.
@@ -33,7 +32,7 @@ class Spoilt:
         self.server = server
         self.folder = folder
         self.run = run
-        self.url = f"{server.url}/runs/{run}"
+        self.path = f"/runs/{run}"
         opened = server.wait_for(
             f"/runs/{run}/incidents",
             lambda answer: [one for one in answer["incidents"] if one["kind"] == "spike" and one["state"] == "open"],
@@ -52,12 +51,6 @@ def started(server: Server, folder: Path, *checkpoints: int) -> Iterator[Spoilt]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("server") / "data", free_port()) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def spoilt(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spoilt]:
     """For tests that order nothing."""
     yield from started(server, tmp_path_factory.mktemp("spoilt"), 200, 250)
@@ -72,9 +65,9 @@ def own(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
 @pytest.mark.parametrize("size", [{"width": 1280}, PHONE], ids=["desk", "phone"])
 @pytest.mark.parametrize("opener", ["header", "card", "incident"])
 def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
-    spoilt: Spoilt, open_page: OpenPage, size: dict[str, int], opener: str
+    spoilt: Spoilt, visit: Visit, size: dict[str, int], opener: str
 ) -> None:
-    page = open_page(spoilt.url + (f"/incidents/{spoilt.spike}" if opener == "incident" else ""), **size)
+    page = visit(spoilt.path + (f"/incidents/{spoilt.spike}" if opener == "incident" else ""), **size)
     button = {
         "header": "#rollback-open:not([disabled])",
         "card": f'#incidents [data-rollback="{spoilt.spike}"]',
@@ -89,10 +82,8 @@ def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
     assert page.evaluate(FORM) == {"step": "200", "skip": "220-270", "marked": ["250"], "suggested": ["200"]}
 
 
-def test_on_a_phone_a_checkpoints_step_is_one_line_and_nothing_lies_over_it(
-    spoilt: Spoilt, open_page: OpenPage
-) -> None:
-    page = open_page(spoilt.url, **PHONE)
+def test_on_a_phone_a_checkpoints_step_is_one_line_and_nothing_lies_over_it(spoilt: Spoilt, visit: Visit) -> None:
+    page = visit(spoilt.path, **PHONE)
     page.click("#rollback-open:not([disabled])")
     page.wait_for_selector("#rollback-confirm:not([disabled])")
     covered = """(all) => all.flatMap((row) => {
@@ -107,10 +98,8 @@ def test_on_a_phone_a_checkpoints_step_is_one_line_and_nothing_lies_over_it(
     assert page.locator(".choice").evaluate_all(covered) == []
 
 
-def test_where_rollbacks_did_not_cure_it_the_dialog_warns_before_the_next_one(
-    spoilt: Spoilt, open_page: OpenPage
-) -> None:
-    page = open_page(spoilt.url, **PHONE)
+def test_where_rollbacks_did_not_cure_it_the_dialog_warns_before_the_next_one(spoilt: Spoilt, visit: Visit) -> None:
+    page = visit(spoilt.path, **PHONE)
     first = """(id) => {
       const { page } = window.stability;
       const known = page.incidentMap.get(id);
@@ -133,9 +122,9 @@ GRAVER = """(id) => {
 
 
 def test_what_is_reported_between_press_and_release_moves_nothing_under_the_pointer(
-    spoilt: Spoilt, open_page: OpenPage
+    spoilt: Spoilt, visit: Visit
 ) -> None:
-    page = open_page(spoilt.url)
+    page = visit(spoilt.path)
     page.hover(f'#incidents [data-rollback="{spoilt.spike}"]')
     page.mouse.down()
     page.evaluate(GRAVER, spoilt.spike)
@@ -144,10 +133,8 @@ def test_what_is_reported_between_press_and_release_moves_nothing_under_the_poin
     page.wait_for_selector("#incidents [data-incident=i-graver]")
 
 
-def test_a_checkpoint_from_inside_the_spike_is_ordered_only_after_one_more_click(
-    own: Spoilt, open_page: OpenPage
-) -> None:
-    page = open_page(own.url)
+def test_a_checkpoint_from_inside_the_spike_is_ordered_only_after_one_more_click(own: Spoilt, visit: Visit) -> None:
+    page = visit(own.path)
     page.click("#rollback-open:not([disabled])")
     page.wait_for_selector("#rollback-confirm:not([disabled])")
     assert page.is_hidden("#rollback-accept")
@@ -169,8 +156,8 @@ def test_a_checkpoint_from_inside_the_spike_is_ordered_only_after_one_more_click
 
 
 @pytest.mark.parametrize("own", [()], ids=["none"], indirect=True)
-def test_without_a_checkpoint_nothing_is_chosen_and_the_reason_is_said(own: Spoilt, open_page: OpenPage) -> None:
-    page = open_page(own.url)
+def test_without_a_checkpoint_nothing_is_chosen_and_the_reason_is_said(own: Spoilt, visit: Visit) -> None:
+    page = visit(own.path)
     page.click("#rollback-open:not([disabled])")
     page.wait_for_selector("#rollback-sentence")
     assert "there is nothing to go back to" in page.inner_text("#rollback-sentence")
@@ -178,8 +165,8 @@ def test_without_a_checkpoint_nothing_is_chosen_and_the_reason_is_said(own: Spoi
     assert page.evaluate(FORM)["step"] is None
 
 
-def test_the_progress_leaves_the_chart_in_sight_and_in_reach(own: Spoilt, open_page: OpenPage) -> None:
-    page = open_page(own.url)
+def test_the_progress_leaves_the_chart_in_sight_and_in_reach(own: Spoilt, visit: Visit) -> None:
+    page = visit(own.path)
     page.click("#rollback-open:not([disabled])")
     page.click("#rollback-confirm:not([disabled])")
     page.wait_for_selector("#rollback-progress")
@@ -196,10 +183,10 @@ def test_the_progress_leaves_the_chart_in_sight_and_in_reach(own: Spoilt, open_p
     page.wait_for_selector("#rollback-dialog", state="hidden")
 
 
-def test_a_torn_checkpoint_is_shown_with_what_is_wrong_and_can_not_be_chosen(own: Spoilt, open_page: OpenPage) -> None:
+def test_a_torn_checkpoint_is_shown_with_what_is_wrong_and_can_not_be_chosen(own: Spoilt, visit: Visit) -> None:
     (own.folder / "checkpoint-200").write_bytes(b"PK\x03\x04 and nothing more")
     own.server.wait_for(f"/runs/{own.run}/rollback", lambda offer: offer["withheld"], "the agent has looked", 30)
-    page = open_page(own.url)
+    page = visit(own.path)
     page.wait_for_selector("#checkpoints .checkpoint.off >> text=still being written")
     page.click("#rollback-open:not([disabled])")
     torn = page.locator(".choice.withheld")

@@ -160,7 +160,7 @@ STALLED = {"status": "stalled", "note_incident": HANG["incident_id"]}
 #: Draws at two moments and returns what stands there; `Drawn` draws into the page what is given to it.
 TWICE = f"""([incident, run, words]) => {{ {STAGE}
   const page = {{ ...pageOf(incident), run: {{ run_id: "r 1", ...run }}, incidents: () => [incident] }};
-  page.detectors = {{ list: [], of: () => null }};
+  Object.assign(page, {{ detectors: {{ list: [], of: () => null }}, config: {{}} }});
   document.body.innerHTML += '<div id="run-note"></div><div id="incidents"></div>';
   const said = [2000, 5600].map((now) => {{
     page.now = () => now;
@@ -190,7 +190,7 @@ def test_what_lasts_counts_on_in_its_place_and_a_link_keeps_its_focus(pages: Pag
     found = pages.evaluate(
         f"""([incident, run]) => {{ {STAGE}
           const detectors = {{ list: [], of: () => null }};
-          const page = {{ ...pageOf(incident), incidents: () => [incident], detectors }};
+          const page = {{ ...pageOf(incident), incidents: () => [incident], detectors, config: {{}} }};
           document.body.innerHTML += '<div id="run-note"></div><div id="incidents"></div>';
           const lasting = (now) => {{
             page.now = () => now;
@@ -263,7 +263,7 @@ def test_whether_the_run_or_the_incident_is_missing_is_what_the_runs_own_answer_
           await page.fetch();
           clearTimeout(page.again);
           Object.assign(S.api, asked);
-          return document.querySelector("#incident-empty h2").textContent; }}""",
+          return document.querySelector("#incident-empty :is(h1, h2)").textContent; }}""",
         statuses,
     )
     assert heading == said

@@ -1,0 +1,1 @@
+"""Tests of the run page in a real browser."""
