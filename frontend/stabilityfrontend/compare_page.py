@@ -103,7 +103,7 @@ def attempts() -> html.Div:
     bar = [
         html.A("Runs", href="/", className="crumb", id="crumb-runs"),
         html.Span("/", className="crumb-sep"),
-        html.A(id="attempts-run", className="crumb-here crumb-link", href="/"),
+        html.H1(html.A(id="attempts-run", className="crumb-link", href="/"), className="crumb-here"),
         html.Span("/", className="crumb-sep"),
         html.Span("Attempts", className="crumb"),
         html.Span(className="grow"),

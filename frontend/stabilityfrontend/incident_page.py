@@ -83,7 +83,7 @@ def _body() -> list[Any]:
             id="incident-main",
             className="incident-page",
         ),
-        html.Div(id="incident-empty", hidden=True),
+        html.Main(id="incident-empty", hidden=True),
     ]
 
 

@@ -223,3 +223,15 @@ test("of many data sets the chart draws those that are off and the largest, and 
     [undefined, "#777", [null]],
   ]);
 });
+
+test("an incident of a discarded branch stands where that branch had it, and not at the newest step that counts", () => {
+  kindTable[""] = { band: true };
+  const slow = { severity: "warning", alarm: true, onset_step: 437, step: 600, state: "open", segment: 0 };
+  const segments = new Map([[0, { id: 0, last_step: 752 }]]);
+  const rects = (dead) =>
+    shapes({ incidents: [{ ...slow, dead }], forks: [], segments, lastStep: 251 }, { warning: "#fa0" }, true).bands[0]
+      .rects;
+  assert.deepEqual(rects(true), [[437, 752, 1]]);
+  // Ranks stop in the middle of a step: what counts and came after the newest logged one is drawn there.
+  assert.equal(rects(false)[0][0], 251);
+});

@@ -21,6 +21,7 @@ STAGE = """
     .join("") + '<span id="stacks-note"></span><span id="stacks-choose"></span><span id="incident-ranks-note"></span>';
   const pageOf = (incident, dump) => ({
     id: "r 1", root: document.body, incident, run: { name: "job" }, commands: new Map(), agents: [],
+    alike: [], config: { looks: [] },
     evidenceFolds: new Map(), ticked: new Set(), name: () => "job", now: () => 2000,
     worldSize: () => 4, dirty() {}, awaited: () => false,
     kept: { orders: () => [], order: () => null },

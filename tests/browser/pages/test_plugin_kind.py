@@ -81,7 +81,7 @@ def test_a_kind_that_a_user_adds_has_its_label_sign_and_advice_in_the_api_and_on
     assert (listed["clock_skew"]["label"], listed["clock_skew"]["sign"]) == (KIND.label, KIND.sign)
     page = open_page(server.url)
     page.wait_for_selector("tr[data-run] .pill.warning")
-    assert page.inner_text("tr[data-run] .pill.warning") == KIND.short
+    assert page.inner_text("tr[data-run] .pill.warning") == KIND.label
     page = open_page(f"{server.url}/runs/run-1")
     page.wait_for_selector(".lane-mark")
     assert page.inner_text(".lane-mark i") == KIND.sign

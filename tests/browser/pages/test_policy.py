@@ -45,7 +45,7 @@ def test_no_page_does_what_its_policy_forbids_in_either_theme(
 ) -> None:
     incident = server.get("/runs/run-1/incidents")["incidents"][0]["incident_id"]
     address, shown = {
-        "runs": ("/", "#runs-body tr"),
+        "runs": ("/", "#runs-body tr[data-run]"),
         "run": ("/runs/run-1", "#chart-focus canvas"),
         "incident": (f"/runs/run-1/incidents/{incident}", "main .panel"),
         "incidents": ("/incidents", "#incidents-list, #incidents-empty"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.gateway_stack import log_frames
 from support.job_frames import Job
+from support.ports import free_port
 from support.processes import Server
 from support.waiting import wait_in
 
@@ -26,10 +26,10 @@ SMALLEST = """() => Math.min(...[...document.querySelectorAll('#wall *')]
   .map((one) => Number.parseFloat(getComputedStyle(one).fontSize)))"""
 
 
-@pytest.fixture
-def server(tmp_path: Path, free_port: int) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with one run whose loss is NaN, and one that is well."""
-    with Server(tmp_path / "data", free_port) as server:
+    with Server(tmp_path_factory.mktemp("wall") / "data", free_port()) as server:
         losses = [3.0 - step / 100 if step < 80 else math.nan for step in range(1, 121)]
         log_frames(server.url, Job().rows(range(1, 121), {"loss": losses}), run_id="sick")
         log_frames(server.url, Job().rows(range(1, 121), {"loss": [2.0] * 120}), run_id="well")
@@ -117,7 +117,11 @@ def test_on_a_phone_nothing_scrolls_sideways_and_all_that_is_pressed_is_large_en
     (incident, *_) = [one["incident_id"] for one in server.get("/runs/sick/incidents")["incidents"]]
     path = {"run": "/runs/sick", "incident": f"/runs/sick/incidents/{incident}", "runs": "/"}.get(place, f"/{place}")
     page = open_page(f"{server.url}{path}", width=390, height=844)
-    ready = {"run": "#incidents .incident", "incident": "#incident-verdict .verdict-words", "runs": "#runs-body tr"}
+    ready = {
+        "run": "#incidents .incident",
+        "incident": "#incident-verdict .verdict-words",
+        "runs": "#runs-body tr[data-run]",
+    }
     page.wait_for_selector(ready.get(place, "main"))
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     wait_in(page, f"({SMALL})().length === 0")

@@ -9,9 +9,11 @@ export const seenStep = (step, last) =>
 
 /**
  * Where an incident begins; null where that is not known. On a clock what happened to machines is at its own time, which
- * no step may have; all else is where its step is.
+ * no step may have; all else is where its step is. One of a discarded branch is at that branch's step, which may be
+ * beyond the newest one that counts.
  */
 export function beginOf(incident, axis, lastStep) {
   const timed = axis.clock && incidentKind(incident.kind).of_machine && typeof incident.since === "number";
-  return timed ? clockMs(incident.since) : axis.place(seenStep(incident.onset_step, lastStep), incident.segment);
+  if (timed) return clockMs(incident.since);
+  return axis.place(incident.dead ? incident.onset_step : seenStep(incident.onset_step, lastStep), incident.segment);
 }

@@ -312,7 +312,7 @@ export class IncidentPage {
       h(
         "div",
         { class: "empty panel" },
-        h("h2", {}, noRun ? "No run has this id" : "No incident has this id"),
+        h("h1", {}, noRun ? "No run has this id" : "No incident has this id"),
         h(
           "p",
           {},

@@ -54,13 +54,15 @@ function up() {
   else if (location.pathname !== "/") go("/");
 }
 
-/** In the row that has the focus press what `selector` names; without a row, on the page. */
+/** In the row that has the focus press what `selector` names; without a row, on the page. Whether there was any. */
 function press(selector, place) {
   const row = document.activeElement?.closest("[data-row-of], tr, article");
   const target = /** @type {HTMLElement | null} */ (
     row?.querySelector(selector) || (place ? document.querySelector(place) : null)
   );
-  if (target && isShown(target) && !target.matches(":disabled")) target.click();
+  if (!target || !isShown(target) || target.matches(":disabled")) return false;
+  target.click();
+  return true;
 }
 
 /** Show all keys. */
@@ -72,7 +74,7 @@ export function showKeys() {
     title: "Keys",
     body: h(
       "div",
-      { class: "dialog-body keys-body" },
+      { class: "dialog-body keys-body", tabindex: "0", role: "region", "aria-label": "Keys, by where they work" },
       KEYS.map(({ where, rows: some }) =>
         h(
           "section",
@@ -104,7 +106,7 @@ export function showKeys() {
   close.focus();
 }
 
-/** @param {() => any} openedPage */
+/** Whether it was done: a key that has nothing to press here is left to the charts. @param {() => any} openedPage */
 function act(name, openedPage) {
   const page = openedPage();
   if (name === "search") {
@@ -114,10 +116,11 @@ function act(name, openedPage) {
     field?.focus();
   } else if (name === "keys") showKeys();
   else if (name === "up") up();
-  else if (name === "choose") press("input[type='checkbox']", null);
-  else if (name === "acknowledge") press("[data-acknowledge]", "#incident-ack");
+  else if (name === "choose") return press("input[type='checkbox']", null);
+  else if (name === "acknowledge") return press("[data-acknowledge]", "#incident-ack");
   else if (page?.incidentId) otherIncident(page, name === "next" ? 1 : -1).catch(() => {});
   else step(name === "next" ? 1 : -1);
+  return true;
 }
 
 /** Listen from now on; `openedPage` returns the page that is open. */
@@ -138,7 +141,7 @@ export function watchKeys(openedPage) {
     if ("go" in found) {
       if (!document.querySelector(`#pages a[href="${found.go}"]`)) return;
       go(found.go);
-    } else if ("act" in found) act(found.act, openedPage);
+    } else if ("act" in found && !act(found.act, openedPage)) return;
     event.preventDefault();
   });
 }

@@ -39,8 +39,10 @@ export const KEYS = [
     where: "In a chart that has the focus",
     rows: [
       { keys: ["←", "→"], what: "From point to point; ten at once with Shift" },
-      { keys: ["+"], what: "Zoom in" },
+      { keys: ["Home", "End"], what: "The first point, the newest" },
+      { keys: ["+", "-"], what: "Zoom in, zoom out" },
       { keys: ["Esc"], what: "End the zoom" },
+      { keys: ["a"], what: "Annotate the step at the cursor, on a run's page" },
     ],
   },
 ];

@@ -110,7 +110,7 @@ export class RunTableView {
     this.body.closest("table").style.minWidth = `${width}px`;
     patch(
       this.head,
-      h("th", { class: "pick", scope: "col", "aria-label": "Chosen to compare" }),
+      h("th", { class: "pick", scope: "col" }, h("span", { class: "unseen" }, "Chosen to compare")),
       columns.map((one) => this.headCell(one, sort)),
     );
   }
