@@ -97,15 +97,15 @@ def test_screenshots_of_the_demo(server: Server, run_id: str, open_page: OpenPag
     take(page, "run-dark")
     page.locator("#rollback-costs").scroll_into_view_if_needed()
     take(page, "rollback-costs-dark")
+    attempts = open_page(f"{server.url}/runs/{run_id}/attempts", scheme="dark", width=1280, height=800)
+    attempts.wait_for_selector("#attempts-table tr")
+    take(attempts, "attempts-dark")
     light = open_page(f"{server.url}/runs/{run_id}", scheme="light", width=1440, height=1700)
     wait_until(lambda: light.evaluate("(window.stability?.drawLog.drawn.length || 0) > 30"), 60, "the charts are drawn")
     take(light, "run-light")
     wall = open_page(f"{server.url}/runs/{run_id}", scheme="dark", width=2560, height=1440)
     wait_until(lambda: wall.evaluate("(window.stability?.drawLog.drawn.length || 0) > 30"), 60, "the charts are drawn")
     take(wall, "wall-dark")
-    runs = open_page(server.url, scheme="light", width=1440, height=420)
-    runs.wait_for_selector("tr[data-run] .run-curve")
-    take(runs, "runs-light")
 
 
 def test_screenshots_of_recorded_runs(server: Server, open_page: OpenPage, tmp_path: Path) -> None:
@@ -113,7 +113,6 @@ def test_screenshots_of_recorded_runs(server: Server, open_page: OpenPage, tmp_p
     for path, there, name in (
         ("/", "tr[data-run] .run-curve", "runs-dark"),
         ("/incidents", "[data-row]", "incidents-dark"),
-        ("/runs/healthy_rollback/attempts", "#attempts-table tr", "attempts-dark"),
         ("/compare?run=killed_by_lr&run=corrupt_dataset", "#compare-table tr", "compare-dark"),
         ("/gallery", "[data-curve] canvas", "gallery-dark"),
         ("/runs/killed_by_lr?wall=1", ".wall-do", "wall-run-dark"),
