@@ -263,7 +263,7 @@ def test_whether_the_run_or_the_incident_is_missing_is_what_the_runs_own_answer_
           await page.fetch();
           clearTimeout(page.again);
           Object.assign(S.api, asked);
-          return document.querySelector("#incident-empty h2").textContent; }}""",
+          return document.querySelector("#incident-empty h1").textContent; }}""",
         statuses,
     )
     assert heading == said
