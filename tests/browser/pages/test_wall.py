@@ -125,8 +125,9 @@ def test_on_a_phone_nothing_scrolls_sideways_and_all_that_is_pressed_is_large_en
     }.items():
         page.goto(f"{server.url}{path}")
         page.wait_for_selector(ready)
+        page.wait_for_load_state("networkidle")
         assert page.evaluate("document.documentElement.scrollWidth") == 390, path
-        wait_in(page, f"({SMALL})().length === 0")
+        assert page.evaluate(SMALL) == [], path
 
 
 def test_on_a_phone_the_incident_stands_before_the_charts(server: Server, open_page: OpenPage) -> None:
