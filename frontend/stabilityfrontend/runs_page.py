@@ -46,21 +46,23 @@ def runs_page() -> html.Div:
 def login_page() -> html.Div:
     """Return the page where an API key is pasted."""
     return html.Div(
-        html.Form(
-            [
-                html.Div([html.Span(className="mark"), html.Span("Stabilityboard")], className="login-brand"),
-                html.P(
-                    "This board is reachable from other machines, so it asks for a key. Whoever runs it makes one with "
-                    "“stabilityboard keys”."
-                ),
-                html.Label("API key", htmlFor="login-key"),
-                # Made by the script, so that a key never becomes a property of a component.
-                html.Div(id="login-field"),
-                html.Div(id="login-error", role="alert"),
-                html.Button("Open the board", id="login-send", className="button primary", type="submit"),
-            ],
-            id="login-form",
-            className="panel login",
+        html.Main(
+            html.Form(
+                [
+                    html.H1([html.Span(className="mark"), html.Span("Stabilityboard")], className="login-brand"),
+                    html.P(
+                        "This board is reachable from other machines, so it asks for a key. Whoever runs it makes one "
+                        "with “stabilityboard keys”."
+                    ),
+                    html.Label("API key", htmlFor="login-key"),
+                    # Made by the script, so that a key never becomes a property of a component.
+                    html.Div(id="login-field"),
+                    html.Div(id="login-error", role="alert"),
+                    html.Button("Open the board", id="login-send", className="button primary", type="submit"),
+                ],
+                id="login-form",
+                className="panel login",
+            ),
         ),
         className="page centre",
     )

@@ -43,7 +43,7 @@ SHOWN_APART = {
     "deaths.js": {"process_death"},
     "gpus.js": {"gpu_fault"},
     "panels.js": {"hang"},
-    "run_page.js": {"gpu_fault"},
+    "run_news.js": {"gpu_fault"},
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from playwright.sync_api import Error as PlaywrightError
 
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import Frame, Output, OutputLine
@@ -204,7 +205,10 @@ def test_nothing_is_wrong_with_a_page_and_what_it_opens(
     _open(page, stage, path, there)
     found = _violations(page, path, "")
     for state in states:
-        page.evaluate(f"() => {{ {state.do}; }}")
+        try:
+            page.evaluate(f"() => {{ {state.do}; }}")
+        except PlaywrightError as error:
+            raise AssertionError(f"{state.do}: {error.message}; before: {found}") from error
         page.wait_for_selector(state.there)
         found += _violations(page, state.there, state.within)
         page.evaluate(CLOSE)

@@ -86,7 +86,7 @@ def show(page: Page, one: dict[str, Any], found: dict[str, Any] | None = None) -
 
 
 def test_a_verdict_names_who_since_when_how_sure_why_and_what_is_not_visible(pages: Page) -> None:
-    words = show(pages, incident(evidence={"verdict": VERDICT}))
+    words = show(pages, incident(since=1926.0, evidence={"verdict": VERDICT}))
     for expected in (
         "Rank 5 (node gpu-03, GPU 2) is in data for 74 s", "rank 5 · gpu-03 · GPU 2", "GPU-3f9b", "1 min 14 s ago",
         "high", "it sleeps in queue.get", "Not visible", "kernel log of gpu-03: not permitted",

@@ -110,21 +110,24 @@ SMALL = """() => [...document.querySelectorAll(
   .map((one) => `${one.id || one.className}: ${one.textContent.slice(0, 20)}`)"""
 
 
-@pytest.mark.parametrize("place", ["run", "incident", "runs", "incidents", "interruptions", "gallery"])
 def test_on_a_phone_nothing_scrolls_sideways_and_all_that_is_pressed_is_large_enough(
-    server: Server, open_page: OpenPage, place: str
+    server: Server, open_page: OpenPage
 ) -> None:
     (incident, *_) = [one["incident_id"] for one in server.get("/runs/sick/incidents")["incidents"]]
-    path = {"run": "/runs/sick", "incident": f"/runs/sick/incidents/{incident}", "runs": "/"}.get(place, f"/{place}")
-    page = open_page(f"{server.url}{path}", width=390, height=844)
-    ready = {
-        "run": "#incidents .incident",
-        "incident": "#incident-verdict .verdict-words",
-        "runs": "#runs-body tr[data-run]",
-    }
-    page.wait_for_selector(ready.get(place, "main"))
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    wait_in(page, f"({SMALL})().length === 0")
+    page = open_page(server.url, width=390, height=844)
+    for path, ready in {
+        "/": "#runs-body tr[data-run]",
+        "/runs/sick": "#incidents .incident",
+        f"/runs/sick/incidents/{incident}": "#incident-verdict .verdict-words",
+        "/incidents": ".incident-row",
+        "/interruptions": "main",
+        "/gallery": "main canvas",
+    }.items():
+        page.goto(f"{server.url}{path}")
+        page.wait_for_selector(ready)
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, path
+        assert page.evaluate(SMALL) == [], path
 
 
 def test_on_a_phone_the_incident_stands_before_the_charts(server: Server, open_page: OpenPage) -> None:
