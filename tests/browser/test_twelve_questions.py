@@ -63,17 +63,15 @@ def row(run: str) -> str:
     return f"#runs-body [data-run='{run}']"
 
 
-def rolled_back(night: Server, kinds: list[str]) -> Any:
-    """Wait until the newest segments of the sick run began so; return how each of them went on."""
-
-    def newest(answer: Any) -> Any:
-        return answer["segments"][-len(kinds) :]
+def rolled_back(night: Server, how: str) -> Any:
+    """Wait until the sick run trains on a segment that began by a ``command`` or by an ``undo``; return the segment."""
 
     def so(answer: Any) -> bool:
-        found = ["undo" if one["returns_to"] is not None else one["cause"] for one in newest(answer)]
-        return found == kinds and newest(answer)[-1]["first_step"] is not None
+        newest = answer["segments"][-1]
+        began = "undo" if newest["returns_to"] is not None else newest["cause"]
+        return began == how and newest["first_step"] is not None
 
-    return newest(night.wait_for("/runs/sick/segments", so, f"it went {kinds}", 60))
+    return night.wait_for("/runs/sick/segments", so, f"it went on by {how}", 60)["segments"][-1]
 
 
 def advised(night: Server) -> None:
@@ -167,14 +165,14 @@ def test_the_advised_rollback_and_its_undo_take_two_clicks_each_and_their_gpu_ho
     mouse.click(f"{row('sick')} [data-do=rollback]", "Roll back")
     mouse.click("#rollback-confirm", "Roll back to 200")
     mouse.sees("#rollback-progress[data-state=done]")
-    rolled_back(night, ["start", "command"])
+    rolled_back(night, "command")
 
     begin(night, window)
     mouse = Mouse(window)
     mouse.click(f"{row('sick')} [data-do=undo]", "Undo rollback")
     mouse.click("#rollback-confirm", "Go back to 250")
     mouse.sees("#rollback-progress[data-state=done]")
-    assert rolled_back(night, ["command", "undo"])[-1]["fork_step"] == 250
+    assert rolled_back(night, "undo")["fork_step"] == 250
 
     begin(night, window)
     mouse = Mouse(window)
@@ -191,6 +189,11 @@ def test_by_keys_the_first_row_is_the_sick_run_and_enter_tells_its_suspect(keys:
     keys.sees(":focus", "70b-stuck")
     keys.press("Enter")
     keys.sees("#run-note", f"Rank 1 (node {SUSPECT})")
+
+
+def test_by_keys_a_node_that_is_searched_for_is_shown_with_its_ranks(keys: Keyboard) -> None:
+    keys.search(SUSPECT, SUSPECT)
+    keys.sees("#ranks .rank-node.chosen", SUSPECT, "Rank 1")
 
 
 def test_by_keys_the_data_set_that_moved_first(keys: Keyboard) -> None:
@@ -240,7 +243,7 @@ def test_by_keys_the_advised_rollback_its_undo_and_their_gpu_hours(keys: Keyboar
     keys.place("#rollback-confirm", "Roll back to 200")
     keys.press("Enter")
     keys.sees("#rollback-progress[data-state=done]")
-    rolled_back(night, ["undo", "command"])
+    rolled_back(night, "command")
 
     begin(night, window)
     keys.place(f"{row('sick')} [data-do=undo]")
@@ -248,6 +251,6 @@ def test_by_keys_the_advised_rollback_its_undo_and_their_gpu_hours(keys: Keyboar
     keys.place("#rollback-confirm", "Go back to 250")
     keys.press("Enter")
     keys.sees("#rollback-progress[data-state=done]")
-    rolled_back(night, ["command", "undo"])
+    rolled_back(night, "undo")
     keys.press("Escape", "g", "f")
-    keys.sees("#lost", "GPU-hours this month", "4 rollbacks")
+    keys.sees("#lost", "GPU-hours this month", "rollbacks, since")
