@@ -1,7 +1,7 @@
 """What the pages promise, in Chromium: one line for each figure, with its aim, met or missed, and the load meanwhile.
 
     python benchmarks/page_figures.py                 # all of it, half an hour
-    python benchmarks/page_figures.py --quick         # fewer and shorter ones, 4 minutes
+    python benchmarks/page_figures.py --quick         # fewer and shorter ones, 4 to 5 minutes
     python benchmarks/page_figures.py --only zoom --only list
 
 It starts a server, feeds it a run of 10 M points, one of 600 metrics, a job that logs 20 metrics five times a second,

@@ -29,12 +29,12 @@ _WIDE_ROWS = 100
 _JOB = """
 import math, random, sys, time, stabilityclient
 charts, rate = int(sys.argv[1]), float(sys.argv[2])
-names = ["loss", "grad_norm", "lr", "tokens_per_s", *(f"layer/{at}" for at in range(charts - 4))]
+names = ["loss", "grad_norm", "lr", "tokens_per_s", *(f"layer/{at}" for at in range(charts))]
 run = stabilityclient.init(project="bench", name="live")
 begin = time.monotonic()
 for step in run.steps(1):
     time.sleep(max(0.0, begin + step / rate - time.monotonic()))
-    run.log(step, {name: 2.0 + math.exp(-step / 300) + 0.02 * random.gauss(0, 1) for name in names[:charts]})
+    run.log(step, {name: 2.0 + math.exp(-step / 300) + 0.02 * random.gauss(0, 1) for name in names})
 """
 
 
