@@ -83,7 +83,6 @@ STAGES: dict[str, tuple[str, list[State]]] = {
             State(_click("#detectors-fold"), "#detectors-rows *", "#detectors-panel"),
             State(_click("#watched-fold"), "#watched-body *", "#watched-panel"),
             State(FIND, "#all-metrics .metric canvas", "#all-panel"),
-            State(_click("#all-metrics [data-full]"), ".full-chart canvas", ".full-chart"),
             State(_click(MENU), ".chart-menu:popover-open", ".chart-menu:popover-open"),
             State(_click(f"{MENU} + .chart-menu button[title^='The points']"), "#chart-table-dialog td", DIALOG),
             State(_click("#layout-open"), "#layout-menu:popover-open", "#layout-menu"),
