@@ -1998,8 +1998,8 @@ export interface RollbacksOfRun {
  *     open_incidents: without those of severity info, which wake nobody.
  *     note: a sentence about its status, "" where there is nothing to say.
  *     note_incident: the open incident that it is about, where one stops the job.
- *     undo: the discarded segment that undoing its newest rollback goes back to; null where the job did not go back last
- *         by a command of the last day, or can't return.
+ *     undo: the discarded segment that undoing its newest rollback goes back to; null where that was no command of the
+ *         last day, or the job can't return.
  *     twins: two living processes are the same rank (two jobs under one run id); the note names them.
  *     loss_metric: the metric that is watched as the training loss, null where none is.
  *     unwatched: what to do about that, "" where a loss is watched.

@@ -175,6 +175,7 @@ def test_the_list_of_foreign_jobs_looks_right_and_names_no_other_number_a_loss(s
     screen.looks_right()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("run", ["nan-only", "outlier"])
 def test_the_page_of_an_incident_looks_right(screen: Screen, run: str) -> None:
     (incident, *_) = screen.server.get(f"/runs/{run}/incidents")["incidents"]
@@ -182,6 +183,7 @@ def test_the_page_of_an_incident_looks_right(screen: Screen, run: str) -> None:
     screen.looks_right()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("path", ["/?wall=1&rotate=0", *(f"/runs/{job.run_id}?wall=1" for job in FOREIGN)])
 def test_the_wall_has_no_empty_number(screen: Screen, path: str) -> None:
     page = screen.open(path, "document.querySelector('.wall-head h1') !== null")
@@ -190,6 +192,7 @@ def test_the_wall_has_no_empty_number(screen: Screen, path: str) -> None:
     screen.looks_right()
 
 
+@pytest.mark.soak
 def test_before_the_first_step_the_ranks_come_first_and_there_is_no_empty_chart(screen: Screen) -> None:
     with before_the_first_step(screen.server.url) as run:
         screen.server.wait_for(f"/runs/{run}", lambda facts: facts["state"]["phase"] == "starting", "it starts")

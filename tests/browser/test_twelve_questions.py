@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from support.processes import Server
 
+#: Of jobs that train and hang: some minutes. And not all of them are answered yet in whatever order they are asked.
+pytestmark = pytest.mark.soak
 METRIC = "attention/entropy/m5"
 
 

@@ -61,7 +61,7 @@ def test_every_page_and_every_answer_is_served_without_an_error_on_the_redis_of_
     server: RunningServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
-    pages = ["/", "/compare", "/fleet", "/runs/job", "/runs/frames"]
+    pages = ["/", "/compare", "/interruptions", "/gallery", "/incidents", "/runs/job", "/runs/frames"]
 
     statuses = {path: server.client.get(path).status_code for path in [*pages, *_api_paths(server)]}
 
@@ -71,9 +71,14 @@ def test_every_page_and_every_answer_is_served_without_an_error_on_the_redis_of_
 
 def _api_paths(server: RunningServer) -> Iterator[str]:
     """Yield each address that the OpenAPI names a GET for, for each run, incident, command and dump that is there."""
-    given = {"compare": "?run=job&run=frames&metric=loss", "series": "?metric=loss", "export": "?format=jsonl"}
+    given = {
+        "compare": "?run=job&run=frames&metric=loss", "series": "?metric=loss", "export": "?format=jsonl",
+        "attempts": "?metric=loss", "search": "?q=job", "views": "?kind=runs",
+    }  # fmt: skip
     for path, methods in server.app.openapi()["paths"].items():
-        since_then = path.endswith("/audit") or "/batch_samples/" in path  # a scope, and orders, that were not there
+        since_then = (
+            path.endswith(("/audit", "/branches")) or "/batch_samples/" in path
+        )  # scope, forks, orders: not there
         if "get" not in methods or "export_id" in path or since_then:
             continue
         last = path.rsplit("/", 1)[-1]

@@ -8,6 +8,7 @@ import {
   firstRequests,
   forgetAnswers,
   handOver,
+  isKept,
   runPath,
   seriesPaths,
   viewOf,
@@ -59,11 +60,11 @@ function askForRun(id) {
   const { fine, panel } = firstRequests.points;
   const view = viewOf(location.search);
   const run = ask(runPath(id));
-  const headline = ask(`${runPath(id)}/headline`);
   ask(`${runPath(id)}/segments`);
   for (const { path } of seriesPaths(id, firstRequests.fine, { view: "all", points: fine })) ask(path);
   if (view.x !== "step" || view.smooth)
     for (const { path } of seriesPaths(id, firstRequests.fine, derivedOptions(view))) ask(path);
+  const headline = ask(`${runPath(id)}/headline`);
   run
     .then((response) => {
       if (response?.ok) return response.clone().json();
@@ -73,7 +74,8 @@ function askForRun(id) {
     .then(async (facts) => {
       const chosen = await headline;
       const shown = chosen?.ok ? await chosen.clone().json() : null;
-      if (!facts || !shown) return;
+      // Whoever took the headline asks for the rest by itself.
+      if (!facts || !shown || !isKept(`${runPath(id)}/headline`)) return;
       Object.assign(firstRequests, { patterns: wantedOf(shown) });
       const names = firstMetrics(facts.metrics || []);
       for (const { path } of seriesPaths(id, names, { view: "all", points: panel })) ask(path);

@@ -15,7 +15,7 @@ from websockets.sync.client import connect
 from stabilitybackend.http_guard import MAX_BODY_BYTES, MAX_LOGIN_BYTES
 from support.server_stack import RunningServer
 
-PAGES = ["/", "/login", "/runs/some-run", "/fleet", "/no/such/page"]
+PAGES = ["/", "/login", "/runs/some-run", "/interruptions", "/no/such/page"]
 OTHERS = [
     "/healthz",
     "/api/v1/runs",

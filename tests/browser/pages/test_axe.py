@@ -214,6 +214,7 @@ def test_nothing_is_wrong_with_a_page_and_what_it_opens(
     assert not found, "\n".join(found)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("path", PHONE)
 def test_nothing_is_wrong_with_a_page_on_a_phone(stage: tuple[RunningServer, str], page: Page, path: str) -> None:
     page.set_viewport_size({"width": 390, "height": 844})

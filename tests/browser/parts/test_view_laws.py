@@ -25,12 +25,13 @@ LINEAGE = """(count) => {
   const view = { incidents: [], segments, forks, lastStep: 90 * count + 100 };
   const page = {
     ready: true, allSegments: false, run: null, view: () => view, store: { head: count }, lastStep: () => view.lastStep,
+    checkpointList: () => [],
     dirty: () => S.drawLineage(page), undo() {},
   };
   S.drawLineage(page);
   const names = () => [...document.querySelectorAll("#lineage .segment:not(.discarded) b")];
   const shown = names().map((one) => one.textContent.split(" ")[0]);
-  const more = document.querySelector(".segment-more");
+  const more = document.querySelector("button.segment-more");
   const older = more ? more.textContent : null;
   if (more) more.click();
   const flags = S.flagGroups(forks, 0.1).map((group) => group.label);

@@ -86,6 +86,7 @@ def test_the_wheel_scrolls_the_page_and_with_ctrl_zooms_where_the_pointer_is(pag
     assert page.evaluate(RANGE) == [low, high]
 
 
+@pytest.mark.soak
 def test_shift_and_drag_move_what_is_seen_and_keep_its_width(page: Page) -> None:
     page.evaluate("stability.page.zoom.set([1000, 1500])")
     chart = box(page, "#chart-focus")
@@ -101,6 +102,7 @@ def test_shift_and_drag_move_what_is_seen_and_keep_its_width(page: Page) -> None
     assert high - low == pytest.approx(500)
 
 
+@pytest.mark.soak
 def test_a_drag_on_the_y_axis_zooms_it_and_a_double_click_there_ends_that(page: Page) -> None:
     chart = box(page, "#chart-datasets")
     page.mouse.move(chart["x"] + 15, chart["y"] + 120)
@@ -169,6 +171,7 @@ def test_charts_that_wish_the_same_of_the_server_share_one_request(page: Page) -
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_an_x_axis_that_the_run_does_not_log_leaves_the_steps_and_says_so(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r", height=1800, quiet=False)  # the browser tells its console of the 422
     wait_in(page, "window.stability?.page?.ready && window.stability.drawLog.first.datasets > 0")
@@ -192,6 +195,7 @@ def test_a_thinned_line_is_its_mean_in_a_band_that_has_the_peak_and_the_nan(page
     assert all(1.7 < value < 2.3 for value in means)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_a_picture_of_a_chart_has_its_theme_and_twice_its_pixels(
     server: Server, open_page: OpenPage, scheme: str

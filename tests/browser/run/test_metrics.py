@@ -84,10 +84,19 @@ def test_words_and_patterns_find_metrics_and_a_bad_pattern_keeps_what_the_last_o
     wait_in(again, "document.querySelectorAll('.metric').length === 3")
 
 
+def _inside(page: Page, selector: str) -> tuple[float, float]:
+    """Return a place in an element, where it is now: it may have moved since the pointer came to it."""
+    box = page.locator(selector).first.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 3, box["y"] + box["height"] / 3
+
+
 def test_a_pinned_chart_stands_on_top_and_a_link_shows_it(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r-many")
     page.fill("#all-filter", "part/58")
+    wait_in(page, "document.querySelectorAll('#all-metrics [data-metric]').length === 1")
     page.hover('[data-metric="part/58"]')
+    page.mouse.move(*_inside(page, '[data-metric="part/58"]'))
     page.click('[data-pin="part/58"]')
     page.hover('[data-metric="part/58"]')
     page.click('[data-size="part/58"]')

@@ -96,7 +96,7 @@ def test_a_first_load_takes_few_files_and_little_to_send(server: Server, open_pa
         """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
           .map((one) => ({ name: one.name, bytes: one.encodedBodySize }))"""
     )
-    assert len(sent) <= 28
+    assert len(sent) <= 30
     assert sum(one["bytes"] for one in sent) <= 900_000
 
 

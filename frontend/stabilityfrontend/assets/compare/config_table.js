@@ -1,9 +1,9 @@
 // The configs of the compared runs: only the keys that differ, a column for each run.
 
+import { configRows } from "../about/about.js";
 import { byId, h, setShown, setText } from "../core/dom.js";
 import { plural } from "../core/format.js";
 import { patch } from "../core/patch.js";
-import { configRows } from "../run/about.js";
 
 /** Keys that are shown at most. */
 const KEYS = 300;

@@ -52,6 +52,9 @@ export function takeAnswer(path) {
   return asked && performance.now() - asked.at < FRESH_MS ? asked.answer : null;
 }
 
+/** Whether the answer of an address is still kept: nobody took it. */
+export const isKept = (path) => preloaded.answers.has(path);
+
 /** Forget all answers. */
 export const forgetAnswers = () => preloaded.answers.clear();
 

@@ -22,6 +22,8 @@ export class Headline {
     /** @type {import("../../../types/api").Headline} */
     this.now = { main: null, below: null, cells: [], charts: [] };
     this.known = false;
+    /** The names that the run had when it was asked for. */
+    this.askedWith = "";
     /** Small charts: `{key, panel, section, chart}`. */
     this.panels = [];
     /** Names of the run that strip and small charts show. */
@@ -30,6 +32,7 @@ export class Headline {
 
   async fetch() {
     const { page } = this;
+    this.askedWith = page.names.join("\n");
     try {
       const answer = await api.headlineOf(page.id);
       if (page.gone) return;
@@ -49,7 +52,12 @@ export class Headline {
   /** There are new names. */
   soon() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.fetch(), this.now.cells.length ? AGAIN_MS : SOON_MS);
+    this.timer = setTimeout(
+      () => {
+        if (this.askedWith !== this.page.names.join("\n")) this.fetch();
+      },
+      this.now.cells.length ? AGAIN_MS : SOON_MS,
+    );
   }
 
   use() {
@@ -57,7 +65,7 @@ export class Headline {
     this.makePanels();
     const large = byId("chart-focus");
     if (large) large.dataset.empty = this.now.main ? "" : "No metric yet: the curve begins with the first step.";
-    page.namesShown(page.names);
+    page.namesShown(this.known ? page.names : []); // at first the feed fetches them all
     page.dirty("kpis", "header");
   }
 

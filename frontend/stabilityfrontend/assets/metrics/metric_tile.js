@@ -32,6 +32,8 @@ const iconButton = (icon, title, click, more) =>
 export class MetricTile {
   /** `owner`: MetricSections; `section`: the prefix of the section that it stands in. */
   constructor(owner, section, name) {
+    /** Until its tools are made; 0: the pointer is elsewhere. */
+    this.timer = /** @type {any} */ (0);
     this.owner = owner;
     this.section = section;
     this.name = name;
@@ -79,8 +81,14 @@ export class MetricTile {
     owner.page.board.add(this.chart);
     // Hundreds of charts scroll past: tools are made for the few that somebody goes to.
     this.element.addEventListener("focusin", () => this.makeTools());
-    this.element.addEventListener("pointerenter", () => (this.timer = setTimeout(() => this.makeTools(), REST_MS)));
-    this.element.addEventListener("pointerleave", () => clearTimeout(this.timer));
+    for (const moved of ["pointerenter", "pointermove"])
+      this.element.addEventListener(moved, () => {
+        this.timer ||= setTimeout(() => this.makeTools(), REST_MS);
+      });
+    this.element.addEventListener("pointerleave", () => {
+      clearTimeout(this.timer);
+      this.timer = 0;
+    });
     if (matchMedia("(hover: none)").matches) this.makeTools();
   }
 

@@ -142,6 +142,7 @@ export class Feed {
           !usual.includes(name) && !named.includes(name) && (page.nameSet.has(name) || name.startsWith("expr:")),
       );
       store.pin(named);
+      for (const name of [...named, ...others]) store.want(name); // a chart that comes into sight asks for none of them
       return Promise.all(
         [named, others].map((names) => api.series(page.id, names, { view: "all", points: points.panel })),
       );

@@ -1,6 +1,7 @@
 // The run page: fetches what there is, then lives on the feed. Regions are redrawn a few times a second, charts by the
 // Board, and nothing else happens per message but writing it down.
 
+import { About } from "../about/about.js";
 import { Board, Zoom } from "../chart/chart_scheduler.js";
 import { chartTools } from "../chart/chart_tools.js";
 import { HealthLane } from "../chart/health_lane.js";
@@ -21,7 +22,6 @@ import { MetricSections } from "../metrics/metric_sections.js";
 import { GpuMap } from "../ranks/gpu_map.js";
 import { Health } from "../ranks/health.js";
 import { RankGrid } from "../ranks/rank_grid.js";
-import { About } from "./about.js";
 import { actions } from "./actions.js";
 import { Asked } from "./asked.js";
 import { Detectors } from "./detectors.js";

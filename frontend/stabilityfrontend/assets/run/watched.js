@@ -40,7 +40,7 @@ export class Watched {
       const known = JSON.stringify(this.answer?.watched);
       this.answer = answer;
       setShown(byId("watched-panel"), true);
-      if (JSON.stringify(answer.watched) !== known) this.page.headline.fetch();
+      if (known !== undefined && JSON.stringify(answer.watched) !== known) this.page.headline.fetch();
       this.draw();
       if (answer.mixture) this.page.mixture.fetch();
       else this.page.mixture.draw();
