@@ -32,7 +32,7 @@ async def _add(index: RunIndex, name: str, at: float, project: str = "llm", **vi
 def _filled(server: RunningServer, redis_url: str) -> Any:
     """Put eight runs there; return the table of them."""
     asyncio.run(_fill(redis_url))
-    return server.wait_for("/run_table", lambda answer: answer["total"] == 8, "the table has all runs")
+    return server.wait_for("/run_table", lambda answer: len(answer["rows"]) == 8, "the table has all runs")
 
 
 async def _fill(redis_url: str) -> None:

@@ -195,7 +195,9 @@ def _open(page: Page, stage: tuple[RunningServer, str], path: str, there: str) -
     page.add_style_tag(content="*, *::before, *::after { transition: none !important; animation: none !important; }")
 
 
-@pytest.mark.parametrize("path", STAGES)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=pytest.mark.soak) if path == "/runs/run-a" else path for path in STAGES]
+)
 def test_nothing_is_wrong_with_a_page_and_what_it_opens(
     stage: tuple[RunningServer, str], page: Page, path: str
 ) -> None:

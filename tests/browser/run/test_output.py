@@ -54,10 +54,16 @@ def test_the_newest_lines_come_first_and_the_pointer_brings_those_of_its_step(
     page = open_page(f"{server.url}/runs/r")
     page.click("#output-fold")
     page.wait_for_selector("#output-lines li:has-text('at 599 <b>&')")
-    chart = page.locator("#chart-focus").bounding_box()
-    assert chart is not None
-    page.mouse.move(chart["x"] + chart["width"] / 2, chart["y"] + chart["height"] / 2)
-    page.wait_for_selector("#output-lines li.error:has-text('ValueError: it broke')")
+
+    def pointed() -> bool:
+        """Point at the middle of the chart, wherever what loads above has moved it; say whether its lines are there."""
+        chart = page.locator("#chart-focus").bounding_box()
+        assert chart is not None
+        page.mouse.move(chart["x"] + chart["width"] / 2, chart["y"] + chart["height"] / 2)
+        page.mouse.move(chart["x"] + chart["width"] / 2, chart["y"] + chart["height"] / 2 + 3)
+        return page.locator("#output-lines li.error:has-text('ValueError: it broke')").count() > 0
+
+    wait_until(pointed, 60, "the lines of the step under the pointer")
     assert "at step" in page.inner_text("#output-note")
     page.click("#output-live")
     page.wait_for_selector("#output-lines li:has-text('at 599')")
