@@ -260,7 +260,7 @@ class UsableCheckpoints:
     def left_on(self, segment: int) -> bool:
         """Return whether a segment has some beyond what is effective of it: its discarded part can be gone back to."""
         steps = self._there.get(segment)
-        return bool(steps) and self._tree.is_dead(segment, steps[-1])
+        return self._tree.is_dead(segment, steps[-1]) if steps else False
 
     def lost(self, at_most: float) -> tuple[int, str] | None:
         """Return the greatest step at most ``at_most`` of those that can't be used, and why; looks at each of them."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stabilityclient.wire import Health, Hello
 from support.foreign_jobs import FOREIGN, send
@@ -96,7 +97,7 @@ def _hanging(server: Server) -> Iterator[None]:
 def a_night(folder: Path) -> Iterator[Server]:
     """Run a server with four runs, whose ids are `sick`, `hang`, `good`, `600-metrics`."""
     with Server(folder / "data", free_port(), env={"STABILITY_HANG_FLOOR_S": "3"}) as server:
-        job = {"folder": folder / "spool", "run_id": "sick", "world_size": 1, "STABILITY_DRAIN_S": "10"}
+        job: dict[str, Any] = {"folder": folder / "spool", "run_id": "sick", "world_size": 1, "STABILITY_DRAIN_S": "10"}
         with Ranks(JOB, [str(folder)], url=server.url, **job), _hanging(server):
             _good(server)
             many = next(one for one in FOREIGN if one.run_id == "600-metrics")
