@@ -63,9 +63,7 @@ def test_every_page_and_every_answer_is_served_without_an_error_on_the_redis_of_
     caplog.set_level(logging.ERROR)
     pages = ["/", "/compare", "/interruptions", "/gallery", "/incidents", "/runs/job", "/runs/frames"]
 
-    # A connection each: one that had answered forty calls was reset by the server now and then, why is not known yet.
-    alone = {"Connection": "close"}
-    statuses = {path: server.client.get(path, headers=alone).status_code for path in [*pages, *_api_paths(server)]}
+    statuses = {path: server.client.get(path).status_code for path in [*pages, *_api_paths(server)]}
 
     assert {path: status for path, status in statuses.items() if status != 200} == {}
     assert caplog.messages == []

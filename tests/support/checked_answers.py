@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import operator
 import re
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -73,7 +74,9 @@ class AnswersChecked:
 
         await self._app(scope, receive, listen if scope["type"] == "http" else send)
         if start:
-            self._check(scope["method"], scope["path"], start["status"], bytes(body))
+            packed = body and dict(start["headers"]).get(b"content-encoding") == b"gzip"
+            whole = gzip.decompress(body) if packed else bytes(body)
+            self._check(scope["method"], scope["path"], start["status"], whole)
 
     def _check(self, method: str, path: str, status: int, body: bytes) -> None:
         for (allowed, template), (pattern, found) in self._routes.items():
@@ -91,5 +94,5 @@ class AnswersChecked:
             return
         try:
             msgspec.json.decode(body, type=strict(kind))
-        except (msgspec.ValidationError, TypeError) as error:
+        except (msgspec.DecodeError, TypeError) as error:
             self.lies.append(f"{what}, status {status}: {error}: {body[:2_000]!r}")

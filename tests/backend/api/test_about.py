@@ -35,7 +35,7 @@ async def send(server: Server, run_id: str, config: dict[str, Any], *frames: Any
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two finished runs; the second was started again with another commit."""
+    """Three finished runs: a good one, one started again with another commit, and one for people to change."""
     with Server(tmp_path_factory.mktemp("about") / "data", free_port()) as server:
         good = Job()
         frames = [launch(good, "a" * 40, "1e-3"), good.rows(range(1, 20)), good.event("finish")]
@@ -49,12 +49,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             again.event("finish"),
         ]
         config = {"lr": 3e-4, "model": {"dim": 8}, "new": None}
-        asyncio.run(send(server, "now", config, *frames, tags=["baseline"], notes="as told"))
+        asyncio.run(send(server, "now", config, *frames, tags=["baseline"], notes="as reported"))
+        edited = Job()
+        frames = [launch(edited, "a" * 40, "1e-3"), edited.event("finish")]
+        asyncio.run(send(server, "edited", {"lr": 3e-4}, *frames, tags=["baseline"], notes="as reported"))
         yield server
 
 
-def about(server: Server, **query: str) -> Any:
-    return httpx.get(f"{server.url}/api/v1/runs/now/about", params=query).json()
+def about(server: Server, run: str = "now", **query: str) -> Any:
+    return httpx.get(f"{server.url}/api/v1/runs/{run}/about", params=query).json()
 
 
 def test_a_restart_with_another_commit_is_visible(server: Server) -> None:
@@ -87,16 +90,16 @@ def test_without_an_earlier_good_run_it_says_so(server: Server) -> None:
 
 
 def test_what_people_change_stays_when_the_job_reports_again(server: Server) -> None:
-    before = about(server)
-    assert (before["tags"], before["notes"], before["edited"]) == (["baseline"], "as told", None)
-    url = f"{server.url}/api/v1/runs/now/about"
+    before = about(server, "edited")
+    assert (before["tags"], before["notes"], before["edited"]) == (["baseline"], "as reported", None)
+    url = f"{server.url}/api/v1/runs/edited/about"
     changed = httpx.put(url, json={"tags": ["good", "good", " "], "name": "Seven"}).json()
-    assert (changed["tags"], changed["name"], changed["notes"]) == (["good"], "Seven", "as told")
+    assert (changed["tags"], changed["name"], changed["notes"]) == (["good"], "Seven", "as reported")
     job = Job(start=3)
-    asyncio.run(send(server, "now", {"lr": 3e-4}, job.event("start"), tags=["other"], name="n"))
-    now = about(server)
+    asyncio.run(send(server, "edited", {"lr": 3e-4}, job.event("start"), tags=["other"], name="n"))
+    now = about(server, "edited")
     assert (now["tags"], now["name"], now["edited"]["who"]) == (["good"], "Seven", "local")
-    run = httpx.get(f"{server.url}/api/v1/runs/now").json()
+    run = httpx.get(f"{server.url}/api/v1/runs/edited").json()
     assert (run["tags"], run["name"]) == (["good"], "Seven")
     assert httpx.put(url, json={"name": ""}).json()["name"] == "n"
 

@@ -140,8 +140,9 @@ def cells(page: Page, place: str) -> list[Any]:
 def wall(many: Running, open_page: OpenPage) -> Page:
     """The page of ``many`` with every rank and every GPU, ranks in sight: what nobody sees is not drawn."""
     page = open_page(many.url)
-    wait_until(lambda: (len(cells(page, "ranks")), len(cells(page, "gpus"))) == (32, 24), 60, "all cells are there")
-    page.locator("#ranks").scroll_into_view_if_needed()
+    for place, count in (("gpus", 24), ("ranks", 32)):
+        page.locator(f"#{place}-panel").scroll_into_view_if_needed()
+        wait_until(lambda: len(cells(page, place)) == count, 60, f"all cells of {place} are there")  # noqa: B023
     return page
 
 
