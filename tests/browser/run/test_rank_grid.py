@@ -208,6 +208,7 @@ def test_a_wall_is_read_with_the_keyboard_and_coloured_and_ordered_as_asked(wall
 
 @pytest.mark.soak
 def test_gpus_stand_together_one_without_says_why_and_so_does_what_is_not_visible(wall: Page) -> None:
+    wall.locator("#gpus-panel").scroll_into_view_if_needed()
     # Too hot, and slowed: a shape and not only a colour.
     wait_until(lambda: ["gpu-001 5", "dash"] in cells(wall, "gpus"), 30, "GPU 5 is to be watched")
     assert "gpu-003 no GPU visible here: libnvidia-ml.so.1 is not installed" in text(wall, "#gpus-none")
