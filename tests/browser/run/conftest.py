@@ -4,12 +4,16 @@
 `visit`     goes to a path of it as a link does, without loading everything again (0.5 s of CPU instead of 2 to 3), and
             fails like `open_page` at the end of the test, with ``quiet=False`` whatever the console says. For a second
             page, or for one that loads anew: `open_page`.
+`imported`  puts rows into a run of the server.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 Visit = Callable[..., "Page"]
+Imported = Callable[[str, list[dict[str, Any]]], None]
 #: Seconds for a page of ours to be there; `wait_in` gives a loaded machine more.
 _THERE_S = 30
 #: The page that has come to life: its skeleton stands before that.
@@ -35,11 +40,31 @@ _LEAVE = """() => {
   stability.go("/incidents");
 }"""
 
+#: What was drawn is told of one page alone, as after a load.
+_GO = """(href) => {
+  Object.assign(stability.drawLog, { lastDrawn: null, drawn: [], first: {} });
+  stability.go(href);
+}"""
+
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(tmp_path_factory.mktemp("shared") / "data", free_port()) as server:
         yield server
+
+
+@pytest.fixture(scope="package")
+def imported(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Imported:
+    folder = tmp_path_factory.mktemp("imported")
+
+    def put(run: str, rows: list[dict[str, Any]]) -> None:
+        file = folder / f"{run}.jsonl"
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        command = [sys.executable, "-m", "stabilitybackend.cli", "import", str(file), "--run-id", run]
+        subprocess.run([*command, "--url", server.url], check=True, capture_output=True, timeout=90)
+        server.wait_for(f"/runs/{run}", lambda facts: facts["last_step"] == rows[-1]["step"], f"{run} is there")
+
+    return put
 
 
 @pytest.fixture(scope="package")
@@ -52,6 +77,12 @@ def _shared(chromium: Browser, server: Server) -> Iterator[tuple[Page, list[str]
     follow_troubles(page, server.url, troubles)
     yield page, troubles
     context.close()
+
+
+def _leave(page: Page) -> None:
+    page.mouse.move(0, 0)
+    page.evaluate(_LEAVE)
+    wait_in(page, f"{_OPEN} === 'incidents'", _THERE_S)
 
 
 @pytest.fixture
@@ -67,12 +98,14 @@ def visit(_shared: tuple[Page, list[str]], server: Server) -> Iterator[Visit]:
         if not page.url.startswith(server.url):
             page.goto(f"{server.url}/incidents")
             page.evaluate(HANDLE)
-        page.mouse.move(0, 0)
-        page.evaluate(_LEAVE)
-        wait_in(page, f"{_OPEN} === 'incidents'", _THERE_S)
-        page.evaluate("(href) => { stability.go(href); }", path)
+        if page.url != f"{server.url}/incidents":
+            _leave(page)
+        page.evaluate(_GO, path)
         wait_in(page, f"!['incidents', undefined].includes({_OPEN})", _THERE_S)
         return page
 
     yield go
+    # A page that stays open goes on drawing what its run logs.
+    if page.url.startswith(server.url):
+        _leave(page)
     assert [one for one in troubles if not one.startswith(tuple(loud))] == []
