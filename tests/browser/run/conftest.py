@@ -1,9 +1,7 @@
-"""One server and one window for all files of this folder that only look, each at runs of its own.
+"""One server for all files of this folder that only look, each at runs of its own.
 
 `server`    a real server. It stays while the folder's tests run: give your runs ids that nobody else has.
-`visit`     goes to a path of it as a link does, without loading everything again (0.5 s of CPU instead of 2 to 3), and
-            fails like `open_page` at the end of the test, with ``quiet=False`` whatever the console says. For a second
-            page, or for one that loads anew: `open_page`.
+`visit`     goes to a path of it, in the one window of all tests, and leaves it after the test.
 `imported`  puts rows into a run of the server.
 """
 
@@ -17,34 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser.conftest import HANDLE, follow_troubles
+from browser.visiting import leave
 from support.ports import free_port
 from support.processes import Server
-from support.waiting import wait_in
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 Visit = Callable[..., "Page"]
 Imported = Callable[[str, list[dict[str, Any]]], None]
-#: Seconds for a page of ours to be there; `wait_in` gives a loaded machine more.
-_THERE_S = 30
-#: The page that has come to life: its skeleton stands before that.
-_OPEN = """((root) => root === stability.opened.root ? root?.dataset.page : undefined)(
-  document.querySelector("#page > .page"))"""
-#: Ends the page that is open. It leaves nothing of a test behind: what people chose is forgotten.
-_LEAVE = """() => {
-  localStorage.clear();
-  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
-  document.activeElement?.blur();
-  stability.go("/incidents");
-}"""
-
-#: What was drawn is told of one page alone, as after a load.
-_GO = """(href) => {
-  Object.assign(stability.drawLog, { lastDrawn: null, drawn: [], first: {} });
-  stability.go(href);
-}"""
 
 
 @pytest.fixture(scope="package")
@@ -68,44 +47,20 @@ def imported(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Import
 
 
 @pytest.fixture(scope="package")
-def _shared(chromium: Browser, server: Server) -> Iterator[tuple[Page, list[str]]]:
-    context = chromium.new_context()
-    context.set_default_timeout(90_000)
-    context.add_init_script(HANDLE)
-    page = context.new_page()
-    troubles: list[str] = []
-    follow_troubles(page, server.url, troubles)
-    yield page, troubles
-    context.close()
-
-
-def _leave(page: Page) -> None:
-    page.mouse.move(0, 0)
-    page.evaluate(_LEAVE)
-    wait_in(page, f"{_OPEN} === 'incidents'", _THERE_S)
+def _left(_window_of_all: tuple[Page, list[str]], server: Server) -> Iterator[None]:
+    """The server stays for all files, and so does the page."""
+    yield
+    _window_of_all[0].goto("about:blank")
 
 
 @pytest.fixture
-def visit(_shared: tuple[Page, list[str]], server: Server) -> Iterator[Visit]:
-    page, troubles = _shared
-    troubles.clear()
-    loud: list[str] = []
+def visit(visit: Visit, server: Server) -> Iterator[Visit]:
+    pages = []
 
-    def go(path: str, *, scheme: str = "dark", width: int = 1280, height: int = 860, quiet: bool = True) -> Page:
-        loud.extend(["console:"] * (not quiet))
-        page.set_viewport_size({"width": width, "height": height})
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        if not page.url.startswith(server.url):
-            page.goto(f"{server.url}/incidents")
-            page.evaluate(HANDLE)
-        if page.url != f"{server.url}/incidents":
-            _leave(page)
-        page.evaluate(_GO, path)
-        wait_in(page, f"!['incidents', undefined].includes({_OPEN})", _THERE_S)
-        return page
+    def to(path: str, **how: Any) -> Page:
+        pages.append(visit(f"{server.url}{path}", **how))
+        return pages[-1]
 
-    yield go
-    # A page that stays open goes on drawing what its run logs.
-    if page.url.startswith(server.url):
-        _leave(page)
-    assert [one for one in troubles if not one.startswith(tuple(loud))] == []
+    yield to
+    if pages:
+        leave(pages[-1])
