@@ -8,14 +8,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from browser.visiting import leave
+from support.forked_program import ForkedProgram
 from support.ports import free_port
 from support.processes import Server
 
@@ -39,8 +39,9 @@ def imported(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Import
     def put(run: str, rows: list[dict[str, Any]]) -> None:
         file = folder / f"{run}.jsonl"
         file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        command = [sys.executable, "-m", "stabilitybackend.cli", "import", str(file), "--run-id", run]
-        subprocess.run([*command, "--url", server.url], check=True, capture_output=True, timeout=90)
+        log = folder / f"{run}.log"
+        command = ForkedProgram(["import", str(file), "--run-id", run, "--url", server.url], dict(os.environ), log)
+        assert command.wait(90) == 0, log.read_text()
         server.wait_for(f"/runs/{run}", lambda facts: facts["last_step"] == rows[-1]["step"], f"{run} is there")
 
     return put

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.processes import Ranks
+from support.gateway_stack import log_frames
+from support.job_frames import Job
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from browser.run.conftest import Visit
     from support.processes import Server
 
-JOB = str(Path(__file__).parents[1] / "jobs" / "stuttering_job.py")
 RUN = "r-noted"
 
 READY = "Boolean(stability.page && stability.page.ready && stability.page.focus.hasLine())"
@@ -26,12 +24,12 @@ MARKUP = "shard <img src=x onerror=\"document.title='hacked'\"> 42"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _run(server: Server) -> None:
     """A run of 80 steps."""
-    folder = tmp_path_factory.mktemp("noted")
-    with Ranks(JOB, [], url=server.url, folder=folder, run_id=RUN, world_size=1, STABILITY_DRAIN_S="10"):
-        server.wait_for(f"/runs/{RUN}", lambda run: run["last_step"] == 80, "step 80 is there")
-        yield
+    job, steps = Job(), range(1, 81)
+    rows = job.rows(steps, {"loss": [2.0 + 1.0 / step for step in steps]})
+    log_frames(server.url, rows, job.event("finish"), run_id=RUN)
+    server.wait_for(f"/runs/{RUN}", lambda run: run["last_step"] == 80, "step 80 is there")
 
 
 def test_a_note_at_the_cursor_is_on_every_open_page_and_goes_from_all_when_it_is_deleted(

@@ -40,7 +40,7 @@ NEWEST = "() => window.stability?.drawLog.lastDrawn?.step || 0"
 
 
 class Stack:
-    """A server and a job of two ranks."""
+    """A server and a job."""
 
     def __init__(self, server: Server, folder: Path, run: str) -> None:
         self.server = server
@@ -52,9 +52,10 @@ class Stack:
         self.server.wait_for(self.path, lambda run: (run["last_step"] or 0) >= step, f"step {step} is there")
 
 
-def started(server: Server, folder: Path, run: str) -> Iterator[Stack]:
+def started(server: Server, folder: Path, run: str, *slow_after: str, ranks: int = 2) -> Iterator[Stack]:
     """Start the job, and stop it in the end."""
-    with Ranks(JOB, [str(folder)], url=server.url, folder=folder / "spool", run_id=run, **QUICK):
+    options = {"url": server.url, "folder": folder / "spool", "run_id": run, "world_size": ranks, **QUICK}
+    with Ranks(JOB, [str(folder), *slow_after], **options):
         stack = Stack(server, folder, run)
         stack.wait_for_step(5)
         yield stack
@@ -62,9 +63,9 @@ def started(server: Server, folder: Path, run: str) -> Iterator[Stack]:
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[Stack]:
-    """A stack with a server of its own, to kill."""
+    """A server of one's own with a job of one rank, to kill."""
     with Server(tmp_path / "data", free_port()) as server:
-        yield from started(server, tmp_path, "r-of-its-own")
+        yield from started(server, tmp_path, "r-of-its-own", ranks=1)
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def spoilt(server: Server, tmp_path: Path) -> Iterator[Stack]:
 @pytest.fixture(scope="module")
 def watched(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack for tests that only look."""
-    yield from started(server, tmp_path_factory.mktemp("watched"), "r-browser")
+    yield from started(server, tmp_path_factory.mktemp("watched"), "r-browser", "100")
 
 
 def steps_of(drawn: dict[str, Any]) -> list[int]:

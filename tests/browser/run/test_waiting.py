@@ -9,7 +9,6 @@ from support.processes import Ranks
 from support.waiting import wait_in
 
 if TYPE_CHECKING:
-    from browser.conftest import OpenPage
     from browser.run.conftest import Visit
     from support.processes import Server
 
@@ -44,9 +43,12 @@ def test_an_address_that_can_be_no_run_is_said_to_be_none_as_text(visit: Visit) 
     assert "nobody<b>" in page.inner_text("#run-empty")
 
 
-def test_a_page_that_waited_for_two_minutes_says_what_to_look_at(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/nobody", quiet=False)
+def test_a_page_that_waited_for_two_minutes_says_what_to_look_at(server: Server, visit: Visit) -> None:
+    page = visit("/runs/nobody", quiet=False)
     page.wait_for_selector("#run-empty .waiting")
-    page.evaluate("() => { const real = Date.now; Date.now = () => real() + 125_000; }")
-    wait_in(page, "document.querySelector('#run-empty')?.textContent.includes('stabilityboard doctor')")
+    page.evaluate("() => { window.realNow = Date.now; Date.now = () => realNow.call(Date) + 125_000; }")
+    try:
+        wait_in(page, "document.querySelector('#run-empty')?.textContent.includes('stabilityboard doctor')")
+    finally:
+        page.evaluate("() => { Date.now = window.realNow; }")
     assert f"STABILITY_URL={server.url}" in page.inner_text("#run-empty")

@@ -52,8 +52,11 @@ def mixture() -> list[Frame]:
     ]
 
 
-def test_the_panel_shows_what_is_watched_as_what_and_why(visit: Visit) -> None:
+def test_a_role_is_shown_under_the_name_that_the_run_has_and_the_panel_says_why(visit: Visit) -> None:
     page = visit("/runs/r-named")
+    page.wait_for_selector("#panel-grad:visible")
+    page.wait_for_selector("#legend-ratio:has-text('web')")
+    wait_until(lambda: page.inner_text("#kpi-grad .kpi-value") != "–", 20, "the strip has the gradient norm")
     page.click("#watched-fold")
     page.wait_for_selector("#watched-body tr[data-metric='mix/web']")
     rows = {
@@ -67,20 +70,9 @@ def test_the_panel_shows_what_is_watched_as_what_and_why(visit: Visit) -> None:
     }
     assert page.inner_text(".watched-rest") == "Not watched: reward"
     assert "'rate' as lr, which none of the 300 rows since then has" in page.inner_text(".watched-warning")
-
-
-def test_on_a_phone_every_word_of_it_is_in_sight(visit: Visit) -> None:
-    page = visit("/runs/r-named", width=390, height=844)
-    page.click("#watched-fold")
-    page.wait_for_selector("#watched-body tr[data-metric='mix/web']")
+    # On a phone every word of it is in sight, too.
+    page.set_viewport_size({"width": 390, "height": 844})
     assert page.eval_on_selector("#watched-body", "(one) => one.scrollWidth - one.clientWidth") <= 0
-
-
-def test_panels_and_strip_show_a_role_under_the_name_that_the_run_has(visit: Visit) -> None:
-    page = visit("/runs/r-named")
-    page.wait_for_selector("#panel-grad:visible")
-    page.wait_for_selector("#legend-ratio:has-text('web')")
-    wait_until(lambda: page.inner_text("#kpi-grad .kpi-value") != "–", 20, "the strip has the gradient norm")
 
 
 def test_the_chart_of_a_mixture_names_every_set_and_draws_what_the_discarded_branch_took(
