@@ -13,9 +13,9 @@ __all__ = ["go_to", "leave"]
 
 #: Seconds for a page of ours to be there; `wait_in` gives a loaded machine more.
 _THERE_S = 30
-#: The page that has come to life: its skeleton stands before that.
-_OPEN = """((root) => root && root === stability.opened.root ? root.dataset.page : undefined)(
-  document.querySelector("#page > .page"))"""
+#: The page that has come to life: its skeleton stands before that. Dash puts its own pages there more than once.
+_OPEN = """((root) => root && (root === stability.opened.root || root.dataset.page === "server")
+  ? root.dataset.page : undefined)(document.querySelector("#page > .page"))"""
 #: Ends the page that is open. It leaves nothing of a test behind: what people chose is forgotten.
 _LEAVE = """(to) => {
   localStorage.clear();
