@@ -1,4 +1,4 @@
-"""How a run can be looked at: parts of its tree, other x axes, smoothed, over itself, beside others; what forks cost."""
+"""How a run can be looked at: parts of its tree, other x axes, smoothed, over itself, beside others; costs of forks."""
 
 from __future__ import annotations
 
