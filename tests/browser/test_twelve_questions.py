@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +28,19 @@ METRIC = "attention/entropy/m5"
 #: Of the loss by tokens on a log axis as a file: the words that are searched, what is found, the first line.
 ASKED, FOUND, HEAD = "loss by tokens log csv", "loss by tokens, log, csv", "step,time,segment,state,loss,tokens"
 GOOD, LATE = SAVED
-#: Leaves what a test left open, and forgets what it chose.
+#: Of the runs that somebody changes: an id is given once.
+NUMBERS = count(1)
+#: Ends what a test left open, and forgets what it chose. It leaves the page where the next one opens the same, or where
+#: the run goes that it shows.
 LEAVE = """() => {
   localStorage.clear();
   sessionStorage.clear();
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   for (const told of document.querySelectorAll(".toast")) told.remove();
   document.activeElement?.blur();
-  if (location.pathname === "/") stability.go("/compare");
+  if (location.pathname === "/" || location.pathname.startsWith("/runs/own-")) stability.go("/compare");
 }"""
-OPEN = """((root) => root === stability.opened.root ? root?.dataset.page : undefined)(
-  document.querySelector("#page > .page"))"""
+LEFT = """location.pathname !== "/compare" || stability.opened.root?.dataset.page === "compare" """
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +51,13 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def _shared(night: Server, chromium: Browser) -> Iterator[tuple[Page, list[str]]]:
-    context = chromium.new_context(viewport=SIZE, color_scheme="dark")
-    context.set_default_timeout(10_000)
+    context = chromium.new_context(viewport=SIZE, color_scheme="dark", reduced_motion="reduce")
+    context.set_default_timeout(60_000)
     context.add_init_script(HANDLE)
     page = context.new_page()
     troubles: list[str] = []
     follow_troubles(page, night.url, troubles)
-    page.goto(night.url)
+    page.goto(f"{night.url}/compare")
     page.evaluate(HANDLE)
     yield page, troubles
     context.close()
@@ -66,11 +69,11 @@ def window(_shared: tuple[Page, list[str]]) -> Iterator[Page]:
     page, troubles = _shared
     troubles.clear()
     page.mouse.move(0, 0)
-    page.evaluate(LEAVE)
-    wait_in(page, f"![undefined, 'runs'].includes({OPEN})")
     page.evaluate("stability.go('/')")
     page.wait_for_selector("#runs-body [data-run=good]")
     yield page
+    page.evaluate(LEAVE)
+    wait_in(page, LEFT)
     assert troubles == []
 
 
@@ -85,21 +88,17 @@ def keys(window: Page) -> Keyboard:
 
 
 @pytest.fixture
-def own(night: Server, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A run for somebody who changes something, above `sick`: name it before the hands, so that their page has it."""
-    with a_job_of_ones_own(night, _name(request)) as run:
+def own(night: Server) -> Iterator[str]:
+    """A run for somebody who changes something. Name it before the hands: it goes after its page was left."""
+    with a_job_of_ones_own(night, f"own-{next(NUMBERS)}") as run:
         yield run
 
 
 @pytest.fixture
-def went_back(night: Server, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A run that was rolled back by an order a moment ago, below the sick ones."""
-    with a_job_that_went_back(night, _name(request)) as run:
+def went_back(night: Server) -> Iterator[str]:
+    """A run that was rolled back by an order a moment ago. Name it before the hands, too."""
+    with a_job_that_went_back(night, f"own-{next(NUMBERS)}") as run:
         yield run
-
-
-def _name(request: pytest.FixtureRequest) -> str:
-    return f"own-{abs(hash(request.node.name)) % 10_000}"
 
 
 def row(run: str) -> str:
@@ -109,18 +108,23 @@ def row(run: str) -> str:
 # --- 1, 2: which run is sick, and since when -------------------------------------------------------------------------
 
 
+def _the_sick_one_is_first(eyes: Eyes) -> None:
+    eyes.sees("#runs-body tr[data-run]:nth-child(2) .run-link", "70b-stuck")
+
+
 def _tells_since(eyes: Eyes, run: str, what: str) -> None:
     eyes.sees(f"{row(run)} [data-cell=state]", what, "since")
     assert re.search(r"since \d+ (s|min)", eyes.page.inner_text(f"{row(run)} [data-cell=state]"))
 
 
 def test_which_run_is_sick_and_since_when_is_told_before_a_click(mouse: Mouse) -> None:
-    mouse.sees("#runs-body tr[data-run]:nth-child(2) .run-link", "70b-stuck")
+    _the_sick_one_is_first(mouse)
     _tells_since(mouse, "hang", "Hang")
     _tells_since(mouse, "sick", "Spike")
 
 
 def test_by_keys_the_first_row_is_the_sick_run_since_when_it_is(keys: Keyboard) -> None:
+    _the_sick_one_is_first(keys)
     keys.press("j")
     keys.sees(":focus", "70b-stuck")
     _tells_since(keys, "hang", "Hang")
@@ -149,6 +153,7 @@ def test_the_suspect_node_takes_a_click(mouse: Mouse) -> None:
 
 
 def test_by_keys_the_suspect_node_and_its_ranks(keys: Keyboard) -> None:
+    _the_sick_one_is_first(keys)
     keys.press("j", "Enter")
     keys.sees("#run-note", f"Rank 1 (node {SUSPECT})")
     keys.search(SUSPECT, SUSPECT)
@@ -286,6 +291,7 @@ def test_by_keys_the_loss_by_tokens_on_a_log_axis_as_csv(keys: Keyboard) -> None
     wait_in(keys.page, "window.stability?.page?.names?.includes('tokens')")
     head, first, *_ = _saved(keys.page, lambda: keys.search(ASKED, FOUND))
     assert (head, first.split(",")[-1]) == (HEAD, "4200000")
+    keys.sees(".full-chart .chart-tool.on", "log")
 
 
 # --- 11: a quieter detector ------------------------------------------------------------------------------------------
@@ -301,7 +307,6 @@ def test_a_quieter_detector_takes_two_clicks(night: Server, own: str, mouse: Mou
 
 def test_by_keys_a_quieter_detector(night: Server, own: str, keys: Keyboard) -> None:
     keys.press("g", "i")
-    keys.place(".incident-row", own)
     keys.down_to(own)
     keys.press("Enter")
     keys.place("#quieter-half")

@@ -27,7 +27,7 @@ SEEN = """([selector, words]) => {
   return null;
 }"""
 #: For anything to come into sight, seconds.
-PATIENCE_S = 3
+PATIENCE_S = 20
 
 
 class Eyes:
@@ -69,8 +69,9 @@ class Mouse(Eyes):
         self.page.mouse.wheel(0, TURN_PX)
 
 
-#: The row of a list in which the focus is, in words.
-ROW = """document.activeElement.closest(".incident-row, tr, article")?.innerText ?? "" """
+#: Rows of lists; the one in which the focus is, in words.
+ROW = "tr, .incident-row"
+FOCUSED = f"document.activeElement.closest({ROW!r})?.innerText ?? ''"
 #: Rows that somebody goes down at most.
 ROWS = 12
 
@@ -79,10 +80,11 @@ class Keyboard(Eyes):
     """Keys alone."""
 
     def down_to(self, words: str) -> None:
-        """Press j until the focus is in the row that says ``words``."""
+        """Press j until the focus is in the row that says ``words``, once it is there."""
+        self.place(ROW, words)
         for _ in range(ROWS):
             self.press("j")
-            if words in self.page.evaluate(ROW):
+            if words in self.page.evaluate(FOCUSED):
                 return
         raise AssertionError(f"no row of the first {ROWS} that j goes to says {words!r}")
 

@@ -22,7 +22,7 @@ from support.processes import Server
 
 __all__ = ["LOST_GPU_HOURS", "a_job_of_ones_own", "a_job_that_went_back", "a_night"]
 
-#: Lost to the rollback of the run `back`: its ranks, times the steps that it discarded of an hour each. It is so much
+#: Lost to the rollback of the run `back`: its ranks, times the steps that it discarded, in as many hours. It is so much
 #: that what rollbacks of some seconds add to it is not seen.
 RANKS, DISCARDED = 8, 30
 LOST_GPU_HOURS = RANKS * DISCARDED
@@ -52,13 +52,12 @@ def _went_back(server: Server) -> None:
     hello.sources = [job.info for job in jobs]
     frames = []
     for job in jobs:
-        job.info.started = time.time() - 41 * HOUR_S
-        job.wait(job.info.started - 1000)
-        for step in range(1, 41):
-            job.wait(HOUR_S - 0.1)
-            frames.append(job.rows([step], {"loss": [2.0]}))
-        frames.append(job.rolled_back(40 - DISCARDED, "d-1"))
-        frames += [job.rows(range(41 - DISCARDED, 43 - DISCARDED), {"loss": [2.0, 2.0]}), job.event("finish")]
+        job.info.started = time.time() - (DISCARDED + 1) * HOUR_S
+        job.wait(job.info.started + HOUR_S - 1000)
+        frames.append(job.rows(range(1, 11), {"loss": [2.0] * 10}))
+        job.wait(DISCARDED * HOUR_S - 0.1)
+        frames += [job.rows([10 + DISCARDED], {"loss": [2.0]}), job.rolled_back(10, "d-1")]
+        frames += [job.rows([11, 12], {"loss": [2.0, 2.0]}), job.event("finish")]
     _wait_for(tell(server.url, hello, *frames))
 
 
