@@ -4,6 +4,8 @@
 `lied_to`     one whose names below ``example`` lead here, as DNS rebinding makes them.
 `open_page`   opens an address, with the handle of handle.js; at the end of the test fails if the page wrote an error to
               its console, threw, or asked another host for anything.
+`visit`       the same in the one window of all tests, by our own links where it is on that server already. For a second
+              page at once, or for one that loads anew: `open_page`.
 `pages`       an empty page with our scripts for all tests of a module: each makes its own stage there.
 `scripts`     an empty page with our scripts and no server: for the laws of the store and of the words.
 """
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import to_builtins
 
+from browser.visiting import go_to
 from stabilitybackend.schema.gpus import GPUS
 from stabilitybackend.schema.kinds import served
 from stabilitybackend.schema.ranks import RANKS
@@ -148,6 +151,44 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
     for context in contexts:
         context.close()
     assert troubles == []
+
+
+@pytest.fixture(scope="package")
+def _window_of_all(chromium: Browser) -> Iterator[tuple[Page, list[str]]]:
+    context = chromium.new_context()
+    context.set_default_timeout(_PATIENCE_MS)
+    context.add_init_script(HANDLE)
+    page = context.new_page()
+    troubles: list[str] = []
+    follow_troubles(page, "http://127.0.0.1", troubles)
+    yield page, troubles
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def _left(_window_of_all: tuple[Page, list[str]]) -> Iterator[None]:
+    """No page asks for more when the server of a module is gone."""
+    yield
+    _window_of_all[0].goto("about:blank")
+
+
+@pytest.fixture
+def visit(_window_of_all: tuple[Page, list[str]], _left: None) -> Iterator[OpenPage]:
+    """Goes to pages, see the top of this file; ``quiet=False`` leaves the console alone."""
+    page, troubles = _window_of_all
+    troubles.clear()
+    loud: list[str] = []
+
+    def visit_(url: str, *, scheme: str = "dark", width: int = 1280, height: int = 860, quiet: bool = True) -> Page:
+        loud.extend(["console:"] * (not quiet))
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        go_to(page, url)
+        page.evaluate(HANDLE)
+        return page
+
+    yield visit_
+    assert [one for one in troubles if not one.startswith(tuple(loud))] == []
 
 
 def follow_troubles(page: Page, origin: str, troubles: list[str], *, quiet: bool = True) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from browser.visiting import go_to
 from support.foreign_jobs import FOREIGN, LONG, MARKUP, RTL, ForeignJob, around, before_the_first_step, send, send_all
 from support.ports import free_port
 from support.processes import Server
@@ -80,7 +81,7 @@ class Screen:
         """Open a page on a desk, in the dark."""
         self.page.set_viewport_size({"width": 1280, "height": 800})
         self.page.emulate_media(color_scheme="dark")
-        self.page.goto(self.server.url + path)
+        go_to(self.page, self.server.url + path)
         wait_in(self.page, ready)
         return self.page
 

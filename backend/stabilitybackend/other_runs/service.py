@@ -7,7 +7,6 @@ found is an incident of the run like any other, stored and shown, and is known b
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import Counter
@@ -23,7 +22,7 @@ from stabilitybackend.other_runs import report
 from stabilitybackend.other_runs.library import Library
 from stabilitybackend.other_runs.prints import Prints
 from stabilitybackend.other_runs.search import Place, Stretch, goes_on, newest_step, search, search_ids, stretch_of
-from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.process.rounds import ROUND_S, in_rounds
 from stabilitybackend.process.tasks import in_thread
 from stabilitybackend.runs.manager import LIVE_STATES, RunManager
 from stabilitybackend.runs.worker import RunWorker
@@ -32,8 +31,6 @@ from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["OtherRuns"]
 
-#: Pause between two rounds, seconds, at least; and at most, where a round took long.
-ROUND_S, LONGEST_PAUSE_S = 1.0, 30.0
 #: Part of the time that rounds may take: nobody waits for them, and all runs share one core.
 SHARE = 0.05
 #: New points or batches after which a run is compared again: the past grows by whole blocks of so many.
@@ -85,20 +82,12 @@ class OtherRuns:
         self._library = library
         self._clock = clock
         self._compared: dict[str, _Compared] = {}
-        self._quiet = QuietLog(_log)
 
     async def follow(self) -> None:
         """Go on round by round, until it is cancelled."""
-        while True:
-            began = self._clock()
-            try:
-                await self.round()
-            except (RedisError, OSError, StabilityBoardError) as error:
-                self._quiet.log(logging.WARNING, f"runs are not compared with each other for now: {error}")
-            except Exception as error:  # one run's mistake must not end it for all
-                self._quiet.log(logging.ERROR, f"a run could not be compared with others: {error}", error)
-            spent = self._clock() - began
-            await asyncio.sleep(min(LONGEST_PAUSE_S, max(ROUND_S, spent / SHARE)))
+        undone = "runs are not compared with each other"
+        expected = (RedisError, OSError, StabilityBoardError)
+        await in_rounds(self.round, share=SHARE, undone=undone, expected=expected, log=_log, clock=self._clock)
 
     async def round(self) -> None:
         """Compare the live runs with news, those that waited longest first, as far as a round's time goes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.process.rounds import ROUND_S, in_rounds
 from stabilitybackend.process.tasks import in_thread
 from stabilitybackend.run_table.digest import curve_metric, digest_of
 from stabilitybackend.run_table.table import RunTables
@@ -22,8 +21,6 @@ from stabilitybackend.schema.runs import Run
 
 __all__ = ["DigestUpdater", "is_stale"]
 
-#: Pause between two rounds, seconds, at least.
-ROUND_S = 1.0
 #: Part of the time that rounds may take: all runs share one core.
 SHARE = 0.1
 #: A run is worked out again at most this often, seconds.
@@ -63,20 +60,12 @@ class DigestUpdater:
         self._clock = clock
         #: Runs that could not be read -> their newest step then: they are tried again when it is another one.
         self._failed: dict[str, int | None] = {}
-        self._quiet = QuietLog(_log)
 
     async def follow(self) -> None:
         """Go on round by round, until it is cancelled."""
-        while True:
-            began = time.monotonic()
-            try:
-                await self.round()
-            except (RedisError, OSError, StabilityBoardError) as error:
-                self._quiet.log(logging.WARNING, f"curves of the list of runs are not made for now: {error}")
-            except Exception as error:  # one run's mistake must not end it for all
-                self._quiet.log(logging.ERROR, f"a curve of the list of runs could not be made: {error}", error)
-            spent = time.monotonic() - began
-            await asyncio.sleep(max(ROUND_S, spent / SHARE))
+        undone = "curves of the list of runs are not made"
+        expected = (RedisError, OSError, StabilityBoardError)
+        await in_rounds(self.round, share=SHARE, undone=undone, expected=expected, log=_log)
 
     async def round(self) -> None:
         """Work out the live runs that went on, those that waited longest first, then one that is over."""
