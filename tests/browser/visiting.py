@@ -9,7 +9,7 @@ from support.waiting import wait_in
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-__all__ = ["go_to"]
+__all__ = ["go_to", "leave"]
 
 #: Seconds for a page of ours to be there; `wait_in` gives a loaded machine more.
 _THERE_S = 30
@@ -23,18 +23,28 @@ _LEAVE = """(to) => {
   document.activeElement?.blur();
   stability.go(to);
 }"""
+#: What was drawn is told of one page alone, as after a load.
+_GO = """(to) => {
+  Object.assign(stability.drawLog, { lastDrawn: null, drawn: [], first: {} });
+  stability.go(to);
+}"""
+
+
+def leave(page: Page) -> None:
+    """End the page that is open: one that stays goes on drawing what its run logs. No page is the cheapest one."""
+    page.mouse.move(0, 0)
+    page.evaluate(_LEAVE, "/left")
+    wait_in(page, f"{_OPEN} === 'missing'", _THERE_S)
 
 
 def go_to(page: Page, url: str) -> None:
     """Open a page of ours in a window that has `handle.js`; by our own links where it is on that server already."""
     origin = "/".join(url.split("/")[:3])
-    path = url.removeprefix(origin)
-    between = "gallery" if path.split("?")[0] == "/incidents" else "incidents"
-    page.mouse.move(0, 0)
     if page.url.startswith(f"{origin}/"):
-        page.evaluate(_LEAVE, f"/{between}")
-        wait_in(page, f"{_OPEN} === '{between}'", _THERE_S)
-        page.evaluate("(href) => { stability.go(href); }", path)
-        wait_in(page, f"![{between!r}, undefined].includes({_OPEN})", _THERE_S)
+        leave(page)
+        page.evaluate(_GO, url.removeprefix(origin))
+        wait_in(page, f"!['missing', undefined].includes({_OPEN})", _THERE_S)
     else:
+        page.mouse.move(0, 0)
         page.goto(url)
+        wait_in(page, f"window.stability && {_OPEN} !== undefined", _THERE_S)
