@@ -1,15 +1,22 @@
-"""Twelve questions of somebody woken at night, each from `/`: by two clicks and one scroll, and by keys alone."""
+"""Twelve questions of somebody woken at night, each from `/`: by two clicks and one scroll, and by keys alone.
+
+Who only looks shares the runs of a server; who orders or changes something has a job of their own, which is gone after.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.night.hands import SIZE, Keyboard, Mouse
-from support.night.runs import COMMIT, SUSPECT, a_night
+from browser.conftest import HANDLE, follow_troubles
+from support.night.hands import SIZE, Eyes, Keyboard, Mouse
+from support.night.jobs import COMMIT, SAVED, SUSPECT
+from support.night.runs import LOST_GPU_HOURS, a_job_of_ones_own, a_job_that_went_back, a_night
 from support.waiting import wait_in, wait_until
 
 if TYPE_CHECKING:
@@ -17,9 +24,23 @@ if TYPE_CHECKING:
 
     from support.processes import Server
 
-#: Of jobs that train and hang: some minutes. And not all of them are answered yet in whatever order they are asked.
-pytestmark = pytest.mark.soak
 METRIC = "attention/entropy/m5"
+#: Of the loss by tokens on a log axis as a file: the words that are searched, what is found, the first line.
+ASKED, FOUND, HEAD = "loss by tokens log csv", "loss by tokens, log, csv", "step,time,segment,state,loss,tokens"
+GOOD, LATE = SAVED
+#: Of the runs that somebody changes: an id is given once.
+NUMBERS = count(1)
+#: Ends what a test left open, and forgets what it chose. It leaves the page where the next one opens the same, or where
+#: the run goes that it shows.
+LEAVE = """() => {
+  localStorage.clear();
+  sessionStorage.clear();
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+  for (const told of document.querySelectorAll(".toast")) told.remove();
+  document.activeElement?.blur();
+  if (location.pathname === "/" || location.pathname.startsWith("/runs/own-")) stability.go("/compare");
+}"""
+LEFT = """location.pathname !== "/compare" || stability.opened.root?.dataset.page === "compare" """
 
 
 @pytest.fixture(scope="module")
@@ -29,66 +50,87 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def window(chromium: Browser) -> Iterator[Page]:
-    """One window for all questions; what it threw fails the last of them."""
-    context = chromium.new_context(viewport=SIZE, color_scheme="dark")
-    context.set_default_timeout(30_000)
-    context.add_init_script(Path(__file__).with_name("handle.js").read_text())
+def _shared(night: Server, chromium: Browser) -> Iterator[tuple[Page, list[str]]]:
+    context = chromium.new_context(viewport=SIZE, color_scheme="dark", reduced_motion="reduce")
+    context.set_default_timeout(60_000)
+    context.add_init_script(HANDLE)
     page = context.new_page()
-    thrown: list[str] = []
-    page.on("pageerror", lambda error: thrown.append(f"{error} {error.stack}"))
-    yield page
+    troubles: list[str] = []
+    follow_troubles(page, night.url, troubles)
+    page.goto(f"{night.url}/compare")
+    page.evaluate(HANDLE)
+    yield page, troubles
     context.close()
-    assert thrown == []
-
-
-def begin(night: Server, window: Page) -> None:
-    window.goto(night.url)
-    window.wait_for_selector("#runs-body [data-run=good]")
 
 
 @pytest.fixture
-def mouse(night: Server, window: Page) -> Mouse:
-    """On the first page, with nothing clicked."""
-    begin(night, window)
+def window(_shared: tuple[Page, list[str]]) -> Iterator[Page]:
+    """One window for all questions, on the first page, with nothing clicked or pressed; what it throws is a failure."""
+    page, troubles = _shared
+    troubles.clear()
+    page.mouse.move(0, 0)
+    page.evaluate("stability.go('/')")
+    page.wait_for_selector("#runs-body [data-run=good]")
+    yield page
+    page.evaluate(LEAVE)
+    wait_in(page, LEFT)
+    assert troubles == []
+
+
+@pytest.fixture
+def mouse(window: Page) -> Mouse:
     return Mouse(window)
 
 
 @pytest.fixture
-def keys(night: Server, window: Page) -> Keyboard:
-    """On the first page, with nothing pressed."""
-    begin(night, window)
+def keys(window: Page) -> Keyboard:
     return Keyboard(window)
+
+
+@pytest.fixture
+def own(night: Server) -> Iterator[str]:
+    """A run for somebody who changes something. Name it before the hands: it goes after its page was left."""
+    with a_job_of_ones_own(night, f"own-{next(NUMBERS)}") as run:
+        yield run
+
+
+@pytest.fixture
+def went_back(night: Server) -> Iterator[str]:
+    """A run that was rolled back by an order a moment ago. Name it before the hands, too."""
+    with a_job_that_went_back(night, f"own-{next(NUMBERS)}") as run:
+        yield run
 
 
 def row(run: str) -> str:
     return f"#runs-body [data-run='{run}']"
 
 
-def rolled_back(night: Server, how: str) -> Any:
-    """Wait until the sick run trains on a segment that began by a ``command`` or by an ``undo``; return the segment."""
-
-    def so(answer: Any) -> bool:
-        newest = answer["segments"][-1]
-        began = "undo" if newest["returns_to"] is not None else newest["cause"]
-        return began == how and newest["first_step"] is not None
-
-    return night.wait_for("/runs/sick/segments", so, f"it went on by {how}", 60)["segments"][-1]
+# --- 1, 2: which run is sick, and since when -------------------------------------------------------------------------
 
 
-def advised(night: Server) -> None:
-    """Wait until the sick run is advised to roll back."""
-    night.wait_for("/runs/sick", lambda run: (run["worst_incident"] or {}).get("advice") == "roll_back", "advice", 60)
+def _the_sick_one_is_first(eyes: Eyes) -> None:
+    eyes.sees("#runs-body tr[data-run]:nth-child(2) .run-link", "70b-stuck")
 
 
-# --- by two clicks and one scroll --------------------------------------------------------------------------------
+def _tells_since(eyes: Eyes, run: str, what: str) -> None:
+    eyes.sees(f"{row(run)} [data-cell=state]", what, "since")
+    assert re.search(r"since \d+ (s|min)", eyes.page.inner_text(f"{row(run)} [data-cell=state]"))
 
 
 def test_which_run_is_sick_and_since_when_is_told_before_a_click(mouse: Mouse) -> None:
-    first = "#runs-body tr[data-run]:nth-child(2)"
-    mouse.sees(f"{first} .run-link", "70b-stuck")
-    mouse.sees(f"{first} [data-cell=state]", "Hang", "since")
-    mouse.sees(f"{row('sick')} [data-cell=state]", "Spike", "since")
+    _the_sick_one_is_first(mouse)
+    _tells_since(mouse, "hang", "Hang")
+    _tells_since(mouse, "sick", "Spike")
+
+
+def test_by_keys_the_first_row_is_the_sick_run_since_when_it_is(keys: Keyboard) -> None:
+    _the_sick_one_is_first(keys)
+    keys.press("j")
+    keys.sees(":focus", "70b-stuck")
+    _tells_since(keys, "hang", "Hang")
+
+
+# --- 3: which data set first -----------------------------------------------------------------------------------------
 
 
 def test_the_data_set_that_moved_first_takes_a_click(mouse: Mouse) -> None:
@@ -96,9 +138,86 @@ def test_the_data_set_that_moved_first_takes_a_click(mouse: Mouse) -> None:
     mouse.sees("#incident-verdict dl > div", "Data set\ncode")
 
 
+def test_by_keys_the_data_set_that_moved_first(keys: Keyboard) -> None:
+    keys.down_to("7b-lr6e-4")
+    keys.press("Enter")
+    keys.sees("#incidents .fact-chip.dataset", "code")
+
+
+# --- 4: the suspect node ---------------------------------------------------------------------------------------------
+
+
 def test_the_suspect_node_takes_a_click(mouse: Mouse) -> None:
     mouse.click(f"{row('hang')} .pill")
     mouse.sees("#incident-verdict dl > div", f"rank 1 · {SUSPECT}")
+
+
+def test_by_keys_the_suspect_node_and_its_ranks(keys: Keyboard) -> None:
+    _the_sick_one_is_first(keys)
+    keys.press("j", "Enter")
+    keys.sees("#run-note", f"Rank 1 (node {SUSPECT})")
+    keys.search(SUSPECT, SUSPECT)
+    keys.sees("#ranks .rank-node.chosen", SUSPECT, "Rank 1")
+
+
+# --- 5, 6: roll back as advised, and undo it -------------------------------------------------------------------------
+
+
+def _newest(night: Server, run: str) -> tuple[int, str | int]:
+    """Return to which step a run went back last, and why: the segment's cause, or the branch that it returned to."""
+    segment = night.get(f"/runs/{run}/segments")["segments"][-1]
+    back_to = segment["returns_to"]
+    return segment["fork_step"], segment["cause"] if back_to is None else back_to
+
+
+def test_the_advised_rollback_takes_two_clicks(night: Server, own: str, mouse: Mouse) -> None:
+    mouse.click(f"{row(own)} [data-do=rollback]", "Roll back")
+    mouse.click("#rollback-confirm", f"Roll back to {GOOD}")
+    mouse.sees("#rollback-progress[data-state=done]")
+    assert _newest(night, own) == (GOOD, "command")
+
+
+def test_by_keys_the_advised_rollback(night: Server, own: str, keys: Keyboard) -> None:
+    keys.down_to(own)
+    keys.press("Tab")
+    keys.sees(f"{row(own)} [data-do=rollback]:focus")
+    keys.press("Enter")
+    keys.place("#rollback-confirm", f"Roll back to {GOOD}")
+    keys.press("Enter")
+    keys.sees("#rollback-progress[data-state=done]")
+    assert _newest(night, own) == (GOOD, "command")
+
+
+def test_to_undo_a_rollback_takes_two_clicks(night: Server, went_back: str, mouse: Mouse) -> None:
+    mouse.click(f"{row(went_back)} [data-do=undo]", "Undo rollback")
+    mouse.click("#rollback-confirm", f"Go back to {LATE}")
+    mouse.sees("#rollback-progress[data-state=done]")
+    assert _newest(night, went_back) == (LATE, 0)
+
+
+def test_by_keys_the_undo_of_a_rollback(night: Server, went_back: str, keys: Keyboard) -> None:
+    keys.place(f"{row(went_back)} [data-do=undo]")
+    keys.search("undo", "Undo the newest rollback")
+    keys.place("#rollback-confirm", f"Go back to {LATE}")
+    keys.press("Enter")
+    keys.sees("#rollback-progress[data-state=done]")
+    assert _newest(night, went_back) == (LATE, 0)
+
+
+# --- 7: GPU-hours lost this month ------------------------------------------------------------------------------------
+
+
+def test_the_gpu_hours_lost_this_month_take_a_click(mouse: Mouse) -> None:
+    mouse.click("#pages a", "Interruptions")
+    mouse.sees("#lost-month", "GPU-hours this month", str(LOST_GPU_HOURS))
+
+
+def test_by_keys_the_gpu_hours_lost_this_month(keys: Keyboard) -> None:
+    keys.press("g", "f")
+    keys.sees("#lost-month", "GPU-hours this month", str(LOST_GPU_HOURS))
+
+
+# --- 8: what changed to the last good run ----------------------------------------------------------------------------
 
 
 def test_what_changed_since_the_last_good_run_takes_two_clicks_and_a_scroll(mouse: Mouse) -> None:
@@ -110,104 +229,27 @@ def test_what_changed_since_the_last_good_run_takes_two_clicks_and_a_scroll(mous
     mouse.sees(".about-diff tr", "optimizer.lr")
 
 
+def test_by_keys_what_changed_since_the_last_good_run(keys: Keyboard) -> None:
+    keys.down_to("7b-lr6e-4")
+    keys.press("Enter")
+    keys.page.wait_for_selector("#about-line code")
+    keys.search("what changed", "What changed since the last good run")
+    keys.sees(".about-diff tr[data-name='commit']", COMMIT)
+
+
+# --- 9: the chart of one metric of 600 -------------------------------------------------------------------------------
+
+
 def test_the_chart_of_one_metric_of_600_takes_two_clicks_and_its_name(mouse: Mouse) -> None:
     mouse.click(f"{row('600-metrics')} .run-link")
     mouse.place("#run-name", "moe-probe")
-    wait_in(mouse.page, "window.stability?.page?.names.length >= 600")
+    wait_in(mouse.page, "window.stability?.page?.names?.length >= 600")
     mouse.click("#palette-open")
     mouse.page.keyboard.type(METRIC)
     mouse.place("#palette-list [aria-selected=true]", METRIC)
     mouse.page.keyboard.press("Enter")
     mouse.sees(".full-chart h2", METRIC)
     mouse.sees(".full-chart .chart canvas")
-
-
-def _saved(page: Page, ask: Any) -> list[str]:
-    with page.expect_download() as download:
-        ask()
-    return Path(download.value.path()).read_text().splitlines()
-
-
-def test_the_loss_by_tokens_on_a_log_axis_as_csv_takes_two_clicks_and_some_words(mouse: Mouse) -> None:
-    mouse.click(f"{row('sick')} .run-link")
-    mouse.place("#run-name", "7b-lr6e-4")
-    wait_in(mouse.page, "window.stability?.page?.names.includes('tokens')")
-    mouse.click("#palette-open")
-    mouse.page.keyboard.type("loss by tokens log csv")
-    mouse.place("#palette-list [aria-selected=true]", "loss by tokens, log, csv")
-    head, first, *_ = _saved(mouse.page, lambda: mouse.page.keyboard.press("Enter"))
-    assert head == "step,time,segment,state,loss,tokens"
-    assert first.split(",")[-1] == "4200000"
-    mouse.sees(".full-chart h2", "loss")
-    mouse.sees(".full-chart .chart-tool.on", "log")
-    charts = "[...stability.page.board.charts.values()].find((one) => one.id.startsWith('full'))"
-    wait_until(lambda: mouse.page.evaluate(f"{charts}.plot.spec?.lines.at(-1)?.x[0]") == 4.2e6, 20, "tokens are x")
-
-
-def test_a_quieter_detector_takes_two_clicks(mouse: Mouse, night: Server) -> None:
-    mouse.click(f"{row('sick')} .pill")
-    mouse.click("#quieter-half")
-    mouse.sees(".toast", "sensitivity 0.5, from now on")
-    mouse.sees(".quieter", "Sensitivity 0.5")
-    assert night.get("/runs/sick/detectors")["settings"] == {"spike": {"sensitivity": 0.5}}
-    mouse.page.keyboard.press("Tab")
-    mouse.page.click("#offer-do")  # beside the question: back for the next one
-    wait_until(lambda: night.get("/runs/sick/detectors")["settings"] == {}, 20, "it is undone")
-
-
-def test_all_open_incidents_take_a_click(mouse: Mouse) -> None:
-    mouse.click("#pages a", "Incidents")
-    mouse.sees(".incident-row .row-title", "The job hangs", "Loss spike")
-
-
-def test_the_advised_rollback_and_its_undo_take_two_clicks_each_and_their_gpu_hours_one(
-    mouse: Mouse, night: Server, window: Page
-) -> None:
-    advised(night)
-    mouse.click(f"{row('sick')} [data-do=rollback]", "Roll back")
-    mouse.click("#rollback-confirm", "Roll back to 200")
-    mouse.sees("#rollback-progress[data-state=done]")
-    rolled_back(night, "command")
-
-    begin(night, window)
-    mouse = Mouse(window)
-    mouse.click(f"{row('sick')} [data-do=undo]", "Undo rollback")
-    mouse.click("#rollback-confirm", "Go back to 250")
-    mouse.sees("#rollback-progress[data-state=done]")
-    assert rolled_back(night, "undo")["fork_step"] == 250
-
-    begin(night, window)
-    mouse = Mouse(window)
-    mouse.click("#pages a", "Interruptions")
-    mouse.sees("#lost", "GPU-hours this month", "2 rollbacks")
-
-
-# --- by the keyboard alone -----------------------------------------------------------------------------------------
-
-
-def test_by_keys_the_first_row_is_the_sick_run_and_enter_tells_its_suspect(keys: Keyboard) -> None:
-    keys.press("j")
-    keys.sees(f"{row('hang')} [data-cell=state]", "Hang", "since")
-    keys.sees(":focus", "70b-stuck")
-    keys.press("Enter")
-    keys.sees("#run-note", f"Rank 1 (node {SUSPECT})")
-
-
-def test_by_keys_a_node_that_is_searched_for_is_shown_with_its_ranks(keys: Keyboard) -> None:
-    keys.search(SUSPECT, SUSPECT)
-    keys.sees("#ranks .rank-node.chosen", SUSPECT, "Rank 1")
-
-
-def test_by_keys_the_data_set_that_moved_first(keys: Keyboard) -> None:
-    keys.press("j", "j", "Enter")
-    keys.sees("#incidents .fact-chip.dataset", "code")
-
-
-def test_by_keys_what_changed_since_the_last_good_run(keys: Keyboard) -> None:
-    keys.press("j", "j", "Enter")
-    keys.page.wait_for_selector("#about-line code")
-    keys.search("what changed", "What changed since the last good run")
-    keys.sees(".about-diff tr[data-name='commit']", COMMIT)
 
 
 def test_by_keys_the_chart_of_one_metric_of_600(keys: Keyboard) -> None:
@@ -219,40 +261,68 @@ def test_by_keys_the_chart_of_one_metric_of_600(keys: Keyboard) -> None:
     keys.page.wait_for_selector(".full-chart", state="detached")
 
 
+# --- 10: the loss by tokens on a log axis, as a file -----------------------------------------------------------------
+
+
+def _saved(page: Page, ask: Any) -> list[str]:
+    with page.expect_download() as download:
+        ask()
+    return Path(download.value.path()).read_text().splitlines()
+
+
+def test_the_loss_by_tokens_on_a_log_axis_as_csv_takes_two_clicks_and_some_words(mouse: Mouse) -> None:
+    mouse.click(f"{row('sick')} .run-link")
+    mouse.place("#run-name", "7b-lr6e-4")
+    wait_in(mouse.page, "window.stability?.page?.names?.includes('tokens')")
+    mouse.click("#palette-open")
+    mouse.page.keyboard.type(ASKED)
+    mouse.place("#palette-list [aria-selected=true]", FOUND)
+    head, first, *_ = _saved(mouse.page, lambda: mouse.page.keyboard.press("Enter"))
+    assert (head, first.split(",")[-1]) == (HEAD, "4200000")
+    mouse.sees(".full-chart h2", "loss")
+    mouse.sees(".full-chart .chart-tool.on", "log")
+    charts = "[...stability.page.board.charts.values()].find((one) => one.id.startsWith('full'))"
+    wait_until(lambda: mouse.page.evaluate(f"{charts}.plot.spec?.lines.at(-1)?.x[0]") == 4.2e6, 20, "tokens are x")
+
+
 def test_by_keys_the_loss_by_tokens_on_a_log_axis_as_csv(keys: Keyboard) -> None:
-    keys.press("j", "j", "Enter")
+    keys.down_to("7b-lr6e-4")
+    keys.press("Enter")
     wait_in(keys.page, "window.stability?.page?.names?.includes('tokens')")
-    words = "loss by tokens log csv"
-    head, *_ = _saved(keys.page, lambda: keys.search(words, "loss by tokens, log, csv"))
-    assert head == "step,time,segment,state,loss,tokens"
+    head, first, *_ = _saved(keys.page, lambda: keys.search(ASKED, FOUND))
+    assert (head, first.split(",")[-1]) == (HEAD, "4200000")
+    keys.sees(".full-chart .chart-tool.on", "log")
 
 
-def test_by_keys_all_open_incidents_and_a_quieter_detector(keys: Keyboard, night: Server) -> None:
+# --- 11: a quieter detector ------------------------------------------------------------------------------------------
+
+
+def test_a_quieter_detector_takes_two_clicks(night: Server, own: str, mouse: Mouse) -> None:
+    mouse.click(f"{row(own)} .pill")
+    mouse.click("#quieter-half")
+    mouse.sees(".toast", "sensitivity 0.5, from now on")
+    mouse.sees(".quieter", "Sensitivity 0.5")
+    assert night.get(f"/runs/{own}/detectors")["settings"] == {"spike": {"sensitivity": 0.5}}
+
+
+def test_by_keys_a_quieter_detector(night: Server, own: str, keys: Keyboard) -> None:
     keys.press("g", "i")
-    keys.sees(".incident-row .row-title", "The job hangs", "Loss spike")
-    keys.press("j", "j", "Enter")
+    keys.down_to(own)
+    keys.press("Enter")
     keys.place("#quieter-half")
     keys.search("half as", "Half as sensitive")
     keys.sees(".toast", "sensitivity 0.5, from now on")
-    assert night.get("/runs/sick/detectors")["settings"] == {"spike": {"sensitivity": 0.5}}
+    assert night.get(f"/runs/{own}/detectors")["settings"] == {"spike": {"sensitivity": 0.5}}
 
 
-def test_by_keys_the_advised_rollback_its_undo_and_their_gpu_hours(keys: Keyboard, night: Server, window: Page) -> None:
-    advised(night)
-    begin(night, window)
-    keys.place(f"{row('sick')} [data-do=rollback]")
-    keys.search("roll back", "Roll back")
-    keys.place("#rollback-confirm", "Roll back to 200")
-    keys.press("Enter")
-    keys.sees("#rollback-progress[data-state=done]")
-    rolled_back(night, "command")
+# --- 12: all open incidents ------------------------------------------------------------------------------------------
 
-    begin(night, window)
-    keys.place(f"{row('sick')} [data-do=undo]")
-    keys.search("undo", "Undo the newest rollback")
-    keys.place("#rollback-confirm", "Go back to 250")
-    keys.press("Enter")
-    keys.sees("#rollback-progress[data-state=done]")
-    rolled_back(night, "undo")
-    keys.press("Escape", "g", "f")
-    keys.sees("#lost", "GPU-hours this month", "rollbacks, since")
+
+def test_all_open_incidents_take_a_click(mouse: Mouse) -> None:
+    mouse.click("#pages a", "Incidents")
+    mouse.sees(".incident-row .row-title", "The job hangs", "Loss spike")
+
+
+def test_by_keys_all_open_incidents(keys: Keyboard) -> None:
+    keys.press("g", "i")
+    keys.sees(".incident-row .row-title", "The job hangs", "Loss spike")

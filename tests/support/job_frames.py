@@ -65,6 +65,11 @@ class Job:
         """Declare a rollback."""
         return self.event("segment", to_step, key=key, to_step=to_step, **data)
 
+    @property
+    def now(self) -> float:
+        """Log time of the newest record, unix seconds."""
+        return self._time
+
     def wait(self, seconds: float) -> None:
         """Let log time pass."""
         self._time += seconds

@@ -223,7 +223,9 @@ class RunTables:
         first = not self._rows
         changed = set() if first else set(await self._index.active_since(self._asked - SLACK_S)) - followed
         changed |= self._followed - followed  # let go since: what was stored last is the newest
-        if first or changed - self._rows.keys() or await self._index.count() != len(self._rows):
+        # Not by their number alone: one that came and one that was deleted since leave it as it was.
+        unknown = (changed | followed) - self._rows.keys()
+        if first or unknown or await self._index.count() != len(self._rows):
             ids = await self._index.ids()
             there = set(ids)
             for gone in self._rows.keys() - there:

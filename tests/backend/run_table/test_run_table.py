@@ -136,6 +136,17 @@ async def test_paging_in_one_order_loses_and_repeats_nothing_while_runs_come_go_
     assert (fresh.fit, fresh.total) == (25, 25)
 
 
+async def test_a_run_that_comes_where_another_one_was_deleted_is_there_and_the_other_is_not(stage: Stage) -> None:
+    index = RunIndex(stage.redis)
+    await _add(index, "deleted", 1.0)
+    tables = RunTables(stage.manager, index, lambda: stage.now)
+    assert [row.run_id for row in (await tables.table(TableQuery(None), [], 0, 10)).rows] == ["deleted"]
+    await index.forget("deleted")
+    await stage.send(*rows(Job(), 1, 20))
+    stage.now += 60
+    assert [row.run_id for row in (await tables.table(TableQuery(None), [], 0, 10)).rows] == ["run-1"]
+
+
 async def test_an_order_that_is_not_kept_is_refused_and_not_begun_anew_in_silence(stage: Stage) -> None:
     tables = RunTables(stage.manager, RunIndex(stage.redis), lambda: stage.now)
     with pytest.raises(Conflict) as refused:

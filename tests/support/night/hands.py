@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from support.waiting import wait_until
 
@@ -14,15 +14,15 @@ __all__ = ["SIZE", "Eyes", "Keyboard", "Mouse"]
 SIZE = {"width": 1280, "height": 800}
 #: A turn of the wheel that somebody makes without looking, pixels.
 TURN_PX = 700
-#: The first element that matches and says the words, and whether all of it is in sight: not beyond an edge of the
-#: window, and not behind anything.
+#: Which of the elements that match is the first that says the words, and is in sight as a whole: not beyond an edge of
+#: the window, and not behind anything; counted from 1.
 SEEN = """([selector, words]) => {
-  for (const one of document.querySelectorAll(selector)) {
+  for (const [index, one] of document.querySelectorAll(selector).entries()) {
     if (!one.innerText?.includes(words) || !one.checkVisibility({ visibilityProperty: true })) continue;
     const { left, right, top, bottom } = one.getBoundingClientRect();
     if (left < 0 || top < 0 || right > innerWidth + 1 || bottom > innerHeight + 1 || right <= left) continue;
     const there = document.elementFromPoint((left + right) / 2, (top + bottom) / 2);
-    if (there && (one.contains(there) || there.contains(one))) return [(left + right) / 2, (top + bottom) / 2];
+    if (there && (one.contains(there) || there.contains(one))) return index + 1;
   }
   return null;
 }"""
@@ -36,10 +36,11 @@ class Eyes:
     def __init__(self, page: Page) -> None:
         self.page = page
 
-    def place(self, selector: str, words: str = "") -> Any:
-        """Wait until an element that says ``words`` is in sight; return its middle."""
+    def place(self, selector: str, words: str = "") -> int:
+        """Wait until an element that says ``words`` is in sight; return which of those that match it is, from 0 on."""
         what = f"{selector} says {words!r} in sight"
-        return wait_until(lambda: self.page.evaluate(SEEN, [selector, words]), PATIENCE_S, what)
+        found: int = wait_until(lambda: self.page.evaluate(SEEN, [selector, words]), PATIENCE_S, what)
+        return found - 1
 
     def sees(self, selector: str, *words: str) -> None:
         """Fail where something is not in sight."""
@@ -55,10 +56,10 @@ class Mouse(Eyes):
         self.clicks = self.scrolls = 0
 
     def click(self, selector: str, words: str = "") -> None:
-        """Click what is in sight, where it is."""
+        """Click what is in sight, once it stands still: a page that opens still moves."""
         self.clicks += 1
         assert self.clicks <= 2, f"a third click, on {selector}"
-        self.page.mouse.click(*self.place(selector, words))
+        self.page.locator(selector).nth(self.place(selector, words)).click()
 
     def scroll(self) -> None:
         """Turn the wheel once."""
@@ -67,14 +68,25 @@ class Mouse(Eyes):
         self.page.mouse.move(SIZE["width"] / 2, SIZE["height"] / 2)
         self.page.mouse.wheel(0, TURN_PX)
 
-    def type(self, words: str) -> None:
-        """Type and press Enter."""
-        self.page.keyboard.type(words)
-        self.page.keyboard.press("Enter")
+
+#: Rows of lists; the one in which the focus is, in words.
+ROW = "tr, .incident-row"
+FOCUSED = f"document.activeElement.closest({ROW!r})?.innerText ?? ''"
+#: Rows that somebody goes down at most.
+ROWS = 12
 
 
 class Keyboard(Eyes):
     """Keys alone."""
+
+    def down_to(self, words: str) -> None:
+        """Press j until the focus is in the row that says ``words``, once it is there."""
+        self.place(ROW, words)
+        for _ in range(ROWS):
+            self.press("j")
+            if words in self.page.evaluate(FOCUSED):
+                return
+        raise AssertionError(f"no row of the first {ROWS} that j goes to says {words!r}")
 
     def press(self, *keys: str) -> None:
         """Press keys one after the other."""

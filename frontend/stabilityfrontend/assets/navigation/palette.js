@@ -322,6 +322,10 @@ class Palette {
     this.dialog.close();
     keep(one);
     if (one.run) one.run();
-    else if (one.href) go(one.href);
+    else if (one.href) {
+      const from = location.pathname;
+      go(one.href);
+      if (location.pathname === from) this.page?.addressChanged?.();
+    }
   }
 }

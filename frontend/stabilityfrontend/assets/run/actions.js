@@ -45,8 +45,11 @@ export const actions = {
     if (csv) saveCsv(chart, this);
   },
 
-  /** A link in a panel names other steps. */
+  /** A link in a panel names other steps, or the search a node of this run. */
   addressChanged() {
+    this.asked.read();
+    if (this.asked.unseen) this.feed.fetchHealth();
+    this.asked.act();
     const query = new URLSearchParams(location.search);
     const [from, to] = ["from", "to"].map((key) => (query.has(key) ? Number(query.get(key)) : NaN));
     if (!(to > from)) return;
