@@ -206,9 +206,13 @@ def test_a_wall_is_read_with_the_keyboard_and_coloured_and_ordered_as_asked(wall
 
 @pytest.mark.soak
 def test_gpus_stand_together_one_without_says_why_and_so_does_what_is_not_visible(wall: Page) -> None:
-    wall.locator("#gpus-panel").scroll_into_view_if_needed()
+
+    def marks() -> list[Any]:
+        wall.locator("#gpus-panel").scroll_into_view_if_needed()  # what loads above moves it
+        return cells(wall, "gpus")
+
     # Too hot, and slowed: a shape and not only a colour.
-    wait_until(lambda: ["gpu-001 5", "dash"] in cells(wall, "gpus"), 30, "GPU 5 is to be watched")
+    wait_until(lambda: ["gpu-001 5", "dash"] in marks(), 30, "GPU 5 is to be watched")
     assert "gpu-003 no GPU visible here: libnvidia-ml.so.1 is not installed" in text(wall, "#gpus-none")
     wall.click("#gpus-field [data-value=temp]")
     assert "95 °C" in text(wall, "#gpus-legend")
