@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser.visiting import go_to
+from browser.visiting import leave
 from support.night.hands import SIZE, Eyes, Keyboard, Mouse
 from support.night.jobs import COMMIT, SAVED, SUSPECT
 from support.night.runs import LOST_GPU_HOURS, a_job_of_ones_own, a_job_that_went_back, a_night
@@ -54,8 +54,7 @@ def window(night: Server, visit: OpenPage, _calm: None) -> Iterator[Page]:
     page = visit(f"{night.url}/", **SIZE)
     page.wait_for_selector("#runs-body [data-run=good]")
     yield page
-    if "/runs/own-" in page.url:
-        go_to(page, f"{night.url}/compare")  # before the run that it shows goes
+    leave(page)  # before the run that it shows goes
 
 
 @pytest.fixture

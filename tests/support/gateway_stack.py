@@ -208,18 +208,18 @@ class RawAgent:
             answer = await self.next(Ack)
             assert (answer.source, answer.last_seq) == (one.source.source, one.last_seq)
 
-    async def begin(self, *frames: Frame, run_id: str = "run-1") -> None:
+    async def begin(self, *frames: Frame, run_id: str = "run-1", project: str = "p") -> None:
         """Say hello with the source of these frames, and store them."""
-        await self.hello(run_id, sources=[frames[0].source])
+        await self.hello(run_id, sources=[frames[0].source], project=project)
         await self.store(*frames)
 
 
-def log_frames(url: str, *frames: Frame, run_id: str = "run-1") -> None:
+def log_frames(url: str, *frames: Frame, run_id: str = "run-1", project: str = "p") -> None:
     """Store frames by an agent of its own at a server, from a thread: a browser's event loop may run in this one."""
 
     async def send() -> None:
         async with RawAgent(f"{url.replace('http', 'ws')}/api/v1/agent") as agent:
-            await agent.begin(*frames, run_id=run_id)
+            await agent.begin(*frames, run_id=run_id, project=project)
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, send()).result()

@@ -50,7 +50,8 @@ class RunningServer:
         self._plug_ins = plug_ins
         self._server: uvicorn.Server
         self._thread = threading.Thread(target=self._run, name="server")
-        # No TLS here: a context takes 40 ms. Both sides would end an idle connection after 5 s, and a request could meet that.
+        # No TLS here: a context takes 40 ms. Both sides would end an idle connection after 5 s: a request could meet
+        # that.
         limits = httpx.Limits(keepalive_expiry=2.0)
         self.client = httpx.Client(base_url=self.url, timeout=10.0, verify=False, limits=limits)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -34,6 +36,7 @@ from support import bad_events
 from support.job_frames import Job
 from support.stops import NO_STOPS
 
+T = TypeVar("T")
 AGENT = SourceInfo("a1-1", node="n0", pid=9, started=990.0)
 
 
@@ -128,8 +131,16 @@ def _by_type(events: list[EventBlock]) -> list[Any]:
     return [pytest.param([event for event in events if event.type == kind], id=kind) for kind in types]
 
 
-def _check(sent: Iterator[tuple[str, EventBlock]], source: Callable[[_Run], SourceInfo]) -> None:
-    for name, event in sent:
+#: `make test` takes one fault of so many, each time others; `make soak` takes all.
+SHARES = pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.soak, id="all")])
+
+
+def _some(sent: Iterable[T], share: int) -> Iterator[T]:
+    return itertools.islice(sent, random.randrange(share), None, share)
+
+
+def _check(sent: Iterator[tuple[str, EventBlock]], source: Callable[[_Run], SourceInfo], share: int) -> None:
+    for name, event in _some(sent, share):
         run = _Run()
         try:
             taken = run.send(event, source(run))
@@ -143,21 +154,25 @@ def _check(sent: Iterator[tuple[str, EventBlock]], source: Callable[[_Run], Sour
             pytest.fail(f"{event.type}: {name}: {type(error).__name__}: {error}")
 
 
+@SHARES
 @pytest.mark.parametrize("events", _by_type(bad_events.rank_events()))
-def test_no_value_of_any_field_of_a_ranks_event_fails_behind_the_door(events: list[EventBlock]) -> None:
-    _check(_faults(events), lambda run: run.jobs[0].info)
+def test_no_value_of_any_field_of_a_ranks_event_fails_behind_the_door(events: list[EventBlock], share: int) -> None:
+    _check(_faults(events), lambda run: run.jobs[0].info, share)
 
 
+@SHARES
 @pytest.mark.parametrize("events", _by_type(bad_events.agent_events()))
-def test_no_value_of_any_field_of_an_agents_event_fails_behind_the_door(events: list[EventBlock]) -> None:
-    _check(_faults(events), lambda run: AGENT)
+def test_no_value_of_any_field_of_an_agents_event_fails_behind_the_door(events: list[EventBlock], share: int) -> None:
+    _check(_faults(events), lambda run: AGENT, share)
 
 
-def test_no_value_of_any_field_of_a_health_message_fails_behind_the_door() -> None:
+@SHARES
+def test_no_value_of_any_field_of_a_health_message_fails_behind_the_door(share: int) -> None:
     good = bad_events.health()
     fields = ("agent", "node", "time", "ranks", "agent_state")
     known = {f"ranks.1.{name}={value!r}" for name, value in good.ranks[1].items()}
-    for name, wrong in bad_events.faulty({field: getattr(good, field) for field in fields}, known):
+    faults = bad_events.faulty({field: getattr(good, field) for field in fields}, known)
+    for name, wrong in _some(faults, share):
         run = _Run()
         try:
             run.take(Health(*(wrong.get(field) for field in fields)))

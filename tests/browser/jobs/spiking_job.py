@@ -1,7 +1,7 @@
-"""One rank of a small job for the browser's tests: ``python spiking_job.py FOLDER``.
+"""One rank of a small job for the browser's tests: ``python spiking_job.py FOLDER [STEPS]``.
 
-It steps every 30 ms. Its loss falls, and rises when the file FOLDER/spoil exists; a rollback ends that. Names are as
-nasty as a stranger's could be. Its checkpoints are files that exist.
+It steps every 30 ms, after STEPS steps every 300. Its loss falls, and rises when the file FOLDER/spoil exists; a
+rollback ends that. Names are as nasty as a stranger's could be. Its checkpoints are files that exist.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import stabilityclient
 
 PERIOD_S = 0.03
+SLOW_AFTER = float(sys.argv[2]) if sys.argv[2:] else math.inf
 RANK = int(os.environ["RANK"])
 #: Text that would run if anything made markup of it.
 NASTY = "<img src=x onerror='window.pwned=1'>"
@@ -56,7 +57,7 @@ def main() -> None:
             path = folder / f"checkpoint-{step}"
             path.write_text(str(step))
             run.checkpoint(step, str(path))
-        time.sleep(max(0.0, PERIOD_S - (time.time() - begin)))
+        time.sleep(max(0.0, (PERIOD_S if step < SLOW_AFTER else 10 * PERIOD_S) - (time.time() - begin)))
 
 
 main()

@@ -17,7 +17,7 @@ from support.waiting import wait_until
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-OpenPage = Callable[..., "Page"]
+Visit = Callable[..., "Page"]
 #: A phone, held upright.
 PHONE = {"width": 390, "height": 844}
 #: An agent leaves with its test: nobody waits for what it still had to send.
@@ -49,12 +49,12 @@ def incident(server: Server, run_id: str, kind: str, when: Callable[[dict[str, A
     return fitting(server.wait_for(f"/runs/{run_id}/incidents", fitting, f"the {kind} is told", 60))[0]
 
 
-def test_a_hang_on_a_phone_from_the_verdict_to_the_restart(server: Server, open_page: OpenPage, tmp_path: Path) -> None:
+def test_a_hang_on_a_phone_from_the_verdict_to_the_restart(server: Server, visit: Visit, tmp_path: Path) -> None:
     with job(server, tmp_path, "r-hang", 3, hang_at=[1, 30]) as ranks:
         found = incident(server, "r-hang", "hang", lambda one: one["evidence"]["verdict"]["dump"])
         dump = found["evidence"]["verdict"]["dump"]
         server.wait_for(f"/runs/r-hang/stacks/{dump}", lambda answer: answer["complete"], "all stacks are here")
-        page = open_page(f"{server.url}/runs/r-hang/incidents/{found['incident_id']}", **PHONE)
+        page = visit(f"{server.url}/runs/r-hang/incidents/{found['incident_id']}", **PHONE)
 
         # Who, where it stands, how it is known; nothing hangs over the edge of the phone.
         page.wait_for_selector("#incident-stacks .stack-group.odd")
@@ -96,11 +96,11 @@ def test_a_hang_on_a_phone_from_the_verdict_to_the_restart(server: Server, open_
 
 @pytest.mark.soak
 def test_a_death_is_reached_from_the_runs_page_and_says_how_the_process_ended(
-    server: Server, open_page: OpenPage, tmp_path: Path
+    server: Server, visit: Visit, tmp_path: Path
 ) -> None:
     with job(server, tmp_path, "r-death", 1, die_at=[0, 30]):
         found = incident(server, "r-death", "process_death", lambda one: one["evidence"]["verdict"])
-        page = open_page(f"{server.url}/runs/r-death")
+        page = visit(f"{server.url}/runs/r-death")
         page.click(f"[data-details={found['incident_id']}]")
         page.wait_for_selector("#incident-death dl")
         assert page.evaluate("location.pathname") == f"/runs/r-death/incidents/{found['incident_id']}"
@@ -111,8 +111,8 @@ def test_a_death_is_reached_from_the_runs_page_and_says_how_the_process_ended(
         page.wait_for_selector("#incidents article")
 
 
-def test_what_is_not_there_is_said_and_leads_on(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/nobody%3Cb%3E/incidents/i-1", quiet=False)
+def test_what_is_not_there_is_said_and_leads_on(server: Server, visit: Visit) -> None:
+    page = visit(f"{server.url}/runs/nobody%3Cb%3E/incidents/i-1", quiet=False)
     page.wait_for_selector("#incident-empty:not([hidden])")
     assert "“nobody<b>” is not known to this server" in page.inner_text("#incident-empty")
     assert page.is_hidden("#incident-main")
@@ -121,18 +121,18 @@ def test_what_is_not_there_is_said_and_leads_on(server: Server, open_page: OpenP
 
 
 def test_the_batch_behind_a_nan_is_on_the_page_of_its_incident_and_a_later_one_says_that_it_left(
-    server: Server, open_page: OpenPage, tmp_path: Path
+    server: Server, visit: Visit, tmp_path: Path
 ) -> None:
     spool = tmp_path / "spool"
     with Ranks("keeping_rank.py", [str(tmp_path)], url=server.url, folder=spool, run_id="keep", **QUICK):
-        _look_at_kept_batches(server, open_page, tmp_path)
+        _look_at_kept_batches(server, visit, tmp_path)
 
 
-def _look_at_kept_batches(server: Server, open_page: OpenPage, folder: Path) -> None:
+def _look_at_kept_batches(server: Server, visit: Visit, folder: Path) -> None:
     answered = server.wait_for(
         "/runs/keep/commands", lambda a: any(one["state"] == "done" for one in a["commands"]), "the ranks answered"
     )
-    page = open_page(f"{server.url}/runs/keep/incidents/{answered['commands'][0]['incident_id']}")
+    page = visit(f"{server.url}/runs/keep/incidents/{answered['commands'][0]['incident_id']}")
 
     # What the server asked for by itself: the bad sample first, its step marked, its text no markup.
     first = page.locator("#incident-batches .samples tbody tr").first

@@ -19,7 +19,7 @@ from support.waiting import wait_in, wait_until
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-OpenPage = Callable[..., "Page"]
+Visit = Callable[..., "Page"]
 RUNS_THERE = 2_000
 #: By run: the severity of what is open, and its status. All others are finished and well.
 SPECIAL = {0: ("critical", "crashed"), 7: ("warning", "unreachable"), 1_500: ("", "crashed")}
@@ -87,8 +87,8 @@ def server(folder: Any) -> Iterator[Server]:
         yield server
 
 
-def opened(server: Server, open_page: OpenPage, search: str = "", **how: Any) -> Page:
-    page = open_page(f"{server.url}/{search}", **how)
+def opened(server: Server, visit: Visit, search: str = "", **how: Any) -> Page:
+    page = visit(f"{server.url}/{search}", **how)
     wait_in(page, "stability.page?.ready && document.querySelectorAll('#runs-body tr').length > 2")
     return page
 
@@ -98,8 +98,8 @@ def first(page: Page, *runs: str) -> None:
     wait_until(lambda: page.evaluate(SHOWN)[: len(runs)] == list(runs), 20, f"{runs} stand first")
 
 
-def test_the_sick_stand_first_and_the_last_run_is_reached_by_scrolling(server: Server, open_page: OpenPage) -> None:
-    page = opened(server, open_page)
+def test_the_sick_stand_first_and_the_last_run_is_reached_by_scrolling(server: Server, visit: Visit) -> None:
+    page = opened(server, visit)
     assert page.inner_text("#runs-count") == "2,000"
     assert page.inner_text("#runs-shown") == "All 2,000 runs"
     # Critical, a crash, a warning; then the newest.
@@ -112,8 +112,8 @@ def test_the_sick_stand_first_and_the_last_run_is_reached_by_scrolling(server: S
     wait_until(lambda: page.evaluate(SHOWN)[-1:] == ["r-0001"], 20, "the oldest stands last")
 
 
-def test_the_filter_goes_through_all_runs_and_is_in_the_address(server: Server, open_page: OpenPage) -> None:
-    page = opened(server, open_page, quiet=False)  # the browser itself writes a refused filter to the console
+def test_the_filter_goes_through_all_runs_and_is_in_the_address(server: Server, visit: Visit) -> None:
+    page = opened(server, visit, quiet=False)  # the browser itself writes a refused filter to the console
     page.fill("#runs-filter", "project:vlm step<10")
     first(page, "r-0000", "r-0008", "r-0004")
     assert len(page.evaluate(SHOWN)) == 3
@@ -123,12 +123,12 @@ def test_the_filter_goes_through_all_runs_and_is_in_the_address(server: Server, 
     page.fill("#runs-filter", "nothing fits this")
     page.click("#runs-clear")
     first(page, "r-0000", "r-1500")
-    again = opened(server, open_page, "?q=state:sick")
+    again = opened(server, visit, "?q=state:sick")
     assert (again.evaluate(SHOWN), again.input_value("#runs-filter")) == (["r-0000", "r-1500", "r-0007"], "state:sick")
 
 
-def test_keys_and_values_of_a_filter_are_completed(server: Server, open_page: OpenPage) -> None:
-    page = opened(server, open_page)
+def test_keys_and_values_of_a_filter_are_completed(server: Server, visit: Visit) -> None:
+    page = opened(server, visit)
     page.click("#runs-filter")
     page.keyboard.type("optim")
     page.wait_for_selector("#runs-offers [role=option]:has-text('optimizer.name')")
@@ -143,8 +143,8 @@ def test_keys_and_values_of_a_filter_are_completed(server: Server, open_page: Op
     assert page.input_value("#runs-filter") == "optimizer.name:lion "
 
 
-def test_a_head_sorts_by_click_and_by_key(server: Server, open_page: OpenPage) -> None:
-    page = opened(server, open_page)
+def test_a_head_sorts_by_click_and_by_key(server: Server, visit: Visit) -> None:
+    page = opened(server, visit)
     page.click("[data-sort=step]")
     first(page, "r-1999", "r-1998")
     page.focus("[data-sort=step]")
@@ -154,8 +154,8 @@ def test_a_head_sorts_by_click_and_by_key(server: Server, open_page: OpenPage) -
     assert page.evaluate("location.search") == "?sort=step"
 
 
-def test_groups_are_folded_and_say_how_many_they_hold(server: Server, open_page: OpenPage) -> None:
-    page = opened(server, open_page)
+def test_groups_are_folded_and_say_how_many_they_hold(server: Server, visit: Visit) -> None:
+    page = opened(server, visit)
     page.select_option("#runs-group", "project")
     page.wait_for_selector("tr.group")
     words = [" ".join(line.split()) for line in page.locator("tr.group").all_inner_texts()]
@@ -166,8 +166,8 @@ def test_groups_are_folded_and_say_how_many_they_hold(server: Server, open_page:
     assert page.evaluate("location.search") == "?group=project&open=vlm"
 
 
-def test_a_key_of_the_config_becomes_a_column_of_a_saved_view(server: Server, open_page: OpenPage) -> None:
-    page = opened(server, open_page)
+def test_a_key_of_the_config_becomes_a_column_of_a_saved_view(server: Server, visit: Visit) -> None:
+    page = opened(server, visit)
     page.click("#runs-columns-open")
     page.fill("#runs-columns-search", "optim")
     page.click(".column-list label[data-column='config.optimizer.name'] input")
@@ -178,7 +178,7 @@ def test_a_key_of_the_config_becomes_a_column_of_a_saved_view(server: Server, op
     page.fill("#runs-views-name", "by <b>optimizer</b>")
     page.click("#runs-views-save")
     page.wait_for_selector(".view")
-    page = opened(server, open_page)
+    page = opened(server, visit)
     page.click("#runs-views-open")
     page.click(".view .link:has-text('by <b>optimizer</b>')")
     page.wait_for_selector(cell)
@@ -187,17 +187,17 @@ def test_a_key_of_the_config_becomes_a_column_of_a_saved_view(server: Server, op
     page.wait_for_selector(".view-list:has-text('No view is saved yet')")
 
 
-def test_a_view_with_a_column_that_is_gone_opens_and_says_so(server: Server, open_page: OpenPage) -> None:
-    page = opened(server, open_page, "?col=step&col=config.was.there&sort=config.was.there")
+def test_a_view_with_a_column_that_is_gone_opens_and_says_so(server: Server, visit: Visit) -> None:
+    page = opened(server, visit, "?col=step&col=config.was.there&sort=config.was.there")
     wait_in(page, "document.querySelector('#runs-notes')?.textContent.includes('was.there')")
     first(page, "r-1999")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
 def test_odd_names_are_text_and_nothing_lies_beside_the_page(
-    server: Server, open_page: OpenPage, width: int, scheme: str
+    server: Server, visit: Visit, width: int, scheme: str
 ) -> None:
-    page = opened(server, open_page, "?q=step>1985 step<1995".replace(" ", "+"), width=width, scheme=scheme)
+    page = opened(server, visit, "?q=step>1985 step<1995".replace(" ", "+"), width=width, scheme=scheme)
     assert page.inner_text("tr[data-run=r-1990] .run-link") == NAMES[1_990]
     assert page.evaluate("document.querySelectorAll('#runs-body img').length") == 0
     assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -206,9 +206,9 @@ def test_odd_names_are_text_and_nothing_lies_beside_the_page(
 
 
 def test_the_order_waits_while_somebody_points_at_the_table(
-    server: Server, open_page: OpenPage, crash: Callable[[int], str]
+    server: Server, visit: Visit, crash: Callable[[int], str]
 ) -> None:
-    page = opened(server, open_page, "?q=step>1985".replace(" ", "+"))
+    page = opened(server, visit, "?q=step>1985".replace(" ", "+"))
     before = page.evaluate(SHOWN)
     page.hover(f"tr[data-run={before[3]}]")
     run = crash(1_988)
@@ -221,10 +221,11 @@ def test_the_order_waits_while_somebody_points_at_the_table(
     first(page, run)
 
 
-def test_a_second_of_a_table_that_nothing_changes_makes_no_row_anew(server: Server, open_page: OpenPage) -> None:
-    page = opened(server, open_page)
+def test_a_second_of_a_table_that_nothing_changes_makes_no_row_anew(server: Server, visit: Visit) -> None:
+    page = opened(server, visit)
     work = """() => {
       const rows = () => [...document.querySelectorAll("#runs-body tr[data-run] td:last-child")];
+      stability.page.onTick(); // what the window's size changed since the first rows
       const before = rows();
       stability.page.onTick();
       return rows().every((one, at) => one === before[at]);

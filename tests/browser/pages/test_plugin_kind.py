@@ -72,21 +72,21 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningS
 
 
 def test_a_kind_that_a_user_adds_has_its_label_sign_and_advice_in_the_api_and_on_every_page(
-    server: RunningServer, open_page: Callable[..., Page]
+    server: RunningServer, visit: Callable[..., Page]
 ) -> None:
     (found,) = server.get("/runs/run-1/incidents")["incidents"]
     listed = {kind["name"]: kind for kind in server.get("/incident_kinds")["kinds"]}
     assert (found["kind"], found["label"], found["about"]) == ("clock_skew", KIND.label, "process")
     assert found["suggestion"]["text"] == KIND.advice
     assert (listed["clock_skew"]["label"], listed["clock_skew"]["sign"]) == (KIND.label, KIND.sign)
-    page = open_page(server.url)
+    page = visit(server.url)
     page.wait_for_selector("tr[data-run] .pill.warning")
     assert page.inner_text("tr[data-run] .pill.warning") == KIND.label
-    page = open_page(f"{server.url}/runs/run-1")
+    page = visit(f"{server.url}/runs/run-1")
     page.wait_for_selector(".lane-mark")
     assert page.inner_text(".lane-mark i") == KIND.sign
     assert page.inner_text(".lane-mark span") == KIND.short
-    page = open_page(f"{server.url}/runs/run-1/incidents/{found['incident_id']}")
+    page = visit(f"{server.url}/runs/run-1/incidents/{found['incident_id']}")
     page.wait_for_selector("#incident-head h1")
     assert f"{KIND.sign} {KIND.label}" in page.inner_text("#incident-head")
     assert KIND.advice in page.inner_text("#incident-advice")

@@ -17,7 +17,7 @@ from support.waiting import wait_in
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-OpenPage = Callable[..., "Page"]
+Visit = Callable[..., "Page"]
 BAND = "document.querySelector('.wall-stale:not([hidden])')"
 #: Moves the wall's clock: what it does after so many seconds without a touch.
 LATER = "(seconds) => stability.page.onTick(Date.now(), stability.page.shownAt + 1000 * seconds)"
@@ -38,9 +38,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_a_wall_says_which_run_is_sick_why_and_what_to_do_and_has_nothing_to_press(
-    server: Server, open_page: OpenPage
+    server: Server, visit: Visit
 ) -> None:
-    page = open_page(f"{server.url}/?wall=1", width=3840, height=2160)
+    page = visit(f"{server.url}/?wall=1", width=3840, height=2160)
     page.wait_for_selector(".wall-card[data-run=sick] .wall-do")
     assert "sick" in page.inner_text(".wall-head h1")
     assert page.get_attribute(".wall-card", "data-run") == "sick"
@@ -52,8 +52,8 @@ def test_a_wall_says_which_run_is_sick_why_and_what_to_do_and_has_nothing_to_pre
     assert page.evaluate("document.documentElement.scrollWidth") == 3840
 
 
-def test_views_go_round_by_themselves_and_wait_while_somebody_is_there(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/?wall=1&rotate=10s")
+def test_views_go_round_by_themselves_and_wait_while_somebody_is_there(server: Server, visit: Visit) -> None:
+    page = visit(f"{server.url}/?wall=1&rotate=10s")
     page.wait_for_selector(".wall-card[data-run=sick]")
     page.evaluate(LATER, 9)
     assert page.get_attribute("#wall", "data-view") == "fleet"
@@ -69,10 +69,8 @@ def test_views_go_round_by_themselves_and_wait_while_somebody_is_there(server: S
     assert page.get_attribute("#wall", "data-view") == "fleet"
 
 
-def test_the_wall_says_loudly_that_the_server_is_away_and_goes_on_when_it_is_back(
-    server: Server, open_page: OpenPage
-) -> None:
-    page = open_page(f"{server.url}/runs/sick?wall=1", quiet=False)
+def test_the_wall_says_loudly_that_the_server_is_away_and_goes_on_when_it_is_back(server: Server, visit: Visit) -> None:
+    page = visit(f"{server.url}/runs/sick?wall=1", quiet=False)
     page.wait_for_selector(".wall-numbers [data-number=step]")
     assert page.evaluate(f"{BAND} === null")
     server.kill()
@@ -84,8 +82,8 @@ def test_the_wall_says_loudly_that_the_server_is_away_and_goes_on_when_it_is_bac
     wait_in(page, f"{BAND} === null")
 
 
-def test_the_button_leads_to_the_wall_and_escape_leads_back(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/sick")
+def test_the_button_leads_to_the_wall_and_escape_leads_back(server: Server, visit: Visit) -> None:
+    page = visit(f"{server.url}/runs/sick")
     page.click("#wall-open")
     page.wait_for_selector("#wall[data-view=run]")
     page.keyboard.press("Escape")
@@ -93,8 +91,8 @@ def test_the_button_leads_to_the_wall_and_escape_leads_back(server: Server, open
     assert page.locator("#wall").count() == 0
 
 
-def test_an_incident_leads_to_its_pattern_in_the_gallery(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/sick")
+def test_an_incident_leads_to_its_pattern_in_the_gallery(server: Server, visit: Visit) -> None:
+    page = visit(f"{server.url}/runs/sick")
     page.click("#incidents a[data-looks=nan]")
     page.wait_for_selector("#nan.wanted canvas")
     wait_in(page, "Math.abs(document.querySelector('#nan').getBoundingClientRect().top - 68) < 200")
@@ -111,10 +109,10 @@ SMALL = """() => [...document.querySelectorAll(
 
 
 def test_on_a_phone_nothing_scrolls_sideways_and_all_that_is_pressed_is_large_enough(
-    server: Server, open_page: OpenPage
+    server: Server, visit: Visit
 ) -> None:
     (incident, *_) = [one["incident_id"] for one in server.get("/runs/sick/incidents")["incidents"]]
-    page = open_page(server.url, width=390, height=844)
+    page = visit(server.url, width=390, height=844)
     for path, ready in {
         "/": "#runs-body tr[data-run]",
         "/runs/sick": "#incidents .incident",
@@ -130,8 +128,8 @@ def test_on_a_phone_nothing_scrolls_sideways_and_all_that_is_pressed_is_large_en
         assert page.evaluate(SMALL) == [], path
 
 
-def test_on_a_phone_the_incident_stands_before_the_charts(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/sick", width=390, height=844)
+def test_on_a_phone_the_incident_stands_before_the_charts(server: Server, visit: Visit) -> None:
+    page = visit(f"{server.url}/runs/sick", width=390, height=844)
     page.wait_for_selector("#incidents .incident")
     top = "(id) => document.getElementById(id).getBoundingClientRect().top"
     assert page.evaluate(top, "incidents") < page.evaluate(top, "kpis")

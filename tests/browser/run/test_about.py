@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import httpx
@@ -10,37 +9,31 @@ import pytest
 
 from support.gateway_stack import log_frames
 from support.job_frames import Job
-from support.ports import free_port
-from support.processes import Server
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.run.conftest import Visit
+    from support.processes import Server
 
-OpenPage = Callable[..., "Page"]
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", autouse=True)
+def _runs(server: Server) -> None:
     """A good run, and one that another commit has with a change that is not committed."""
-    with Server(tmp_path_factory.mktemp("about") / "data", free_port()) as server:
-        for run_id, commit, dirty in (("good", "a" * 40, False), ("now", "b" * 40, True)):
-            job = Job()
-            git = {
-                "commit": commit,
-                "branch": "main",
-                "dirty": dirty,
-                "changed": int(dirty),
-                "files": ["<b>.py"] * dirty,
-            }
-            facts = {"source": job.info.source, "host": "h0", "command": ["python", "train.py"], "git": git}
-            log_frames(
-                server.url, job.event("launch", **facts), job.rows(range(1, 30)), job.event("finish"), run_id=run_id
-            )
-        yield server
+    for run_id, commit, dirty in (("r-good", "a" * 40, False), ("r-changed", "b" * 40, True)):
+        job = Job()
+        git = {"commit": commit, "branch": "main", "dirty": dirty, "changed": int(dirty), "files": ["<b>.py"] * dirty}
+        facts = {"source": job.info.source, "host": "h0", "command": ["python", "train.py"], "git": git}
+        log_frames(
+            server.url,
+            job.event("launch", **facts),
+            job.rows(range(1, 30)),
+            job.event("finish"),
+            project="about",
+            run_id=run_id,
+        )
 
 
-def test_the_folded_line_and_the_difference_to_the_last_good_run(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/now")
+def test_the_folded_line_and_the_difference_to_the_last_good_run(visit: Visit) -> None:
+    page = visit("/runs/r-changed")
     page.wait_for_selector("#about-line code")
     assert page.inner_text("#about-line").split()[:7] == ["b" * 12, "1", "file", "not", "committed", "1", "host"]
     page.click("#about-fold")
@@ -52,8 +45,8 @@ def test_the_folded_line_and_the_difference_to_the_last_good_run(server: Server,
     assert "<b>.py" in page.inner_text(".about-files")
 
 
-def test_tags_and_notes_are_changed_in_place(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/now")
+def test_tags_and_notes_are_changed_in_place(server: Server, visit: Visit) -> None:
+    page = visit("/runs/r-changed")
     page.click("#about-fold")
     page.fill("#about-add-tag", "<i>mine</i>")
     page.press("#about-add-tag", "Enter")
@@ -62,5 +55,5 @@ def test_tags_and_notes_are_changed_in_place(server: Server, open_page: OpenPage
     page.fill("#about-notes", "Take the smaller rate.")
     page.click("#about-save")
     page.wait_for_selector(".about-notes")
-    kept = httpx.get(f"{server.url}/api/v1/runs/now/about").json()
+    kept = httpx.get(f"{server.url}/api/v1/runs/r-changed/about").json()
     assert (kept["tags"], kept["notes"]) == (["<i>mine</i>"], "Take the smaller rate.")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.processes import Ranks, Server
+from support.gateway_stack import log_frames
+from support.job_frames import Job
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.conftest import OpenPage
+    from browser.run.conftest import Visit
+    from support.processes import Server
 
-OpenPage = Callable[..., "Page"]
-JOB = str(Path(__file__).parents[1] / "jobs" / "stuttering_job.py")
 RUN = "r-noted"
 
 READY = "Boolean(stability.page && stability.page.ready && stability.page.focus.hasLine())"
@@ -24,23 +23,19 @@ RULES = "(stability.page.focus.plot.spec?.rules || []).filter((one) => one.words
 MARKUP = "shard <img src=x onerror=\"document.title='hacked'\"> 42"
 
 
-@pytest.fixture
-def noted(tmp_path: Path, free_port: int) -> Iterator[Server]:
-    """A server with a run of 80 steps."""
-    server = Server(tmp_path / "data", free_port)
-    with (
-        server,
-        Ranks(JOB, [], url=server.url, folder=tmp_path / "spool", run_id=RUN, world_size=1, STABILITY_DRAIN_S="10"),
-    ):
-        server.wait_for(f"/runs/{RUN}", lambda run: run["last_step"] == 80, "step 80 is there")
-        yield server
+@pytest.fixture(scope="module", autouse=True)
+def _run(server: Server) -> None:
+    """A run of 80 steps."""
+    job, steps = Job(), range(1, 81)
+    rows = job.rows(steps, {"loss": [2.0 + 1.0 / step for step in steps]})
+    log_frames(server.url, rows, job.event("finish"), run_id=RUN)
+    server.wait_for(f"/runs/{RUN}", lambda run: run["last_step"] == 80, "step 80 is there")
 
 
 def test_a_note_at_the_cursor_is_on_every_open_page_and_goes_from_all_when_it_is_deleted(
-    noted: Server, open_page: OpenPage
+    server: Server, visit: Visit, open_page: OpenPage
 ) -> None:
-    mine = open_page(f"{noted.url}/runs/{RUN}")
-    other = open_page(f"{noted.url}/runs/{RUN}")
+    mine, other = visit(f"/runs/{RUN}"), open_page(f"{server.url}/runs/{RUN}")
     for page in (mine, other):
         wait_until(lambda page=page: page.evaluate(READY), 30, "the chart is there")
     mine.focus("#chart-focus")
@@ -71,11 +66,11 @@ def test_a_note_at_the_cursor_is_on_every_open_page_and_goes_from_all_when_it_is
     for page in (mine, other):
         page.wait_for_selector("#annotations-panel", state="hidden")
         wait_until(lambda page=page: page.evaluate(FLAGS) == [], 20, "no flag is left")
-    assert noted.get(f"/runs/{RUN}/annotations")["annotations"] == []
+    assert server.get(f"/runs/{RUN}/annotations")["annotations"] == []
 
 
-def test_a_zoomed_range_is_noted_by_the_button_and_a_wrong_one_is_not_sent(noted: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{noted.url}/runs/{RUN}?from=20&to=40")
+def test_a_zoomed_range_is_noted_by_the_button_and_a_wrong_one_is_not_sent(server: Server, visit: Visit) -> None:
+    page = visit(f"/runs/{RUN}?from=20&to=40")
     wait_until(lambda: page.evaluate(READY), 30, "the chart is there")
     page.click("#annotate")
     assert [page.input_value(f"#annotation-{name}") for name in ("first", "last")] == ["20", "40"]
@@ -89,5 +84,8 @@ def test_a_zoomed_range_is_noted_by_the_button_and_a_wrong_one_is_not_sent(noted
     page.select_option("#annotation-metric", "loss")
     page.click("#annotation-save")
     page.wait_for_selector("#annotations .annotation")
-    (kept,) = noted.get(f"/runs/{RUN}/annotations")["annotations"]
+    (kept,) = server.get(f"/runs/{RUN}/annotations")["annotations"]
     assert (kept["first_step"], kept["last_step"], kept["text"], kept["metric"]) == (20, 40, "plateau", "loss")
+    page.click("#annotations .annotation-foot button:last-child")
+    page.click("#confirm-yes")
+    page.wait_for_selector("#annotations-panel", state="hidden")

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.processes import Ranks, Server
+from support.processes import Ranks
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.run.conftest import Visit
+    from support.processes import Server
 
-OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parents[1] / "jobs" / "forked_job.py")
 RUN = "r-attempts"
 
 
 @pytest.fixture
-def forked(tmp_path: Path, free_port: int) -> Iterator[Server]:
-    """A server with a run of 400 steps that went back twice."""
-    server = Server(tmp_path / "data", free_port)
-    with (
-        server,
-        Ranks(
-            JOB, ["400"], url=server.url, folder=tmp_path / "spool", run_id=RUN, world_size=1, STABILITY_DRAIN_S="10"
-        ),
-    ):
+def forked(server: Server, tmp_path: Path) -> Iterator[str]:
+    """A run of 400 steps that went back twice."""
+    with Ranks(JOB, ["400"], url=server.url, folder=tmp_path, run_id=RUN, world_size=1, STABILITY_DRAIN_S="10"):
         server.wait_for(f"/runs/{RUN}", lambda run: run["last_step"] == 400, "step 400 is there")
-        yield server
+        yield f"/runs/{RUN}"
 
 
-def test_from_the_lineage_to_all_attempts_and_to_the_branches_of_a_fork(forked: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{forked.url}/runs/{RUN}")
+def test_from_the_lineage_to_all_attempts_and_to_the_branches_of_a_fork(forked: str, visit: Visit) -> None:
+    page = visit(forked)
     page.click("#lineage a.segment-more")
     page.wait_for_selector("#attempts-table tbody tr:nth-child(3)")
     assert page.inner_text("#attempts-text") == (

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.ports import free_port
-from support.processes import Server
 from support.waiting import wait_in, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import FloatRect, Page
 
-OpenPage = Callable[..., "Page"]
+    from browser.run.conftest import Imported, Visit
+
+RUN = "r-tools"
 STEPS = 3000
 #: One step of NaN and one peak, far above the rest.
 NAN_AT, PEAK_AT = 1000, 2000
@@ -30,36 +26,34 @@ OPTIONS = f"{CHART}.options()"
 RANGE = "stability.page.zoom.range"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with one run of 3,000 steps that is over."""
-    folder = tmp_path_factory.mktemp("tools")
-    with Server(folder / "data", free_port()) as server:
-        file = folder / "run.jsonl"
-        with file.open("w") as rows:
-            for step in range(1, STEPS + 1):
-                loss = 2.0 + math.sin(step) / 4 + (50.0 if step == PEAK_AT else 0.0)
-                row: dict[str, Any] = {
-                    "step": step,
-                    "loss": math.nan if step == NAN_AT else loss,
-                    "loss/code": 1.0 + math.cos(step) / 4,
-                    "loss/web": 3.0 + math.cos(step) / 4,
-                    "tokens": 512.0 * step,
-                    "tokens_per_s": 9e4,
-                }
-                rows.write(f"{json.dumps(row)}\n")
-        command = [sys.executable, "-m", "stabilitybackend.cli", "import", str(file), "--run-id", "r", "--url"]
-        subprocess.run([*command, server.url], check=True, capture_output=True, timeout=90)
-        server.wait_for("/runs/r", lambda facts: facts["last_step"] == STEPS, "the run is there")
-        yield server
+@pytest.fixture(scope="module", autouse=True)
+def _run(imported: Imported) -> None:
+    """A run of 3,000 steps that is over."""
+    imported(
+        RUN,
+        [
+            {
+                "step": step,
+                "loss": math.nan if step == NAN_AT else 2.0 + math.sin(step) / 4 + 50.0 * (step == PEAK_AT),
+                "loss/code": 1.0 + math.cos(step) / 4,
+                "loss/web": 3.0 + math.cos(step) / 4,
+                "tokens": 512.0 * step,
+                "tokens_per_s": 9e4,
+            }
+            for step in range(1, STEPS + 1)
+        ],
+    )
 
 
 @pytest.fixture
-def page(server: Server, open_page: OpenPage) -> Page:
+def page(visit: Visit) -> Page:
     """The page of the run, its charts drawn."""
-    page = open_page(f"{server.url}/runs/r", height=1800)
-    wait_in(page, "window.stability?.page?.ready && window.stability.drawLog.first.datasets > 0")
-    wait_in(page, "window.stability.drawLog.first.focus > 0")
+    return drawn(visit)
+
+
+def drawn(visit: Visit, **look: Any) -> Page:
+    page = visit(f"/runs/{RUN}", height=1800, **look)
+    wait_in(page, f"stability.page.ready && {CHART}?.plot?.spec?.lines.length && stability.page.focus.hasLine()")
     return page
 
 
@@ -172,9 +166,8 @@ def test_charts_that_wish_the_same_of_the_server_share_one_request(page: Page) -
 
 
 @pytest.mark.soak
-def test_an_x_axis_that_the_run_does_not_log_leaves_the_steps_and_says_so(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r", height=1800, quiet=False)  # the browser tells its console of the 422
-    wait_in(page, "window.stability?.page?.ready && window.stability.drawLog.first.datasets > 0")
+def test_an_x_axis_that_the_run_does_not_log_leaves_the_steps_and_says_so(visit: Visit) -> None:
+    page = drawn(visit, quiet=False)  # the browser tells its console of the 422
     page.evaluate(f"{CHART}.setOptions({{ x: 'epochs' }})")
     note = page.locator("#legend-datasets .chart-trouble")
     note.wait_for()
@@ -197,15 +190,12 @@ def test_a_thinned_line_is_its_mean_in_a_band_that_has_the_peak_and_the_nan(page
 
 @pytest.mark.soak
 @pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_a_picture_of_a_chart_has_its_theme_and_twice_its_pixels(
-    server: Server, open_page: OpenPage, scheme: str
-) -> None:
-    page = open_page(f"{server.url}/runs/r", height=1800, scheme=scheme)
-    wait_in(page, "window.stability?.page?.ready && window.stability.drawLog.first.datasets > 0")
+def test_a_picture_of_a_chart_has_its_theme_and_twice_its_pixels(visit: Visit, scheme: str) -> None:
+    page = drawn(visit, scheme=scheme)
     page.click("#panel-datasets .chart-tool >> nth=1")
     with page.expect_download() as download:
         page.click("#panel-datasets .chart-files button:text-is('PNG')")
-    assert download.value.suggested_filename == "r-loss.png"
+    assert download.value.suggested_filename == f"{RUN}-loss.png"
     data = Path(download.value.path()).read_bytes()
     assert data.startswith(b"\x89PNG")
     width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))

@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support.gateway_stack import log_frames
 from support.job_frames import Job
-from support.ports import free_port
-from support.processes import Server
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.conftest import OpenPage
+    from browser.run.conftest import Visit
+    from support.processes import Server
 
-OpenPage = Callable[..., "Page"]
+RUN = "r-noisy"
 #: First steps of the spikes of the run that is looked at.
 SPIKES = (200, 300, 400)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with one run of three spikes."""
-    with Server(tmp_path_factory.mktemp("detectors") / "data", free_port()) as server:
-        steps = range(1, 501)
-        noise = random.Random(1)
-        losses = [9.0 if any(at <= s < at + 6 for at in SPIKES) else 2.0 + noise.gauss(0, 0.01) for s in steps]
-        log_frames(server.url, Job().rows(steps, {"loss": losses}), run_id="r")
-        server.wait_for("/runs/r/incidents", lambda found: len(found["incidents"]) == len(SPIKES), "all are found")
-        yield server
+@pytest.fixture(scope="module", autouse=True)
+def _run(server: Server) -> None:
+    """A run of three spikes."""
+    steps = range(1, 501)
+    noise = random.Random(1)
+    losses = [9.0 if any(at <= s < at + 6 for at in SPIKES) else 2.0 + noise.gauss(0, 0.01) for s in steps]
+    log_frames(server.url, Job().rows(steps, {"loss": losses}), run_id=RUN)
+    found = lambda answer: len(answer["incidents"]) == len(SPIKES)  # noqa: E731
+    server.wait_for(f"/runs/{RUN}/incidents", found, "all are found")
 
 
 def settings(server: Server) -> Any:
-    return server.get("/runs/r/detectors")["settings"]
+    return server.get(f"/runs/{RUN}/detectors")["settings"]
 
 
-def test_a_noisy_incident_is_made_quieter_in_two_clicks_and_one_takes_it_back(
-    server: Server, open_page: OpenPage
-) -> None:
-    page = open_page(f"{server.url}/runs/r")
+def test_a_noisy_incident_is_made_quieter_in_two_clicks_and_one_takes_it_back(server: Server, visit: Visit) -> None:
+    page = visit(f"/runs/{RUN}")
     page.locator("[data-less]").first.click()
     page.keyboard.press("Enter")  # the first choice has the focus
     page.wait_for_selector("#detectors-badge:has-text('1 detector tuned')")
@@ -52,9 +48,9 @@ def test_a_noisy_incident_is_made_quieter_in_two_clicks_and_one_takes_it_back(
 
 
 def test_settings_are_tried_on_the_run_and_then_saved_and_another_page_sees_it(
-    server: Server, open_page: OpenPage
+    server: Server, visit: Visit, open_page: OpenPage
 ) -> None:
-    page, other = open_page(f"{server.url}/runs/r"), open_page(f"{server.url}/runs/r", scheme="light", width=390)
+    page, other = visit(f"/runs/{RUN}"), open_page(f"{server.url}/runs/{RUN}", scheme="light", width=390)
     other.wait_for_selector("#detectors-panel:not([hidden])")
     page.click("#detectors-open")
     page.click('[data-detector=spike] [data-value="0"]')

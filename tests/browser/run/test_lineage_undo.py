@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.processes import Ranks, Server
+from support.processes import Ranks
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.run.conftest import Visit
+    from support.processes import Server
 
-OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parents[1] / "jobs" / "stuttering_job.py")
 RUN = "r-stutter"
 
@@ -23,19 +23,15 @@ STEPS = "stability.page.store.effective('loss').flatMap((l) => l.pieces.flatMap(
 
 
 @pytest.fixture
-def stuttered(tmp_path: Path, free_port: int) -> Iterator[Server]:
+def stuttered(server: Server, tmp_path: Path) -> Iterator[Server]:
     """A server that knows the whole run of the stuttering job."""
-    server = Server(tmp_path / "data", free_port)
-    with (
-        server,
-        Ranks(JOB, [], url=server.url, folder=tmp_path / "spool", run_id=RUN, world_size=1, STABILITY_DRAIN_S="10"),
-    ):
+    with Ranks(JOB, [], url=server.url, folder=tmp_path, run_id=RUN, world_size=1, STABILITY_DRAIN_S="10"):
         server.wait_for(f"/runs/{RUN}", lambda run: run["last_step"] == 80, "step 80 is there")
         yield server
 
 
-def test_a_restart_that_was_none_is_taken_back_by_a_click(stuttered: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{stuttered.url}/runs/{RUN}")
+def test_a_restart_that_was_none_is_taken_back_by_a_click(stuttered: Server, visit: Visit) -> None:
+    page = visit(f"/runs/{RUN}")
     page.wait_for_selector("#lineage [data-undo]")
     wait_until(lambda: "S1" in page.evaluate(FLAGS), 20, "the restart has its flag")
     assert page.inner_text("#kpi-rollbacks .kpi-value") == "1"

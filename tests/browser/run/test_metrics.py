@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from support.ports import free_port
-from support.processes import Server
 from support.waiting import wait_in, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-OpenPage = Callable[..., "Page"]
+    from browser.run.conftest import Imported, Visit
+
 #: The first one by alphabet is no loss.
 METRICS = ["clock_mhz", "policy/kl_loss", *(f"part/{number:02d}" for number in range(59))]
 STEPS = 120
@@ -32,29 +26,17 @@ DRAWN = """() => Object.fromEntries([...stability.page.board.charts.values()]
   }]))"""
 
 
-def imported(server: Server, folder: Path, run: str, rows: list[dict[str, Any]]) -> None:
-    """Put rows into a run of a server."""
-    file = folder / f"{run}.jsonl"
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    command = [sys.executable, "-m", "stabilitybackend.cli", "import", str(file), "--run-id", run, "--url", server.url]
-    subprocess.run(command, check=True, capture_output=True, timeout=90)
-    server.wait_for(f"/runs/{run}", lambda facts: facts["last_step"] == rows[-1]["step"], f"{run} is there")
+@pytest.fixture(scope="module", autouse=True)
+def _runs(imported: Imported) -> None:
+    """One run of 61 metrics, none of which has a panel of its own, and one with a loss."""
+    values = {name: 0.1 * place for place, name in enumerate(METRICS)}
+    rows = [{name: value + math.sin(step) for name, value in values.items()} for step in range(STEPS)]
+    imported("r-many", [{"step": step, **row} for step, row in enumerate(rows)])
+    imported("r-loss", [{"step": step, "loss": 2.0, "clock_mhz": 1755.0} for step in range(9)])
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with one run of 61 metrics, none of which has a panel of its own, and one with a loss."""
-    folder = tmp_path_factory.mktemp("cards")
-    with Server(folder / "data", free_port()) as server:
-        values = {name: 0.1 * place for place, name in enumerate(METRICS)}
-        rows = [{name: value + math.sin(step) for name, value in values.items()} for step in range(STEPS)]
-        imported(server, folder, "r-many", [{"step": step, **row} for step, row in enumerate(rows)])
-        imported(server, folder, "r-loss", [{"step": step, "loss": 2.0, "clock_mhz": 1755.0} for step in range(9)])
-        yield server
-
-
-def test_every_metric_has_a_chart_and_one_far_from_sight_costs_nothing(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-many")
+def test_every_metric_has_a_chart_and_one_far_from_sight_costs_nothing(visit: Visit) -> None:
+    page = visit("/runs/r-many")
     page.click('[data-section="part/"]')
     chunk = "document.querySelectorAll('[data-prefix=\"part/\"] .metric-chunk')[2]"
     wait_in(page, f"Boolean({chunk})")
@@ -68,10 +50,8 @@ def test_every_metric_has_a_chart_and_one_far_from_sight_costs_nothing(server: S
     assert "part/30" not in page.evaluate(DRAWN)
 
 
-def test_words_and_patterns_find_metrics_and_a_bad_pattern_keeps_what_the_last_one_found(
-    server: Server, open_page: OpenPage
-) -> None:
-    page = open_page(f"{server.url}/runs/r-many")
+def test_words_and_patterns_find_metrics_and_a_bad_pattern_keeps_what_the_last_one_found(visit: Visit) -> None:
+    page = visit("/runs/r-many")
     page.fill("#all-filter", "part 07")
     wait_in(page, "document.querySelectorAll('.metric').length === 1")
     page.fill("#all-filter", "/^part.0[1-3]$/")
@@ -80,40 +60,46 @@ def test_words_and_patterns_find_metrics_and_a_bad_pattern_keeps_what_the_last_o
     assert page.inner_text("#all-trouble").startswith("Not a regular expression")
     assert page.locator(".metric").count() == 3
     wait_in(page, "location.search.includes('find=')")
-    again = open_page(page.evaluate("location.href"))
+    again = visit(page.evaluate("location.pathname + location.search"))
     wait_in(again, "document.querySelectorAll('.metric').length === 3")
 
 
-def _inside(page: Page, selector: str) -> tuple[float, float]:
-    """Return a place in an element, where it is now: it may have moved since the pointer came to it."""
-    box = page.locator(selector).first.bounding_box()
-    assert box is not None
-    return box["x"] + box["width"] / 3, box["y"] + box["height"] / 3
+def pointed_at(page: Page, name: str) -> None:
+    """Point at a chart until its tools are there: what loads above moves it away from under the pointer."""
+    chart = page.locator(f'#all-metrics [data-metric="{name}"]').first
+
+    def tools() -> bool:
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        assert box is not None
+        for share in (0.3, 0.4):
+            page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] * share)
+        return page.locator(f'[data-pin="{name}"]').count() > 0
+
+    wait_until(tools, 30, f"the tools of {name}")
 
 
-def test_a_pinned_chart_stands_on_top_and_a_link_shows_it(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-many")
+def test_a_pinned_chart_stands_on_top_and_a_link_shows_it(visit: Visit) -> None:
+    page = visit("/runs/r-many")
     page.fill("#all-filter", "part/58")
     wait_in(page, "document.querySelectorAll('#all-metrics [data-metric]').length === 1")
-    page.hover('[data-metric="part/58"]')
-    page.mouse.move(*_inside(page, '[data-metric="part/58"]'))
+    pointed_at(page, "part/58")
     page.click('[data-pin="part/58"]')
-    page.hover('[data-metric="part/58"]')
+    pointed_at(page, "part/58")
     page.click('[data-size="part/58"]')
     wait_in(page, "location.search.includes('charts=')")
     page.fill("#all-filter", "")
     wait_in(page, "!location.search.includes('find=')")
-    other = open_page(page.evaluate("location.href"))
+    other = visit(page.evaluate("location.pathname + location.search"))
     wait_in(other, "document.querySelector('#all-metrics .metric')?.className.includes('size-L')")
     assert other.get_attribute("#all-metrics .metric", "data-metric") == "part/58"
-    other.locator("#all-panel").scroll_into_view_if_needed()
-    other.hover('[data-metric="part/58"]')
+    pointed_at(other, "part/58")
     other.click('[data-pin="part/58"]')
     wait_in(other, "!location.search.includes('chart=')")
 
 
-def test_a_chart_is_moved_by_the_keyboard_and_keeps_the_focus(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-many?open=part/")
+def test_a_chart_is_moved_by_the_keyboard_and_keeps_the_focus(visit: Visit) -> None:
+    page = visit("/runs/r-many?open=part/")
     page.locator('[data-metric="part/00"]').scroll_into_view_if_needed()
     tiles = "[...document.querySelectorAll('[data-prefix=\"part/\"] .metric')]"
     order = f"{tiles}.slice(0, 3).map((one) => one.dataset.metric)"
@@ -125,9 +111,9 @@ def test_a_chart_is_moved_by_the_keyboard_and_keeps_the_focus(server: Server, op
     assert page.evaluate("document.activeElement.closest('.metric').dataset.metric") == "part/00"
 
 
-def test_a_chart_in_full_screen_ends_with_escape(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-many?chart=part/03")
-    page.hover('[data-metric="part/03"]')
+def test_a_chart_in_full_screen_ends_with_escape(visit: Visit) -> None:
+    page = visit("/runs/r-many?chart=part/03")
+    pointed_at(page, "part/03")
     page.click('[data-full="part/03"]')
     wait_until(lambda: page.evaluate(DRAWN).get("full part/03"), 30, "it is drawn")
     page.keyboard.press("Escape")
@@ -135,8 +121,8 @@ def test_a_chart_in_full_screen_ends_with_escape(server: Server, open_page: Open
     assert page.evaluate("location.pathname") == "/runs/r-many"
 
 
-def test_an_expression_is_a_chart_of_what_the_server_computes(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-many", quiet=False)
+def test_an_expression_is_a_chart_of_what_the_server_computes(visit: Visit) -> None:
+    page = visit("/runs/r-many", quiet=False)
     page.fill("#all-filter", "= part/01 -")
     page.press("#all-filter", "Enter")
     wait_in(page, "document.querySelector('#all-trouble').textContent.includes('at character 10')")
@@ -150,16 +136,14 @@ def test_an_expression_is_a_chart_of_what_the_server_computes(server: Server, op
     assert {round(value, 6) for value in page.evaluate(values)} == {0.1}
 
 
-def test_a_layout_is_saved_for_the_project_and_opens_where_a_metric_is_gone(
-    server: Server, open_page: OpenPage
-) -> None:
-    page = open_page(f"{server.url}/runs/r-many?chart=part/05&chart=clock_mhz&open=part/")
+def test_a_layout_is_saved_for_the_project_and_opens_where_a_metric_is_gone(visit: Visit) -> None:
+    page = visit("/runs/r-many?chart=part/05&chart=clock_mhz&open=part/")
     page.wait_for_selector('[data-metric="part/05"]')
     page.click("#layout-open")
     page.fill("#layout-name", "<b>night</b>")
     page.click("#layout-save")
     page.wait_for_selector(".layout-row")
-    other = open_page(f"{server.url}/runs/r-loss")
+    other = visit("/runs/r-loss")
     other.click("#layout-open")
     other.click(".layout-row .layout-name")
     wait_in(other, "document.querySelector('#all-missing')?.textContent.includes('part/05')")
@@ -169,17 +153,17 @@ def test_a_layout_is_saved_for_the_project_and_opens_where_a_metric_is_gone(
     wait_in(other, "document.querySelector('.layout-list').textContent.startsWith('No layout')")
 
 
-def test_what_is_no_loss_is_called_by_its_name(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-many")
+def test_what_is_no_loss_is_called_by_its_name(visit: Visit) -> None:
+    page = visit("/runs/r-many")
     shown = "['.kpi-label', '.kpi-value'].map((one) => document.querySelector('#kpi-main ' + one)?.textContent)"
     last = METRICS.index("policy/kl_loss") * 0.1 + math.sin(STEPS - 1)
     wait_in(page, f"String({shown}) === 'policy/kl_loss,{last:.4f}'.replace('-', '−')")
-    page.goto(f"{server.url}/runs/r-loss")
+    page = visit("/runs/r-loss")
     wait_in(page, f"String({shown.replace('kpi-main', 'kpi-loss')}) === 'loss,2.000'")
 
 
-def test_the_list_shows_no_other_number_as_a_loss(server: Server, open_page: OpenPage) -> None:
-    page = open_page(server.url)
+def test_the_list_shows_no_other_number_as_a_loss(visit: Visit) -> None:
+    page = visit("/")
     cell = "#runs-body [data-run={run}] td[data-cell=loss]"
     wait_until(lambda: page.inner_text(cell.format(run="r-loss")) == "2.000", 30, "the loss is shown")
     assert page.inner_text(cell.format(run="r-many")) == "–"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -13,45 +12,38 @@ import pytest
 from stabilityclient.wire import Output, OutputLine
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
-from support.ports import free_port
-from support.processes import Server
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.run.conftest import Visit
+    from support.processes import Server
 
-OpenPage = Callable[..., "Page"]
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", autouse=True)
+def _runs(server: Server) -> None:
     """A run of 600 steps whose rank prints each of them, and one that prints nothing."""
-    with Server(tmp_path_factory.mktemp("output") / "data", free_port()) as server:
 
-        async def send() -> None:
-            job = Job()
-            lines = [OutputLine(1000.0, 0, "out", step, f"at {step} <b>&") for step in range(600)]
-            lines[300] = OutputLine(1000.0, 0, "err", 300, "ValueError: it broke")
-            async with RawAgent(f"{server.url.replace('http', 'ws')}/api/v1/agent") as agent:
-                await agent.begin(job.rows(range(600)), job.event("finish"), run_id="r")
-                await agent.send(Output("a1", "n0", lines))
-                await asyncio.to_thread(wait_until, lambda: total() == 600, 20, "the lines are kept")
-            async with RawAgent(f"{server.url.replace('http', 'ws')}/api/v1/agent") as agent:
-                quiet = Job()
-                await agent.begin(quiet.rows(range(50)), quiet.event("finish"), run_id="quiet")
+    async def send() -> None:
+        job = Job()
+        lines = [OutputLine(1000.0, 0, "out", step, f"at {step} <b>&") for step in range(600)]
+        lines[300] = OutputLine(1000.0, 0, "err", 300, "ValueError: it broke")
+        async with RawAgent(f"{server.url.replace('http', 'ws')}/api/v1/agent") as agent:
+            await agent.begin(job.rows(range(600)), job.event("finish"), run_id="r-printing")
+            await agent.send(Output("a1", "n0", lines))
+            await asyncio.to_thread(wait_until, lambda: total() == 600, 20, "the lines are kept")
+        async with RawAgent(f"{server.url.replace('http', 'ws')}/api/v1/agent") as agent:
+            quiet = Job()
+            await agent.begin(quiet.rows(range(50)), quiet.event("finish"), run_id="r-quiet")
 
-        def total() -> int:
-            return int(httpx.get(f"{server.url}/api/v1/runs/r/output").json()["total"])
+    def total() -> int:
+        return int(httpx.get(f"{server.url}/api/v1/runs/r-printing/output").json()["total"])
 
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, send()).result()
-        yield server
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, send()).result()
 
 
-def test_the_newest_lines_come_first_and_the_pointer_brings_those_of_its_step(
-    server: Server, open_page: OpenPage
-) -> None:
-    page = open_page(f"{server.url}/runs/r")
+def test_the_newest_lines_come_first_and_the_pointer_brings_those_of_its_step(visit: Visit) -> None:
+    page = visit("/runs/r-printing")
     page.click("#output-fold")
     page.wait_for_selector("#output-lines li:has-text('at 599 <b>&')")
 
@@ -69,7 +61,7 @@ def test_the_newest_lines_come_first_and_the_pointer_brings_those_of_its_step(
     page.wait_for_selector("#output-lines li:has-text('at 599')")
 
 
-def test_a_run_that_printed_nothing_has_no_such_panel(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/quiet")
+def test_a_run_that_printed_nothing_has_no_such_panel(visit: Visit) -> None:
+    page = visit("/runs/r-quiet")
     page.wait_for_selector("#detectors-panel:not([hidden])")
     assert page.is_hidden("#output-panel")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import importlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.ports import free_port
-from support.processes import Server
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-OpenPage = Callable[..., "Page"]
+    from browser.run.conftest import Visit
+    from support.processes import Server
+
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
@@ -91,7 +91,7 @@ class Running:
             url, run_id, ranks, health_s=0.4, gpu_every_s=1.0
         )
         self.job.trouble.switch_on(trouble)
-        self.url = f"{url}/runs/{run_id}"
+        self.path = f"/runs/{run_id}"
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"job {run_id}")
@@ -109,21 +109,19 @@ class Running:
         self._thread.join(10)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server, and the simulated job within reach."""
-    port = free_port()
+@pytest.fixture(scope="module", autouse=True)
+def _simulated() -> Iterator[None]:
+    """The simulated job within reach."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
-        with Server(tmp_path_factory.mktemp("ranks") / "data", port) as server:
-            yield server
+        yield
 
 
 @pytest.fixture(scope="module")
 def many(server: Server) -> Iterator[Running]:
     """Four nodes of eight ranks; one node without a GPU, one that sends garbage."""
-    with Running(server.url, "many", 32, "no_gpu:2 garbage:3 hot:5 blind:1 torn:9") as job:
-        server.wait_for("/runs/many", lambda run: run["agents"] == 4, "four nodes are there")
+    with Running(server.url, "r-many-ranks", 32, "no_gpu:2 garbage:3 hot:5 blind:1 torn:9") as job:
+        server.wait_for("/runs/r-many-ranks", lambda run: run["agents"] == 4, "four nodes are there")
         yield job
 
 
@@ -137,9 +135,9 @@ def cells(page: Page, place: str) -> list[Any]:
 
 
 @pytest.fixture
-def wall(many: Running, open_page: OpenPage) -> Page:
+def wall(many: Running, visit: Visit) -> Page:
     """The page of ``many`` with every rank and every GPU, ranks in sight: what nobody sees is not drawn."""
-    page = open_page(many.url)
+    page = visit(many.path)
     for place, count in (("gpus", 24), ("ranks", 32)):
         page.locator(f"#{place}-panel").scroll_into_view_if_needed()
         wait_until(lambda: len(cells(page, place)) == count, 60, f"all cells of {place} are there")  # noqa: B023
@@ -231,7 +229,7 @@ SHOWN = "Object.fromEntries((window.stability?.page?.grid?.rows ?? []).map((row)
 
 def test_the_wall_shows_of_each_rank_what_the_server_judges(many: Running, server: Server, wall: Page) -> None:
     def judged() -> dict[str, str]:
-        agents = server.get("/runs/many/health")["agents"]
+        agents = server.get("/runs/r-many-ranks/health")["agents"]
         return {str(rank["rank"]): rank["status"] for agent in agents for rank in agent["ranks"] if rank["status"]}
 
     many.job.trouble.behind.add(21)
@@ -250,10 +248,10 @@ def test_only_cells_that_look_different_are_drawn_again(scripts: Page) -> None:
     assert drawn == [16, 1, 0, 2, 2, 24]
 
 
-def test_a_few_ranks_have_words_and_not_cells(server: Server, open_page: OpenPage) -> None:
-    with Running(server.url, "few", 2) as few:
-        server.wait_for("/runs/few", lambda run: run["agents"] == 1, "the node is there")
-        page = open_page(few.url, scheme="light")
+def test_a_few_ranks_have_words_and_not_cells(server: Server, visit: Visit) -> None:
+    with Running(server.url, "r-few-ranks", 2) as few:
+        server.wait_for("/runs/r-few-ranks", lambda run: run["agents"] == 1, "the node is there")
+        page = visit(few.path, scheme="light")
         page.wait_for_selector(".rank-card[data-rank='1'][data-state=running]")
         assert text(page, "#ranks-summary") == "2 of 2 ranks run."
         assert not page.locator("#ranks-color").is_visible()
@@ -262,5 +260,7 @@ def test_a_few_ranks_have_words_and_not_cells(server: Server, open_page: OpenPag
         page.wait_for_selector(".rank-card[data-rank='1'][data-state=dead]")
         page.wait_for_selector("#health-lane [data-kind=process_death]")
         mark = page.locator("#health-lane [data-kind=process_death]")
-        incident = next(one for one in server.get("/runs/few/incidents")["incidents"] if one["kind"] == "process_death")
-        assert mark.get_attribute("href") == f"/runs/few/incidents/{incident['incident_id']}"
+        incident = next(
+            one for one in server.get("/runs/r-few-ranks/incidents")["incidents"] if one["kind"] == "process_death"
+        )
+        assert mark.get_attribute("href") == f"/runs/r-few-ranks/incidents/{incident['incident_id']}"

@@ -1,24 +1,23 @@
-"""The table of resumes: one row each, and the mark of its fork on the timeline, in both themes."""
+"""The table of resumes: one row each, and the mark of its fork on the timeline."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from support.gateway_stack import log_frames
-from support.ports import free_port
-from support.processes import Server
 from support.resumes.resumed_job import Resumed
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-OpenPage = Callable[..., "Page"]
+    from browser.run.conftest import Visit
+    from support.processes import Server
+
 #: Where pictures go, where somebody wants to see the pages.
 FOLDER = os.environ.get("STABILITY_SCREENSHOTS")
 FLAGS = "() => (window.stability?.page?.focus?.plot.flags || []).map(({ label }) => label.words)"
@@ -50,32 +49,29 @@ def several() -> Resumed:
     return made
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", autouse=True)
+def _runs(server: Server) -> None:
     none, one = Resumed(), Resumed()
     none.train(1, 200)
     one.train(1, 300)
     one.back(200)
     one.train(201, 400)
-    with Server(tmp_path_factory.mktemp("resumes") / "data", free_port()) as server:
-        for run, made in (("none", none), ("one", one), ("several", several())):
-            log_frames(server.url, *made.frames, run_id=run)
-        server.wait_for("/runs/several", lambda run: run["last_step"] == 900, "the run is there")
-        yield server
+    for run, made in (("r-never-back", none), ("r-back", one), ("r-back-often", several())):
+        log_frames(server.url, *made.frames, run_id=run, project=run)
+    server.wait_for("/runs/r-back-often", lambda run: run["last_step"] == 900, "the run is there")
 
 
-def shown(page: Page, name: str) -> None:
+def shown(page: Page, name: str, *schemes: Literal["dark", "light"]) -> None:
     if FOLDER:
-        page.locator("#resumes, .part:has-text('No resume')").last.scroll_into_view_if_needed()
-        page.wait_for_timeout(600)
-        page.screenshot(path=str(Path(FOLDER) / f"{name}.png"))
+        for scheme in schemes:
+            page.emulate_media(color_scheme=scheme)
+            page.locator("#resumes, .part:has-text('No resume')").last.scroll_into_view_if_needed()
+            page.wait_for_timeout(600)
+            page.screenshot(path=str(Path(FOLDER) / f"{name}-{scheme}.png"))
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_a_row_has_the_verdict_seven_parts_and_a_link_to_its_steps(
-    server: Server, open_page: OpenPage, scheme: str
-) -> None:
-    page = open_page(f"{server.url}/runs/several", scheme=scheme, width=1440, height=900)
+def test_a_row_has_the_verdict_seven_parts_and_a_link_to_its_steps(visit: Visit) -> None:
+    page = visit("/runs/r-back-often", width=1440, height=900)
     page.wait_for_selector("#resumes tbody tr")
     rows = page.locator("#resumes tr[data-resume]")
     verdicts = [(row.get_attribute("data-verdict"), row.get_attribute("data-grade")) for row in rows.all()]
@@ -97,19 +93,19 @@ def test_a_row_has_the_verdict_seven_parts_and_a_link_to_its_steps(
     words = page.locator("#resumes .in-words").nth(2).inner_text()
     assert "without the next 30 batches, and the loss goes with" in words
     wait_until(lambda: page.evaluate(FLAGS) == ["R1 ✓", "R2 !", "S1 !", "R3 ≠"], 30, "the flags have their grades")
-    shown(page, f"resumes-{scheme}")
+    shown(page, "resumes", "dark", "light")
     page.click("#resumes .flag >> nth=3")
     wait_until(lambda: "from=" in page.url, 10, "the chart shows its steps")
 
 
-def test_an_exact_replay_reports_that_the_job_is_deterministic(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/one", scheme="dark", width=1440, height=900)
+def test_an_exact_replay_reports_that_the_job_is_deterministic(visit: Visit) -> None:
+    page = visit("/runs/r-back", width=1440, height=900)
     page.wait_for_selector("#resumes tbody tr[data-verdict=identical]")
     assert "100 losses again, bit for bit" in page.inner_text("[data-determinism=equal]")
-    shown(page, "resume-one-dark")
+    shown(page, "resume-one", "dark")
 
 
-def test_without_a_resume_the_panel_says_what_will_be_there(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/none", scheme="light", width=1440, height=900)
+def test_without_a_resume_the_panel_says_what_will_be_there(visit: Visit) -> None:
+    page = visit("/runs/r-never-back", width=1440, height=900)
     wait_until(lambda: "No resume so far" in page.inner_text("#run-main"), 30, "the panel is there")
-    shown(page, "resume-none-light")
+    shown(page, "resume-none", "light")

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.processes import Ranks
+from support.waiting import wait_in
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
     from browser.run.conftest import Visit
     from support.processes import Server
 
@@ -63,23 +66,25 @@ def own(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
 
 
 @pytest.mark.parametrize("size", [{"width": 1280}, PHONE], ids=["desk", "phone"])
-@pytest.mark.parametrize("opener", ["header", "card", "incident"])
 def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
-    spoilt: Spoilt, visit: Visit, size: dict[str, int], opener: str
+    spoilt: Spoilt, visit: Visit, size: dict[str, int]
 ) -> None:
-    page = visit(spoilt.path + (f"/incidents/{spoilt.spike}" if opener == "incident" else ""), **size)
-    button = {
-        "header": "#rollback-open:not([disabled])",
-        "card": f'#incidents [data-rollback="{spoilt.spike}"]',
-        "incident": "#incident-rollback",
-    }[opener]
-    page.click(button)
-    page.wait_for_selector("#rollback-confirm:not([disabled])")
-    assert page.is_disabled("#rollback-lr")  # the job says that it can skip batches, and no more
-    assert "does not say that it changes the learning rate" in page.inner_text("#rollback-cannot")
-    why = "The checkpoint of step 200 is from before the open spike at step 220; the batches behind it are left out."
-    assert (page.text_content("#rollback-why"), page.get_attribute("#rollback-why", "class")) == (why, "sub")
-    assert page.evaluate(FORM) == {"step": "200", "skip": "220-270", "marked": ["250"], "suggested": ["200"]}
+    page = visit(spoilt.path, **size)
+    header, card = "#rollback-open:not([disabled])", f'#incidents [data-rollback="{spoilt.spike}"]'
+    for button in (header, card, "#incident-rollback"):
+        if button == "#incident-rollback":
+            visit(f"{spoilt.path}/incidents/{spoilt.spike}", **size)
+        page.click(button)
+        page.wait_for_selector("#rollback-confirm:not([disabled])")
+        assert page.is_disabled("#rollback-lr")  # the job says that it can skip batches, and no more
+        assert "does not say that it changes the learning rate" in page.inner_text("#rollback-cannot")
+        why = (
+            "The checkpoint of step 200 is from before the open spike at step 220; the batches behind it are left out."
+        )
+        assert (page.text_content("#rollback-why"), page.get_attribute("#rollback-why", "class")) == (why, "sub")
+        assert page.evaluate(FORM) == {"step": "200", "skip": "220-270", "marked": ["250"], "suggested": ["200"]}
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#rollback-confirm", state="hidden")
 
 
 def test_on_a_phone_a_checkpoints_step_is_one_line_and_nothing_lies_over_it(spoilt: Spoilt, visit: Visit) -> None:
@@ -125,6 +130,7 @@ def test_what_is_reported_between_press_and_release_moves_nothing_under_the_poin
     spoilt: Spoilt, visit: Visit
 ) -> None:
     page = visit(spoilt.path)
+    wait_in(page, "stability.page.ready && stability.page.focus.hasLine()")  # until then, what loads above moves it
     page.hover(f'#incidents [data-rollback="{spoilt.spike}"]')
     page.mouse.down()
     page.evaluate(GRAVER, spoilt.spike)
@@ -133,7 +139,19 @@ def test_what_is_reported_between_press_and_release_moves_nothing_under_the_poin
     page.wait_for_selector("#incidents [data-incident=i-graver]")
 
 
-def test_a_checkpoint_from_inside_the_spike_is_ordered_only_after_one_more_click(own: Spoilt, visit: Visit) -> None:
+def in_reach(page: Page) -> bool:
+    """Return whether the progress of a rollback leaves the chart in sight and in reach."""
+    chart, panel = page.locator("#chart-focus").bounding_box(), page.locator("#rollback-dialog").bounding_box()
+    assert chart is not None
+    assert panel is not None
+    middle = [chart["x"] + chart["width"] / 3, chart["y"] + chart["height"] / 2]
+    there = "([x, y]) => Boolean(document.elementFromPoint(x, y).closest('#chart-focus'))"
+    return bool(page.evaluate(there, middle)) and panel["width"] * panel["height"] < 0.2 * 1280 * 860
+
+
+def test_a_checkpoint_from_inside_the_spike_is_ordered_after_one_more_click_and_the_chart_stays_in_reach(
+    own: Spoilt, visit: Visit
+) -> None:
     page = visit(own.path)
     page.click("#rollback-open:not([disabled])")
     page.wait_for_selector("#rollback-confirm:not([disabled])")
@@ -148,9 +166,13 @@ def test_a_checkpoint_from_inside_the_spike_is_ordered_only_after_one_more_click
     assert "from step 251 on" in page.inner_text("label[for=rollback-skip]")
     page.fill("#rollback-skip", "255-270")
     assert "skips the batches of steps 255–270" in page.inner_text("#rollback-sentence")
-    (own.folder / "go").touch()
     page.click("#rollback-confirm")
+    page.wait_for_selector("#rollback-progress")
+    assert in_reach(page)
+    (own.folder / "go").touch()
     page.wait_for_selector("#rollback-progress[data-state=done]")
+    page.click("#rollback-close")
+    page.wait_for_selector("#rollback-dialog", state="hidden")
     [command] = own.server.get(f"/runs/{own.run}/commands")["commands"]
     assert (command["to_step"], command["skip_range"]) == (250, [255, 270])
 
@@ -163,24 +185,6 @@ def test_without_a_checkpoint_nothing_is_chosen_and_the_reason_is_said(own: Spoi
     assert "there is nothing to go back to" in page.inner_text("#rollback-sentence")
     assert page.is_disabled("#rollback-confirm")
     assert page.evaluate(FORM)["step"] is None
-
-
-def test_the_progress_leaves_the_chart_in_sight_and_in_reach(own: Spoilt, visit: Visit) -> None:
-    page = visit(own.path)
-    page.click("#rollback-open:not([disabled])")
-    page.click("#rollback-confirm:not([disabled])")
-    page.wait_for_selector("#rollback-progress")
-    chart, panel = page.locator("#chart-focus").bounding_box(), page.locator("#rollback-dialog").bounding_box()
-    assert chart is not None
-    assert panel is not None
-    middle = [chart["x"] + chart["width"] / 3, chart["y"] + chart["height"] / 2]
-    there = "([x, y]) => Boolean(document.elementFromPoint(x, y).closest('#chart-focus'))"
-    assert page.evaluate(there, middle)
-    assert panel["width"] * panel["height"] < 0.2 * 1280 * 860
-    (own.folder / "go").touch()
-    page.wait_for_selector("#rollback-progress[data-state=done]")
-    page.click("#rollback-close")
-    page.wait_for_selector("#rollback-dialog", state="hidden")
 
 
 def test_a_torn_checkpoint_is_shown_with_what_is_wrong_and_can_not_be_chosen(own: Spoilt, visit: Visit) -> None:

@@ -16,9 +16,10 @@ from support.waiting import wait_in, wait_until
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+    from browser.run.conftest import Visit
+
 OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parents[1] / "jobs" / "spiking_job.py")
-RUN = "r-browser"
 #: An agent leaves with its test: nobody waits for what it still had to send.
 QUICK = {"STABILITY_DRAIN_S": "10"}
 
@@ -39,41 +40,44 @@ NEWEST = "() => window.stability?.drawLog.lastDrawn?.step || 0"
 
 
 class Stack:
-    """A server and a job of two ranks."""
+    """A server and a job."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: Server, folder: Path, run: str) -> None:
         self.server = server
         self.folder = folder
-
-    @property
-    def page_url(self) -> str:
-        return f"{self.server.url}/runs/{RUN}"
+        self.path = f"/runs/{run}"
 
     def wait_for_step(self, step: int) -> None:
         """Wait until the server knows a step."""
-        self.server.wait_for(f"/runs/{RUN}", lambda run: (run["last_step"] or 0) >= step, f"step {step} is there")
+        self.server.wait_for(self.path, lambda run: (run["last_step"] or 0) >= step, f"step {step} is there")
 
 
-def started(folder: Path) -> Iterator[Stack]:
-    """Start a server and the job, and stop both in the end."""
-    port = free_port()
-    server = Server(folder / "data", port)
-    with server, Ranks(JOB, [str(folder)], url=server.url, folder=folder / "spool", run_id=RUN, **QUICK):
-        stack = Stack(server, folder)
+def started(server: Server, folder: Path, run: str, *slow_after: str, ranks: int = 2) -> Iterator[Stack]:
+    """Start the job, and stop it in the end."""
+    options = {"url": server.url, "folder": folder / "spool", "run_id": run, "world_size": ranks, **QUICK}
+    with Ranks(JOB, [str(folder), *slow_after], **options):
+        stack = Stack(server, folder, run)
         stack.wait_for_step(5)
         yield stack
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    """A stack of one's own, to spoil or to kill."""
-    yield from started(tmp_path)
+def mortal(tmp_path: Path) -> Iterator[Stack]:
+    """A server of one's own with a job of one rank, to kill."""
+    with Server(tmp_path / "data", free_port()) as server:
+        yield from started(server, tmp_path, "r-of-its-own", ranks=1)
+
+
+@pytest.fixture
+def spoilt(server: Server, tmp_path: Path) -> Iterator[Stack]:
+    """A run of one's own, to spoil."""
+    yield from started(server, tmp_path, "r-spoilt-by-file")
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def watched(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack for tests that only look."""
-    yield from started(tmp_path_factory.mktemp("watched"))
+    yield from started(server, tmp_path_factory.mktemp("watched"), "r-browser", "100")
 
 
 def steps_of(drawn: dict[str, Any]) -> list[int]:
@@ -84,8 +88,8 @@ def newest(page: Page) -> int:
     return int(page.evaluate(NEWEST))
 
 
-def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page: OpenPage) -> None:
-    page = open_page(stack.page_url)
+def test_a_spike_is_seen_and_a_click_stitches_the_curve(spoilt: Stack, visit: Visit) -> None:
+    page = visit(spoilt.path)
     page.evaluate("() => { window.unloaded = false; }")
 
     # Points arrive, without a reload.
@@ -93,12 +97,12 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page:
     seen = newest(page)
     wait_until(lambda: newest(page) > seen + 20, 20, "newer points are drawn")
     assert page.evaluate("window.unloaded") is False
-    stack.wait_for_step(130)
+    spoilt.wait_for_step(130)
 
     # The loss goes wrong; an incident says so.
-    (stack.folder / "spoil").touch()
+    (spoilt.folder / "spoil").touch()
     spikes = wait_until(
-        lambda: [one for one in stack.server.get(f"/runs/{RUN}/incidents")["incidents"] if one["kind"] == "spike"],
+        lambda: [one for one in spoilt.server.get(f"{spoilt.path}/incidents")["incidents"] if one["kind"] == "spike"],
         30,
         "the spike is an incident",
     )
@@ -139,7 +143,7 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page:
     wait_until(lambda: max(steps_of(page.evaluate(DRAWN))) > chosen + 10, 20, "the new branch is drawn")
     dead = [
         one
-        for one in stack.server.get(f"/runs/{RUN}/series", metric="loss", view="all")["series"]
+        for one in spoilt.server.get(f"{spoilt.path}/series", metric="loss", view="all")["series"]
         if one["dead"] and one["rank"] == 0
     ]
     # Whole: the other rank may have forked before the last of these steps came.
@@ -161,34 +165,33 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page:
     assert page.evaluate("window.unloaded") is False
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_the_theme_follows_the_system_then_the_button_and_is_kept(
-    watched: Stack, open_page: OpenPage, scheme: str
-) -> None:
-    other = {"dark": "light", "light": "dark"}[scheme]
-    page = open_page(watched.page_url, scheme=scheme)
+def test_the_theme_follows_the_system_then_the_button_and_is_kept(watched: Stack, open_page: OpenPage) -> None:
+    page = open_page(watched.server.url + watched.path, scheme="light")
     name = "document.documentElement.dataset.theme"
     paper = "window.stability?.page?.focus?.plot.spec?.colors.panel"
-    assert page.evaluate(name) == scheme
-    before = wait_until(lambda: page.evaluate(paper), 20, "the chart is drawn")
+    assert page.evaluate(name) == "light"
+    light = wait_until(lambda: page.evaluate(paper), 20, "the chart is drawn")
+    page.emulate_media(color_scheme="dark")
+    wait_until(lambda: page.evaluate(paper) != light, 10, "the chart changes with the system")
+    assert page.evaluate(name) == "dark"
     page.click("#theme-toggle")
-    assert page.evaluate(name) == other
-    wait_until(lambda: page.evaluate(paper) != before, 10, "the chart changes with it")
+    assert page.evaluate(name) == "light"
+    wait_until(lambda: page.evaluate(paper) == light, 10, "the chart changes with the button")
     page.reload()
-    assert page.evaluate(name) == other
+    assert page.evaluate(name) == "light"
 
 
-def test_a_server_that_goes_away_is_named_and_nothing_is_missing_afterwards(stack: Stack, open_page: OpenPage) -> None:
+def test_a_server_that_goes_away_is_named_and_nothing_is_missing_afterwards(mortal: Stack, open_page: OpenPage) -> None:
     # A browser writes failed connections to the console by itself; the page can't keep it from that.
-    page = open_page(stack.page_url, quiet=False)
+    page = open_page(mortal.server.url + mortal.path, quiet=False)
     wait_until(lambda: newest(page) > 20, 30, "points are drawn")
-    stack.server.kill()
+    mortal.server.kill()
     page.wait_for_selector("#banner:not([hidden])")
     assert "No answer from the server since" in page.inner_text("#banner")
     gone_at = newest(page)
     answers: list[Any] = []
     page.on("response", lambda response: answers.append(response) if "/series?" in response.url else None)
-    stack.server.start()
+    mortal.server.start()
     page.wait_for_selector("#banner", state="hidden")
     wait_until(lambda: newest(page) > gone_at + 40, 30, "points go on")
     steps = steps_of(wait_until(lambda: page.evaluate(DRAWN), 30, "the large chart is drawn"))
@@ -202,9 +205,9 @@ def test_a_server_that_goes_away_is_named_and_nothing_is_missing_afterwards(stac
         assert all(step > gone_at - 20 for one in answer["series"] for step in one["steps"])
 
 
-def test_a_zoom_is_shared_by_all_charts_and_double_click_ends_it(watched: Stack, open_page: OpenPage) -> None:
+def test_a_zoom_is_shared_by_all_charts_and_double_click_ends_it(watched: Stack, visit: Visit) -> None:
     watched.wait_for_step(100)
-    page = open_page(watched.page_url, height=1800)
+    page = visit(watched.path, height=1800)
     ranges = """() => [...stability.page.board.charts.values()].filter((chart) => chart.visible && chart.born)
       .map((chart) => chart.plot.spec.xRange)"""
     wait_in(page, "window.stability && window.stability.page && window.stability.page.ready")
@@ -236,17 +239,17 @@ def test_a_zoom_is_shared_by_all_charts_and_double_click_ends_it(watched: Stack,
     wait_until(lambda: len({tuple(one) for one in page.evaluate(ranges)}) == 1, 10, "all charts show the same steps")
 
 
-def test_the_list_shows_the_run_live_and_leads_to_it(watched: Stack, open_page: OpenPage) -> None:
-    page = open_page(watched.server.url)
-    row = page.locator(f"tr[data-run='{RUN}']")
+def test_the_list_shows_the_run_live_and_leads_to_it(watched: Stack, visit: Visit) -> None:
+    page = visit("/?q=spiking")
+    row = page.locator("tr[data-run='r-browser']")
     row.wait_for()
     step = row.locator("td[data-cell=step]")
     first = step.inner_text()
     wait_until(lambda: step.inner_text() != first, 10, "the step in the list goes on")
     row.locator("a.run-link").click()
     page.wait_for_selector("#run-main")
-    assert page.evaluate("location.pathname") == f"/runs/{RUN}"
-    wait_until(lambda: newest(page) > 0, 30, "points are drawn")
+    assert page.evaluate("location.pathname") == watched.path
+    wait_in(page, "stability.page.focus?.hasLine()")
     page.go_back()
     page.wait_for_selector("#runs-table")
     assert page.evaluate("window.pwned") is None

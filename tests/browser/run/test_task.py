@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.processes import Ranks, Server
+from support.processes import Ranks
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.run.conftest import Visit
+    from support.processes import Server
 
-OpenPage = Callable[..., "Page"]
 TASK = Path(__file__).parents[3] / "examples" / "extending" / "node" / "disk_space.py"
 
 
 @pytest.fixture
-def training(tmp_path: Path, free_port: int) -> Iterator[Server]:
+def training(server: Server, tmp_path: Path) -> Iterator[Server]:
     """A server with a run that trains, on a node that has a task."""
     plan = json.dumps({"stop": 100_000, "period_s": 0.05})
-    with Server(tmp_path / "data", free_port) as server:
-        where = {"url": server.url, "folder": tmp_path / "spool", "run_id": "r-task", "world_size": 1}
-        with Ranks("job.py", [plan], **where, STABILITY_AGENT_PLUGINS=str(TASK)):
-            server.wait_for("/runs/r-task", lambda run: run["agents"] == 1 and run["last_step"], "the job trains")
-            yield server
+    where = {"url": server.url, "folder": tmp_path, "run_id": "r-task", "world_size": 1}
+    with Ranks("job.py", [plan], **where, STABILITY_AGENT_PLUGINS=str(TASK)):
+        server.wait_for("/runs/r-task", lambda run: run["agents"] == 1 and run["last_step"], "the job trains")
+        yield server
 
 
 def test_a_task_is_run_by_its_name_and_its_answer_is_told_a_wrong_name_is_refused_in_words(
-    training: Server, open_page: OpenPage
+    training: Server, visit: Visit
 ) -> None:
-    page = open_page(f"{training.url}/runs/r-task")
+    page = visit("/runs/r-task")
     page.click("#task-open:not([disabled])")
     assert page.is_disabled("#task-confirm")
     page.fill("#task-name", "rm_rf")

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from support.ports import free_port
-from support.processes import Server
 from support.waiting import wait_in, wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.run.conftest import Imported, Visit
 
-OpenPage = Callable[..., "Page"]
 #: Some time ago; a row a minute. After step 99 the job comes back at step 50.
 BEGAN = 1_600_000_000.0
 STEPS = [*range(100), *range(50, 151)]
@@ -30,33 +23,26 @@ FORK = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a run that was imported long after it was made."""
-    folder = tmp_path_factory.mktemp("times")
-    rows: list[dict[str, Any]] = [
-        {"step": step, "loss": 2.0 + 0.01 * (step % 3), "t": BEGAN + 60 * row} for row, step in enumerate(STEPS)
-    ]
-    file = folder / "old.jsonl"
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    with Server(folder / "data", free_port()) as server:
-        command = [sys.executable, "-m", "stabilitybackend.cli", "import", str(file)]
-        subprocess.run([*command, "--run-id", "r-old", "--url", server.url], check=True, timeout=90)
-        server.wait_for("/runs/r-old", lambda run: run["last_step"] == STEPS[-1], "the run is there")
-        yield server
+@pytest.fixture(scope="module", autouse=True)
+def _run(imported: Imported) -> None:
+    """A run that was imported long after it was made."""
+    times = [{"t": BEGAN + 60 * row} for row in range(len(STEPS))]
+    imported(
+        "r-old", [{"step": step, "loss": 2.0 + 0.01 * (step % 3), **t} for step, t in zip(STEPS, times, strict=True)]
+    )
 
 
-def test_an_imported_run_took_as_long_as_its_log_says(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-old")
+def test_an_imported_run_took_as_long_as_its_log_says(visit: Visit) -> None:
+    page = visit("/runs/r-old")
     wait_in(page, "document.querySelector('#run-elapsed')?.textContent === '3 h 20 min'")
-    page.goto(server.url)
+    page = visit("/?q=r-old")
     age = page.locator("#runs-body [data-run=r-old] td[data-cell=progress]")
     days = int(wait_until(lambda: age.count() and age.inner_text(), 30, "listed").split(" d ago")[0])
     assert days > 1_000
 
 
-def test_on_a_clock_a_fork_stands_where_the_job_came_back(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-old?x=time")
+def test_on_a_clock_a_fork_stands_where_the_job_came_back(visit: Visit) -> None:
+    page = visit("/runs/r-old?x=time")
     page.locator("#chart-focus").hover()
     places = wait_until(lambda: page.evaluate(FORK), 60, "the fork is drawn on a clock")
     back = page.evaluate("(seconds) => window.stability.clockMs(seconds)", BEGAN + 60 * 100)

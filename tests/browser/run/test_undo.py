@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from support.processes import Ranks, Server
+from support.processes import Ranks
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.run.conftest import Visit
+    from support.processes import Server
 
-OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parents[2] / "stack" / "job.py")
 RUN = "r-undone"
 STEPS = "stability.page.store.effective('loss').flatMap((l) => l.pieces.flatMap((p) => p.steps.slice(p.from, p.to)))"
 
 
 @pytest.fixture
-def rolled_back(tmp_path: Path, free_port: int) -> Iterator[Server]:
+def rolled_back(server: Server, tmp_path: Path) -> Iterator[Server]:
     """A job of two ranks that was rolled back from beyond step 100 to step 20."""
-    server = Server(tmp_path / "data", free_port)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "together").mkdir()
     enough = tmp_path / "enough"
@@ -33,10 +32,7 @@ def rolled_back(tmp_path: Path, free_port: int) -> Iterator[Server]:
         "stop": 100_000, "period_s": 0.05, "enough": str(enough), "apart": True,
         "checkpoints": str(tmp_path / "checkpoints"), "together": str(tmp_path / "together"),
     }  # fmt: skip
-    with (
-        server,
-        Ranks(JOB, [json.dumps(plan)], url=server.url, folder=tmp_path / "spool", run_id=RUN, world_size=2) as ranks,
-    ):
+    with Ranks(JOB, [json.dumps(plan)], url=server.url, folder=tmp_path / "spool", run_id=RUN) as ranks:
         server.wait_for(f"/runs/{RUN}", lambda run: (run["last_step"] or 0) > 105, "step 105 is there", 60)
         order = {"kind": "rollback", "to_step": 20, "reason": "a test"}
         answer = httpx.post(f"{server.url}/api/v1/runs/{RUN}/commands", json=order)
@@ -48,10 +44,8 @@ def rolled_back(tmp_path: Path, free_port: int) -> Iterator[Server]:
         ranks.outputs()
 
 
-def test_the_branch_that_was_left_is_the_one_that_counts_again_by_two_clicks(
-    rolled_back: Server, open_page: OpenPage
-) -> None:
-    page = open_page(f"{rolled_back.url}/runs/{RUN}")
+def test_the_branch_that_was_left_is_the_one_that_counts_again_by_two_clicks(rolled_back: Server, visit: Visit) -> None:
+    page = visit(f"/runs/{RUN}")
     page.wait_for_selector("#lineage [data-return='0']")
     page.click("#lineage [data-return='0']")
     page.wait_for_selector("#rollback-confirm")

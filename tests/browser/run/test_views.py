@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.ports import free_port
-from support.processes import Ranks, Server
+from support.processes import Ranks
 from support.waiting import wait_in, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-OpenPage = Callable[..., "Page"]
+    from browser.conftest import OpenPage
+    from browser.run.conftest import Visit
+    from support.processes import Server
+
 JOB = str(Path(__file__).parents[1] / "jobs" / "forked_job.py")
 #: Run id -> its newest step. The longest one is looked at alone.
 RUNS = {"r-long": 400, "r-short": 320}
@@ -29,28 +31,17 @@ COMPARED = """() => window.stability?.page?.plot?.spec?.lines.filter((one) => on
   .map(({ run, x, color }) => ({ run, x, color }))"""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that has two forked runs."""
-    port = free_port()
+@pytest.fixture(scope="module", autouse=True)
+def _runs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Two forked runs."""
     folder = tmp_path_factory.mktemp("views")
-    with Server(folder / "data", port) as server:
-        jobs = [
-            Ranks(
-                JOB, [str(steps)], url=server.url, folder=folder / run, run_id=run, world_size=1, STABILITY_DRAIN_S="10"
-            )
-            for run, steps in RUNS.items()
-        ]
-        try:
-            for job in jobs:
-                job.outputs(60)
-        except subprocess.TimeoutExpired:
-            for job in jobs:
-                job.kill()
-            raise
+    options = {"url": server.url, "world_size": 1, "STABILITY_DRAIN_S": "10"}
+    with ExitStack() as jobs:
+        for run, steps in RUNS.items():
+            jobs.enter_context(Ranks(JOB, [str(steps)], folder=folder / run, run_id=run, **options))
         for run, steps in RUNS.items():
             server.wait_for(f"/runs/{run}", lambda facts, steps=steps: facts["last_step"] == steps, f"{run} is there")
-        yield server
+        yield
 
 
 def effective(page: Page) -> dict[str, Any]:
@@ -63,7 +54,9 @@ def jumps(values: list[float | None]) -> float:
     return sum(abs(b - a) for a, b in itertools.pairwise(values) if a is not None and b is not None)
 
 
-def test_charts_need_no_plotly_and_one_request_each(server: Server, open_page: OpenPage) -> None:
+def test_a_first_load_takes_few_files_little_to_send_and_one_request_for_each_chart(
+    server: Server, open_page: OpenPage
+) -> None:
     page = open_page("about:blank", quiet=False)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/api/" in request.url else None)
@@ -87,11 +80,7 @@ def test_charts_need_no_plotly_and_one_request_each(server: Server, open_page: O
     assert series[0] < 3, "the first series is asked for before any script of ours is there"
     assert len(series) == len({asked[at] for at in series}) <= 2, "what was asked for early is not asked for again"
 
-
-def test_a_first_load_takes_few_files_and_little_to_send(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-long")
-    wait_in(page, "window.stability.page?.ready && window.stability.drawLog.first.focus > 0")
-    wait_in(page, "stability.page.rollbackCosts.answer && stability.page.detectors.list.length")
+    wait_in(page, "stability.page.ready && stability.page.rollbackCosts.answer && stability.page.detectors.list.length")
     sent = page.evaluate(
         """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
           .map((one) => ({ name: one.name, bytes: one.encodedBodySize }))"""
@@ -100,8 +89,8 @@ def test_a_first_load_takes_few_files_and_little_to_send(server: Server, open_pa
     assert sum(one["bytes"] for one in sent) <= 900_000
 
 
-def test_a_link_shows_the_same_view_and_the_controls_change_the_link(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-long?x=tokens&smooth=0.9&view=all&scale=log")
+def test_a_link_shows_the_same_view_and_the_controls_change_the_link(visit: Visit) -> None:
+    page = visit("/runs/r-long?x=tokens&smooth=0.9&view=all&scale=log")
     wait_in(page, "window.stability?.page?.derived?.ready()")
     wait_until(lambda: any(one["name"] == "raw" for one in page.evaluate(LINES)), 20, "the smoothed line is drawn")
     line = effective(page)
@@ -130,10 +119,8 @@ def test_a_link_shows_the_same_view_and_the_controls_change_the_link(server: Ser
     wait_until(lambda: len(effective(page)["x"]) == 400, 10, "the whole line is back")
 
 
-def test_a_nan_is_a_mark_at_its_step_on_every_axis_and_smoothing_goes_on_over_it(
-    server: Server, open_page: OpenPage
-) -> None:
-    page = open_page(f"{server.url}/runs/r-long?x=time&smooth=0.9")
+def test_a_nan_is_a_mark_at_its_step_on_every_axis_and_smoothing_goes_on_over_it(visit: Visit) -> None:
+    page = visit("/runs/r-long?x=time&smooth=0.9")
     wait_in(page, "window.stability?.page?.focus?.plot.spec?.axis === window.stability?.CLOCK_AXIS")
     marks = "() => stability.page.focus.plot.spec.rows[0].marks.map((one) => [one.x, one.words])"
     ((when, words),) = wait_until(lambda: page.evaluate(marks), 20, "the mark is drawn")
@@ -143,8 +130,8 @@ def test_a_nan_is_a_mark_at_its_step_on_every_axis_and_smoothing_goes_on_over_it
     assert len([y for y in around if y is not None]) >= 2
 
 
-def test_the_table_says_what_each_rollback_cost_newest_first(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r-long")
+def test_the_table_says_what_each_rollback_cost_newest_first(server: Server, visit: Visit) -> None:
+    page = visit("/runs/r-long")
     page.wait_for_selector("#rollback-costs tbody tr")
     rows = [row.split("\t") for row in page.locator("#rollback-costs tbody tr").all_inner_texts()]
     assert [row[:3] for row in rows] == [["R2", "300 → 250", "50"], ["R1", "200 → 150", "50"]]
@@ -166,8 +153,8 @@ def test_the_table_says_what_each_rollback_cost_newest_first(server: Server, ope
     assert f"from={int(low)}" in page.evaluate("location.search")
 
 
-def test_runs_are_chosen_in_the_list_and_laid_over_each_other(server: Server, open_page: OpenPage) -> None:
-    page = open_page(server.url)
+def test_runs_are_chosen_in_the_list_and_laid_over_each_other(visit: Visit) -> None:
+    page = visit("/?q=forked")
     for run in RUNS:
         page.click(f"[data-choose={run}]")
     page.click("#compare-open")
@@ -197,19 +184,5 @@ def test_runs_are_chosen_in_the_list_and_laid_over_each_other(server: Server, op
     page.click("[data-remove=r-short]")
     assert page.evaluate("location.search") == "?run=r-long&metric=loss&align=fork"
 
-    again = open_page(f"{server.url}/compare{search}")
+    again = visit(f"/compare{search}")
     wait_until(lambda: len(again.evaluate(COMPARED) or []) == 2, 20, "the link shows the same")
-
-
-def test_the_page_of_a_run_that_comes_later_shows_it_and_is_live(
-    server: Server, open_page: OpenPage, tmp_path: Path
-) -> None:
-    page = open_page(f"{server.url}/runs/r-later", quiet=False)
-    page.wait_for_selector("#run-empty:not([hidden])")
-    with Ranks(JOB, ["120"], url=server.url, folder=tmp_path, run_id="r-later", world_size=1, STABILITY_DRAIN_S="10"):
-        server.wait_for("/runs/r-later", lambda run: run.get("last_step") == 120, "the run is there")
-        # It looks again by itself every few seconds; nobody has to wait for that here.
-        page.evaluate("stability.page.feed.sync()")
-        wait_in(page, "stability.page.ready && stability.page.lastStep() === 120")
-    wait_until(lambda: page.evaluate("stability.page.state") == "live", 10, "the feed has begun")
-    assert page.is_visible("#run-main")

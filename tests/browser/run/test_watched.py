@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,32 +10,27 @@ import pytest
 from stabilityclient.wire import Frame
 from support.gateway_stack import log_frames
 from support.job_frames import Job
-from support.ports import free_port
-from support.processes import Server
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from browser.run.conftest import Visit
+    from support.processes import Server
 
-OpenPage = Callable[..., "Page"]
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with one run whose names are its own."""
-    with Server(tmp_path_factory.mktemp("watched") / "data", free_port()) as server:
-        steps, job = range(1, 301), Job()
-        metrics = {
-            "objective": [2.0 + 0.01 * math.sin(s) for s in steps],
-            "opt/gradient_norm": [1.0 + 0.2 * math.sin(s) for s in steps],
-            "mix/web": [0.7 + 0.02 * math.sin(s) for s in steps],
-            "mix/code": [0.3 - 0.02 * math.sin(s) for s in steps],
-            "reward": [math.cos(s) for s in steps],
-        }
-        declared = job.event("names", roles={"loss": "objective", "lr": "rate"})
-        log_frames(server.url, declared, job.rows(steps, metrics), run_id="r")
-        log_frames(server.url, *mixture(), run_id="mixture")
-        yield server
+@pytest.fixture(scope="module", autouse=True)
+def _runs(server: Server) -> None:
+    """A run whose names are its own, and one of eight data sets."""
+    steps, job = range(1, 301), Job()
+    metrics = {
+        "objective": [2.0 + 0.01 * math.sin(s) for s in steps],
+        "opt/gradient_norm": [1.0 + 0.2 * math.sin(s) for s in steps],
+        "mix/web": [0.7 + 0.02 * math.sin(s) for s in steps],
+        "mix/code": [0.3 - 0.02 * math.sin(s) for s in steps],
+        "reward": [math.cos(s) for s in steps],
+    }
+    declared = job.event("names", roles={"loss": "objective", "lr": "rate"})
+    log_frames(server.url, declared, job.rows(steps, metrics), run_id="r-named")
+    log_frames(server.url, *mixture(), run_id="r-mixture")
 
 
 def mixture() -> list[Frame]:
@@ -58,8 +52,11 @@ def mixture() -> list[Frame]:
     ]
 
 
-def test_the_panel_shows_what_is_watched_as_what_and_why(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r")
+def test_a_role_is_shown_under_the_name_that_the_run_has_and_the_panel_says_why(visit: Visit) -> None:
+    page = visit("/runs/r-named")
+    page.wait_for_selector("#panel-grad:visible")
+    page.wait_for_selector("#legend-ratio:has-text('web')")
+    wait_until(lambda: page.inner_text("#kpi-grad .kpi-value") != "–", 20, "the strip has the gradient norm")
     page.click("#watched-fold")
     page.wait_for_selector("#watched-body tr[data-metric='mix/web']")
     rows = {
@@ -73,26 +70,15 @@ def test_the_panel_shows_what_is_watched_as_what_and_why(server: Server, open_pa
     }
     assert page.inner_text(".watched-rest") == "Not watched: reward"
     assert "'rate' as lr, which none of the 300 rows since then has" in page.inner_text(".watched-warning")
-
-
-def test_on_a_phone_every_word_of_it_is_in_sight(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r", width=390, height=844)
-    page.click("#watched-fold")
-    page.wait_for_selector("#watched-body tr[data-metric='mix/web']")
+    # On a phone every word of it is in sight, too.
+    page.set_viewport_size({"width": 390, "height": 844})
     assert page.eval_on_selector("#watched-body", "(one) => one.scrollWidth - one.clientWidth") <= 0
 
 
-def test_panels_and_strip_show_a_role_under_the_name_that_the_run_has(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/runs/r")
-    page.wait_for_selector("#panel-grad:visible")
-    page.wait_for_selector("#legend-ratio:has-text('web')")
-    wait_until(lambda: page.inner_text("#kpi-grad .kpi-value") != "–", 20, "the strip has the gradient norm")
-
-
 def test_the_chart_of_a_mixture_names_every_set_and_draws_what_the_discarded_branch_took(
-    server: Server, open_page: OpenPage
+    visit: Visit,
 ) -> None:
-    page = open_page(f"{server.url}/runs/mixture")
+    page = visit("/runs/r-mixture")
     page.locator("#panel-ratio").scroll_into_view_if_needed()
     page.wait_for_selector("#legend-ratio .key:nth-child(8)")
     assert page.inner_text("#note-ratio") == "share of tokens"
@@ -113,13 +99,13 @@ def test_the_chart_of_a_mixture_names_every_set_and_draws_what_the_discarded_bra
     wait_until(lambda: page.evaluate(drawn) == 8 * 2, 20, "the discarded branch is not drawn any more")
 
 
-def test_a_long_name_is_cut_only_where_there_is_no_place_for_it(server: Server, open_page: OpenPage) -> None:
+def test_a_long_name_is_cut_only_where_there_is_no_place_for_it(server: Server, visit: Visit) -> None:
     [found] = server.wait_for(
-        "/runs/mixture/incidents",
+        "/runs/r-mixture/incidents",
         lambda answer: [one for one in answer["incidents"] if one["kind"] == "data_mix_drift"],
         "the mixture is off",
     )["incidents"]
-    page = open_page(f"{server.url}/runs/mixture/incidents/{found['incident_id']}")
+    page = visit(f"/runs/r-mixture/incidents/{found['incident_id']}")
     page.wait_for_selector(".shares .cut-name")
     cut = "(all) => all.map((name) => name.firstChild.scrollWidth > name.firstChild.clientWidth)"
     assert page.locator(".shares .cut-name").evaluate_all(cut) == [False] * 8
