@@ -22,7 +22,7 @@ import sys
 import zlib
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -41,6 +41,26 @@ if TYPE_CHECKING:
 _REDIS = re.compile(r"\b(embedded|tcp)\b")
 #: Folders whose tests start training jobs, servers and pages.
 _LONG = {"examples", "stack", "browser"}
+
+#: Folders whose files share a window, and some a server: into how many processes of tests they go. Each process starts
+#: its own (6 s of CPU), and again whenever it comes back to the folder from elsewhere.
+_TOGETHER = {"tests/browser/run": 2, "tests/browser/pages": 3, "tests/browser/parts": 1}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile``, give files of such folders to one process after each other."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByWindow(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            folder = file.rpartition("/")[0]
+            return f"{folder} {zlib.crc32(file.encode()) % _TOGETHER[folder]}" if folder in _TOGETHER else file
+
+    return ByWindow(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

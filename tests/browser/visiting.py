@@ -23,8 +23,9 @@ _LEAVE = """(to) => {
   document.activeElement?.blur();
   stability.go(to);
 }"""
-#: What was drawn is told of one page alone, as after a load.
+#: What was drawn is told of one page alone, as after a load; a page that ends may have kept something.
 _GO = """(to) => {
+  localStorage.clear();
   Object.assign(stability.drawLog, { lastDrawn: null, drawn: [], first: {} });
   stability.go(to);
 }"""

@@ -35,7 +35,9 @@ def steps_of(job: Job, first: int, order: list[int], begin: int = 0) -> Iterator
         at = begin + (step - first) * BATCH
         ids = {"web": order[at : at + BATCH], "code": [(8 * step + one) % 400 for one in range(8)]}
         yield job.event("batch", step, **event_data(taken(ids)), tokens=56 * 2_048)
-        yield job.rows([step], {"loss": [3.0 - 0.001 * step]})
+        if step % 10 == 9:
+            steps = range(step - 9, step + 1)
+            yield job.rows(steps, {"loss": [3.0 - 0.001 * step for step in steps]})
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -52,6 +52,7 @@ def test_every_metric_has_a_chart_and_one_far_from_sight_costs_nothing(visit: Vi
 
 def test_words_and_patterns_find_metrics_and_a_bad_pattern_keeps_what_the_last_one_found(visit: Visit) -> None:
     page = visit("/runs/r-many")
+    page.wait_for_selector('[data-section="part/"]')
     page.fill("#all-filter", "part 07")
     wait_in(page, "document.querySelectorAll('.metric').length === 1")
     page.fill("#all-filter", "/^part.0[1-3]$/")
@@ -81,6 +82,7 @@ def pointed_at(page: Page, name: str) -> None:
 
 def test_a_pinned_chart_stands_on_top_and_a_link_shows_it(visit: Visit) -> None:
     page = visit("/runs/r-many")
+    page.wait_for_selector('[data-section="part/"]')
     page.fill("#all-filter", "part/58")
     wait_in(page, "document.querySelectorAll('#all-metrics [data-metric]').length === 1")
     pointed_at(page, "part/58")
@@ -123,6 +125,7 @@ def test_a_chart_in_full_screen_ends_with_escape(visit: Visit) -> None:
 
 def test_an_expression_is_a_chart_of_what_the_server_computes(visit: Visit) -> None:
     page = visit("/runs/r-many", quiet=False)
+    page.wait_for_selector('[data-section="part/"]')
     page.fill("#all-filter", "= part/01 -")
     page.press("#all-filter", "Enter")
     wait_in(page, "document.querySelector('#all-trouble').textContent.includes('at character 10')")

@@ -24,7 +24,7 @@ STEPS = "stability.page.store.effective('loss').flatMap((l) => l.pieces.flatMap(
 
 @pytest.fixture
 def rolled_back(server: Server, tmp_path: Path) -> Iterator[Server]:
-    """A job of two ranks that was rolled back from beyond step 100 to step 20."""
+    """A job of two ranks that was rolled back from beyond step 50 to step 20."""
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "together").mkdir()
     enough = tmp_path / "enough"
@@ -33,7 +33,7 @@ def rolled_back(server: Server, tmp_path: Path) -> Iterator[Server]:
         "checkpoints": str(tmp_path / "checkpoints"), "together": str(tmp_path / "together"),
     }  # fmt: skip
     with Ranks(JOB, [json.dumps(plan)], url=server.url, folder=tmp_path / "spool", run_id=RUN) as ranks:
-        server.wait_for(f"/runs/{RUN}", lambda run: (run["last_step"] or 0) > 105, "step 105 is there", 60)
+        server.wait_for(f"/runs/{RUN}", lambda run: (run["last_step"] or 0) > 55, "step 55 is there", 60)
         order = {"kind": "rollback", "to_step": 20, "reason": "a test"}
         answer = httpx.post(f"{server.url}/api/v1/runs/{RUN}/commands", json=order)
         assert answer.status_code == 201, answer.text

@@ -1,4 +1,4 @@
-"""How a run can be looked at: parts of its tree, other x axes, smoothed, beside other runs, and what its forks cost."""
+"""How a run can be looked at: parts of its tree, other x axes, smoothed, over itself, beside others; costs of forks."""
 
 from __future__ import annotations
 
@@ -144,6 +144,9 @@ def test_the_table_says_what_each_rollback_cost_newest_first(server: Server, vis
     assert page.inner_text("#total-goodput .kpi-value") == f"{100 * totals['goodput']:.1f} %"
     assert "Effective time / wall time" in str(page.get_attribute("#total-goodput", "title"))
     wait_until(lambda: "goodput" in page.inner_text("#kpi-rollbacks .kpi-note"), 10, "the strip says it too")
+    page.evaluate(
+        "document.getElementById('storage').parentElement.scrollIntoView()"
+    )  # it is asked for when it is near
     page.wait_for_selector("#storage .gauge")
     assert "Hot " in page.inner_text("#storage")
     page.click("#rollback-costs .flag >> nth=1")
@@ -186,3 +189,28 @@ def test_runs_are_chosen_in_the_list_and_laid_over_each_other(visit: Visit) -> N
 
     again = visit(f"/compare{search}")
     wait_until(lambda: len(again.evaluate(COMPARED) or []) == 2, 20, "the link shows the same")
+
+
+def test_from_the_lineage_to_all_attempts_and_to_the_branches_of_a_fork(visit: Visit) -> None:
+    page = visit("/runs/r-long")
+    page.click("#lineage a.segment-more")
+    page.wait_for_selector("#attempts-table tbody tr:nth-child(3)")
+    assert page.inner_text("#attempts-text") == (
+        "2 attempts; each ended between 150 and 200 steps after its start, with a spike. "
+        "The last one finished 150 steps after its start."
+    )
+    rows = [row.inner_text() for row in page.query_selector_all("#attempts-table tbody tr")]
+    assert ["rolled back by the job" in row for row in rows] == [True, True, False]
+    assert "spike number 1" in rows[0]
+    lines = "stability.page.plot.spec.lines.map((one) => [one.name, one.x.length > 0])"
+    assert page.evaluate(lines) == [["start", True], ["R1", True], ["R2", True]]
+    page.go_back()
+    page.click("#lineage [data-segment='1'] a.link")
+    page.wait_for_selector("#attempts-table tbody tr")
+    assert page.inner_text("#attempts-table th:nth-child(3)").lower() == "left by r1"
+    wait_until(
+        lambda: page.evaluate("stability.page.lower.spec?.lines[1]?.x.length") == 50, 20, "the difference is there"
+    )
+    assert page.inner_text("#attempts-table tbody tr:first-child td:nth-child(2)") == "151"
+    page.set_viewport_size({"width": 390, "height": 844})
+    wait_until(lambda: page.evaluate("document.documentElement.scrollWidth <= innerWidth"), 10, "it fits a phone")
