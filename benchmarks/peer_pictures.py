@@ -28,10 +28,10 @@ from playwright.sync_api import Browser, sync_playwright
 PARTS = Path(__file__).parent / "parts"
 CHROMIUM = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 VIEWPORT = {"width": 1280, "height": 800}
-START_S = 90.0
+START_S = 240.0
 #: A hang is an incident some ten seconds after the last step; then each page has time to draw.
 HANG_SEEN_S = 40.0
-SETTLED_MS = 6_000
+SETTLED_MS = 15_000
 PEERS = ("mlflow", "aim", "trackio")
 
 
@@ -43,7 +43,7 @@ def server_command(name: str, python: str, folder: Path, port: int) -> list[str]
         store = f"sqlite:///{folder / name / 'mlflow.db'}"
         return [python, "-m", "mlflow", "ui", "--backend-store-uri", store, "--port", str(port)]
     if name == "aim":
-        return [python, "-m", "aim", "up", "--repo", str(folder / name), "--port", str(port), "--yes"]
+        return [str(Path(python).with_name("aim")), "up", "--repo", str(folder / name), "--port", str(port), "--yes"]
     show = f"import trackio; trackio.show(project='peers', open_browser=False, block_thread=True, server_port={port})"
     return [python, "-c", show]
 

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser.conftest import HANDLE, follow_troubles
+from browser.visiting import leave
 from support.night.hands import SIZE, Eyes, Keyboard, Mouse
 from support.night.jobs import COMMIT, SAVED, SUSPECT
 from support.night.runs import LOST_GPU_HOURS, a_job_of_ones_own, a_job_that_went_back, a_night
 from support.waiting import wait_in, wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
+    from browser.conftest import OpenPage
     from support.processes import Server
 
 METRIC = "attention/entropy/m5"
@@ -30,17 +31,6 @@ ASKED, FOUND, HEAD = "loss by tokens log csv", "loss by tokens, log, csv", "step
 GOOD, LATE = SAVED
 #: Of the runs that somebody changes: an id is given once.
 NUMBERS = count(1)
-#: Ends what a test left open, and forgets what it chose. It leaves the page where the next one opens the same, or where
-#: the run goes that it shows.
-LEAVE = """() => {
-  localStorage.clear();
-  sessionStorage.clear();
-  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
-  for (const told of document.querySelectorAll(".toast")) told.remove();
-  document.activeElement?.blur();
-  if (location.pathname === "/" || location.pathname.startsWith("/runs/own-")) stability.go("/compare");
-}"""
-LEFT = """location.pathname !== "/compare" || stability.opened.root?.dataset.page === "compare" """
 
 
 @pytest.fixture(scope="module")
@@ -50,31 +40,21 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def _shared(night: Server, chromium: Browser) -> Iterator[tuple[Page, list[str]]]:
-    context = chromium.new_context(viewport=SIZE, color_scheme="dark", reduced_motion="reduce")
-    context.set_default_timeout(60_000)
-    context.add_init_script(HANDLE)
-    page = context.new_page()
-    troubles: list[str] = []
-    follow_troubles(page, night.url, troubles)
-    page.goto(f"{night.url}/compare")
-    page.evaluate(HANDLE)
-    yield page, troubles
-    context.close()
+def _calm(_window_of_all: tuple[Page, list[str]]) -> Iterator[None]:
+    """What blinks would take a tenth of the CPU."""
+    page, _ = _window_of_all
+    page.emulate_media(reduced_motion="reduce")
+    yield
+    page.emulate_media(reduced_motion="null")
 
 
 @pytest.fixture
-def window(_shared: tuple[Page, list[str]]) -> Iterator[Page]:
-    """One window for all questions, on the first page, with nothing clicked or pressed; what it throws is a failure."""
-    page, troubles = _shared
-    troubles.clear()
-    page.mouse.move(0, 0)
-    page.evaluate("stability.go('/')")
+def window(night: Server, visit: OpenPage, _calm: None) -> Iterator[Page]:
+    """On the first page, with nothing clicked or pressed."""
+    page = visit(f"{night.url}/", **SIZE)
     page.wait_for_selector("#runs-body [data-run=good]")
     yield page
-    page.evaluate(LEAVE)
-    wait_in(page, LEFT)
-    assert troubles == []
+    leave(page)  # before the run that it shows goes
 
 
 @pytest.fixture
@@ -90,6 +70,13 @@ def keys(window: Page) -> Keyboard:
 @pytest.fixture
 def own(night: Server) -> Iterator[str]:
     """A run for somebody who changes something. Name it before the hands: it goes after its page was left."""
+    with a_job_of_ones_own(night, f"own-{next(NUMBERS)}") as run:
+        yield run
+
+
+@pytest.fixture
+def above(night: Server) -> Iterator[str]:
+    """Another one, which became sick after that."""
     with a_job_of_ones_own(night, f"own-{next(NUMBERS)}") as run:
         yield run
 
@@ -177,11 +164,12 @@ def test_the_advised_rollback_takes_two_clicks(night: Server, own: str, mouse: M
     assert _newest(night, own) == (GOOD, "command")
 
 
-def test_by_keys_the_advised_rollback(night: Server, own: str, keys: Keyboard) -> None:
+def test_by_keys_the_advised_rollback_of_the_run_in_whose_row_the_focus_is(
+    night: Server, own: str, above: str, keys: Keyboard
+) -> None:
+    keys.place(f"{row(above)} [data-do=rollback]")
     keys.down_to(own)
-    keys.press("Tab")
-    keys.sees(f"{row(own)} [data-do=rollback]:focus")
-    keys.press("Enter")
+    keys.search("roll back", own)
     keys.place("#rollback-confirm", f"Roll back to {GOOD}")
     keys.press("Enter")
     keys.sees("#rollback-progress[data-state=done]")
@@ -196,8 +184,10 @@ def test_to_undo_a_rollback_takes_two_clicks(night: Server, went_back: str, mous
 
 
 def test_by_keys_the_undo_of_a_rollback(night: Server, went_back: str, keys: Keyboard) -> None:
-    keys.place(f"{row(went_back)} [data-do=undo]")
-    keys.search("undo", "Undo the newest rollback")
+    keys.down_to(went_back)
+    keys.press("Tab")
+    keys.sees(f"{row(went_back)} [data-do=undo]:focus")
+    keys.press("Enter")
     keys.place("#rollback-confirm", f"Go back to {LATE}")
     keys.press("Enter")
     keys.sees("#rollback-progress[data-state=done]")
@@ -312,6 +302,7 @@ def test_by_keys_a_quieter_detector(night: Server, own: str, keys: Keyboard) -> 
     keys.place("#quieter-half")
     keys.search("half as", "Half as sensitive")
     keys.sees(".toast", "sensitivity 0.5, from now on")
+    keys.sees(".quieter", "Sensitivity 0.5")
     assert night.get(f"/runs/{own}/detectors")["settings"] == {"spike": {"sensitivity": 0.5}}
 
 

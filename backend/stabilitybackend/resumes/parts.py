@@ -16,7 +16,7 @@ from stabilitybackend.resumes.reported_parts import Reports, environment_of, loa
 from stabilitybackend.resumes.residuals import SAME_R, median_of
 from stabilitybackend.schema.resumes import PARTS, Part, PartSeen, ResumeVerdict
 
-__all__ = ["RATE_EQUAL", "RATE_NEAR", "RATE_POINTS", "lr_ratio", "mixture_of", "parts_of", "rate_ratios"]
+__all__ = ["RATE_EQUAL", "RATE_NEAR", "RATE_POINTS", "mixture_of", "parts_of", "rate_ratios"]
 
 #: The same within numerics: a first difference of this part of the batch noise. bfloat16 rounds each value by up to
 #: 2**-9; the mean over some thousand tokens differs by far less, other weights by far more.
@@ -57,7 +57,7 @@ def parts_of(seen: Overlap | None, verdict: ResumeVerdict, reports: Reports) -> 
     ]
 
 
-def lr_ratio(seen: Overlap) -> tuple[float, int, bool] | None:
+def _ratio_of_rates(seen: Overlap) -> tuple[float, int, bool] | None:
     """Return (median of new over old rate at the same steps, how many, whether all are equal); None without any."""
     ratios = rate_ratios(seen)
     if ratios is None:
@@ -124,7 +124,7 @@ def _optimizer(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
     if seen.surely_equal and seen.equal >= 2:
         why = f"the losses of the first {seen.equal} steps are bit-equal, so were the updates between them"
         return PartSeen("optimizer", "equal", why)
-    rate = lr_ratio(seen)
+    rate = _ratio_of_rates(seen)
     changed = lr_scale(seen.declared) != 1 or (rate is not None and not rate[2])
     if not seen.surely_equal or len(seen.common) < 2:
         return PartSeen("optimizer", "not_seen", "shows only where the first loss after the fork is bit-equal")
@@ -145,7 +145,7 @@ def _optimizer(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
 
 
 def _rate(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
-    rate, scale = lr_ratio(seen), lr_scale(seen.declared)
+    rate, scale = _ratio_of_rates(seen), lr_scale(seen.declared)
     if rate is None:
         return PartSeen("learning_rate", "not_seen", "it is not logged on both branches")
     ratio, points, equal = rate

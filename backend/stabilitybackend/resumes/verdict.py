@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from stabilitybackend.resumes.branches import changes_rate, lr_scale
 from stabilitybackend.resumes.overlap import Overlap
-from stabilitybackend.resumes.parts import RATE_POINTS, lr_ratio, mixture_of
+from stabilitybackend.resumes.parts import RATE_POINTS, mixture_of, rate_ratios
 from stabilitybackend.resumes.reported_parts import Reports, changes_text
-from stabilitybackend.resumes.residuals import LEAST_POINTS, SAME_R, Agreement
+from stabilitybackend.resumes.residuals import LEAST_POINTS, SAME_R, Agreement, median_of
 from stabilitybackend.schema.resumes import Grade, NotFollowed, PartSeen, ResumeVerdict, SkipCheck
 
 __all__ = ["RATE_IS", "check_skip", "clause_of", "grade_of", "sentence_of", "verdict_of", "wrongs_of"]
@@ -130,13 +130,19 @@ def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, denied: Sequence[Not
             wrong.append(
                 f"the batches of {-found.steps} steps earlier come again (r {found.r:.2f} over {found.points})"
             )
-    rate, scale = lr_ratio(seen), lr_scale(seen.declared)
+    ratios, scale = rate_ratios(seen), lr_scale(seen.declared)
     excused = changes_rate(seen.declared) or any(one.change == "lr_scale" for one in denied)
-    if rate is not None and rate[1] >= RATE_POINTS and not excused:
-        ratio, points, _ = rate
-        if not any(1 / RATE_OFF < ratio / expected < RATE_OFF for expected in seen.rates):
-            wrong.append(f"{RATE_IS} {ratio / scale:.3g} times what it was to be at {points} common steps")
+    if ratios is not None and len(ratios) >= RATE_POINTS and not excused:
+        # Where the first ones are right and later ones are not, a branch has moved since: often the one that was left
+        # for just that.
+        ratio, came = median_of(ratios), median_of(ratios[:RATE_POINTS])
+        if _is_off(ratio, seen.rates) and _is_off(came, seen.rates):
+            wrong.append(f"{RATE_IS} {ratio / scale:.3g} times what it was to be at {len(ratios)} common steps")
     return wrong
+
+
+def _is_off(ratio: float, expected: Sequence[float]) -> bool:
+    return not any(1 / RATE_OFF < ratio / one < RATE_OFF for one in expected)
 
 
 def clause_of(one: NotFollowed) -> str:

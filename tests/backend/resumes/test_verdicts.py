@@ -167,6 +167,19 @@ def test_another_rate_that_was_declared_is_nothing_wrong_with_the_resume() -> No
     assert (newest(made.frames).grade, incidents(made)) == ("differs", [])
 
 
+@pytest.mark.parametrize(("old", "wrong"), [(1e-2, True), (3e-4, False)], ids=["off from its first point", "was left"])
+def test_a_rate_is_wrong_that_comes_back_wrong_and_not_where_the_left_branch_had_left_it(
+    old: float, wrong: bool
+) -> None:
+    made = Resumed()
+    made.train(1, 210, lr=lambda step: old)
+    made.train(211, 400, lr=lambda step: 1e-2)
+    made.back(200)
+    made.train(201, 400, lr=lambda step: 3e-4)
+    titles = [one.title for one in folded(made.frames).incidents.of({"learning_rate"})]
+    assert ("Learning rate far off after step 200" in titles) is wrong
+
+
 def test_the_advice_of_an_order_that_was_not_carried_out_is_to_correct_the_handler() -> None:
     made = job()
     made.back(200, lr_scale=0.5)

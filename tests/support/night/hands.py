@@ -15,14 +15,20 @@ SIZE = {"width": 1280, "height": 800}
 #: A turn of the wheel that somebody makes without looking, pixels.
 TURN_PX = 700
 #: Which of the elements that match is the first that says the words, and is in sight as a whole: not beyond an edge of
-#: the window, and not behind anything; counted from 1.
-SEEN = """([selector, words]) => {
-  for (const [index, one] of document.querySelectorAll(selector).entries()) {
-    if (!one.innerText?.includes(words) || !one.checkVisibility({ visibilityProperty: true })) continue;
+#: the window, and not behind anything; counted from 1. It looks for a second: to ask anew for each look costs four
+#: processes more than the look.
+SEEN = """async ([selector, words]) => {
+  const inSight = (one) => {
+    if (!one.innerText?.includes(words) || !one.checkVisibility({ visibilityProperty: true })) return false;
     const { left, right, top, bottom } = one.getBoundingClientRect();
-    if (left < 0 || top < 0 || right > innerWidth + 1 || bottom > innerHeight + 1 || right <= left) continue;
+    if (left < 0 || top < 0 || right > innerWidth + 1 || bottom > innerHeight + 1 || right <= left) return false;
     const there = document.elementFromPoint((left + right) / 2, (top + bottom) / 2);
-    if (there && (one.contains(there) || there.contains(one))) return index + 1;
+    return there !== null && (one.contains(there) || there.contains(one));
+  };
+  for (let look = 0; look < 33; look += 1) {
+    const index = [...document.querySelectorAll(selector)].findIndex(inSight);
+    if (index >= 0) return index + 1;
+    await new Promise((done) => setTimeout(done, 30));
   }
   return null;
 }"""

@@ -49,11 +49,14 @@ const ALWAYS = [
 const canBePressed = (element) =>
   !element.matches(":disabled") && (element.checkVisibility?.({ visibilityProperty: true }) ?? true);
 
-/** What can be done now: `{words, also, run}`. */
+/** What can be done now: `{words, also, of, run}`; `of`: the run in a list that it is done to, the one with the focus. */
 export function commands() {
+  const focused = document.activeElement?.closest("tr");
   const here = BUTTONS.flatMap(({ words, also, find }) => {
-    const button = /** @type {HTMLElement[]} */ ([...document.querySelectorAll(find)]).find(canBePressed);
-    return button ? [{ words, also, run: () => button.click() }] : [];
+    const every = /** @type {HTMLElement[]} */ ([...document.querySelectorAll(find)]).filter(canBePressed);
+    const button = every.find((one) => focused?.contains(one)) || every[0];
+    const of = button?.closest("tr")?.querySelector(".run-link")?.textContent || "";
+    return button ? [{ words, also, of, run: () => button.click() }] : [];
   });
   return [...here, ...ALWAYS];
 }

@@ -122,6 +122,7 @@ class Palette {
       group: "Commands",
       text: one.words,
       also: one.also,
+      sub: one.of,
       run: one.run,
     }));
     this.dialog.showModal();

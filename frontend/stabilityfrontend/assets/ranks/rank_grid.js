@@ -154,7 +154,7 @@ function story(row, blamed) {
 const nothingSeen = (health) =>
   health.followed
     ? "Only the log of this run is followed. Ranks and GPUs are shown where an agent runs beside the job."
-    : "No agent has connected. Ranks and GPUs are shown while one is.";
+    : "No agent is connected. Ranks and GPUs are shown while one is.";
 
 /** The worst of some tones; that something is long is none of them. */
 const worstTone = (rows) => ["critical", "warning"].find((tone) => rows.some((row) => row.facts.tone === tone)) || "";
