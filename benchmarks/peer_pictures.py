@@ -31,7 +31,7 @@ VIEWPORT = {"width": 1280, "height": 800}
 START_S = 240.0
 #: A hang is an incident some ten seconds after the last step; then each page has time to draw.
 HANG_SEEN_S = 40.0
-SETTLED_MS = 15_000
+SETTLED_MS = 30_000
 PEERS = ("mlflow", "aim", "trackio")
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 #: Rows of one call to MLflow's log_batch: it takes 1,000 values at most.
 ROWS_A_CALL = 200
+#: Runs that are under way: Aim calls one finished that nobody holds any more.
+UNDER_WAY: list[object] = []
 
 
 def rows() -> Iterator[dict[str, float]]:
@@ -51,6 +53,7 @@ def feed_aim(folder: Path) -> str:
 
     run = aim.Run(repo=str(folder), experiment="peers", system_tracking_interval=None, capture_terminal_logs=False)
     run.name = "four mishaps"
+    UNDER_WAY.append(run)
     for row in rows():
         step = int(row.pop("step"))
         for name, value in row.items():
