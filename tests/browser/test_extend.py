@@ -65,7 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield server
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
+@pytest.mark.parametrize("scheme", ["dark", pytest.param("light", marks=pytest.mark.soak)])
 def test_the_example_adds_a_page_and_a_panel_in_either_theme(
     server: RunningServer, open_page: OpenPage, scheme: str
 ) -> None:
@@ -101,6 +101,7 @@ def test_a_panel_that_fails_says_so_in_its_place_and_the_page_stays(server: Runn
     assert page.evaluate(loaded) == 0, "the scripts of tables are for pages that have one"
 
 
+@pytest.mark.soak
 def test_a_page_may_what_its_viewer_may_and_nobody_draws_without_a_key(tmp_path: Path, open_page: OpenPage) -> None:
     pages = tmp_path / "trouble.py"
     pages.write_text(TROUBLE)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: Folder for a picture of each page in each look (``make screenshots``); none is taken without it.
 WRITTEN = os.environ.get("STABILITY_PICTURES", "")
 HANDLE = Path(__file__).with_name("handle.js").read_text()
+#: Jobs whose pages each run of the tests looks at; those of all others `make soak`.
+OFTEN = ("rl", "nan-only", "600-metrics", "names-long")
 #: How each page is looked at.
 LOOKS: tuple[tuple[Literal["dark", "light"], int], ...] = (("dark", 1280), ("light", 1280), ("light", 390))
 #: Cells of the strip: fewer look lost, more are not read.
@@ -119,7 +121,10 @@ def screen(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
         context.close()
 
 
-@pytest.mark.parametrize("job", FOREIGN, ids=lambda job: job.run_id)
+@pytest.mark.parametrize(
+    "job",
+    [pytest.param(job, marks=() if job.run_id in OFTEN else pytest.mark.soak, id=job.run_id) for job in FOREIGN],
+)
 def test_a_run_page_has_no_empty_cell_and_calls_every_metric_by_its_name(screen: Screen, job: ForeignJob) -> None:
     page = screen.opens_run(job.run_id)
     cells, run = page.evaluate(STRIP), screen.server.get(f"/runs/{job.run_id}")
@@ -147,6 +152,7 @@ def test_a_metric_that_is_nan_at_every_point_says_so_and_has_no_axis(screen: Scr
     assert page.evaluate(f"{rows}.map((row) => row.none)") == ["NaN at all 300 points"] * 2
 
 
+@pytest.mark.soak
 def test_one_value_of_a_billion_does_not_flatten_the_curve(screen: Screen) -> None:
     page = screen.opens_run("outlier")
     wait_in(page, "stability.page.focus.hasLine()")
@@ -155,6 +161,7 @@ def test_one_value_of_a_billion_does_not_flatten_the_curve(screen: Screen) -> No
     assert 3 < high < 10
 
 
+@pytest.mark.soak
 def test_three_points_are_a_line_of_three_points(screen: Screen) -> None:
     page = screen.opens_run("three-points")
     wait_in(page, "stability.page.focus.hasLine()")
@@ -213,6 +220,7 @@ def test_before_the_first_step_the_ranks_come_first_and_there_is_no_empty_chart(
         screen.looks_right()
 
 
+@pytest.mark.soak
 def test_a_clock_an_hour_ahead_makes_no_age_negative(screen: Screen) -> None:
     ahead = ForeignJob("ahead", "an hour ahead", 120, {"loss": (1, around(2.0))})
     send(screen.server.url, ahead, time.time() + HOUR_S)

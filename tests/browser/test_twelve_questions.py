@@ -1,6 +1,7 @@
 """Twelve questions of somebody woken at night, each from `/`: by two clicks and one scroll, and by keys alone.
 
 Who only looks shares the runs of a server; who orders or changes something has a job of their own, which is gone after.
+Each part of an answer has its own test elsewhere: but for the two orders, the whole walks are ``make soak``.
 """
 
 from __future__ import annotations
@@ -104,12 +105,14 @@ def _tells_since(eyes: Eyes, run: str, what: str) -> None:
     assert re.search(r"since \d+ (s|min)", eyes.page.inner_text(f"{row(run)} [data-cell=state]"))
 
 
+@pytest.mark.soak
 def test_which_run_is_sick_and_since_when_is_told_before_a_click(mouse: Mouse) -> None:
     _the_sick_one_is_first(mouse)
     _tells_since(mouse, "hang", "Hang")
     _tells_since(mouse, "sick", "Spike")
 
 
+@pytest.mark.soak
 def test_by_keys_the_first_row_is_the_sick_run_since_when_it_is(keys: Keyboard) -> None:
     _the_sick_one_is_first(keys)
     keys.press("j")
@@ -120,11 +123,13 @@ def test_by_keys_the_first_row_is_the_sick_run_since_when_it_is(keys: Keyboard) 
 # --- 3: which data set first -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_the_data_set_that_moved_first_takes_a_click(mouse: Mouse) -> None:
     mouse.click(f"{row('sick')} .pill")
     mouse.sees("#incident-verdict dl > div", "Data set\ncode")
 
 
+@pytest.mark.soak
 def test_by_keys_the_data_set_that_moved_first(keys: Keyboard) -> None:
     keys.down_to("7b-lr6e-4")
     keys.press("Enter")
@@ -134,11 +139,13 @@ def test_by_keys_the_data_set_that_moved_first(keys: Keyboard) -> None:
 # --- 4: the suspect node ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_the_suspect_node_takes_a_click(mouse: Mouse) -> None:
     mouse.click(f"{row('hang')} .pill")
     mouse.sees("#incident-verdict dl > div", f"rank 1 · {SUSPECT}")
 
 
+@pytest.mark.soak
 def test_by_keys_the_suspect_node_and_its_ranks(keys: Keyboard) -> None:
     _the_sick_one_is_first(keys)
     keys.press("j", "Enter")
@@ -164,6 +171,7 @@ def test_the_advised_rollback_takes_two_clicks(night: Server, own: str, mouse: M
     assert _newest(night, own) == (GOOD, "command")
 
 
+@pytest.mark.soak
 def test_by_keys_the_advised_rollback_of_the_run_in_whose_row_the_focus_is(
     night: Server, own: str, above: str, keys: Keyboard
 ) -> None:
@@ -183,6 +191,7 @@ def test_to_undo_a_rollback_takes_two_clicks(night: Server, went_back: str, mous
     assert _newest(night, went_back) == (LATE, 0)
 
 
+@pytest.mark.soak
 def test_by_keys_the_undo_of_a_rollback(night: Server, went_back: str, keys: Keyboard) -> None:
     keys.down_to(went_back)
     keys.press("Tab")
@@ -197,11 +206,13 @@ def test_by_keys_the_undo_of_a_rollback(night: Server, went_back: str, keys: Key
 # --- 7: GPU-hours lost this month ------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_the_gpu_hours_lost_this_month_take_a_click(mouse: Mouse) -> None:
     mouse.click("#pages a", "Interruptions")
     mouse.sees("#lost-month", "GPU-hours this month", str(LOST_GPU_HOURS))
 
 
+@pytest.mark.soak
 def test_by_keys_the_gpu_hours_lost_this_month(keys: Keyboard) -> None:
     keys.press("g", "f")
     keys.sees("#lost-month", "GPU-hours this month", str(LOST_GPU_HOURS))
@@ -210,6 +221,7 @@ def test_by_keys_the_gpu_hours_lost_this_month(keys: Keyboard) -> None:
 # --- 8: what changed to the last good run ----------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_what_changed_since_the_last_good_run_takes_two_clicks_and_a_scroll(mouse: Mouse) -> None:
     mouse.click(f"{row('sick')} .run-link")
     mouse.place("#run-name", "7b-lr6e-4")
@@ -219,6 +231,7 @@ def test_what_changed_since_the_last_good_run_takes_two_clicks_and_a_scroll(mous
     mouse.sees(".about-diff tr", "optimizer.lr")
 
 
+@pytest.mark.soak
 def test_by_keys_what_changed_since_the_last_good_run(keys: Keyboard) -> None:
     keys.down_to("7b-lr6e-4")
     keys.press("Enter")
@@ -230,6 +243,7 @@ def test_by_keys_what_changed_since_the_last_good_run(keys: Keyboard) -> None:
 # --- 9: the chart of one metric of 600 -------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_the_chart_of_one_metric_of_600_takes_two_clicks_and_its_name(mouse: Mouse) -> None:
     mouse.click(f"{row('600-metrics')} .run-link")
     mouse.place("#run-name", "moe-probe")
@@ -242,6 +256,7 @@ def test_the_chart_of_one_metric_of_600_takes_two_clicks_and_its_name(mouse: Mou
     mouse.sees(".full-chart .chart canvas")
 
 
+@pytest.mark.soak
 def test_by_keys_the_chart_of_one_metric_of_600(keys: Keyboard) -> None:
     keys.search("moe-probe", "moe-probe")
     wait_in(keys.page, "window.stability?.page?.names?.length >= 600")
@@ -260,6 +275,7 @@ def _saved(page: Page, ask: Any) -> list[str]:
     return Path(download.value.path()).read_text().splitlines()
 
 
+@pytest.mark.soak
 def test_the_loss_by_tokens_on_a_log_axis_as_csv_takes_two_clicks_and_some_words(mouse: Mouse) -> None:
     mouse.click(f"{row('sick')} .run-link")
     mouse.place("#run-name", "7b-lr6e-4")
@@ -275,6 +291,7 @@ def test_the_loss_by_tokens_on_a_log_axis_as_csv_takes_two_clicks_and_some_words
     wait_until(lambda: mouse.page.evaluate(f"{charts}.plot.spec?.lines.at(-1)?.x[0]") == 4.2e6, 20, "tokens are x")
 
 
+@pytest.mark.soak
 def test_by_keys_the_loss_by_tokens_on_a_log_axis_as_csv(keys: Keyboard) -> None:
     keys.down_to("7b-lr6e-4")
     keys.press("Enter")
@@ -287,6 +304,7 @@ def test_by_keys_the_loss_by_tokens_on_a_log_axis_as_csv(keys: Keyboard) -> None
 # --- 11: a quieter detector ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_a_quieter_detector_takes_two_clicks(night: Server, own: str, mouse: Mouse) -> None:
     mouse.click(f"{row(own)} .pill")
     mouse.click("#quieter-half")
@@ -295,6 +313,7 @@ def test_a_quieter_detector_takes_two_clicks(night: Server, own: str, mouse: Mou
     assert night.get(f"/runs/{own}/detectors")["settings"] == {"spike": {"sensitivity": 0.5}}
 
 
+@pytest.mark.soak
 def test_by_keys_a_quieter_detector(night: Server, own: str, keys: Keyboard) -> None:
     keys.press("g", "i")
     keys.down_to(own)
@@ -309,11 +328,13 @@ def test_by_keys_a_quieter_detector(night: Server, own: str, keys: Keyboard) -> 
 # --- 12: all open incidents ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_all_open_incidents_take_a_click(mouse: Mouse) -> None:
     mouse.click("#pages a", "Incidents")
     mouse.sees(".incident-row .row-title", "The job hangs", "Loss spike")
 
 
+@pytest.mark.soak
 def test_by_keys_all_open_incidents(keys: Keyboard) -> None:
     keys.press("g", "i")
     keys.sees(".incident-row .row-title", "The job hangs", "Loss spike")

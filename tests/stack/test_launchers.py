@@ -130,6 +130,7 @@ def test_an_order_is_carried_out_by_both_processes_or_by_none(
     assert len(both[0]) == states["done"] > 0, [command["history"] for command in ended]
 
 
+@pytest.mark.soak
 def test_processes_that_call_init_before_they_know_who_they_are_refuse_and_the_job_lives(
     tmp_path: Path, server: Server
 ) -> None:

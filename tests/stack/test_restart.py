@@ -42,6 +42,7 @@ def torchrun(tmp_path: Path, server: Server) -> Iterator[subprocess.Popen[bytes]
 
 
 @pytest.mark.torch
+@pytest.mark.soak
 def test_a_rank_that_hangs_is_restarted_on_order_and_the_job_goes_on_from_the_plan(
     server: Server, torchrun: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

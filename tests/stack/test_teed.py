@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.installed import needs
 from support.ports import free_port
 from support.processes import Server, agent_pid
@@ -24,6 +26,7 @@ _SCRIPT = Path(__file__).parent / "teed_job.py"
 START_S = 120.0
 
 
+@pytest.mark.soak
 def test_values_config_and_ranks_come_and_the_death_of_the_agent_loses_none(tmp_path: Path) -> None:
     told = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "STABILITY_", "WANDB_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(told)}

@@ -133,6 +133,7 @@ def test_merged_parts_answer_as_all_their_rows_the_last_word_standing(
             assert_aggs(reader.aggregates(key, first, last, level), naive(found, level, first, last))
 
 
+@pytest.mark.soak
 def test_windows_of_a_long_series_are_exact_with_chunks_of_the_real_size(place: LocalFolder) -> None:
     found = {LOSS: dense(90_000), GRAD: dense(40_000, start=7, seed=2)}
     part, reader = make_part(place, list(found.items()))

@@ -78,7 +78,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         yield url, folder, process.pid
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
 async def test_up_stops_cleanly_within_five_seconds_while_an_agent_is_connected(tmp_path: Path, number: int) -> None:
     with up(tmp_path) as (url, process):
         async with RawAgent(url.replace("http", "ws") + "/api/v1/agent") as agent:

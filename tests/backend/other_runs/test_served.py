@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.other_runs import service
+from stabilitybackend.process import rounds
 from stabilityclient.wire import Hello
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
@@ -18,6 +19,7 @@ from support.server_stack import RunningServer
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "ROUND_S", 0.02)
     monkeypatch.setattr(service, "ROUND_S", 0.02)
     monkeypatch.setattr(service, "SHARE", 1.0)
 

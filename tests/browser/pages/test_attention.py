@@ -82,6 +82,7 @@ def test_the_tab_of_the_list_names_the_run_that_is_worst(stage: Stage, open_page
     wait_until(lambda: page.title().startswith("(1) Stabilityboard · User alert in n since "), 20, "the title says it")
 
 
+@pytest.mark.soak
 def test_notifications_begin_with_a_click_and_tell_each_incident_of_any_run_once(
     stage: Stage, open_page: OpenPage
 ) -> None:

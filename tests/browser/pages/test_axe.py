@@ -94,6 +94,8 @@ STAGES: dict[str, tuple[str, list[State]]] = {
         ],
     ),
 }
+#: Pages that each run of the tests looks at; all others `make soak`.
+OFTEN = ["/", "/incidents", "/runs/run-a/incidents/INCIDENT"]
 #: What a phone shows, too.
 PHONE = ["/", "/incidents", "/interruptions?days=all", "/gallery", "/runs/run-a", "/runs/run-a/incidents/INCIDENT"]
 #: Rules whose answer another theme changes; the elements are the same in both.
@@ -196,7 +198,7 @@ def _open(page: Page, stage: tuple[RunningServer, str], path: str, there: str) -
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(path, marks=pytest.mark.soak) if path == "/runs/run-a" else path for path in STAGES]
+    "path", [path if path in OFTEN else pytest.param(path, marks=pytest.mark.soak) for path in STAGES]
 )
 def test_nothing_is_wrong_with_a_page_and_what_it_opens(
     stage: tuple[RunningServer, str], page: Page, path: str

@@ -122,6 +122,7 @@ def test_the_search_finds_run_metric_incident_node_page_and_command_and_remember
     assert _path(page) == "/compare"
 
 
+@pytest.mark.soak
 def test_on_an_incidents_page_j_goes_to_the_next_open_one_of_all_runs(
     server: RunningServer, open_page: OpenPage
 ) -> None:

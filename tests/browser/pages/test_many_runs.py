@@ -187,6 +187,7 @@ def test_a_key_of_the_config_becomes_a_column_of_a_saved_view(server: Server, vi
     page.wait_for_selector(".view-list:has-text('No view is saved yet')")
 
 
+@pytest.mark.soak
 def test_a_view_with_a_column_that_is_gone_opens_and_says_so(server: Server, visit: Visit) -> None:
     page = opened(server, visit, "?col=step&col=config.was.there&sort=config.was.there")
     wait_in(page, "document.querySelector('#runs-notes')?.textContent.includes('was.there')")

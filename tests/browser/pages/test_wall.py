@@ -52,6 +52,7 @@ def test_a_wall_says_which_run_is_sick_why_and_what_to_do_and_has_nothing_to_pre
     assert page.evaluate("document.documentElement.scrollWidth") == 3840
 
 
+@pytest.mark.soak
 def test_views_go_round_by_themselves_and_wait_while_somebody_is_there(server: Server, visit: Visit) -> None:
     page = visit(f"{server.url}/?wall=1&rotate=10s")
     page.wait_for_selector(".wall-card[data-run=sick]")
@@ -82,6 +83,7 @@ def test_the_wall_says_loudly_that_the_server_is_away_and_goes_on_when_it_is_bac
     wait_in(page, f"{BAND} === null")
 
 
+@pytest.mark.soak
 def test_the_button_leads_to_the_wall_and_escape_leads_back(server: Server, visit: Visit) -> None:
     page = visit(f"{server.url}/runs/sick")
     page.click("#wall-open")
@@ -108,6 +110,7 @@ SMALL = """() => [...document.querySelectorAll(
   .map((one) => `${one.id || one.className}: ${one.textContent.slice(0, 20)}`)"""
 
 
+@pytest.mark.soak
 def test_on_a_phone_nothing_scrolls_sideways_and_all_that_is_pressed_is_large_enough(
     server: Server, visit: Visit
 ) -> None:

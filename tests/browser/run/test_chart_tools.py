@@ -64,6 +64,7 @@ def box(page: Page, selector: str) -> FloatRect:
     return found
 
 
+@pytest.mark.soak
 def test_the_wheel_scrolls_the_page_and_with_ctrl_zooms_where_the_pointer_is(page: Page) -> None:
     page.set_viewport_size({"width": 1280, "height": 700})
     chart = box(page, "#chart-focus")
@@ -224,6 +225,7 @@ def test_a_csv_has_every_row_in_sight_at_its_time(page: Page) -> None:
     assert all(row["time"].endswith("Z") for row in rows)
 
 
+@pytest.mark.soak
 def test_the_points_of_a_chart_are_a_table_that_keys_turn(page: Page) -> None:
     page.focus("#panel-datasets .chart-tool >> nth=1")
     page.keyboard.press("Enter")

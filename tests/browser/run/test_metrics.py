@@ -80,6 +80,7 @@ def pointed_at(page: Page, name: str) -> None:
     wait_until(tools, 30, f"the tools of {name}")
 
 
+@pytest.mark.soak
 def test_a_pinned_chart_stands_on_top_and_a_link_shows_it(visit: Visit) -> None:
     page = visit("/runs/r-many")
     page.wait_for_selector('[data-section="part/"]')
@@ -113,6 +114,7 @@ def test_a_chart_is_moved_by_the_keyboard_and_keeps_the_focus(visit: Visit) -> N
     assert page.evaluate("document.activeElement.closest('.metric').dataset.metric") == "part/00"
 
 
+@pytest.mark.soak
 def test_a_chart_in_full_screen_ends_with_escape(visit: Visit) -> None:
     page = visit("/runs/r-many?chart=part/03")
     pointed_at(page, "part/03")
@@ -139,6 +141,7 @@ def test_an_expression_is_a_chart_of_what_the_server_computes(visit: Visit) -> N
     assert {round(value, 6) for value in page.evaluate(values)} == {0.1}
 
 
+@pytest.mark.soak
 def test_a_layout_is_saved_for_the_project_and_opens_where_a_metric_is_gone(visit: Visit) -> None:
     page = visit("/runs/r-many?chart=part/05&chart=clock_mhz&open=part/")
     page.wait_for_selector('[data-metric="part/05"]')

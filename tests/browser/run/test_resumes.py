@@ -98,6 +98,7 @@ def test_a_row_has_the_verdict_seven_parts_and_a_link_to_its_steps(visit: Visit)
     wait_until(lambda: "from=" in page.url, 10, "the chart shows its steps")
 
 
+@pytest.mark.soak
 def test_an_exact_replay_reports_that_the_job_is_deterministic(visit: Visit) -> None:
     page = visit("/runs/r-back", width=1440, height=900)
     page.wait_for_selector("#resumes tbody tr[data-verdict=identical]")

@@ -65,7 +65,9 @@ def own(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
     yield from started(server, tmp_path, *getattr(request, "param", (200, 250)))
 
 
-@pytest.mark.parametrize("size", [{"width": 1280}, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize(
+    "size", [pytest.param({"width": 1280}, id="desk"), pytest.param(PHONE, id="phone", marks=pytest.mark.soak)]
+)
 def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
     spoilt: Spoilt, visit: Visit, size: dict[str, int]
 ) -> None:
@@ -87,6 +89,7 @@ def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
         page.wait_for_selector("#rollback-confirm", state="hidden")
 
 
+@pytest.mark.soak
 def test_on_a_phone_a_checkpoints_step_is_one_line_and_nothing_lies_over_it(spoilt: Spoilt, visit: Visit) -> None:
     page = visit(spoilt.path, **PHONE)
     page.click("#rollback-open:not([disabled])")

@@ -165,6 +165,7 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(spoilt: Stack, visit: Vi
     assert page.evaluate("window.unloaded") is False
 
 
+@pytest.mark.soak
 def test_the_theme_follows_the_system_then_the_button_and_is_kept(watched: Stack, open_page: OpenPage) -> None:
     page = open_page(watched.server.url + watched.path, scheme="light")
     name = "document.documentElement.dataset.theme"

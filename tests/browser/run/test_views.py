@@ -119,6 +119,7 @@ def test_a_link_shows_the_same_view_and_the_controls_change_the_link(visit: Visi
     wait_until(lambda: len(effective(page)["x"]) == 400, 10, "the whole line is back")
 
 
+@pytest.mark.soak
 def test_a_nan_is_a_mark_at_its_step_on_every_axis_and_smoothing_goes_on_over_it(visit: Visit) -> None:
     page = visit("/runs/r-long?x=time&smooth=0.9")
     wait_in(page, "window.stability?.page?.focus?.plot.spec?.axis === window.stability?.CLOCK_AXIS")
@@ -130,6 +131,7 @@ def test_a_nan_is_a_mark_at_its_step_on_every_axis_and_smoothing_goes_on_over_it
     assert len([y for y in around if y is not None]) >= 2
 
 
+@pytest.mark.soak
 def test_the_table_says_what_each_rollback_cost_newest_first(server: Server, visit: Visit) -> None:
     page = visit("/runs/r-long")
     page.wait_for_selector("#rollback-costs tbody tr")
