@@ -43,7 +43,7 @@ def go_to(page: Page, url: str) -> None:
     origin = "/".join(url.split("/")[:3])
     if page.url.startswith(f"{origin}/"):
         leave(page)
-        page.evaluate(_GO, url.removeprefix(origin))
+        page.evaluate(_GO, url.removeprefix(origin) or "/")
         wait_in(page, f"!['missing', undefined].includes({_OPEN})", _THERE_S)
     else:
         page.mouse.move(0, 0)
