@@ -149,6 +149,7 @@ def test_a_legend_hides_a_line_or_all_others_and_the_chart_remembers_it(page: Pa
     assert page.evaluate(OPTIONS) == {}
 
 
+@pytest.mark.soak
 def test_charts_that_wish_the_same_of_the_server_share_one_request(page: Page) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "x=tokens" in request.url else None)

@@ -129,6 +129,7 @@ GRAVER = """(id) => {
 }"""
 
 
+@pytest.mark.soak
 def test_what_is_reported_between_press_and_release_moves_nothing_under_the_pointer(
     spoilt: Spoilt, visit: Visit
 ) -> None:

@@ -45,7 +45,7 @@ export class RollbackDialog extends CommandDialog {
   async show(incident, branch = null) {
     this.incident = incident;
     this.branch = branch;
-    this.offer = null;
+    this.offer = this.sentence = null;
     this.begin();
     fill(
       this.dialog,
@@ -67,8 +67,8 @@ export class RollbackDialog extends CommandDialog {
   /** What is offered to choose from: of the effective timeline, or of the branch; `none` says why there is nothing. */
   offered() {
     const { offer, branch } = this;
-    if (branch === null) return { ...offer, withheld: asList(offer?.withheld), none: NONE }; // null: asked for still
-    const found = asList(offer?.branches).find((one) => one.segment === branch);
+    if (branch === null) return { ...offer, withheld: asList(offer.withheld), none: NONE };
+    const found = asList(offer.branches).find((one) => one.segment === branch);
     const none = { checkpoints: [], to_step: null, text: "", none: NONE_LEFT };
     return { ...(found || none), withheld: [], incident_id: null, none: NONE_LEFT };
   }
