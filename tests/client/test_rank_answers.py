@@ -188,7 +188,7 @@ def test_a_probe_tells_active_collectives_without_those_that_are_over(tmp_path: 
     )
     answer = json.loads(out)[0]
     age_s = answer["collectives"]["active"][0].pop("age_s")
-    assert 7 <= age_s < 30
+    assert 6.9 <= age_s < 30  # the clock of a machine may be set back a little meanwhile
     assert (answer["n"], answer["why"], " in ask\n" in answer["threads"]) == (1, None, True)
     assert answer["collectives"] == {
         "pgs": [{"name": "0", "desc": "default_pg", "ranks": [0, 1], "enqueued": 4, "started": -1, "completed": 3}],
