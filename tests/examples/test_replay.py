@@ -15,7 +15,11 @@ from support.installed import needs
 from support.ports import free_port
 
 # Soak: it trains twice on two ranks. That the demo's job goes back and on is `test_demo.py`.
-pytestmark = [pytest.mark.soak, pytest.mark.torch, needs("torch", "the training job needs torch: make test installs it")]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.torch,
+    needs("torch", "the training job needs torch: make test installs it"),
+]
 
 _JOB = Path(__file__).with_name("replay_job.py")
 #: Two rows instead of eight: the laws are the same, the steps four times as fast.
