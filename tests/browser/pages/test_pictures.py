@@ -47,13 +47,17 @@ DRAWN = "window.stability?.page?.ready && stability.drawLog.first.focus > 0"
 TO_ABOUT = "document.querySelector('#about-panel').scrollIntoView()"
 #: Name -> address, what is there when it is drawn, and what is done before the picture is taken.
 PICTURES = {
-    "runs": ("/", "document.querySelectorAll('#runs-body tr').length === 3", ""),
+    "runs": ("/", "document.querySelectorAll('#runs-body tr[data-run]').length === 3", ""),
     "run": ("/runs/killed_by_lr", DRAWN, ""),
     "run-rolled-back": ("/runs/healthy_rollback", DRAWN, ""),
     "run-rollback": ("/runs/killed_by_lr", DRAWN, "stability.page.dialog.show(null)"),
     "run-task": ("/runs/killed_by_lr", DRAWN, "stability.page.task.show()"),
     "run-annotate": ("/runs/killed_by_lr", DRAWN, "document.querySelector('#annotate').click()"),
-    "run-quieter": ("/runs/killed_by_lr", DRAWN, "document.querySelector('[data-less]').click()"),
+    "run-quieter": (
+        "/runs/killed_by_lr",
+        f"{DRAWN} && document.querySelector('[data-less]')",
+        "document.querySelector('[data-less]').click()",
+    ),
     "run-about": ("/runs/killed_by_lr", DRAWN, "document.querySelector('#about-fold').click(); " + TO_ABOUT),
     "run-keys": ("/runs/killed_by_lr", DRAWN, "document.querySelector('#keys-open').click()"),
     "incident": ("/runs/killed_by_lr/incidents/{incident}", "document.querySelector('.verdict-words')", ""),
