@@ -28,7 +28,9 @@ async def in_rounds(
     """Go on round by round, until it is cancelled. What goes wrong is logged, at most once a minute.
 
     Args:
-        share: part of the time that rounds may take.
+        round_: does what is due; what it raises ends this round alone.
+        share: part of the time that rounds may take, 0 to 1; more where one takes so long that the longest pause is
+            not long enough.
         undone: what is not done while rounds fail, a sentence without its full stop.
         expected: errors that need no trace in the log.
         clock: seconds that never go back.
