@@ -118,7 +118,7 @@ def test_the_search_finds_run_metric_incident_node_page_and_command_and_remember
     _press(page, "?")
     page.wait_for_selector("#keys-dialog dt:has-text('g')")
     _press(page, "Escape", "g", "c")
-    page.wait_for_selector("#compare-panel, #compare-empty")
+    page.wait_for_selector("#compare-empty:has-text('No run is chosen')")
     assert _path(page) == "/compare"
 
 
