@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources.abc import Traversable
 from posixpath import dirname, join, normpath
 
@@ -47,8 +48,9 @@ class Bundle:
         return json.dumps({"version": 3, "sections": sections})
 
 
+@cache
 def bundle(root: Traversable, entry: str) -> Bundle:
-    """Join a module and all that it imports.
+    """Join a module and all that it imports, once in a process: a server that was started serves what it began with.
 
     Args:
         root: the folder of modules.

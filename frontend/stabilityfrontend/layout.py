@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from dash import dcc, html
-from plotly.io.json import to_json_plotly
+from dash.development.base_component import Component
 
 from stabilityfrontend.controls import frame, more_panels, rail_link
 from stabilityfrontend.declared import Declarations, DeclaredPage, PagesError
@@ -74,7 +74,7 @@ def _entry(pattern: str, ids: list[str], name: str, live: str, skeleton: html.Di
         "pattern": pattern,
         "ids": ids,
         "name": name,
-        "skeleton": json.loads(to_json_plotly(skeleton)),
+        "skeleton": json.loads(json.dumps(skeleton, default=Component.to_plotly_json)),
     }
 
 

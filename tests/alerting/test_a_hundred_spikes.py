@@ -29,6 +29,7 @@ def _loss(steps: range) -> dict[str, list[float]]:
     return {"loss": [2.0 + noise[s] + (2.0 if s >= FIRST and s % EVERY < 5 and s < LAST else 0.0) for s in steps]}
 
 
+@pytest.mark.soak
 async def test_a_run_that_spikes_a_hundred_times_is_one_message_and_a_hundred_marks(
     redis: Redis, redis_url: str, receiver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

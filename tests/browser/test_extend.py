@@ -89,6 +89,7 @@ def test_the_example_adds_a_page_and_a_panel_in_either_theme(
     assert page.evaluate("window.forbidden") == []
 
 
+@pytest.mark.soak
 def test_a_panel_that_fails_says_so_in_its_place_and_the_page_stays(server: RunningServer, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/run-1?x=time")
     page.wait_for_selector(".added:has-text('Query') .part:has-text('run-1 with')")

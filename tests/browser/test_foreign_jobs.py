@@ -168,6 +168,7 @@ def test_three_points_are_a_line_of_three_points(screen: Screen) -> None:
     assert page.evaluate("stability.page.focus.plot.rows[0].lines.at(-1).x") == [1, 2, 3]
 
 
+@pytest.mark.soak
 def test_names_are_text_where_they_stand_and_whole_under_the_pointer(screen: Screen) -> None:
     page = screen.opens_run("names-rtl")
     assert page.inner_text("#run-name") == f"{RTL} {MARKUP}"

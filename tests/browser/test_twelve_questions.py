@@ -184,6 +184,7 @@ def test_by_keys_the_advised_rollback_of_the_run_in_whose_row_the_focus_is(
     assert _newest(night, own) == (GOOD, "command")
 
 
+@pytest.mark.soak
 def test_to_undo_a_rollback_takes_two_clicks(night: Server, went_back: str, mouse: Mouse) -> None:
     mouse.click(f"{row(went_back)} [data-do=undo]", "Undo rollback")
     mouse.click("#rollback-confirm", f"Go back to {LATE}")

@@ -245,6 +245,7 @@ def test_the_heart_writes_the_stacks_of_python_without_a_signal(tmp_path: Path) 
 
 
 @pytest.mark.torch
+@pytest.mark.soak
 def test_a_real_recorder_says_what_a_group_has_done(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None:
         assert "CI" not in os.environ, "torch is missing"

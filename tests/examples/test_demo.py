@@ -87,6 +87,7 @@ def test_a_demo_that_is_ended_leaves_no_process_behind(number: int, tmp_path: Pa
 
 @pytest.mark.torch
 @TORCH
+@pytest.mark.soak
 def test_ranks_whose_launcher_was_killed_are_ended_by_the_demo(tmp_path: Path, free_port: int) -> None:
     where = ["--data-dir", str(tmp_path / "demo"), "--port", str(free_port), "--example-dir", _QUICK]
     with (tmp_path / "out").open("wb") as out:

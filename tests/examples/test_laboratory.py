@@ -56,6 +56,7 @@ def told(laboratory: ModuleType, name: str, seed: int) -> tuple[Log, Log, dict[s
     return rows, twin, importlib.import_module("truth").tell_truth(fault, seed, rows, twin)
 
 
+@pytest.mark.soak
 def test_a_seed_gives_one_log_and_another_seed_another(laboratory: ModuleType) -> None:
     logs = [trained(laboratory, shortened(laboratory, "garbage_batches", seed), seed) for seed in (5, 5, 6)]
 
@@ -93,6 +94,7 @@ def test_an_empty_row_leaves_no_finite_loss(laboratory: ModuleType) -> None:
     assert not any(math.isfinite(row["loss"]) for row in rows[100:])
 
 
+@pytest.mark.soak
 def test_no_fault_acts_before_its_first_step(laboratory: ModuleType) -> None:
     faults = ("garbage_batches", "lr_window", "loss_scale")
 

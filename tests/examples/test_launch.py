@@ -163,6 +163,7 @@ def test_a_job_that_is_queued_again_before_its_time_is_over_goes_on_in_its_run(s
     assert each_step_is_once(server, run_id)
 
 
+@pytest.mark.soak
 def test_what_was_not_delivered_before_a_requeue_is_sent_by_the_next_start_on_the_node(
     server: Server, job: Job
 ) -> None:

@@ -43,6 +43,7 @@ async def send(server: Server, frames: list[Frame]) -> None:
         await agent.begin(*frames)
 
 
+@pytest.mark.soak
 def test_after_kills_at_many_moments_incidents_and_points_are_those_of_a_server_that_was_never_killed(
     server: Server,
 ) -> None:

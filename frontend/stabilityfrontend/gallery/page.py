@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+from functools import cache
 from typing import Any
 
 from dash import html
@@ -15,6 +16,7 @@ from stabilityfrontend.gallery.patterns import GROUPS, PATTERNS, Pattern
 __all__ = ["curves", "skeleton"]
 
 
+@cache
 def curves() -> dict[str, Any]:
     """Return the recorded curves by id of their pattern: ``fault``, ``seed``, ``rows`` of lines, ``found``."""
     text = importlib.resources.files(__package__).joinpath("curves.json").read_text(encoding="utf-8")

@@ -108,6 +108,7 @@ def test_the_list_names_every_parameter_with_its_range() -> None:
     assert {"spike", "nonfinite"} <= {each["name"] for each in json.loads(run("--list", "--json").stdout)}
 
 
+@pytest.mark.soak
 def test_two_processes_say_what_one_says(tmp_path: Path) -> None:
     logs = [spiking(tmp_path / f"{name}.jsonl", spike=height) for name, height in (("b", 3.0), ("a", 2.0), ("c", 0.0))]
     assert run(*logs, "--json", "--jobs", "2").stdout == run(*logs, "--json").stdout != ""

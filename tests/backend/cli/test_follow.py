@@ -98,6 +98,7 @@ class Door:
         self._start(self._serve)
 
 
+@pytest.mark.soak
 def test_a_growing_log_is_sent_once_over_kills_half_lines_and_a_server_that_is_away(
     server: RunningServer, tmp_path: Path
 ) -> None:

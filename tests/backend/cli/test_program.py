@@ -111,6 +111,7 @@ async def test_a_server_killed_with_9_starts_again_at_once_with_its_data(tmp_pat
     assert "run-1" in listed.stdout
 
 
+@pytest.mark.soak
 def test_up_runs_on_a_given_redis(tmp_path: Path, redis_url: str) -> None:
     with up(tmp_path, "--redis-url", redis_url) as (url, _):
         assert httpx.get(f"{url}/healthz").json()["redis"] == "ok"
@@ -143,6 +144,7 @@ def test_a_second_server_on_the_same_folder_is_refused(served: tuple[str, Path, 
     assert f"is used by another Stabilityboard (process {pid})" in done.stderr
 
 
+@pytest.mark.soak
 def test_beyond_loopback_nothing_starts_without_a_key_and_with_one_it_is_asked_for(tmp_path: Path) -> None:
     outside = ("--host", "0.0.0.0")
     refused = run("up", "--port", "0", "--data-dir", tmp_path, *outside)

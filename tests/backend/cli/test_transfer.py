@@ -189,6 +189,7 @@ class _Cutting:
         self._thread.join()
 
 
+@pytest.mark.soak
 def test_an_import_over_a_network_that_breaks_stores_everything_once(
     server: RunningServer, program: Program, tmp_path: Path
 ) -> None:

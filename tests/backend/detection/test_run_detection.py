@@ -137,6 +137,7 @@ def test_a_lower_rank_that_comes_late_is_the_one_that_is_judged_from_the_beginni
     moves=st.lists(st.tuples(st.integers(1, 12), st.floats(0, 1)), min_size=1, max_size=5),
     cuts=st.randoms(use_true_random=False),
 )
+@pytest.mark.soak
 def test_neither_frame_borders_nor_a_restart_of_the_server_change_what_detectors_hear(
     moves: list[tuple[int, float]], cuts: Any
 ) -> None:

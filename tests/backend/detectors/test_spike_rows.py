@@ -126,6 +126,7 @@ def with_lone_outliers(seed: int) -> list[float]:
     return [v * (rng.uniform(1.5, 2.5) if rng.random() < 0.02 else 1) for v in noisy(20_000, 100 + seed, sigma=0.02)]
 
 
+@pytest.mark.soak
 def test_a_run_that_has_shown_many_lone_outliers_raises_an_alarm_in_50_000_points_at_most() -> None:
     found = [finding for seed in range(3, 8) for finding in feed({"loss": with_lone_outliers(seed)})]
     alarms = {(f.key, f.text) for f in found if f.severity != "info" and f.onset_step > 1_000 and f.state == "open"}

@@ -77,6 +77,7 @@ def test_what_takes_the_place_of_what_is_freed_is_looked_at_in_small_portions(co
     assert most < 2 * SET_ASIDE_FROM
 
 
+@pytest.mark.soak
 def test_what_the_start_made_is_never_looked_at(collector: CycleCollector) -> None:
     assert len(gc.get_objects()) < 5_000 < gc.get_freeze_count()
 
@@ -87,6 +88,7 @@ def test_cycles_that_are_new_are_freed_as_ever(collector: CycleCollector) -> Non
     assert alive(refs) == 0
 
 
+@pytest.mark.soak
 def test_what_is_set_aside_is_freed_once_nothing_refers_to_it(collector: CycleCollector) -> None:
     held = hold()
     before = gc.get_freeze_count()
@@ -102,6 +104,7 @@ def test_a_cycle_that_was_set_aside_is_freed_when_nobody_is_connected(collector:
     assert alive(refs) == 0
 
 
+@pytest.mark.soak
 def test_everything_is_looked_at_once_for_what_was_set_aside(collector: CycleCollector) -> None:
     hold()
     for _ in range(3):
@@ -109,6 +112,7 @@ def test_everything_is_looked_at_once_for_what_was_set_aside(collector: CycleCol
     assert collector.full_collections == 1
 
 
+@pytest.mark.soak
 def test_where_somebody_is_always_connected_what_is_set_aside_stays_bounded(
     collector: CycleCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +122,7 @@ def test_where_somebody_is_always_connected_what_is_set_aside_stays_bounded(
     assert (alive(refs), len(held)) == (0, HELD)
 
 
+@pytest.mark.soak
 def test_pauses_are_told_by_what_was_looked_at() -> None:
     times = iter(range(1_000_000))
     collector = CycleCollector(lambda: next(times))
@@ -132,6 +137,7 @@ def test_pauses_are_told_by_what_was_looked_at() -> None:
         collector.stop()
 
 
+@pytest.mark.soak
 def test_at_the_end_the_collector_is_left_to_itself() -> None:
     before = (gc.get_threshold(), list(gc.callbacks))
     collector = CycleCollector()

@@ -61,6 +61,7 @@ def test_what_a_job_did_not_bring_back_is_named(
     assert any(one.alarm for one in state.incidents.all()) == (grade == "wrong")
 
 
+@pytest.mark.soak
 def test_random_numbers_that_differ_are_not_taken_for_other_weights() -> None:
     resume = resumed("rng").resumes.view().resumes[0]
     assert resume.verdict == "same_data"

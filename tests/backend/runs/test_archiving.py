@@ -98,6 +98,7 @@ async def test_a_segment_that_was_only_inferred_is_taken_back_after_it_was_archi
     "killed", [pytest.param(False, id="alive", marks=pytest.mark.soak), pytest.param(True, id="killed-meanwhile")]
 )
 @pytest.mark.parametrize(("frame_steps", "merged"), [(16, True), (18, False)], ids=["in-one-part", "in-several-parts"])
+@pytest.mark.soak
 async def test_incidents_are_as_if_a_segment_that_was_taken_back_had_never_been(
     stage: Stage, frame_steps: int, merged: bool, killed: bool
 ) -> None:

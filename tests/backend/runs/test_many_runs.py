@@ -168,6 +168,7 @@ async def test_a_followed_run_that_nothing_happens_to_writes_nothing(stage: _Man
     assert {"cmdstat_hset", "cmdstat_xadd", "cmdstat_xread"} & set(stats) <= {"cmdstat_xread"}
 
 
+@pytest.mark.soak
 async def test_many_runs_are_asked_for_over_http_with_few_connections_and_no_request_is_refused(
     redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -241,6 +241,7 @@ def test_a_detector_of_another_version_is_named_and_the_others_are_taken_up(name
 
 @settings(max_examples=40, deadline=None)
 @given(told=stories(), where=st.floats(0, 1), names=st.sets(st.sampled_from(sorted(_OWN)), min_size=1))
+@pytest.mark.soak
 def test_detectors_that_judge_the_past_again_find_what_they_would_have_found(
     told: tuple[Story, int], where: float, names: set[str]
 ) -> None:

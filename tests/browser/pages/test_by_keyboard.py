@@ -85,6 +85,7 @@ def test_incidents_are_gone_through_acknowledged_and_opened_without_a_pointer(
     page.wait_for_selector("#down-now:has-text('2 runs that stopped over a day ago')")  # by the job's clock
 
 
+@pytest.mark.soak
 def test_the_search_finds_run_metric_incident_node_page_and_command_and_remembers(
     server: RunningServer, open_page: OpenPage
 ) -> None:

@@ -120,6 +120,7 @@ def test_what_is_not_there_is_said_and_leads_on(server: Server, visit: Visit) ->
     page.wait_for_selector("#runs-head, #runs-empty:not([hidden])", state="attached")
 
 
+@pytest.mark.soak
 def test_the_batch_behind_a_nan_is_on_the_page_of_its_incident_and_a_later_one_says_that_it_left(
     server: Server, visit: Visit, tmp_path: Path
 ) -> None:

@@ -166,6 +166,7 @@ def test_groups_are_folded_and_say_how_many_they_hold(server: Server, visit: Vis
     assert page.evaluate("location.search") == "?group=project&open=vlm"
 
 
+@pytest.mark.soak
 def test_a_key_of_the_config_becomes_a_column_of_a_saved_view(server: Server, visit: Visit) -> None:
     page = opened(server, visit)
     page.click("#runs-columns-open")
@@ -206,6 +207,7 @@ def test_odd_names_are_text_and_nothing_lies_beside_the_page(
     assert len(page.evaluate(heights)) == 1
 
 
+@pytest.mark.soak
 def test_the_order_waits_while_somebody_points_at_the_table(
     server: Server, visit: Visit, crash: Callable[[int], str]
 ) -> None:

@@ -79,6 +79,7 @@ def test_without_a_key_a_page_asks_for_one_and_with_it_goes_where_it_was_going(
     assert key not in page.evaluate("JSON.stringify(Object.entries(localStorage)) + document.cookie")
 
 
+@pytest.mark.soak
 def test_who_is_logged_in_is_said_and_may_leave(guarded: tuple[Server, str], open_page: OpenPage) -> None:
     server, key = guarded
     page = open_page(f"{server.url}/login?next=/interruptions", quiet=False)

@@ -71,6 +71,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningS
         yield server
 
 
+@pytest.mark.soak
 def test_a_kind_that_a_user_adds_has_its_label_sign_and_advice_in_the_api_and_on_every_page(
     server: RunningServer, visit: Callable[..., Page]
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_kind_that_a_user_adds_has_its_label_sign_and_advice_in_the_api_and_on
     assert KIND.advice in page.inner_text("#incident-advice")
 
 
+@pytest.mark.soak
 def test_a_kind_that_the_page_does_not_know_is_called_by_its_name(scripts: Page) -> None:
     told = scripts.evaluate(
         """() => ["of_a_newer_server", "constructor", ""].map((name) => window.stability.incidentKind(name))

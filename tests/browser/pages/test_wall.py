@@ -93,6 +93,7 @@ def test_the_button_leads_to_the_wall_and_escape_leads_back(server: Server, visi
     assert page.locator("#wall").count() == 0
 
 
+@pytest.mark.soak
 def test_an_incident_leads_to_its_pattern_in_the_gallery(server: Server, visit: Visit) -> None:
     page = visit(f"{server.url}/runs/sick")
     page.click("#incidents a[data-looks=nan]")

@@ -45,6 +45,7 @@ def test_the_folded_line_and_the_difference_to_the_last_good_run(visit: Visit) -
     assert "<b>.py" in page.inner_text(".about-files")
 
 
+@pytest.mark.soak
 def test_tags_and_notes_are_changed_in_place(server: Server, visit: Visit) -> None:
     page = visit("/runs/r-changed")
     page.click("#about-fold")

@@ -69,6 +69,7 @@ def test_a_note_at_the_cursor_is_on_every_open_page_and_goes_from_all_when_it_is
     assert server.get(f"/runs/{RUN}/annotations")["annotations"] == []
 
 
+@pytest.mark.soak
 def test_a_zoomed_range_is_noted_by_the_button_and_a_wrong_one_is_not_sent(server: Server, visit: Visit) -> None:
     page = visit(f"/runs/{RUN}?from=20&to=40")
     wait_until(lambda: page.evaluate(READY), 30, "the chart is there")

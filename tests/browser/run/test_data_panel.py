@@ -83,6 +83,7 @@ def test_what_came_again_stands_beside_what_is_new(visit: Visit) -> None:
     wait_in(page, f"{WIDTH} === 390")
 
 
+@pytest.mark.soak
 def test_on_a_phone_the_long_words_of_an_incident_in_the_list_lie_in_the_page(visit: Visit) -> None:
     page = visit("/?q=r-repeating", width=390, height=844)
     page.wait_for_selector("#runs-body .pill:has-text('repeated data')")

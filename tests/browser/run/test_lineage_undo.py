@@ -30,6 +30,7 @@ def stuttered(server: Server, tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.soak
 def test_a_restart_that_was_none_is_taken_back_by_a_click(stuttered: Server, visit: Visit) -> None:
     page = visit(f"/runs/{RUN}")
     page.wait_for_selector("#lineage [data-undo]")

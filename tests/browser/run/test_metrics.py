@@ -159,6 +159,7 @@ def test_a_layout_is_saved_for_the_project_and_opens_where_a_metric_is_gone(visi
     wait_in(other, "document.querySelector('.layout-list').textContent.startsWith('No layout')")
 
 
+@pytest.mark.soak
 def test_what_is_no_loss_is_called_by_its_name(visit: Visit) -> None:
     page = visit("/runs/r-many")
     shown = "['.kpi-label', '.kpi-value'].map((one) => document.querySelector('#kpi-main ' + one)?.textContent)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from redis import Redis
 
 from support.gateway_stack import log_frames
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from browser.conftest import OpenPage
 
 
+@pytest.mark.soak
 def test_the_banner_of_every_page_says_that_redis_is_full_while_it_is(tmp_path: Path, open_page: OpenPage) -> None:
     with (
         PlainRedis(tmp_path) as plain,

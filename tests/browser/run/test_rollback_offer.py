@@ -153,6 +153,7 @@ def in_reach(page: Page) -> bool:
     return bool(page.evaluate(there, middle)) and panel["width"] * panel["height"] < 0.2 * 1280 * 860
 
 
+@pytest.mark.soak
 def test_a_checkpoint_from_inside_the_spike_is_ordered_after_one_more_click_and_the_chart_stays_in_reach(
     own: Spoilt, visit: Visit
 ) -> None:

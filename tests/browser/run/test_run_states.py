@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from redis import Redis
 
 from stabilitybackend.keys import RunKeys
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from support.processes import Server
 
 
+@pytest.mark.soak
 def test_a_run_that_the_server_fails_at_is_listed_as_failed_and_its_page_says_why(
     tmp_path: Path, open_page: OpenPage
 ) -> None:

@@ -28,6 +28,7 @@ def training(server: Server, tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.soak
 def test_a_task_is_run_by_its_name_and_its_answer_is_told_a_wrong_name_is_refused_in_words(
     training: Server, visit: Visit
 ) -> None:

@@ -158,6 +158,7 @@ def test_the_table_says_what_each_rollback_cost_newest_first(server: Server, vis
     assert f"from={int(low)}" in page.evaluate("location.search")
 
 
+@pytest.mark.soak
 def test_runs_are_chosen_in_the_list_and_laid_over_each_other(visit: Visit) -> None:
     page = visit("/?q=forked")
     for run in RUNS:

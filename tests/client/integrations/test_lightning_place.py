@@ -180,6 +180,7 @@ def test_after_a_rollback_exactly_the_ordered_batches_are_left_out(case: Case, s
 
 
 @pytest.mark.parametrize("loader", ["map", "stateful"])
+@pytest.mark.soak
 def test_a_job_that_dies_before_it_saves_does_what_a_rollback_ordered_again_and_once(
     loader: str, start: Start, tmp_path: Path
 ) -> None:

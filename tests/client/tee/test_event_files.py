@@ -75,6 +75,7 @@ def test_each_scalar_comes_under_its_tag_at_its_step(done: Teed) -> None:
     assert done.values("raw") == truth(events / "raw")["raw"]
 
 
+@pytest.mark.soak
 def test_a_second_writer_with_the_same_tag_keeps_its_values_apart_under_the_name_of_its_folder(done: Teed) -> None:
     assert done.values("valid/loss") == [(10, 5.0)]
 

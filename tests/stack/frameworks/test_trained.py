@@ -96,6 +96,7 @@ def test_each_step_is_once_in_the_effective_series_with_the_loss_that_it_had(sto
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("fsdp", marks=pytest.mark.soak)])
+@pytest.mark.soak
 def test_a_job_killed_before_its_next_save_goes_on_with_what_the_rollback_ordered_once(
     kind: str, tmp_path: Path, server: Server
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 
 from support.agent.s3_server import KEYS, s3_server
 from support.ports import free_port
@@ -13,6 +14,7 @@ from support.processes import Ranks, Server
 JOB = Path(__file__).with_name("url_job.py")
 
 
+@pytest.mark.soak
 def test_a_torn_one_is_not_offered_and_the_job_goes_back_to_a_whole_one(tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     with s3_server() as s3, Server(tmp_path / "data", free_port()) as server:

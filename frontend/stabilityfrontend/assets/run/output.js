@@ -57,8 +57,9 @@ export class Output {
 
   /** The pointer is at a step, or nowhere: then the lines stay as they are until somebody asks for the newest. */
   pointAt(step) {
-    if (step === null || step === this.step || !this.open) return;
-    this.step = Math.round(step);
+    const whole = step === null ? null : Math.round(step);
+    if (whole === null || whole === this.step || !this.open) return; // a hand that trembles within a step waits no longer
+    this.step = whole;
     this.setLive(false);
     clearTimeout(this.rest);
     this.rest = setTimeout(() => this.fetch(), REST_MS);
