@@ -104,10 +104,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("orders", [1, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("orders", [1, 20])
 @pytest.mark.parametrize(
     ("script", "more"),
-    [pytest.param("lightning_job.py", (), marks=pytest.mark.soak), ("spawn_job.py", ("late",))],
+    [("lightning_job.py", ()), ("spawn_job.py", ("late",))],
 )
 def test_an_order_is_carried_out_by_both_processes_or_by_none(
     script: str, more: tuple[str, ...], orders: int, tmp_path: Path, server: Server

@@ -215,7 +215,7 @@ def test_an_import_of_an_export_has_the_same_segments_dead_points_and_odd_values
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(told=stories())
 def test_whatever_happened_to_a_job_its_export_makes_the_same_run_again(
     suffix: str, told: tuple[Story, int], tmp_path: Path

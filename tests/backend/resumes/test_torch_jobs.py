@@ -26,7 +26,7 @@ def resumed(but: str, **changes: Any) -> RunState:
     [
         ("", {}, "identical"),
         ("numerics", {}, "same_data"),
-        ("", {"lr_scale": 0.5}, "same_data"),
+        pytest.param("", {"lr_scale": 0.5}, "same_data", marks=pytest.mark.soak),
         ("", {"skip_batches": 15}, "skipped"),
     ],
     ids=["exact", "numerics", "half the rate", "skipped batches"],

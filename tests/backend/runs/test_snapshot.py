@@ -78,7 +78,7 @@ def _plain(placed: Placed) -> tuple[Any, ...]:
     return (placed.segment, placed.source, placed.rank, placed.node, placed.names, placed.stray, *arrays)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(told=stories(), where=st.floats(0, 1))
 def test_a_fold_that_was_written_down_half_way_goes_on_as_if_it_had_not_been(
     told: tuple[Story, int], where: float

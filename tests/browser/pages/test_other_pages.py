@@ -35,7 +35,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         yield server, key
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
+@pytest.mark.parametrize("scheme", [pytest.param("dark", marks=pytest.mark.soak), "light"])
 def test_an_empty_list_says_how_to_begin(server: Server, open_page: OpenPage, scheme: str) -> None:
     page = open_page(server.url, scheme=scheme)
     page.wait_for_selector("#runs-empty:not([hidden])")

@@ -22,7 +22,7 @@ from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
 
-pytestmark = needs("torch", "the job of this test needs torch")
+pytestmark = [needs("torch", "the job of this test needs torch"), pytest.mark.soak]
 
 #: First step that the jobs do not run: they are ended by an order.
 NEVER = "1000000"
