@@ -77,7 +77,9 @@ def test_incidents_are_gone_through_acknowledged_and_opened_without_a_pointer(
     page.keyboard.type("bold")
     page.wait_for_selector(".row-run a:has-text('<b>bold</b>')")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    _press(page, "Escape", "j", "Enter")
+    _press(page, "Escape", "j")
+    assert page.input_value("#incidents-search input") == "bold"  # out of the field, not out of the search
+    _press(page, "Enter")
     page.wait_for_selector("#incident-verdict .verdict-words")
     _press(page, "u")
     page.wait_for_selector("#run-name:has-text('bold')")

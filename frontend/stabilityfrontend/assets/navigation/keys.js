@@ -130,6 +130,7 @@ export function watchKeys(openedPage) {
     const target = event.target;
     if (event.key === "Escape" && isTyping(target) && !document.querySelector("dialog[open]")) {
       /** @type {HTMLElement} */ (target).blur();
+      event.preventDefault(); // a search field would be emptied, and the rows that were searched for be gone
       return;
     }
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(target)) return;
