@@ -1,24 +1,51 @@
 // Draws charts: only those in sight, each at most so often, a few milliseconds a frame. Points coalesce meanwhile; none
 // is dropped, since each drawing reads the store anew.
 
-/** A chart rests this many times as long as its drawing took: the page is one of many things that a machine does. */
+/**
+ * Drawings rest this many times as long as they took: the page is one of many things that a machine does. A chart whose
+ * points came rests for those of all charts in sight, at most so long; one that somebody waits for, for its own.
+ */
 const REST = 10;
+const LIVE_MS = 1000;
 /** Up to here a chart's rest is waited for frame by frame. */
 const SOON_MS = 20;
 
 /** What was drawn and when, for benchmarks and tests: the newest records, `drawnAt` in unix seconds. */
 export const drawLog = { lastDrawn: null, drawn: /** @type {any[]} */ ([]), frames: 0, first: {} };
 
-/** The x range that all charts share. `range` null follows the data. */
+/** Changes of a zoom that come closer than this belong to one move: of a wheel, of a finger. */
+const MOVE_MS = 180;
+
+/**
+ * The x range that all charts share. `range` null follows the data. `listeners` hear of each change, `rested` of the
+ * first of a move and of where it ended: a drag, which is one change, waits for nothing.
+ */
 export class Zoom {
   constructor() {
     this.range = null;
     this.listeners = new Set();
+    this.rested = new Set();
+    this.changed = Number.NEGATIVE_INFINITY;
+    this.timer = /** @type {any} */ (null);
   }
 
   set(range) {
     this.range = range;
     for (const listener of this.listeners) listener(range);
+    const now = performance.now();
+    const begins = now - this.changed >= MOVE_MS;
+    this.changed = now;
+    clearTimeout(this.timer);
+    if (begins) this.rest();
+    else this.timer = setTimeout(() => this.rest(), MOVE_MS);
+  }
+
+  rest() {
+    for (const listener of this.rested) listener(this.range);
+  }
+
+  close() {
+    clearTimeout(this.timer);
   }
 }
 
@@ -34,6 +61,8 @@ export class Board {
     this.byElement = new Map();
     this.pending = new Map();
     this.sleeping = true;
+    /** Milliseconds that it takes to draw all charts in sight once. */
+    this.load = 0;
     this.first = {};
     /** Called with what was drawn. */
     this.onDrawn = null;
@@ -50,7 +79,7 @@ export class Board {
   }
 
   add(chart) {
-    Object.assign(chart, { dirty: true, visible: false, drawn: 0, born: false, size: null });
+    Object.assign(chart, { dirty: true, asked: true, visible: false, drawn: 0, born: false, size: null });
     this.charts.set(chart.id, chart);
     this.byElement.set(chart.element, chart);
     this.seen.observe(chart.element);
@@ -71,18 +100,18 @@ export class Board {
       const chart = this.byElement.get(entry.target);
       if (!chart) continue;
       chart.visible = entry.isIntersecting;
-      if (chart.visible && chart.dirty) this.wake();
+      if (chart.visible && chart.dirty) this.mark(chart);
     }
   }
 
   mark(chart) {
     if (!chart) return;
-    chart.dirty = true;
+    chart.dirty = chart.asked = true;
     if (chart.visible) this.wake();
   }
 
   markAll() {
-    for (const chart of this.charts.values()) chart.dirty = true;
+    for (const chart of this.charts.values()) chart.dirty = chart.asked = true;
     this.wake();
   }
 
@@ -91,7 +120,9 @@ export class Board {
     for (const name of touched) this.pending.set(name, { step, time });
     for (const chart of this.charts.values()) {
       if (chart.dirty && chart.visible) continue;
-      if (chart.metrics().some((name) => touched.has(name))) this.mark(chart);
+      if (!chart.metrics().some((name) => touched.has(name))) continue;
+      chart.dirty = true;
+      if (chart.visible) this.wake();
     }
   }
 
@@ -107,8 +138,11 @@ export class Board {
     if (this.gone) return;
     const start = performance.now();
     const waiting = [];
+    this.load = 0;
     for (const chart of this.charts.values()) {
-      if (chart.dirty && chart.visible) waiting.push(chart);
+      if (!chart.visible) continue;
+      this.load += chart.cost || 0;
+      if (chart.dirty) waiting.push(chart);
     }
     const due = waiting.filter((chart) => start - chart.drawn >= this.pace(chart));
     due.sort((a, b) => (a.first === b.first ? a.drawn - b.drawn : a.first ? -1 : 1));
@@ -134,9 +168,11 @@ export class Board {
     if (rests.length) this.alarm = setTimeout(() => this.wake(), Math.min(...rests) - SOON_MS / 2);
   }
 
-  /** How long a chart waits between two drawings: one that costs much is drawn less often. */
+  /** How long a chart waits between two drawings: where they cost much they are drawn less often. */
   pace(chart) {
-    return Math.max(chart.interval, REST * (chart.cost || 0));
+    const own = REST * (chart.cost || 0);
+    const live = chart.asked || chart.first ? own : Math.min(REST * this.load, Math.max(LIVE_MS, own));
+    return Math.max(chart.interval, live);
   }
 
   /** Put the crosshair of every chart in sight at a step; null takes it away. */
@@ -154,7 +190,7 @@ export class Board {
     const { element } = chart;
     const [width, height] = chart.size || [element.clientWidth, element.clientHeight];
     if (width < 40 || height < 40) return;
-    chart.dirty = false;
+    chart.dirty = chart.asked = false;
     chart.drawn = performance.now();
     chart.born = true;
     chart.paint(width, height);

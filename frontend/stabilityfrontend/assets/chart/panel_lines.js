@@ -6,8 +6,8 @@ import { Derived } from "./server_series.js";
 
 /** Different x axes and smoothings at a time, and metrics of one of them. */
 const [WISHES, NAMES] = [6, 96];
-/** Wait for a slider to rest, and for a zoom. */
-const [REST_MS, DETAIL_MS] = [120, 180];
+/** Wait for a slider to rest. */
+const REST_MS = 120;
 
 /** @type {WeakMap<object, PanelLines>} */
 const byPage = new WeakMap();
@@ -25,11 +25,7 @@ class PanelLines {
     this.page = page;
     /** @type {Map<string, any>} */
     this.wishes = new Map();
-    this.timer = 0;
-    page.zoom.listeners.add((range) => {
-      clearTimeout(this.timer);
-      if (range && this.wishes.size) this.timer = window.setTimeout(() => this.detail(range), DETAIL_MS);
-    });
+    page.zoom.rested.add((range) => range && this.detail(range));
   }
 
   detail(range) {

@@ -44,8 +44,6 @@ import { Watched } from "./watched.js";
 const TICK_MS = 250;
 /** Ranks and GPUs: less than the second in which agents speak, so that a word never waits for long. */
 const HEALTH_MS = 700;
-/** A zoom rests this long before its detail is fetched. */
-const DETAIL_MS = 180;
 
 export class RunPage {
   constructor(root, config) {
@@ -139,9 +137,8 @@ export class RunPage {
       this.redraw();
       this.look.remember();
       this.mixture.soon();
-      clearTimeout(this.detailTimer);
-      if (range) this.detailTimer = setTimeout(() => this.fetchDetail(range), DETAIL_MS);
     });
+    this.zoom.rested.add((range) => range && this.fetchDetail(range));
   }
 
   fetchDetail(range) {
@@ -286,7 +283,7 @@ export class RunPage {
   close() {
     this.gone = true;
     clearInterval(this.tick);
-    clearTimeout(this.detailTimer);
+    this.zoom.close();
     this.unwatch?.();
     this.feed.close();
     this.metrics.close();
