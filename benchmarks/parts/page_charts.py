@@ -6,7 +6,7 @@ import statistics
 import time
 
 from parts.chromium import DESK, bare_page_ms, chromium_cpu_s, heap_mib, launched, slow_line, with_handle
-from parts.page_bench import BIG, CHARTS, LIVE, Bench, live_job
+from parts.page_bench import BIG, CHARTS, LIVE, WIDE, Bench, live_job
 from parts.page_figure import Figure
 from playwright.sync_api import Browser, BrowserContext, Page
 
@@ -192,6 +192,7 @@ def live_charts(bench: Bench) -> list[Figure]:
         rate = (page.evaluate(drawn) - frames) / (time.monotonic() - begin)
         growth = heap_mib(page) - before
         page.goto("about:blank")
+        page.wait_for_timeout(1000 * SLICE_S)  # the process of the page that was left ends, and takes its time with it
         nothing, _ = _shares(browser, SLICE_S)
     what = f"{charts} charts at 5 Hz for {seconds} s"
     return [
@@ -221,7 +222,7 @@ def resting(bench: Bench) -> list[Figure]:
     bench.make_big()
     bench.make_wide()
     figures = []
-    for what, path in (("a run that is over", f"/runs/{BIG}"), ("the list of runs", "/")):
+    for what, path in (("a run that is over", f"/runs/{WIDE}"), ("the list of runs", "/")):
         with launched(bench.chromium) as browser:
             page = with_handle(browser, DESK).new_page()
             page.goto("about:blank")

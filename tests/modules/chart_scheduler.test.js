@@ -70,11 +70,21 @@ function boardOf(count, cost) {
   return board;
 }
 
-test("many charts with new points rest for the time of all, the large one for its own, and none over a second", () => {
+test("the more charts have new points, the longer each rests, the large one half as long and none over a second", () => {
   const paces = (board) => [...board.charts.values()].map((chart) => board.pace(chart));
-  assert.deepEqual(paces(boardOf(3, 2)), [50, 60, 60]);
-  assert.deepEqual(paces(boardOf(20, 3)), [50, ...Array(19).fill(600)]);
-  assert.deepEqual(paces(boardOf(100, 3)), [50, ...Array(99).fill(1000)]);
+  assert.deepEqual(paces(boardOf(1, 1)), [50]);
+  assert.deepEqual(paces(boardOf(3, 2)), [120, 240, 240]);
+  assert.deepEqual(paces(boardOf(20, 1)), [400, ...Array(19).fill(800)]);
+  assert.deepEqual(paces(boardOf(100, 3)), [500, ...Array(99).fill(1000)]);
+});
+
+test("charts with new points share frames, one that somebody waits for has its own", () => {
+  const board = boardOf(20, 1);
+  board.liveFrame = 10_000;
+  const [large, small] = [0, 5].map((id) => board.charts.get(id));
+  assert.deepEqual([board.dueAt(large), board.dueAt(small)], [10_190, 10_190]);
+  board.mark(small);
+  assert.equal(board.dueAt(small), 50);
 });
 
 test("a chart that somebody waits for rests for its own time only", () => {

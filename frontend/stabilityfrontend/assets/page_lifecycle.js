@@ -46,7 +46,7 @@ let shown = /** @type {any} */ (null);
 colorTheme.followSystem();
 colorTheme.redrawWithFont();
 watchPresses();
-watchParts();
+watchParts(() => opened.page?.ended === true);
 watchLost();
 watchRail(() => opened.page);
 watchKeys(() => opened.page);

@@ -1,12 +1,16 @@
 // Draws charts: only those in sight, each at most so often, a few milliseconds a frame. Points coalesce meanwhile; none
 // is dropped, since each drawing reads the store anew.
 
-/**
- * Drawings rest this many times as long as they took: the page is one of many things that a machine does. A chart whose
- * points came rests for those of all charts in sight, at most so long; one that somebody waits for, for its own.
- */
+/** A chart rests this many times as long as its drawing took: the page is one of many things that a machine does. */
 const REST = 10;
+/**
+ * One whose points came rests this many times as long as all charts in sight take, the large one half of it, at most so
+ * long: what the browser does after a drawing costs a multiple of the drawing.
+ */
+const LIVE_REST = 40;
 const LIVE_MS = 1000;
+/** Charts whose points came share frames, at most so far apart: every frame costs as much as some drawings. */
+const FRAME_MS = 190;
 /** Up to here a chart's rest is waited for frame by frame. */
 const SOON_MS = 20;
 
@@ -63,9 +67,12 @@ export class Board {
     this.sleeping = true;
     /** Milliseconds that it takes to draw all charts in sight once. */
     this.load = 0;
+    /** When a frame with charts whose points came began. */
+    this.liveFrame = 0;
     this.first = {};
-    /** Called with what was drawn. */
+    /** Called with what was drawn, and in a frame in which something is. */
     this.onDrawn = null;
+    this.onFrame = /** @type {(() => void) | null} */ (null);
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "80px" });
     this.sized = new ResizeObserver((entries) => {
       for (const { target } of entries) {
@@ -144,21 +151,21 @@ export class Board {
       this.load += chart.cost || 0;
       if (chart.dirty) waiting.push(chart);
     }
-    const due = waiting.filter((chart) => start - chart.drawn >= this.pace(chart));
+    const due = waiting.filter((chart) => start >= this.dueAt(chart));
     due.sort((a, b) => (a.first === b.first ? a.drawn - b.drawn : a.first ? -1 : 1));
     const drawn = [];
     for (const chart of due) {
       if (drawn.length && performance.now() - start > this.config.limits.frame_budget_ms) break;
       const began = performance.now();
+      if (!chart.asked) this.liveFrame = start;
       this.draw(chart);
       chart.cost = 0.5 * (chart.cost || 0) + 0.5 * (performance.now() - began);
       drawn.push(chart);
     }
     if (drawn.length) this.record(drawn);
     drawLog.frames += drawn.length ? 1 : 0;
-    const rests = waiting
-      .filter((chart) => chart.dirty)
-      .map((chart) => chart.drawn + this.pace(chart) - performance.now());
+    if (drawn.length) this.onFrame?.();
+    const rests = waiting.filter((chart) => chart.dirty).map((chart) => this.dueAt(chart) - performance.now());
     if (rests.some((rest) => rest < SOON_MS)) {
       requestAnimationFrame(() => this.frame());
       return;
@@ -171,8 +178,15 @@ export class Board {
   /** How long a chart waits between two drawings: where they cost much they are drawn less often. */
   pace(chart) {
     const own = REST * (chart.cost || 0);
-    const live = chart.asked || chart.first ? own : Math.min(REST * this.load, Math.max(LIVE_MS, own));
-    return Math.max(chart.interval, live);
+    const all = Math.min(LIVE_REST * this.load, LIVE_MS) * (chart.first ? 0.5 : 1);
+    return Math.max(chart.interval, own, chart.asked ? 0 : all);
+  }
+
+  /** When a chart may be drawn again. */
+  dueAt(chart) {
+    const due = chart.drawn + this.pace(chart);
+    const frame = this.liveFrame + Math.min(FRAME_MS, 0.5 * LIVE_REST * this.load);
+    return chart.asked ? due : Math.max(due, frame);
   }
 
   /** Put the crosshair of every chart in sight at a step; null takes it away. */
@@ -189,8 +203,8 @@ export class Board {
   draw(chart) {
     const { element } = chart;
     const [width, height] = chart.size || [element.clientWidth, element.clientHeight];
+    chart.dirty = chart.asked = false; // one without room is marked again when it gets some
     if (width < 40 || height < 40) return;
-    chart.dirty = chart.asked = false;
     chart.drawn = performance.now();
     chart.born = true;
     chart.paint(width, height);

@@ -8,7 +8,7 @@ import { changed, go } from "./route.js";
 import { colorTheme } from "./theme.js";
 
 /** What the server drew is asked for again this often. */
-const AGAIN_MS = 15000;
+const [AGAIN_MS, ENDED_AGAIN_MS] = [15000, 300000];
 
 /** HTML that we draw ourselves where a part has nothing else: a table of 50 rows holds Dash up for nearly two seconds. */
 const TAGS = new Set(
@@ -21,18 +21,18 @@ const NOT_ATTRIBUTES = new Set(["children", "key", "n_clicks", "n_clicks_timesta
 const SAFE_LINK = /^(https?:|mailto:|[/?#.])/i;
 
 let asked = 0;
+let drawnAt = 0;
 const loading = new Map();
 
 /** Whether something on the page that is open is drawn by the server. */
 const hasParts = () => document.querySelector("[data-part]") !== null;
 
 /** What a part's function is given of the browser. */
-export const viewer = (path = location.pathname, search = location.search) => ({
-  path: path.replace(/\/+$/, "") || "/",
-  search,
-  theme: colorTheme.name(),
-  asked: ++asked,
-});
+export function viewer(path = location.pathname, search = location.search) {
+  drawnAt = Date.now();
+  asked += 1;
+  return { path: path.replace(/\/+$/, "") || "/", search, theme: colorTheme.name(), asked };
+}
 
 /** Ask the server again for what it draws on this page. */
 export async function drawAgain() {
@@ -172,12 +172,15 @@ async function onChange(event) {
   drawAgain();
 }
 
-/** Keep what the server drew up to date, on whichever page is open. */
-export function watchParts() {
+/**
+ * Keep what the server drew up to date, on whichever page is open; `ended`: whether that is about a run
+ * that has ended, so that only ages change.
+ */
+export function watchParts(ended) {
   window.dashAgGridComponentFunctions = { Cell };
   document.addEventListener("change", onChange);
   colorTheme.watch(drawAgain);
   setInterval(() => {
-    if (!document.hidden) drawAgain();
+    if (!document.hidden && Date.now() - drawnAt >= (ended() ? ENDED_AGAIN_MS : 0)) drawAgain();
   }, AGAIN_MS);
 }

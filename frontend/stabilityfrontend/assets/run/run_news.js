@@ -32,7 +32,7 @@ export const news = {
       this.derived.onPoints();
       this.expressions.onPoints();
       this.board.markMetrics(touched, step, message.time);
-      this.dirty("kpis", "header");
+      this.dirty("points");
     }
     if (!this.sawPoints) this.dirtyAll();
     this.sawPoints = true;

@@ -10,6 +10,7 @@ import { SeriesStore } from "../chart/series_store.js";
 import { Derived } from "../chart/server_series.js";
 import { byId, setShown } from "../core/dom.js";
 import { firstMetrics, firstRequests } from "../core/first_requests.js";
+import { statusFacts } from "../core/kinds.js";
 import { drawAgain } from "../core/parts.js";
 import { pressed } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
@@ -42,6 +43,8 @@ import { Watched } from "./watched.js";
 
 /** Regions other than charts are brought up to date this often at most. */
 const TICK_MS = 250;
+/** Ages change each second, those of a run that has ended are minutes and days. */
+const BEATS = 1000 / TICK_MS;
 /** Ranks and GPUs: less than the second in which agents speak, so that a word never waits for long. */
 const HEALTH_MS = 700;
 
@@ -67,6 +70,7 @@ export class RunPage {
     this.zoom = new Zoom();
     this.board = new Board(config, this.zoom);
     this.board.onDrawn = (shown) => this.onDrawn(shown);
+    this.board.onFrame = () => this.beat(TICK_MS - 70);
     this.dialog = new RollbackDialog(this);
     this.task = new TaskDialog(this);
     this.look = new View(this);
@@ -98,7 +102,13 @@ export class RunPage {
     this.listen();
     this.feed = new Feed(this);
     this.live = this.feed.live;
-    this.tick = setInterval(() => this.onTick(), TICK_MS);
+    this.ticked = 0;
+    this.tick = setInterval(() => this.beat(TICK_MS - 10), TICK_MS);
+  }
+
+  /** Whether its job has ended, as far as is known. */
+  get ended() {
+    return Boolean(this.run && statusFacts(this.run.status).ended);
   }
 
   /** The small charts that the headline chose. */
@@ -235,17 +245,29 @@ export class RunPage {
     this.dirty("header", "kpis", "incidents", "lineage", "checkpoints", "ranks", "gpus", "command", "pill");
   }
 
+  /** Bring the regions up to date unless they were a moment ago: in a frame with charts, if there are any. */
+  beat(apart) {
+    const now = performance.now();
+    if (now - this.ticked < apart) return;
+    this.ticked = now;
+    this.onTick();
+  }
+
   onTick() {
     // Between two pages the regions are gone a moment before we are told.
     if (this.gone || document.hidden || !this.root.isConnected || pressed()) return;
     this.beats = (this.beats || 0) + 1;
     // Ages go on by themselves. Those of ranks come with agents' words, and go on by themselves where none come.
-    if (this.beats % 4 === 0) this.dirty("header", "kpis", "incidents", "checkpoints", "gpus", "pill");
-    if (this.beats % 8 === 0) this.dirty("ranks");
+    const second = this.ended && this.live.lost === null ? 10 * BEATS : BEATS;
+    if (this.beats % second === 0) this.dirty("header", "kpis", "incidents", "checkpoints", "gpus", "pill");
+    if (this.beats % (2 * second) === 0) this.dirty("ranks");
+    // Numbers that each point changes are read by people: twice a second.
+    const [points, now] = [this.dirt.delete("points"), this.beats % 2 === 0];
+    if (points && now) this.dirty("header", "kpis");
     const dirt = this.dirt;
-    this.dirt = new Set();
+    this.dirt = new Set(points && !now ? ["points"] : []);
     if (dirt.has("lineage") || dirt.has("header")) drawLineage(this); // first: it asks where it is scrolled to, after other writes a layout
-    drawHeader(this);
+    if (dirt.has("header") || dirt.has("pill")) drawHeader(this);
     if (dirt.has("header")) this.look.draw();
     if (dirt.has("kpis")) drawKpis(this);
     if (dirt.has("incidents")) drawIncidents(this, this.allIncidents);
