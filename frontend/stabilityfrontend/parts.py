@@ -79,6 +79,8 @@ class ServerParts:
         """Give a Dash application the callback that draws, and the one that puts the answer into its place."""
 
         async def answer(viewer: Any, id_: Any) -> Any:
+            if viewer is None or viewer.get("later"):  # the page asks when its charts stand
+                raise PreventUpdate
             return await self.drawn(str(id_["part"]), viewer, REQUEST.get())
 
         app.callback(

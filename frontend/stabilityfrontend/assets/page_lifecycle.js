@@ -33,6 +33,8 @@ const PAGES = {
   login: LoginPage,
   server: ServerPage,
 };
+/** Pages that ask themselves for what the server draws on them, once their charts stand: it takes longer than those. */
+const PARTS_LATER = new Set(["run"]);
 /** Pages that have a wall. */
 const WALLS = new Set(["runs", "run"]);
 /** React may need a frame more to put the skeleton there, and seconds on a machine that has much else to do. */
@@ -98,5 +100,5 @@ export async function show(pathname, search, pages, config) {
   if (given.path !== "/login") await admitted();
   const { name, skeleton } = route(pathname, pages);
   requestAnimationFrame(() => open(config, name));
-  return [skeleton, given];
+  return [skeleton, PARTS_LATER.has(skeleton.props["data-page"]) ? { ...given, later: true } : given];
 }

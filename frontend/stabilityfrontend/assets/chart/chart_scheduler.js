@@ -157,10 +157,12 @@ export class Board {
     for (const chart of due) {
       if (drawn.length && performance.now() - start > this.config.limits.frame_budget_ms) break;
       const began = performance.now();
+      const alone = chart.first && !chart.born; // the first thing that people see waits for no other chart
       if (!chart.asked) this.liveFrame = start;
       this.draw(chart);
       chart.cost = 0.5 * (chart.cost || 0) + 0.5 * (performance.now() - began);
       drawn.push(chart);
+      if (alone) break;
     }
     if (drawn.length) this.record(drawn);
     drawLog.frames += drawn.length ? 1 : 0;

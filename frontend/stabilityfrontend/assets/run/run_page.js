@@ -102,7 +102,7 @@ export class RunPage {
     this.listen();
     this.feed = new Feed(this);
     this.live = this.feed.live;
-    this.ticked = 0;
+    this.ticked = performance.now(); // the first frame is the charts' alone
     this.tick = setInterval(() => this.beat(TICK_MS - 10), TICK_MS);
   }
 
@@ -167,6 +167,7 @@ export class RunPage {
     if (this.forkList.length && !this.belowCharts.near) this.rollbackCosts.fetch();
     this.foot.ask();
     for (const part of [this.detectors, this.watched, this.about, this.output]) part.fetch();
+    drawAgain();
     if (this.asked.unseen) this.feed.fetchHealth(); // the ranks are far below the charts
     this.asked.act();
   }
