@@ -66,6 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 @pytest.mark.parametrize("scheme", ["dark", pytest.param("light", marks=pytest.mark.soak)])
+@pytest.mark.soak
 def test_the_example_adds_a_page_and_a_panel_in_either_theme(
     server: RunningServer, open_page: OpenPage, scheme: str
 ) -> None:

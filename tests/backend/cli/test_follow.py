@@ -161,6 +161,7 @@ def test_a_log_that_goes_quiet_is_no_hang_and_does_not_look_healthy(server: Runn
     server.wait_for("/runs/r", lambda r: r["status"] == "finished", "it is over")
 
 
+@pytest.mark.soak
 def test_a_file_that_is_put_aside_goes_on_and_one_that_is_rewritten_is_refused(
     server: RunningServer, tmp_path: Path
 ) -> None:
@@ -215,6 +216,7 @@ def test_who_follows_again_knows_the_longest_pause_before(server: RunningServer,
         assert left["longest_pause_s"] == 100.0
 
 
+@pytest.mark.soak
 def test_of_the_runs_in_a_folder_an_old_one_is_over_and_a_further_one_is_found(
     server: RunningServer, tmp_path: Path
 ) -> None:

@@ -165,6 +165,7 @@ def test_beyond_loopback_nothing_starts_without_a_key_and_with_one_it_is_asked_f
         assert "needs an API key" in run("runs", "--data-dir", tmp_path).stderr
 
 
+@pytest.mark.soak
 def test_a_key_made_while_the_server_runs_works_and_stops_when_it_is_revoked(served: tuple[str, Path, int]) -> None:
     url, folder, _ = served
     key = run("keys", "create", "screen", "--scope", "read", "--data-dir", folder).stdout.strip()

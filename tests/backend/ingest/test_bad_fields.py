@@ -132,7 +132,7 @@ def _by_type(events: list[EventBlock]) -> list[Any]:
 
 
 #: `make test` takes one fault of so many, each time others; `make soak` takes all.
-SHARES = pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.soak, id="all")])
+SHARES = pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.soak, id="all")])
 
 
 def _some(sent: Iterable[T], share: int) -> Iterator[T]:

@@ -56,7 +56,7 @@ def test_rows_that_arrive_as_they_were_logged_land_on_the_trainers_branch(
     _check(job, ranks, job.as_it_happened())
 
 
-# One backlog in some thousands, or order, can't be known (lineage/launches.py says which): the same are tried each time.
+# One backlog in thousands, or order, can't be known (lineage/launches.py says which): the same are tried each time.
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(story=_JOBS)
 def test_a_backlog_of_one_node_lands_on_the_trainers_branch(story: tuple[int, int, int, list[int]]) -> None:

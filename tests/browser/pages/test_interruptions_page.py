@@ -26,6 +26,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.soak
 def test_an_interruption_comes_by_itself_is_corrected_and_leads_to_its_incident(
     server: Server, open_page: OpenPage, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def _saved(job: Job, step: int, segment: int) -> None:
     job.wait_for("", lambda r: r["last_step"] > step + 3, "some steps more")
 
 
+@pytest.mark.soak
 def test_a_rollback_is_undone_and_the_curve_is_the_left_branch_followed_by_new_steps(
     server: Server, tmp_path: Path
 ) -> None:
