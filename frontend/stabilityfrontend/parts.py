@@ -79,14 +79,13 @@ class ServerParts:
         """Give a Dash application the callback that draws, and the one that puts the answer into its place."""
 
         async def answer(viewer: Any, id_: Any) -> Any:
-            if viewer is None or viewer.get("later"):  # the page asks when its charts stand
-                raise PreventUpdate
             return await self.drawn(str(id_["part"]), viewer, REQUEST.get())
 
         app.callback(
             Output({"type": "given", "part": MATCH}, "data"),
             Input("viewer", "data"),
             State({"type": "given", "part": MATCH}, "id"),
+            prevent_initial_call=True,  # some pages ask only when their charts stand
         )(answer)
         app.clientside_callback(
             ClientsideFunction("stability", "fill"),

@@ -100,5 +100,5 @@ export async function show(pathname, search, pages, config) {
   if (given.path !== "/login") await admitted();
   const { name, skeleton } = route(pathname, pages);
   requestAnimationFrame(() => open(config, name));
-  return [skeleton, PARTS_LATER.has(skeleton.props["data-page"]) ? { ...given, later: true } : given];
+  return [skeleton, PARTS_LATER.has(skeleton.props["data-page"]) ? window.dash_clientside.no_update : given];
 }

@@ -34,7 +34,12 @@ export function viewer(path = location.pathname, search = location.search) {
   return { path: path.replace(/\/+$/, "") || "/", search, theme: colorTheme.name(), asked };
 }
 
-/** Ask the server again for what it draws on this page. */
+/** Ask the server for what it draws on this page. */
+export function drawParts() {
+  if (hasParts()) window.dash_clientside.set_props("viewer", { data: viewer() });
+}
+
+/** Ask it again. */
 export async function drawAgain() {
   if (!hasParts()) return;
   try {
@@ -42,7 +47,7 @@ export async function drawAgain() {
   } catch {
     return; // the server is away: what it drew last stays
   }
-  window.dash_clientside.set_props("viewer", { data: viewer() });
+  drawParts();
 }
 
 function load(url) {

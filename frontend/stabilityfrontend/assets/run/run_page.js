@@ -11,7 +11,7 @@ import { Derived } from "../chart/server_series.js";
 import { byId, setShown } from "../core/dom.js";
 import { firstMetrics, firstRequests } from "../core/first_requests.js";
 import { statusFacts } from "../core/kinds.js";
-import { drawAgain } from "../core/parts.js";
+import { drawAgain, drawParts } from "../core/parts.js";
 import { pressed } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
 import { WhenNear } from "../core/when_near.js";
@@ -167,7 +167,7 @@ export class RunPage {
     if (this.forkList.length && !this.belowCharts.near) this.rollbackCosts.fetch();
     this.foot.ask();
     for (const part of [this.detectors, this.watched, this.about, this.output]) part.fetch();
-    drawAgain();
+    drawParts();
     if (this.asked.unseen) this.feed.fetchHealth(); // the ranks are far below the charts
     this.asked.act();
   }
