@@ -43,7 +43,7 @@ def _runs(server: Server) -> None:
 
 
 def test_the_newest_lines_come_first_and_the_pointer_brings_those_of_its_step(visit: Visit) -> None:
-    page = visit("/runs/r-printing")
+    page = visit("/runs/r-printing", height=2400)  # chart and lines in sight together, whatever loads between them
     page.click("#output-fold")
     page.wait_for_selector("#output-lines li:has-text('at 599 <b>&')")
 
