@@ -207,7 +207,7 @@ def test_before_the_first_step_the_ranks_come_first_and_there_is_no_empty_chart(
         screen.server.wait_for(f"/runs/{run}", lambda facts: facts["state"]["phase"] == "starting", "it starts")
         page = screen.opens_run(run)
         page.wait_for_selector("#ranks canvas")
-        # The first agents may have spoken after the page asked for the run; it hears of it then.
+        # The first agents may have reported after the page asked for the run; the feed brings it then.
         ranks = lambda: {cell["label"]: cell["value"] for cell in page.evaluate(STRIP)}.get("Ranks")  # noqa: E731
         wait_until(lambda: ranks() == "512", 10, "all ranks are counted")
         wait_in(page, "document.querySelector('#ranks-summary').textContent === 'All 512 ranks are in compile.'")
