@@ -55,7 +55,7 @@ export class Zoom {
 
 /**
  * The charts of a page. A chart is `{id, element, interval, metrics(), paint(width, height)}`, `hasLine()` once it shows
- * one, and `pointAt(step)`, which puts the shared crosshair.
+ * one, `pointAt(step)`, which puts the shared crosshair, and `close()`, after which it is drawn no more.
  */
 export class Board {
   constructor(config, zoom) {
@@ -100,6 +100,7 @@ export class Board {
     this.byElement.delete(chart.element);
     this.seen.unobserve(chart.element);
     this.sized.unobserve(chart.element);
+    chart.close?.();
   }
 
   onSeen(entries) {

@@ -119,6 +119,14 @@ export class Plot {
     this.pointer.describe();
   }
 
+  /**
+   * Give the canvas's memory back at once. Left to the garbage collector, a hundred charts that were scrolled past stop
+   * the page for 90 ms.
+   */
+  close() {
+    this.canvas.width = this.canvas.height = 0;
+  }
+
   /** The pixels of a row. @param {Row} row */
   boxOf({ from = 0, to = 1 }) {
     const { left, right, top, bottom } = this.inner;

@@ -131,6 +131,7 @@ export function focusChart(element, config, page) {
         .join(" and ") || page.metric(),
     ranks: "primary",
     forget: () => memory.clear(),
+    close: () => plot.close(),
     hasLine: () => Boolean(drawn && drawn.x.length),
     /** From another chart; under the pointer it is there already. */
     pointAt(step) {

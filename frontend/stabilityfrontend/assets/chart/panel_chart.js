@@ -115,6 +115,7 @@ export function panelChart(element, legend, panel, config, page) {
     },
     metrics: () => matching(now.metrics, page.names),
     forget: () => memory.clear(),
+    close: () => plot.close(),
     hasLine: () => Boolean(plot.spec?.lines?.length),
     pointAt(step) {
       if (!drawn) plot.pointer.place(step);
