@@ -148,6 +148,7 @@ def test_in_any_order_of_events_all_ranks_act_or_none(data: st.DataObject) -> No
 
 
 @pytest.mark.torch
+@pytest.mark.soak
 def test_two_processes_agree_through_the_default_store_of_torch(free_port: int) -> None:
     code = """
 import os, sys

@@ -22,6 +22,7 @@ def draw(mixture: Mixture, batches: int) -> list[list[list[int]]]:
     return [mixture.next_batch(0, 1).tokens.tolist() for _ in range(batches)]
 
 
+@pytest.mark.soak
 def test_the_sources_are_real_and_stay_within_the_vocabulary(tokens: Path) -> None:
     digits, code, prose = load_sources(tokens)
 

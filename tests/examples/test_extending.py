@@ -144,6 +144,7 @@ def test_the_gpu_condition_of_two_files_is_reported_by_the_node_and_judged_by_th
     assert "2 memory rows replaced" in incident["text"] + incident["title"]
 
 
+@pytest.mark.soak
 def test_the_task_of_a_file_runs_on_each_node_and_an_unknown_one_on_none(server: Server, tmp_path: Path) -> None:
     plan = json.dumps({"stop": 100_000, "period_s": 0.05})
     where = {"url": server.url, "folder": tmp_path / "spool", "run_id": "task", "world_size": 1}

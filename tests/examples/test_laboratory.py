@@ -103,6 +103,7 @@ def test_no_fault_acts_before_its_first_step(laboratory: ModuleType) -> None:
     assert [[row["loss"] for row in log] for log in logs] == [[row["loss"] for row in logs[0]]] * 3
 
 
+@pytest.mark.soak
 def test_a_run_that_goes_on_from_its_twin_is_the_one_from_the_first_step(laboratory: ModuleType) -> None:
     training, fault = importlib.import_module("training"), shortened(laboratory, "garbage_batches", 5)
     starts: list[Any] = []

@@ -146,6 +146,7 @@ def test_tasks_of_slurm_are_the_ranks_of_one_run_on_the_nodes_that_slurm_names(s
     assert sorted(os.listdir(job.folder / "disk" / "stability")) == [f"{run_id}@n1", f"{run_id}@n2"]
 
 
+@pytest.mark.soak
 def test_a_job_that_is_queued_again_before_its_time_is_over_goes_on_in_its_run(server: Server, job: Job) -> None:
     run_id = "llm-7b-42"
     with job.start("slurm_requeue.sh", **_SLURM, SLURM_JOB_ID="42") as batch:

@@ -61,6 +61,7 @@ def test_each_order_is_done_with_what_was_applied(story: Story) -> None:
     assert [branch[0].number for branch in story.branches] == [1, 41, 61, 21]
 
 
+@pytest.mark.soak
 def test_the_first_step_after_a_rollback_and_all_that_follow_have_the_scaled_rate(story: Story) -> None:
     for branch, scale in zip(story.branches, [1.0, 0.5, 0.25, 1.0], strict=True):
         assert [step.rate for step in branch] == pytest.approx([scale * schedule(step.number) for step in branch])

@@ -252,6 +252,7 @@ def test_many_short_series_are_one_part_like_any_other(place: LocalFolder) -> No
     assert all(same_rows(reader.rows(key), found) for key, found in wide[::37])
 
 
+@pytest.mark.soak
 def test_many_threads_read_the_same_part_at_once(place: LocalFolder) -> None:
     found = dense(70_000)
     _, reader = make_part(place, [(LOSS, found)], cache_bytes=2_000_000)

@@ -22,7 +22,7 @@ DECLARED = eventful_rows(declared=True)
 SILENT = eventful_rows(declared=False)
 
 
-@pytest.mark.parametrize("rows", [DECLARED, SILENT], ids=["declared", "silent"])
+@pytest.mark.parametrize("rows", [pytest.param(DECLARED, marks=pytest.mark.soak), SILENT], ids=["declared", "silent"])
 async def test_a_run_that_was_streamed_is_judged_alike_in_its_export_and_in_its_log(
     stage: Stage, rows: list[Row], tmp_path: Path
 ) -> None:
@@ -64,6 +64,7 @@ def _whole(declared: bool) -> Backtest:
 
 @settings(max_examples=12, deadline=None)
 @given(cuts=st.lists(st.integers(1, len(DECLARED)), max_size=60), declared=st.booleans())
+@pytest.mark.soak
 def test_how_rows_are_cut_into_frames_changes_nothing(cuts: list[int], declared: bool) -> None:
     rows = DECLARED if declared else SILENT
     whole = _whole(declared)

@@ -137,6 +137,7 @@ def test_a_redis_that_is_not_there_is_said_without_its_password(tmp_path: Path) 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.soak
 def test_a_second_server_on_the_same_folder_is_refused(served: tuple[str, Path, int]) -> None:
     _, folder, pid = served
     done = run("up", "--port", "0", "--data-dir", folder)

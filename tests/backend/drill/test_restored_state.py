@@ -57,6 +57,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return Stage(tmp_path_factory.mktemp("drill"))
 
 
+@pytest.mark.soak
 def test_a_right_resume_is_identical_to_a_straight_run(stage: Stage) -> None:
     found = stage.resumed()
 

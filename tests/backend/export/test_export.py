@@ -214,7 +214,7 @@ def test_an_import_of_an_export_has_the_same_segments_dead_points_and_odd_values
     assert run.take(tmp_path / f"run.{suffix}").rows == 0
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("suffix", ["jsonl", pytest.param("parquet", marks=pytest.mark.soak)])
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(told=stories())
 def test_whatever_happened_to_a_job_its_export_makes_the_same_run_again(

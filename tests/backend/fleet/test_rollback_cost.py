@@ -303,6 +303,7 @@ def test_what_was_looked_up_once_is_not_read_again_unless_something_came(monkeyp
 
 @settings(max_examples=60, deadline=None)
 @given(told=stories())
+@pytest.mark.soak
 def test_after_any_story_each_dead_step_is_booked_once_and_no_time_is_negative(told: tuple[Story, int]) -> None:
     state = _run(*tell(*told))
     book = _shown(state, 99_999.0)

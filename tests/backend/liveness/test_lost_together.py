@@ -22,7 +22,7 @@ def told(job: Job) -> list[Finding]:
     return [finding for finding in job.said if finding.kind == "agent_lost"]
 
 
-@pytest.mark.parametrize("nodes", [32, 1_024])
+@pytest.mark.parametrize("nodes", [32, pytest.param(1_024, marks=pytest.mark.soak)])
 def test_the_agents_of_a_rack_that_end_together_are_one_incident_with_the_nodes_behind_it(nodes: int) -> None:
     job, each = racks(nodes), nodes // 4
     job.silent = {node for node in job.nodes if node.startswith("rack3-")}

@@ -92,7 +92,7 @@ async def test_what_a_restart_would_fold_again_is_counted_as_long_as_the_run_is_
     assert share.unwritten_s == 0
 
 
-@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("declared", [True, pytest.param(False, marks=pytest.mark.soak)])
 async def test_restarts_at_many_moments_change_nothing_that_a_backtest_says(
     stage: Stage, folded: list[str], declared: bool
 ) -> None:
@@ -109,7 +109,7 @@ async def test_restarts_at_many_moments_change_nothing_that_a_backtest_says(
     assert again < 8 * (EVERY_ROWS / FRAME_ROWS + 1)
 
 
-@pytest.mark.parametrize("from_archive", [False, True])
+@pytest.mark.parametrize("from_archive", [pytest.param(False, marks=pytest.mark.soak), True])
 async def test_detectors_that_changed_judge_the_past_again_and_nobody_can_tell(
     stage: Stage, from_archive: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

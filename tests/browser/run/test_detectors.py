@@ -47,6 +47,7 @@ def test_a_noisy_incident_is_made_quieter_in_two_clicks_and_one_takes_it_back(se
     assert settings(server) == {}
 
 
+@pytest.mark.soak
 def test_settings_are_tried_on_the_run_and_then_saved_and_another_page_sees_it(
     server: Server, visit: Visit, open_page: OpenPage
 ) -> None:

@@ -70,6 +70,7 @@ def shown(page: Page, name: str, *schemes: Literal["dark", "light"]) -> None:
             page.screenshot(path=str(Path(FOLDER) / f"{name}-{scheme}.png"))
 
 
+@pytest.mark.soak
 def test_a_row_has_the_verdict_seven_parts_and_a_link_to_its_steps(visit: Visit) -> None:
     page = visit("/runs/r-back-often", width=1440, height=900)
     page.wait_for_selector("#resumes tbody tr")

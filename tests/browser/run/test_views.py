@@ -89,6 +89,7 @@ def test_a_first_load_takes_few_files_little_to_send_and_one_request_for_each_ch
     assert sum(one["bytes"] for one in sent) <= 900_000
 
 
+@pytest.mark.soak
 def test_a_link_shows_the_same_view_and_the_controls_change_the_link(visit: Visit) -> None:
     page = visit("/runs/r-long?x=tokens&smooth=0.9&view=all&scale=log")
     wait_in(page, "window.stability?.page?.derived?.ready()")
