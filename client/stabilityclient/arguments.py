@@ -85,7 +85,10 @@ def gist(text: str) -> str:
     """Return what an exception's message says in a line: of a traceback in it the lines around it.
 
     A DataLoader tells "Caught ValueError in DataLoader worker process 0.", some 30 lines, and then what was wrong.
+    PyTorch adds to each error of a GPU the same four lines of general advice.
     """
+    if text.startswith(("CUDA error: ", "HIP error: ")):
+        return text.partition("\n")[0].strip()
     head, found, trace = text.partition("Traceback (most recent call last):")
     if not found:
         return " ".join(text.split()) if "\n" in text else text

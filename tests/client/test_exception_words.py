@@ -20,6 +20,8 @@ from support.waiting import wait_until
         ("", ""),
         ("Caught KeyError in worker 3.\nOriginal Traceback (most recent call last):\n  File x\nKeyError: 'text'\n",
          "Caught KeyError in worker 3. KeyError: 'text'"),
+        ("CUDA error: out of memory\nCUDA kernel errors might be reported later.\nCompile with `TORCH_USE_CUDA_DSA`.\n",
+         "CUDA error: out of memory"),
         ("\nTraceback (most recent call last):\n  File x\n", "Traceback (most recent call last): File x"),
     ],
 )  # fmt: skip

@@ -343,7 +343,7 @@ class ResumeBook(Stateful):
                 text = f"deterministic: after step {one.fork_step} it gave {one.points} losses again, bit for bit"
                 return Determinism("equal", text)
         for one in reversed(self._resumes):
-            again = one.verdict == "same_data" and one.grade == "good" and one.difference is not None
+            again = one.verdict == "same_data" and one.grade == "good" and one.first_difference is not None
             if again and not one.declared and one.world_same and not one.environment:
                 text = (
                     f"not deterministic: after step {one.fork_step} the same batches gave other losses from step "

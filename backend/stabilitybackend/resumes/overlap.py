@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA
 from stabilitybackend.lineage.left_out import left_out
 from stabilitybackend.resumes.batches import IdsCompared, compare_ids
 from stabilitybackend.resumes.branches import Branches, Curve
-from stabilitybackend.resumes.residuals import Agreement, Found, laid, median_of, noise_of, on_grid
+from stabilitybackend.resumes.residuals import LEAST_POINTS, Agreement, Found, laid, median_of, noise_of, on_grid
 from stabilitybackend.schema.resumes import Compared
 
 __all__ = ["EARLY_POINTS", "Overlap", "measure"]
@@ -23,6 +24,10 @@ EARLY_POINTS = 8
 MAX_POINTS = 512
 #: Points before the fork from which the trend at the first ones after it is known.
 TREND_BEFORE = 64
+#: Points before and after the fork that show how finely a log is written.
+CHANCE_POINTS = 512
+#: Decimal digits, or bits, behind the point from which a log is as good as exact.
+EXACT_DIGITS, EXACT_BITS = 10, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
         common=steps,
         gap=now - was,
         equal=equal if len(steps) else 0,
-        chance=_chance(before, sigma),
+        chance=_chance(np.concatenate([before.values[-CHANCE_POINTS:], left.values[:CHANCE_POINTS]]), sigma),
         noise=sigma,
         stride=stride,
         skip=skip,
@@ -152,17 +157,29 @@ def _common(left: Curve, new: Curve) -> tuple[NDArray[np.int64], NDArray[np.floa
     return steps, left.values[at_left], new.values[at_new]
 
 
-def _chance(before: Curve, sigma: float) -> float:
+def _chance(values: NDArray[np.float64], sigma: float) -> float:
     """Return about how often two losses of this log are equal by chance: rounded values often are.
 
     Two values that scatter by sigma and are written in steps of q are equal with probability q / (sigma 2 sqrt(pi)).
+    Where sigma is not known (0: a curve that only falls has no residuals) it is that of second differences, which a
+    trend does not reach (Stoehr et al. 2008, DER_SNR): below q there is nothing but rounding in them.
     """
-    values = before.values[-512:]
-    apart = np.diff(np.sort(values[np.isfinite(values)]))
-    apart = apart[apart > 0]
-    if not len(apart) or not sigma > 0:
-        return 1.0
-    return float(min(1.0, 0.282 * apart.min() / sigma))
+    values = values[np.isfinite(values)]
+    least = _written_in(values)
+    if not sigma > 0 and len(values) >= LEAST_POINTS:
+        bends = MAD_TO_SIGMA / 6**0.5 * median_of(np.abs(np.diff(values, 2)))
+        sigma = bends if bends >= least else 0.0
+    return min(1.0, 0.282 * least / sigma) if sigma > 0 else 1.0
+
+
+def _written_in(values: NDArray[np.float64]) -> float:
+    """Return the step in which values are written: the coarsest power of ten or of two that divides all of them."""
+    for power in range(EXACT_BITS):
+        if (np.ldexp(values, power) % 1 == 0).all():
+            return 2.0**-power
+        if power < EXACT_DIGITS and np.allclose(np.round(values, power), values, rtol=1e-12, atol=0):
+            return 10.0**-power
+    return 2.0**-EXACT_BITS
 
 
 def _compared(name: str, steps: NDArray[np.int64], old: NDArray[np.float64], new: NDArray[np.float64]) -> Compared:

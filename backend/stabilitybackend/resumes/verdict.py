@@ -205,6 +205,8 @@ def _verdict_text(seen: Overlap | None, verdict: ResumeVerdict) -> str:
             if seen.ids is not None and seen.ids.same
             else _r(seen.same)
         )
+        if points and seen.equal == points:
+            return f"The same batches at {steps} ({how}), and the same losses as finely as they are written."
         first = "step" if seen.equal == 1 else f"{seen.equal} steps"
         since = f"bit-equal for the first {first}, then " if seen.surely_equal else ""
         gap = f" They differ by {_typical(seen):.3g}, {_share(seen)} of the batch noise." if points else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,34 @@ def test_an_exact_replay_brings_everything_back_and_shows_that_the_job_is_determ
     }  # fmt: skip
     view = folded(made.frames).resumes.view()
     assert (view.determinism.known, incidents(made)) == ("equal", [])
+
+
+@pytest.mark.parametrize(("fork", "ids"), [(0, False), (8, True), (40, False), (40, True)])
+def test_an_exact_replay_is_one_however_early_it_begins_and_however_smoothly_the_loss_falls(
+    fork: int, ids: bool
+) -> None:
+    made = Resumed(ids=ids)
+    falls: dict[str, Any] = {
+        "off": lambda step: 40 / (1 + step / 10) - made.loss(step, step) + 1e-3 * math.sin(step**2)
+    }
+    made.train(1, 90, **falls)
+    made.back(fork)
+    made.train(fork + 1, 80, **falls)
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade, resume.equal_points) == ("identical", "good", resume.points)
+    assert folded(made.frames).resumes.view().determinism.known == "equal"
+
+
+def test_equal_losses_that_are_written_too_coarsely_are_no_exact_replay() -> None:
+    made = Resumed(ids=True)
+    falls: dict[str, Any] = {"off": lambda step: round(2 - step / 30, 1) - made.loss(step, step)}
+    made.train(1, 60, **falls)
+    made.back(30)
+    made.train(31, 55, **falls)
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade, resume.equal_points) == ("same_data", "good", resume.points)
+    assert "as finely as they are written" in resume.text
+    assert folded(made.frames).resumes.view().determinism.known == "not_seen"
 
 
 def test_the_same_batches_with_other_numerics_are_recognised_by_their_own_noise() -> None:

@@ -139,4 +139,5 @@ def fact_text(evidence: object) -> str:
 
 
 def cut(text: object) -> str:
-    return str(text)[:SENTENCE_CHARS]
+    whole = str(text)
+    return whole if len(whole) <= SENTENCE_CHARS else whole[: SENTENCE_CHARS - 1] + "…"
