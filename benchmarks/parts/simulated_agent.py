@@ -57,6 +57,7 @@ class SimulatedAgent:
         self.logged = 0
         self.said_dead: set[int] = set()
         self.said_lost: set[int] = set()
+        self.said_hot: set[int] = set()
 
     async def run(self, stop: asyncio.Event, gate: asyncio.Semaphore) -> None:
         """Speak until ``stop``, over a new connection whenever one is lost."""
@@ -234,21 +235,32 @@ class SimulatedAgent:
             await self._event(socket, "process_death", data, step=slot["step"])
 
     async def _gpu_events(self, socket: ClientConnection) -> None:
-        for rank in sorted(self.job.trouble.lost & set(self.job.ranks_of(self.node)) - self.said_lost):
+        """Report what began at GPUs: the server judges a GPU by that; high readings alone are no fault."""
+        trouble, here = self.job.trouble, set(self.job.ranks_of(self.node))
+        for rank in sorted(trouble.lost & here - self.said_lost):
             self.said_lost.add(rank)
-            index = rank % GPUS_PER_NODE
-            data = {
-                "uuid": f"GPU-{self.node:04x}{index:04x}-0000",
-                "index": index,
-                "bus_id": f"00000000:{0x18 + index:02X}:00.0",
-                "name": "NVIDIA H100 80GB HBM3",
-                "ranks": [rank],
-                "what": "lost",
-                "state": "on",
-                "facts": {},
-                "text": f"GPU {index} has fallen off the bus",
-            }
-            await self._event(socket, "gpu", data, step=self.job.step_now())
+            await self._gpu_event(socket, rank, "lost", {}, f"GPU {rank % GPUS_PER_NODE} has fallen off the bus")
+        for rank in sorted(trouble.hot & here - self.said_hot):
+            self.said_hot.add(rank)
+            text = "the hardware lowers the clocks because of heat, 100 % of the time"
+            await self._gpu_event(socket, rank, "throttle", {"reason": "hw_thermal", "share": 1.0}, text)
+
+    async def _gpu_event(
+        self, socket: ClientConnection, rank: int, what: str, facts: dict[str, Any], text: str
+    ) -> None:  # fmt: skip
+        index = rank % GPUS_PER_NODE
+        data = {
+            "uuid": f"GPU-{self.node:04x}{index:04x}-0000",
+            "index": index,
+            "bus_id": f"00000000:{0x18 + index:02X}:00.0",
+            "name": "NVIDIA H100 80GB HBM3",
+            "ranks": [rank],
+            "what": what,
+            "state": "on",
+            "facts": facts,
+            "text": text,
+        }
+        await self._event(socket, "gpu", data, step=self.job.step_now())
 
     async def _loss(self, socket: ClientConnection) -> None:
         """Rank 0's loss, so that the charts have a line."""

@@ -108,3 +108,9 @@ test("of five thousand runs the wall has the rows of the first, and the server's
   const { counts } = counted(runs.values(), NOW, beyond([sick, broke, well]));
   assert.deepEqual(counts, { sick: 1, well: 2999, past: 1999 });
 });
+
+test("a run without a step has as many ranks on the wall as the table says", () => {
+  const none = { rows: [], fit: 0, total: 1 };
+  const well = { rows: [row("compiles", { step: null, ranks: 512 })], fit: 1, total: 1 };
+  assert.equal(runsOf([none, none, well], new Map()).get("compiles").world_size, 512);
+});

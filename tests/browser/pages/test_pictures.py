@@ -31,8 +31,9 @@ ROOT = Path(__file__).resolve().parents[3]
 STORED = ROOT / "tests" / "golden" / "pictures"
 #: Folder of the pictures at full size; with it the stored ones are written and not compared.
 WRITTEN = os.environ.get("STABILITY_PICTURES", "")
-#: What is fetched after the first picture (sparklines, what lies below) has this long, milliseconds.
-SETTLES_MS = 1500
+#: A page rests when it has fetched nothing and kept its layout for so long, milliseconds; it looks for its panels, its
+#: sparklines and what comes into sight one after the other.
+RESTS_MS = 1000
 #: Share of the pixels of a small picture that may be off, and by how much of 255.
 MOST_PIXELS, MOST_OFF = 0.01, 40
 #: A stored picture is this many times narrower, and has so many colours.
@@ -44,7 +45,23 @@ QUIET = """time, .wall-foot, #live-pill, .incident-age, .since-age, .wall-since,
   .timeline, .over, .checkpoint .sub, .details .age, .rail-count { visibility: hidden !important }
   *, *::before, *::after { animation: none !important; transition: none !important }"""
 DRAWN = "window.stability?.page?.ready && stability.drawLog.first.focus > 0"
-TO_ABOUT = "document.querySelector('#about-panel').scrollIntoView()"
+#: Resolves when the page rests: its heights and those of its panels, and how often it has fetched anything. It stays
+#: scrolled to ``begins`` meanwhile, as what loads above moves that.
+AT_REST = """([rests, begins]) => new Promise((done) => {
+  let was = "", since = performance.now();
+  const look = () => {
+    if (begins) document.querySelector(begins).scrollIntoView();
+    const boxes = [document.documentElement, ...document.querySelectorAll("main, section, .panel, dialog")];
+    const now = [performance.getEntriesByType("resource").filter((one) => !one.name.includes("/healthz")).length,
+      ...boxes.map((one) => [one.scrollHeight, one.scrollTop, one.getBoundingClientRect().top])].join();
+    if (now !== was) [was, since] = [now, performance.now()];
+    if (performance.now() - since > rests) done(null);
+    else requestAnimationFrame(look);
+  };
+  look();
+})"""
+#: What a picture begins with, where that is not the top of the page.
+BEGINS_AT = {"run-about": "#about-panel"}
 #: Name -> address, what is there when it is drawn, and what is done before the picture is taken.
 PICTURES = {
     "runs": ("/", "document.querySelectorAll('#runs-body tr[data-run]').length === 3", ""),
@@ -58,7 +75,7 @@ PICTURES = {
         f"{DRAWN} && document.querySelector('[data-less]')",
         "document.querySelector('[data-less]').click()",
     ),
-    "run-about": ("/runs/killed_by_lr", DRAWN, "document.querySelector('#about-fold').click(); " + TO_ABOUT),
+    "run-about": ("/runs/killed_by_lr", DRAWN, "document.querySelector('#about-fold').click()"),
     "run-keys": ("/runs/killed_by_lr", DRAWN, "document.querySelector('#keys-open').click()"),
     "incident": ("/runs/killed_by_lr/incidents/{incident}", "document.querySelector('.verdict-words')", ""),
     "incident-restart": (
@@ -124,7 +141,7 @@ def test_a_page_looks_as_its_stored_picture(server: Server, incident: str, windo
     if act:
         page.evaluate(f"() => {{ {act}; }}")
     page.evaluate("document.fonts.ready.then(() => null)")
-    page.wait_for_timeout(SETTLES_MS)
+    page.evaluate(AT_REST, [RESTS_MS, BEGINS_AT.get(name)])
     taken = page.screenshot(style=QUIET, animations="disabled", caret="hide")
     stored = STORED / f"{name}-{look}.png"
     small = smaller(taken)

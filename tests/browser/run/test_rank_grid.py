@@ -130,6 +130,8 @@ def text(page: Page, place: str) -> str:
 
 
 def cells(page: Page, place: str) -> list[Any]:
+    """Return what is drawn of each: scrolled to, as what loads above moves it, and the first step puts charts there."""
+    page.locator(f"#{place}-panel").scroll_into_view_if_needed()
     wall = "grid" if place == "ranks" else "gpus"
     return list(page.evaluate(f"window.stability?.page?.{wall}?.map?.cells.map((one) => [one.key, one.mark]) || []"))
 
@@ -139,7 +141,6 @@ def wall(many: Running, visit: Visit) -> Page:
     """The page of ``many`` with every rank and every GPU, ranks in sight: what nobody sees is not drawn."""
     page = visit(many.path)
     for place, count in (("gpus", 24), ("ranks", 32)):
-        page.locator(f"#{place}-panel").scroll_into_view_if_needed()
         wait_until(lambda: len(cells(page, place)) == count, 60, f"all cells of {place} are there")  # noqa: B023
     return page
 
@@ -206,13 +207,8 @@ def test_a_wall_is_read_with_the_keyboard_and_coloured_and_ordered_as_asked(wall
 
 @pytest.mark.soak
 def test_gpus_stand_together_one_without_says_why_and_so_does_what_is_not_visible(wall: Page) -> None:
-
-    def marks() -> list[Any]:
-        wall.locator("#gpus-panel").scroll_into_view_if_needed()  # what loads above moves it
-        return cells(wall, "gpus")
-
     # Too hot, and slowed: a shape and not only a colour.
-    wait_until(lambda: ["gpu-001 5", "dash"] in marks(), 30, "GPU 5 is to be watched")
+    wait_until(lambda: ["gpu-001 5", "dash"] in cells(wall, "gpus"), 30, "GPU 5 is to be watched")
     assert "gpu-003 no GPU visible here: libnvidia-ml.so.1 is not installed" in text(wall, "#gpus-none")
     wall.click("#gpus-field [data-value=temp]")
     assert "95 °C" in text(wall, "#gpus-legend")

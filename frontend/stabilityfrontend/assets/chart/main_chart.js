@@ -222,12 +222,15 @@ function metricRow({ page, config, colors, window, memory, inner }, metric, colo
   const width = !main.band && main.x.length > inner ? 1 : top ? 2 : 1.5;
   lines.push({ ...main, name: effective.length > 1 ? lineName(metric, effective[0]) : metric, color, width });
   const live = effective.flatMap((line) => visibleValues(line.pieces, window));
-  const wanted = robustRange(log ? live.filter((value) => value > 0) : live, visibleValues(discarded, window));
+  const rest = visibleValues(discarded, window);
+  const wanted = axisRange(robustRange(log ? live.filter((value) => value > 0) : live, rest), log);
+  // Drawn before its points have come: that axis is none to keep for them.
+  const empty = !live.some(Number.isFinite) && !rest.some(Number.isFinite);
   return {
     title: metric,
     none: noNumber(live, !source.isThinned?.(metric)),
     log,
-    yRange: calmRange(memory, `${top}${log}${ghosts}${view}`, axisRange(wanted, log)),
+    yRange: empty ? wanted : calmRange(memory, `${top}${log}${ghosts}${view}`, wanted),
     lines,
     marks: [],
     main,

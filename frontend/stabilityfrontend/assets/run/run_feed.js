@@ -222,17 +222,23 @@ export class Feed {
   /** All agents as they are; what the feed says of them meanwhile holds over that. */
   async fetchHealth() {
     const { page } = this;
-    const held = (this.heldHealth ||= []);
-    try {
-      const answer = await api.health(page.id);
-      if (page.gone) return;
-      page.health.fill(answer);
+    // One at a time: of two, the later answer would take back what the feed said since the earlier one.
+    this.healthAsked = true;
+    if (this.heldHealth) return;
+    while (this.healthAsked && !page.gone) {
+      this.healthAsked = false;
+      const held = (this.heldHealth = /** @type {any[]} */ ([]));
+      try {
+        const answer = await api.health(page.id);
+        if (page.gone) return;
+        page.health.fill(answer);
+        page.dirty("ranks", "gpus");
+      } catch {
+        // Asked again when the page is in touch again.
+      } finally {
+        this.heldHealth = null;
+      }
       for (const message of held) page.health.take(message);
-      page.dirty("ranks", "gpus");
-    } catch {
-      // Asked again when the page is in touch again.
-    } finally {
-      if (this.heldHealth === held) this.heldHealth = null;
     }
   }
 

@@ -29,6 +29,7 @@ export function asRun(row, known = /** @type {any} */ (null)) {
     last_step: row.step,
     loss_metric: row.loss_metric,
     worst_incident: row.worst_incident,
+    world_size: row.ranks,
     created: row.created,
     updated: row.updated,
     latest,
