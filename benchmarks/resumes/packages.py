@@ -31,6 +31,7 @@ class Case:
         run: makes the log, ``run(right, seed)``.
         repeats: whether the wrong way feeds batches again in an order that was there before.
         since: the first step of the repetition.
+        also: another package that is needed.
     """
 
     package: str
@@ -38,11 +39,13 @@ class Case:
     run: Callable[[bool, int], Rows]
     repeats: bool = True
     since: int = SAVED + 1
+    also: str = "torch"
 
     def missing(self) -> str:
         """Return why the package can't be used here, empty where it can."""
         try:
             importlib.import_module(self.package)
+            importlib.import_module(self.also)
         except Exception as error:  # an installed package may lack one of its own
             return f"{type(error).__name__}: {error}"
         return ""
@@ -252,9 +255,9 @@ def _distributed(right: bool, seed: int) -> Rows:
 
 
 CASES = (
-    Case("lightning", "the sampler starts over, unshuffled", _lightning("")),
-    Case("lightning", "the sampler starts over, shuffled with one seed", _lightning("seeded")),
-    Case("lightning", "the sampler starts over, shuffled again", _lightning("again"), repeats=False),
+    Case("lightning", "the sampler starts over, unshuffled", _lightning(""), also="torchdata"),
+    Case("lightning", "the sampler starts over, shuffled with one seed", _lightning("seeded"), also="torchdata"),
+    Case("lightning", "the sampler starts over, shuffled again", _lightning("again"), repeats=False, also="torchdata"),
     Case("torchdata", "StatefulDataLoader without its state, unshuffled", _stateful(shuffle=False)),
     Case("torchdata", "StatefulDataLoader without its state, shuffled", _stateful(shuffle=True)),
     Case("streaming", "StreamingDataset without its state, unshuffled", _streaming(shuffle=False)),
