@@ -70,19 +70,19 @@ function boardOf(count, cost) {
   return board;
 }
 
-test("the more charts have new points, the longer each rests, the large one half as long and none over a second", () => {
+test("the more charts have new points, the longer each rests, the large one half as long and none over two seconds", () => {
   const paces = (board) => [...board.charts.values()].map((chart) => board.pace(chart));
   assert.deepEqual(paces(boardOf(1, 1)), [50]);
   assert.deepEqual(paces(boardOf(3, 2)), [120, 240, 240]);
   assert.deepEqual(paces(boardOf(20, 1)), [400, ...Array(19).fill(800)]);
-  assert.deepEqual(paces(boardOf(100, 3)), [500, ...Array(99).fill(1000)]);
+  assert.deepEqual(paces(boardOf(100, 3)), [1000, ...Array(99).fill(2000)]);
 });
 
 test("charts with new points share frames, one that somebody waits for has its own", () => {
   const board = boardOf(20, 1);
   board.liveFrame = 10_000;
   const [large, small] = [0, 5].map((id) => board.charts.get(id));
-  assert.deepEqual([board.dueAt(large), board.dueAt(small)], [10_190, 10_190]);
+  assert.deepEqual([board.dueAt(large), board.dueAt(small)], [10_390, 10_390]);
   board.mark(small);
   assert.equal(board.dueAt(small), 50);
 });

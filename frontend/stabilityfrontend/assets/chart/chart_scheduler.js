@@ -8,9 +8,9 @@ const REST = 10;
  * long: what the browser does after a drawing costs a multiple of the drawing.
  */
 const LIVE_REST = 40;
-const LIVE_MS = 1000;
+const LIVE_MS = 2000;
 /** Charts whose points came share frames, at most so far apart: every frame costs as much as some drawings. */
-const FRAME_MS = 190;
+const FRAME_MS = 390;
 /** Up to here a chart's rest is waited for frame by frame. */
 const SOON_MS = 20;
 

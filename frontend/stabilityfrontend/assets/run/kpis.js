@@ -12,6 +12,8 @@ import { makeStrip } from "./strip.js";
 /** Points behind a sparkline, and steps back for the comparison under the number. */
 const SPARK = 120;
 const BACK = 50;
+/** Milliseconds from one drawing of a sparkline to the next: with each number they cost the page as much as a chart. */
+const SPARK_MS = 2000;
 
 function cell(id) {
   const element = byId(`kpi-${id}`);
@@ -36,12 +38,14 @@ export const median = (values) => {
   return sorted.length ? sorted[Math.floor(sorted.length / 2)] : null;
 };
 
-/** What the small picture of a cell was made of; it is made again where that is another. */
+/** What the small picture of a cell was made of, and when; it is made again where that is another, after `rest` ms. */
 const made = new WeakMap();
-function picture(parts, key, make) {
+function picture(parts, key, make, rest = 0) {
+  const last = made.get(parts.spark);
+  const now = performance.now();
   // A region that came anew is empty.
-  if (made.get(parts.spark) === key && (parts.spark.firstChild || !key)) return;
-  made.set(parts.spark, key);
+  if (last && (last.key === key || now - last.at < rest) && (parts.spark.firstChild || !key)) return;
+  made.set(parts.spark, { key, at: now });
   fill(parts.spark, make ? make() : null);
 }
 
@@ -92,7 +96,7 @@ function metricCell(page, { id, metric, median: byMedian }, main) {
   setText(parts.note, note);
   tone(state);
   const color = state === "critical" ? "var(--critical)" : state === "warning" ? "var(--warning)" : "var(--accent)";
-  picture(parts, `${color} ${values.join()}`, () => sparkline(values, color, 160, 30));
+  picture(parts, `${color} ${values.join()}`, () => sparkline(values, color, 160, 30), SPARK_MS);
 }
 
 const percent = (share) =>
