@@ -52,13 +52,18 @@ class _NonfiniteEvent(Event):
 
 @dataclass(slots=True)
 class _Habit:
-    """The non-finite stretches of one metric so far; ``usual``: they began with the run."""
+    """The non-finite stretches of one metric so far.
+
+    ``usual``: they began with the run. ``since``, ``values``: where the newest began, and what came in it by spelling.
+    """
 
     usual: bool
     stretches: int = 0
     in_a_row: int = 0
     longest: int = 0
     last_step: int = -1
+    since: int = -1
+    values: dict[str, int] = field(default_factory=dict)
 
 
 class NonfiniteDetector(Detector):
@@ -147,8 +152,10 @@ class NonfiniteDetector(Detector):
         if habit.last_step < 0 or point.step - habit.last_step > 1.5 * self.context.interval:
             habit.stretches += 1
             habit.longest = max(habit.longest, habit.in_a_row)
-            habit.in_a_row = 0
+            habit.in_a_row, habit.since, habit.values = 0, point.step, {}
         habit.in_a_row += 1
+        spelling = _spell(point.value)
+        habit.values[spelling] = habit.values.get(spelling, 0) + 1
         habit.last_step = point.step
         usual = habit.usual or habit.stretches > HABIT_TIMES
         absent = usual and habit.stretches < ABSENCES and dataset_of(point.metric) is not None
@@ -169,7 +176,7 @@ class NonfiniteDetector(Detector):
             held = self.context.claimed(point.metric, self.name)
             if self._off or (held is not None and held.kind == "nonfinite"):
                 return found
-            event = self._event = _NonfiniteEvent(point.metric, point.step, point.step, severity, spelling, point.step)
+            event = self._event = self._opened(point, severity, spelling)
             self._quiet = False
         if SEVERITIES.index(severity) > SEVERITIES.index(event.severity):
             event.severity = severity
@@ -187,6 +194,16 @@ class NonfiniteDetector(Detector):
         for metric in event.counts:
             self.claim(metric, event.onset, of=event.metric)
         return [*found, self._finding(event, point.step)]
+
+    def _opened(self, point: Point, severity: Severity, spelling: str) -> _NonfiniteEvent:
+        """Return a new event: of a metric that was never finite it began with the first value, then no news."""
+        habit = self._habits.get(point.metric)
+        if habit is None or point.metric in self._finite or habit.stretches > 1:
+            return _NonfiniteEvent(point.metric, point.step, point.step, severity, spelling, point.step)
+        event = _NonfiniteEvent(point.metric, habit.since, point.step, severity, next(iter(habit.values)), point.step)
+        before = {one: count - (one == spelling) for one, count in habit.values.items()}  # this one is counted below
+        event.total, event.counts[point.metric] = habit.in_a_row - 1, {one: n for one, n in before.items() if n}
+        return event
 
     def _replace(self, step: int) -> list[Finding]:
         """Give up an event without the loss that began long before the loss itself is non-finite."""

@@ -96,9 +96,11 @@ def test_rare_skipped_steps_over_a_long_run_give_few_infos() -> None:
     assert len({f.key for f in found}) <= 4
 
 
-def test_a_run_that_is_not_a_number_from_its_first_row_is_told_after_five() -> None:
-    found = feed_rows([{"loss": math.nan}] * 20)
-    assert [(f.severity, f.now_step) for f in found] == [("critical", 4)]
+def test_a_run_that_is_not_a_number_from_its_first_row_is_told_after_five_with_its_first_step() -> None:
+    found = feed_rows([{"loss": math.inf}, *[{"loss": math.nan}] * 20])
+    assert [(f.severity, f.onset_step, f.now_step) for f in found] == [("critical", 0, 4)]
+    assert found[0].evidence["values"] == {"loss": {"Infinity": 1, "NaN": 4}}
+    assert "since step 0 (5 values)" in found[0].text
 
 
 def test_a_nan_before_the_first_loss_is_silent() -> None:
