@@ -149,4 +149,8 @@ export function sentence(text) {
 }
 
 /** An error of the API in one or two sentences. */
+/** Random bytes in hexadecimal: a name for what may be sent twice. */
+export const randomHex = (bytes) =>
+  [...crypto.getRandomValues(new Uint8Array(bytes))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
 export const errorText = (error) => [sentence(error.message), sentence(error.hint)].filter(Boolean).join(" ");
