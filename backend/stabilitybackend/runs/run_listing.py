@@ -13,6 +13,8 @@ from msgspec import structs
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.redis_link import answer_of
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex, announced, changed
 from stabilitybackend.schema.fleet import RunNames
@@ -27,7 +29,8 @@ SAVE_EVERY_S = 5.0
 #: What is stored as soon as it changes: a server that starts decides by it, and lists show it.
 _at_once = attrgetter("status", "open_incidents", "worst_incident", "head", "agents", "rollbacks", "undo")
 
-_log = logging.getLogger(__name__)
+#: Every run of a Redis that is full says so once a second.
+_log = QuietLog(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class RunListing:
             await self._index.save_view(self._run_id, view, self.updated)
             self._saved, self._saved_at = (view, self.updated), now
         except (RedisError, OSError) as error:
-            _log.warning("run %s: summary not stored: %s", self._run_id, error)
+            _log.log(logging.WARNING, f"run {self._run_id}: summary not stored: {answer_of(error)}")
 
 
 def _fields(view: RunView) -> dict[str, Any]:
