@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { comparedMetric } from "../../frontend/stabilityfrontend/assets/compare/compare_page.js";
 import { sameDataWords, shiftsOf, shiftWords } from "../../frontend/stabilityfrontend/assets/compare/same_data.js";
 import { formatValue } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
@@ -165,4 +166,19 @@ test("what a job reports of an order is told in a line, and that it reports noth
   );
   assert.equal(reportedWords({}), "The job reports that it applied: nothing.");
   assert.equal(reportedWords(null), "");
+});
+
+test("runs that call their loss differently are compared by it, and any other metric by its name alone", () => {
+  const ours = { metrics: ["loss", "lr"], loss_metric: "loss" };
+  const foreign = { metrics: ["train/loss", "val/loss"], loss_metric: "train/loss" };
+  const none = { metrics: ["reward"], loss_metric: null };
+  const runs = [ours, foreign, none];
+  assert.deepEqual(
+    runs.map((run) => comparedMetric(run, "loss", runs)),
+    ["loss", "train/loss", null],
+  );
+  assert.deepEqual(
+    runs.map((run) => comparedMetric(run, "lr", runs)),
+    ["lr", null, null],
+  );
 });

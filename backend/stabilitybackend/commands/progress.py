@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from stabilitybackend.schema.commands import (
     END_STATES,
+    JOB_ENDED,
     NOT_CARRIED_OUT,
     AgentCommand,
     Command,
@@ -140,7 +141,8 @@ def _trouble(command: Command) -> str:
         went = f"{_plural(acted, 'rank')} of {command.world_size or '?'} went back, the others did not."
         words = [went, why, "Look at the job: its ranks may be at different steps."]
     else:
-        words = ["Not carried out.", why, "Training goes on as before."]
+        over = any(one.detail.startswith(JOB_ENDED) for one in command.history if one.state in NOT_CARRIED_OUT)
+        words = ["Not carried out.", why, "" if over else "Training goes on as before."]
     return " ".join(filter(None, words))
 
 
