@@ -22,13 +22,13 @@ from stabilitybackend.commands.agent_commands import (
     verdict,
 )
 from stabilitybackend.commands.batch_orders import check_batches, conclude, may_ask, new_show_batches, take
+from stabilitybackend.commands.progress import JOB_ENDED
 from stabilitybackend.commands.rank_answers import draw_conclusion, why_ignored
 from stabilitybackend.commands.request import JobView, NewCommand, check_fields
 from stabilitybackend.commands.rollback import new_rollback
 from stabilitybackend.errors import Conflict
 from stabilitybackend.schema.commands import (
     END_STATES,
-    JOB_ENDED,
     KINDS,
     NOT_CARRIED_OUT,
     OPEN_STATES,

@@ -14,7 +14,6 @@ from msgspec import UNSET
 
 from stabilitybackend.schema.commands import (
     END_STATES,
-    JOB_ENDED,
     NOT_CARRIED_OUT,
     AgentCommand,
     Command,
@@ -29,7 +28,10 @@ from stabilitybackend.schema.commands import (
     Task,
 )
 
-__all__ = ["progress_of", "shown"]
+__all__ = ["JOB_ENDED", "progress_of", "shown"]
+
+#: How the reason begins where the job ended before it could obey.
+JOB_ENDED = "the job ended"
 
 #: A rank goes through these, and the command with the last of them.
 _ORDER = ("pending", "delivered", "ready", "acted", "done")

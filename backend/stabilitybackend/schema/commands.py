@@ -17,7 +17,7 @@ from stabilitybackend.schema.lineage import Branch
 from stabilitybackend.schema.plan import Plan
 
 __all__ = [
-    "END_STATES", "JOB_ENDED", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "Command",
+    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "Command",
     "CommandKind", "CommandRequest", "Fence", "HistoryEntry", "Kind", "NodeState", "Progress", "RankState", "Restart",
     "Rollback", "ShowBatches", "StackDump", "Stage", "StageState", "State", "Task", "read_command",
 ]  # fmt: skip
@@ -31,8 +31,6 @@ OPEN_STATES: frozenset[State] = frozenset({"pending", "delivered", "ready"})
 END_STATES: frozenset[State] = frozenset(get_args(State)) - OPEN_STATES - {"acted"}
 #: Of these, those in which the job was left as it was, or half of it.
 NOT_CARRIED_OUT: frozenset[State] = END_STATES - {"done"}
-#: How the reason begins where the job ended before it could obey.
-JOB_ENDED = "the job ended"
 
 #: Longest time that a command may wait for somebody to begin with it, seconds.
 MAX_EXPIRES_S = 86_400.0

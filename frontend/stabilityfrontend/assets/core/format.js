@@ -35,6 +35,12 @@ export function steady(value) {
   return value.toFixed(digits).replace("-", "−");
 }
 
+/** The same for a narrow cell, in eight signs: a small one is cut there, and its powers of ten go with it. */
+export const narrow = (value) =>
+  Number.isFinite(value) && value !== 0 && Math.abs(value) < 1e-3
+    ? value.toExponential(2).replaceAll("-", "−")
+    : steady(value);
+
 // Made once: `toLocaleString` makes one for every number that it writes.
 const grouped = new Intl.NumberFormat("en-US");
 /** A whole number with separators. */
