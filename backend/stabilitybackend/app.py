@@ -258,7 +258,7 @@ class _GuardedApp(FastAPI):
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(StabilityBoardError)
     async def ours(request: Request, error: StabilityBoardError) -> JSONResponse:
-        return JSONResponse(error.as_json(), status_code=error.status)
+        return _ours(request, error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -282,9 +282,16 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         away = as_unavailable(error)
         if away is not None:
-            return JSONResponse(away.as_json(), status_code=away.status)
+            return _ours(request, away)
         _log.exception("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
         return _answer(500, "internal", "internal error", "see the server log")
+
+
+def _ours(request: Request, error: StabilityBoardError) -> JSONResponse:
+    if error.code == "redis_away" and request.method not in ("GET", "HEAD"):
+        # Nobody here tries it again; and a Redis that stood still may yet do what it was sent.
+        error.hint = "what you sent may not be stored: look, then send it again"
+    return JSONResponse(error.as_json(), status_code=error.status)
 
 
 def _answer(status: int, code: str, message: str, hint: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -176,7 +176,8 @@ def _check_role(info: Mapping[str, object], place: str) -> None:
 
 def answer_of(error: BaseException) -> str:
     """Return what Redis answered: of a pipeline redis-py puts the number of the command and its text before it."""
-    return str(error).rpartition(" of pipeline caused error: ")[2].lstrip("('\"")
+    _, pipeline, text = str(error).rpartition(" of pipeline caused error: ")
+    return text.lstrip("('\"").rstrip("),'\"") if pipeline else text
 
 
 def as_unavailable(error: BaseException) -> Unavailable | None:
@@ -188,6 +189,8 @@ def as_unavailable(error: BaseException) -> Unavailable | None:
         return None
     if str(error) == _NONE_FREE:  # it may be well: nobody asked it
         text = f"Redis is slow: no connection to it became free within {POOL_WAIT_S:g} s"
+    elif isinstance(error, ResponseError):
+        text = f"Redis refuses it: {answer_of(error)}"
     else:
         text = f"Redis is away: {error or type(error).__name__}"
     return Unavailable(text, hint="nothing was lost; it is tried again", code="redis_away")

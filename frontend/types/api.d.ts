@@ -3,8 +3,15 @@
 /** What is to be changed; what is left out, or null, stays. An empty name is the job's own again. */
 export interface AboutBody {
   name?: string | null;
+  /** all tags */
   tags?: string[] | null;
+  /** to those that it has: of two who add at once none is lost */
+  add_tags?: string[];
+  /** from those that it has */
+  remove_tags?: string[];
   notes?: string | null;
+  /** the notes that these were written over: 409 notes_changed where it has others by now */
+  notes_before?: string | null;
 }
 
 /**

@@ -2,8 +2,9 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { comparedMetric } from "../../frontend/stabilityfrontend/assets/compare/compare_page.js";
 import { sameDataWords, shiftsOf, shiftWords } from "../../frontend/stabilityfrontend/assets/compare/same_data.js";
-import { formatValue } from "../../frontend/stabilityfrontend/assets/core/format.js";
+import { formatValue, narrow } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
 import { rangeBehind, readSkip } from "../../frontend/stabilityfrontend/assets/dialogs/skip_field.js";
 import { inOrder, leftWords, placeOf, visible } from "../../frontend/stabilityfrontend/assets/incident/batch_table.js";
@@ -56,6 +57,16 @@ for (const [value, words] of [
 ]) {
   test(`a value is written with four digits: ${words}`, () => assert.equal(formatValue(value), words));
 }
+
+test("a loss fits its cell of the table", () => {
+  assert.deepEqual([0.27254, 0.00051261, -0.00051261, 0, Number.NaN].map(narrow), [
+    "0.2725",
+    "5.13e−4",
+    "−5.13e−4",
+    "0",
+    "NaN",
+  ]);
+});
 
 test("of runs that saw the same data the longest stretches are named, and how many more there are", () => {
   const stretch = (first_step, last_step, other_step) => ({
@@ -165,4 +176,19 @@ test("what a job reports of an order is told in a line, and that it reports noth
   );
   assert.equal(reportedWords({}), "The job reports that it applied: nothing.");
   assert.equal(reportedWords(null), "");
+});
+
+test("runs that call their loss differently are compared by it, and any other metric by its name alone", () => {
+  const ours = { metrics: ["loss", "lr"], loss_metric: "loss" };
+  const foreign = { metrics: ["train/loss", "val/loss"], loss_metric: "train/loss" };
+  const none = { metrics: ["reward"], loss_metric: null };
+  const runs = [ours, foreign, none];
+  assert.deepEqual(
+    runs.map((run) => comparedMetric(run, "loss", runs)),
+    ["loss", "train/loss", null],
+  );
+  assert.deepEqual(
+    runs.map((run) => comparedMetric(run, "lr", runs)),
+    ["lr", null, null],
+  );
 });

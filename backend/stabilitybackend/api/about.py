@@ -17,6 +17,7 @@ from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.auth import Principal
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.run_listing import AboutChange
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.job.about import (
     MAX_NAME_CHARS,
@@ -39,14 +40,22 @@ LAST_GOOD = "last_good"
 PAGE_RUNS, MAX_PAGES = 1_000, 10
 
 
+Tags = Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TAG_CHARS)]], Field(max_length=MAX_TAGS)]
+
+
 class AboutBody(BaseModel):
     """What is to be changed; what is left out, or null, stays. An empty name is the job's own again."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str | None = Field(None, max_length=MAX_NAME_CHARS)
-    tags: list[Annotated[str, Field(min_length=1, max_length=MAX_TAG_CHARS)]] | None = Field(None, max_length=MAX_TAGS)
+    tags: Tags | None = Field(None, description="all tags")
+    add_tags: Tags = Field([], description="to those that it has: of two who add at once none is lost")
+    remove_tags: Tags = Field([], description="from those that it has")
     notes: str | None = Field(None, max_length=MAX_NOTES_CHARS)
+    notes_before: str | None = Field(
+        None, description="the notes that these were written over: 409 notes_changed where it has others by now"
+    )
 
 
 @router.get("/about", responses=answers(AboutRun))
@@ -63,11 +72,19 @@ async def about(
 @router.put("/about", responses=answers(AboutRun))
 async def edit(body: AboutBody, commander: Commander, manager: Manager, worker: Worker) -> Response:
     """Change name, tags or notes of a run. It is noted who did."""
-    tags = None if body.tags is None else list(dict.fromkeys(tag.strip() for tag in body.tags if tag.strip()))
-    name = None if body.name is None else body.name.strip()
+    change = AboutChange(
+        name=None if body.name is None else body.name.strip(),
+        tags=None if body.tags is None else _plain(body.tags),
+        add_tags=_plain(body.add_tags), remove_tags=_plain(body.remove_tags),
+        notes=body.notes, notes_before=body.notes_before,
+    )  # fmt: skip
     with redis_errors():
-        await worker.listing.edit(commander.name, time.time(), name=name, tags=tags, notes=body.notes)
+        await worker.listing.edit(commander.name, time.time(), change)
     return answer(await _about(commander, manager, worker, ""))
+
+
+def _plain(tags: list[str]) -> list[str]:
+    return list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
 
 
 async def _about(identity: Principal, manager: RunManager, worker: RunWorker, against: str) -> AboutRun:

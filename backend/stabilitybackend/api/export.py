@@ -7,6 +7,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Generator
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -43,8 +44,8 @@ router = APIRouter(prefix="/api/v1/runs/{run_id}/export", tags=["export"])
 class _FileResponse(StreamingResponse):
     """Ends the making of the file when the reader is gone, and not when its memory happens to be collected."""
 
-    def __init__(self, chunks: Generator[bytes, None, None], **options: Any) -> None:
-        super().__init__(chunks, **options)
+    def __init__(self, first: bytes, chunks: Generator[bytes, None, None], **options: Any) -> None:
+        super().__init__(chain([first], chunks), **options)
         self._chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +81,7 @@ async def export(
         """Called in the thread that makes the file; the points are read where they change."""
         return asyncio.run_coroutine_threadsafe(view_now(), loop).result(REFRESH_TIMEOUT_S)
 
-    def begin() -> tuple[Export, Generator[bytes, None, None]]:
+    def begin() -> tuple[Export, bytes, Generator[bytes, None, None]]:
         made = Export(
             stored,
             lineage,
@@ -94,11 +95,14 @@ async def export(
             annotations=noted,
         )
         if format == "jsonl":
-            return made, jsonl_export(made)
-        settings.make_data_dir()
-        return made, parquet_export(made, settings.data_dir)
+            chunks = jsonl_export(made)
+        else:
+            settings.make_data_dir()
+            chunks = parquet_export(made, settings.data_dir)
+        # What fails at the begin, as on a full disk, is answered in words, and not by a file that breaks off.
+        return made, next(chunks, b""), chunks
 
-    made, chunks = await asyncio.to_thread(begin)
+    made, first, chunks = await asyncio.to_thread(begin)
     name = uuid.uuid4().hex
     remembered: OrderedDict[str, ExportProgress] = request.app.state.exports
     remembered[name] = made.progress
@@ -108,7 +112,7 @@ async def export(
         EXPORT_ID_HEADER: name,
         "Content-Disposition": f'attachment; filename="{made.run_id}.{format}"',
     }
-    return _FileResponse(chunks, media_type=_TYPES[format], headers=headers)
+    return _FileResponse(first, chunks, media_type=_TYPES[format], headers=headers)
 
 
 @router.get("/{export_id}", responses=answers(ExportProgress))

@@ -135,7 +135,7 @@ def download(
         StabilityBoardError: the server refused.
     """
     query: dict[str, Any] = {"format": wanted, "view": view, "metric": metrics}
-    size, polled = 0, time.monotonic()
+    size, polled, state = 0, time.monotonic(), ""
     try:
         with client.stream(place, query, _STALLED_S) as answer:
             state = f"{place}/{answer.headers.get(_ID_HEADER, '')}"
@@ -147,8 +147,9 @@ def download(
                     facts = _facts(client, state)
                     show(facts.get("points", 0), facts.get("total", 0))
     except httpx.HTTPError as error:
+        why = "; ".join(_facts(client, state).get("problems", ()) if state else ()) or str(error)
         raise Unavailable(
-            f"the export broke off after {size} bytes ({str(error) or type(error).__name__}); no file is left",
+            f"the export broke off after {size} bytes ({why or type(error).__name__}); no file is left",
             hint="see the server log and try again",
         ) from error
     facts = _facts(client, state)

@@ -22,6 +22,7 @@ from stabilitybackend.commands.agent_commands import (
     verdict,
 )
 from stabilitybackend.commands.batch_orders import check_batches, conclude, may_ask, new_show_batches, take
+from stabilitybackend.commands.progress import JOB_ENDED
 from stabilitybackend.commands.rank_answers import draw_conclusion, why_ignored
 from stabilitybackend.commands.request import JobView, NewCommand, check_fields
 from stabilitybackend.commands.rollback import new_rollback
@@ -330,10 +331,11 @@ class CommandBook:
         changed: list[Command] = []
         for command in self._waiting_for_ranks():
             acted = [rank for rank, reported in command.ranks.items() if reported.state == "acted"]
-            what = f"only ranks {', '.join(acted)} had gone back" if acted else "nothing was rolled back"
-            changed += _noted(command, "failed", now, f"the job ended before all ranks could act; {what}. {why}")
+            ranks = f"only rank{'s' if len(acted) > 1 else ''} {', '.join(acted)}"
+            what = f"{ranks} had gone back" if acted else "nothing was rolled back"
+            changed += _noted(command, "failed", now, f"{JOB_ENDED} before all ranks could act; {what}. {why}")
         for command in self.waiting():
-            changed += conclude(command, now, f"the job ended. {why}") if isinstance(command, ShowBatches) else []
+            changed += conclude(command, now, f"{JOB_ENDED}. {why}") if isinstance(command, ShowBatches) else []
         return changed
 
     def on_points(self, segment: int, segment_key: str, step: int, time: float) -> list[Command]:

@@ -28,7 +28,10 @@ from stabilitybackend.schema.commands import (
     Task,
 )
 
-__all__ = ["progress_of", "shown"]
+__all__ = ["JOB_ENDED", "progress_of", "shown"]
+
+#: How the reason begins where the job ended before it could obey.
+JOB_ENDED = "the job ended"
 
 #: A rank goes through these, and the command with the last of them.
 _ORDER = ("pending", "delivered", "ready", "acted", "done")
@@ -140,7 +143,8 @@ def _trouble(command: Command) -> str:
         went = f"{_plural(acted, 'rank')} of {command.world_size or '?'} went back, the others did not."
         words = [went, why, "Look at the job: its ranks may be at different steps."]
     else:
-        words = ["Not carried out.", why, "Training goes on as before."]
+        over = any(one.detail.startswith(JOB_ENDED) for one in command.history if one.state in NOT_CARRIED_OUT)
+        words = ["Not carried out.", why, "" if over else "Training goes on as before."]
     return " ".join(filter(None, words))
 
 

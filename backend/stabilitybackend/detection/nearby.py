@@ -68,7 +68,8 @@ def _happened(
     for segment in fold.tree:
         if segment.id in path and segment.parent is not None and low <= segment.fork_step + 1 <= high:
             yield _fact("fork", segment.fork_step + 1, onset, _went_back(segment))
-    saved = [c for c in fold.checkpoints if low <= c.step <= high and c.segment in path]
+    near = [c for c in fold.checkpoints if low <= c.step <= high and c.segment in path]
+    saved = [c for c in near if not fold.tree.is_dead(c.segment, c.step)]  # else a step is named once for each branch
     for checkpoint in sorted(saved, key=lambda c: abs(c.step - onset))[:MAX_OF_A_SORT]:
         gone = "" if checkpoint.available else " (gone since)"
         yield _fact("checkpoint", checkpoint.step, onset, f"a checkpoint was saved at step {checkpoint.step}{gone}")

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from stabilitybackend.errors import Unavailable
+from stabilitybackend.errors import StabilityBoardError, Unavailable
 from stabilitybackend.export.export import Export
 
 __all__ = ["EXPORT_KEY", "SCHEMA", "parquet_export"]
@@ -47,7 +47,8 @@ def parquet_export(export: Export, folder: Path | None = None) -> Generator[byte
         folder: of the temporary file, None for the system's. The file has no name and is gone with the process.
 
     Raises:
-        Exception: whatever went wrong while the file was made; then it is not whole.
+        StabilityBoardError: there is no room for the file (code ``no_room``).
+        Exception: whatever else went wrong while the file was made; then it is not whole.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         spool = _Spool(file.fileno())
@@ -59,6 +60,7 @@ def parquet_export(export: Export, folder: Path | None = None) -> Generator[byte
             spool.abandoned.set()
             thread.join()
         if spool.error is not None:
+            export.progress.problems = [str(spool.error)]
             raise spool.error
     export.progress.problems = list(export.store.problems)
     export.progress.done = True
@@ -92,7 +94,15 @@ class _Spool(io.RawIOBase):
         rest = memoryview(bytes(data))
         size, at = len(rest), self._size
         while rest:
-            written = os.pwrite(self._file, rest, at)
+            try:
+                written = os.pwrite(self._file, rest, at)
+            except OSError as error:
+                self.error = StabilityBoardError(
+                    f"the server can't write the file that becomes the export: {error.strerror}",
+                    hint="make room on the disk of its data folder, or take format=jsonl, which needs none",
+                    code="no_room", status=503,
+                )  # fmt: skip
+                raise self.error from error
             rest, at = rest[written:], at + written
         with self._grown:
             self._size = at
@@ -134,7 +144,7 @@ def _write(export: Export, spool: _Spool) -> None:
             maintain_order=True,
         )
     except BaseException as error:  # raised again where the file is read
-        spool.error = error
+        spool.error = spool.error or error
     finally:
         spool.end()
 

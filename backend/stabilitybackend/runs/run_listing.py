@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from msgspec import structs
 from redis.exceptions import RedisError
 
+from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.redis_link import answer_of
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex, announced, changed
 from stabilitybackend.schema.fleet import RunNames
-from stabilitybackend.schema.job.about import AboutEdit
+from stabilitybackend.schema.job.about import MAX_TAGS, AboutEdit
 from stabilitybackend.schema.runs import Run, RunStatus, RunView
 from stabilityclient.wire import Hello
 
-__all__ = ["RunListing"]
+__all__ = ["AboutChange", "RunListing"]
 
 #: What only counts on, as the last step does with every row, is stored at most this often, seconds.
 SAVE_EVERY_S = 5.0
 #: What is stored as soon as it changes: a server that starts decides by it, and lists show it.
 _at_once = attrgetter("status", "open_incidents", "worst_incident", "head", "agents", "rollbacks", "undo")
 
-_log = logging.getLogger(__name__)
+#: Every run of a Redis that is full says so once a second.
+_log = QuietLog(logging.getLogger(__name__))
+
+
+@dataclass(frozen=True)
+class AboutChange:
+    """What people change of a run; null stays.
+
+    Attributes:
+        name: "": the job's own again. tags: all of them. add_tags, remove_tags: to and from those that it has then.
+        notes_before: the notes that the new ones were written over, null to write over any.
+    """
+
+    name: str | None = None
+    tags: list[str] | None = None
+    add_tags: Sequence[str] = ()
+    remove_tags: Sequence[str] = ()
+    notes: str | None = None
+    notes_before: str | None = None
 
 
 class RunListing:
@@ -52,6 +76,7 @@ class RunListing:
         self._saved_at = float("-inf")
         self._pushed_metrics = -1
         self._edit: AboutEdit | None = None
+        self._editing = asyncio.Lock()
 
     def touch(self) -> None:
         """Note that something is new."""
@@ -85,18 +110,42 @@ class RunListing:
         notes, self._edit = await self._index.about(self._run_id)
         return notes, self._edit
 
-    async def edit(self, who: str, now: float, **values: Any) -> None:
-        """Change name, tags or notes; those that are null stay. Raises RedisError when Redis is away."""
-        _, before = await self.about()
-        kept = {} if before is None else structs.asdict(before)
-        given = {name: value for name, value in values.items() if value is not None}
-        edit = AboutEdit(**{**kept, **given, "who": who, "time": now})
-        edit = structs.replace(edit, name=edit.name or None)
-        await self._index.edit(self._run_id, edit)
-        self._edit = edit
-        stored = await self._index.stored(self._run_id)
-        self.run = structs.replace(self.run, name=stored.name, tags=stored.tags)
-        self.touch()
+    async def edit(self, who: str, now: float, change: AboutChange) -> None:
+        """Change name, tags or notes; those that are null stay.
+
+        Raises:
+            BadRequest: it would have too many tags.
+            Conflict: somebody else changed the notes meanwhile.
+            RedisError: Redis is away; what was sent may be stored all the same.
+        """
+        async with self._editing:  # two at once would each write what they read before the other wrote
+            notes, before = await self.about()
+            edit = before or AboutEdit(who, now)
+            found = notes if edit.notes is None else edit.notes
+            # Those that were sent are there already where their answer got lost.
+            if change.notes is not None and found not in (
+                change.notes,
+                found if change.notes_before is None else change.notes_before,
+            ):
+                raise Conflict(
+                    f"{edit.who} changed these notes meanwhile: {found!r:.300}",
+                    hint="put both together, and send them once more",
+                    code="notes_changed",
+                )
+            tags = edit.tags if change.tags is None else change.tags
+            if change.add_tags or change.remove_tags:
+                known = self.run.tags if tags is None else tags
+                tags = [one for one in dict.fromkeys([*known, *change.add_tags]) if one not in change.remove_tags]
+            if len(tags or ()) > MAX_TAGS:
+                raise BadRequest(f"the run would have {len(tags or ())} tags, expected at most {MAX_TAGS}")
+            name = edit.name if change.name is None else change.name or None
+            kept = edit.notes if change.notes is None else change.notes
+            edit = AboutEdit(who, now, name=name, tags=tags, notes=kept)
+            await self._index.edit(self._run_id, edit)
+            self._edit = edit
+            stored = await self._index.stored(self._run_id)
+            self.run = structs.replace(self.run, name=stored.name, tags=stored.tags)
+            self.touch()
 
     @property
     def status(self) -> RunStatus:
@@ -139,7 +188,7 @@ class RunListing:
             await self._index.save_view(self._run_id, view, self.updated)
             self._saved, self._saved_at = (view, self.updated), now
         except (RedisError, OSError) as error:
-            _log.warning("run %s: summary not stored: %s", self._run_id, error)
+            _log.log(logging.WARNING, f"run {self._run_id}: summary not stored: {answer_of(error)}")
 
 
 def _fields(view: RunView) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -102,6 +103,20 @@ def test_what_people_change_stays_when_the_job_reports_again(server: Server) -> 
     run = httpx.get(f"{server.url}/api/v1/runs/edited").json()
     assert (run["tags"], run["name"]) == (["good"], "Seven")
     assert httpx.put(url, json={"name": ""}).json()["name"] == "n"
+
+
+def test_of_two_who_change_a_run_at_once_neither_loses_what_they_wrote(server: Server) -> None:
+    url = f"{server.url}/api/v1/runs/now/about"
+    httpx.put(url, json={"tags": ["old"], "notes": "one"})
+    with ThreadPoolExecutor() as people:
+        list(people.map(lambda tag: httpx.put(url, json={"add_tags": [tag]}), "abcd"))
+    assert sorted(httpx.put(url, json={"remove_tags": ["old", "d"]}).json()["tags"]) == ["a", "b", "c"]
+    changed = {"notes": "mine", "notes_before": "one"}
+    assert [httpx.put(url, json=changed).status_code for _ in "12"] == [200, 200]  # the same twice: its answer got lost
+    refused = httpx.put(url, json={"notes": "theirs", "notes_before": "one"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "notes_changed")
+    assert "'mine'" in refused.json()["error"]["message"]
+    assert httpx.put(url, json={"add_tags": [str(one) for one in range(30)]}).status_code == 422
 
 
 @pytest.mark.parametrize("body", [{"tags": ["x" * 65]}, {"tags": ["x"] * 33}, {"notes": "x" * 10_001}, {"other": 1}])

@@ -66,6 +66,14 @@ async def test_whoever_may_command_changes_and_deletes_it_and_every_change_is_on
     ]
 
 
+async def test_one_that_is_sent_again_as_its_answer_got_lost_is_one_and_was_not_edited(server: RunningServer) -> None:
+    await _forked(server)
+    sent = {"text": "once", "first_step": 2, "last_step": 3}
+    first, again = (server.client.put(f"{PATH}/a-1", json=sent).json() for _ in "12")
+    assert first == again
+    assert (again["edited"], server.get("/runs/run-1/annotations")["annotations"]) == (None, [first])
+
+
 async def test_on_a_discarded_branch_it_stays_and_says_so(server: RunningServer) -> None:
     await _forked(server)
     spike = _add(server, step=9, segment=0, text="the spike")

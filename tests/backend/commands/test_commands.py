@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from stabilitybackend.commands.commands import MAX_ATTEMPTS, CommandBook
+from stabilitybackend.commands.progress import progress_of
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.schema.commands import Command, CommandRequest
@@ -198,7 +199,7 @@ def test_nothing_is_ordered_while_no_agent_could_deliver_it() -> None:
         _issued(job=replace(JOB, agents=0))
 
 
-@pytest.mark.parametrize(("acted", "text"), [((), "nothing was rolled back"), ((1,), "only ranks 1 had gone back")])
+@pytest.mark.parametrize(("acted", "text"), [((), "nothing was rolled back"), ((1,), "only rank 1 had gone back")])
 def test_a_command_fails_with_the_job_that_should_obey_it(acted: tuple[int, ...], text: str) -> None:
     book, command = _issued()
     book.delivered([command], 1000.1, "sent to 1 agent")
@@ -207,4 +208,5 @@ def test_a_command_fails_with_the_job_that_should_obey_it(acted: tuple[int, ...]
     assert book.job_over("Rank 0 died.", 1010.0) == [command]
     assert command.state == "failed"
     assert text in command.history[-1].detail
+    assert "Training goes on" not in progress_of(command).trouble
     assert book.job_over("Rank 0 died.", 1011.0) == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import threading
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from stabilitybackend.archive.location import Location, open_location
 from stabilitybackend.archive.part import Part
 from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
-from stabilitybackend.errors import BadRequest, NotFound
+from stabilitybackend.errors import BadRequest, NotFound, StabilityBoardError
 from stabilitybackend.export import export as export_module
 from stabilitybackend.export.export import Export
 from stabilitybackend.export.jsonl import jsonl_export
@@ -186,6 +188,22 @@ def test_a_parquet_export_that_nobody_takes_any_more_ends_its_thread() -> None:
     chunks = parquet_export(export_of(*forked()))
     next(chunks)
     chunks.close()
+    assert not writing()
+
+
+def test_without_room_for_its_file_a_parquet_export_says_so_and_what_needs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    export = export_of(*forked())
+    with pytest.raises(StabilityBoardError, match="No space left on device") as refused:
+        next(parquet_export(export))
+    assert (refused.value.code, refused.value.status) == ("no_room", 503)
+    assert "format=jsonl" in refused.value.hint
+    assert export.progress.problems == [str(refused.value)]
     assert not writing()
 
 

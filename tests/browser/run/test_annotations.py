@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from support.gateway_stack import log_frames
@@ -67,6 +68,24 @@ def test_a_note_at_the_cursor_is_on_every_open_page_and_goes_from_all_when_it_is
         page.wait_for_selector("#annotations-panel", state="hidden")
         wait_until(lambda page=page: page.evaluate(FLAGS) == [], 20, "no flag is left")
     assert server.get(f"/runs/{RUN}/annotations")["annotations"] == []
+
+
+@pytest.mark.soak
+def test_a_note_that_could_not_be_stored_stays_in_the_form_until_it_is(server: Server, visit: Visit) -> None:
+    page = visit(f"/runs/{RUN}", quiet=False)
+    wait_until(lambda: page.evaluate(READY), 30, "the chart is there")
+    page.route("**/annotations/*", lambda route: (route.fetch(), route.abort()), times=1)  # stored, and no answer
+    page.click("#annotate")
+    page.fill("#annotation-text", "written while Redis stood still")
+    page.click("#annotation-save")
+    told = page.wait_for_selector("#annotation-dialog [role=alert]:not([hidden])").inner_text()
+    assert told == "No answer from the server. What you sent may not be stored: look, then send it again."
+    assert page.input_value("#annotation-text") == "written while Redis stood still"
+    page.click("#annotation-save")
+    page.wait_for_selector("#annotation-dialog", state="detached")
+    (kept,) = server.get(f"/runs/{RUN}/annotations")["annotations"]
+    assert (kept["text"], kept["edited"]) == ("written while Redis stood still", None)
+    httpx.delete(f"{server.url}/api/v1/runs/{RUN}/annotations/{kept['annotation_id']}")
 
 
 @pytest.mark.soak

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,29 @@ def test_the_newest_lines_come_first_and_the_pointer_brings_those_of_its_step(vi
     assert "at step" in page.inner_text("#output-note")
     page.click("#output-live")
     page.wait_for_selector("#output-lines li:has-text('at 599')")
+
+
+@pytest.mark.soak
+def test_where_more_is_printed_than_one_answer_holds_the_newest_lines_are_shown(server: Server, visit: Visit) -> None:
+    page = visit("/runs/r-printing")
+    page.click("#output-fold")
+    page.wait_for_selector("#output-lines li:has-text('at 599 <b>&')")
+
+    async def flood() -> None:
+        lines = [OutputLine(1001.0, 0, "out", 599, f"flood {line}") for line in range(3_000)]
+        async with RawAgent(f"{server.url.replace('http', 'ws')}/api/v1/agent") as agent:
+            await agent.begin(Job(start=5).event("start"), run_id="r-printing")
+            await agent.send(Output("a2", "n0", lines))
+            await asyncio.to_thread(page_shows.wait, 60)
+
+    page_shows = threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(asyncio.run, flood())
+        try:
+            page.wait_for_selector("#output-lines li:has-text('flood 2999')", timeout=20_000)
+        finally:
+            page_shows.set()
+            sending.result()
 
 
 def test_a_run_that_printed_nothing_has_no_such_panel(visit: Visit) -> None:

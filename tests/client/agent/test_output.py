@@ -18,7 +18,7 @@ from stabilityclient.agent.output.cleaning import MAX_LINE_CHARS, Lines
 from stabilityclient.agent.output.files import output_files, switched_off
 from stabilityclient.agent.output.follower import OutputFollower
 from stabilityclient.agent.sources import Source
-from stabilityclient.wire import SourceInfo
+from stabilityclient.wire import Output, SourceInfo
 
 
 def rank(pid: int, number: int = 0) -> Source:
@@ -41,6 +41,7 @@ def texts(found: Any) -> list[str]:
         (b"one\ntwo\n", ["one", "two"]),
         (b"\x1b[31mred\x1b[0m \x1b]0;title\x07text\r\n", ["red text"]),
         (b"10%|#  |\r50%|## |\r100%|###|\n", ["100%|###|"]),
+        (b"token=ghp_abcdefgh12345678 next\n", ["token=(hidden) next"]),
         (b"export HF_TOKEN=abcdef1\nAuthorization: Bearer abc12345\n", ["export HF_TOKEN=(hidden)", None]),
         (b"\x00\x01\xff\xfe\xfd\x00\x02\x03\x04\xff\xff\n", ["(11 bytes that are no text)"]),
         ("žluťoučký кот 猫\n".encode(), ["žluťoučký кот 猫"]),
@@ -130,6 +131,23 @@ def test_more_than_a_node_may_send_is_left_out_and_counted_and_the_newest_stays(
     assert followed._waiting_bytes == 0
     assert int(newest.split()[0]) >= 3
     followed.close()
+
+
+def test_what_is_passed_over_is_counted_in_lines_and_no_half_line_is_read_behind_it(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("begun ")
+    followed = following([rank(os.getpid())], str(file))
+    followed._poll()
+    lines = 50_000
+    with file.open("a") as log:
+        log.writelines(f"password={line:07}\n" for line in range(lines))
+    followed._poll()
+    message = followed.message()
+    assert message is not None
+    assert {line.text for line in message.lines} == {"password=(hidden)"}
+    while (more := followed.message()) is not None:
+        message = Output(message.agent, message.node, message.lines + more.lines, message.skipped + more.skipped)
+    assert len(message.lines) + message.skipped == pytest.approx(lines, rel=0.01)
 
 
 def test_an_agent_goes_on_where_the_one_before_had_read(tmp_path: Path) -> None:

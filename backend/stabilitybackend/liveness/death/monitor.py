@@ -206,7 +206,8 @@ class DeathMonitor(Stateful):
         if newer or started_ns(source) >= started_ns(death.source):
             self._over_at = max(self._over_at, time)
             self._newest_start = max(self._newest_start, started_ns(source))
-            how = f"has a new process, at step {max(step, 0)}" if source else "is none of its ranks any more"
+            at = f", at step {step}" if step > 0 else ""  # one that resumes says its first step when it has made it
+            how = f"has a new process{at}" if source else "is none of its ranks any more"
             self._runs_again = f"The job runs again: rank {rank} {how}."
 
     def open_finding(self, now_step: int) -> Finding | None:

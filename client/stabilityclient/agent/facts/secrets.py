@@ -67,7 +67,7 @@ _KNOWN = re.compile(
 _BLOCK = re.compile(r"-----BEGIN [A-Z ]{0,40}KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}KEY-----|$)")
 _BEARER = re.compile(r"(?i)\b(bearer|basic|token)(\s+)([A-Za-z0-9+/=._~-]{8,})")
 #: ``name=value``, ``name: value``, ``"name": "value"``, and ``--name value``, in the middle of a text.
-_VALUE = r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&'\")}\]]+)"
+_VALUE = r"(?P<value>\(hidden\)|\"[^\"]*\"|'[^']*'|[^\s,;&'\")}\]]+)"
 _NAMED = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_.-]{1,63})(?P<mark>['\"]?\s{0,3}[:=]\s{0,3})" + _VALUE)
 _OPTION_IN_TEXT = re.compile(r"(?<![\w-])(?P<name>--?[A-Za-z][A-Za-z0-9_.-]{1,63})(?P<mark>\s{1,3})(?!-)" + _VALUE)
 _OPTION = re.compile(r"^-{1,2}(?P<name>[A-Za-z][A-Za-z0-9_.-]*)$")

@@ -23,9 +23,17 @@ class Lines:
 
     def __init__(self) -> None:
         self._open = b""
+        self._cut = False
+
+    def jump(self) -> None:
+        """What is fed next begins anywhere in a line: that one is left out, as its begin may have named a secret."""
+        self._open, self._cut = b"", True
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that are whole now; empty ones are left out."""
+        if self._cut:
+            _, *rest = re.split(rb"[\r\n]", data, maxsplit=1)
+            self._cut, data = not rest, b"".join(rest)
         *whole, self._open = (self._open + data).split(b"\n")
         if len(self._open) > MAX_OPEN_BYTES:
             self._open = self._open.rpartition(b"\r")[2][-MAX_OPEN_BYTES:]

@@ -141,15 +141,20 @@ class OutputFollower:
 
     def _read(self, opened: _Opened, source: Source | None, over: bool) -> None:
         key, size = opened.file.key, os.fstat(opened.fd).st_size
-        place = self._places.pop(key, None)
+        place, passed = self._places.pop(key, None), 0
         if place is None:
             place = max(0, size - FIRST_BYTES)
+            if place:
+                opened.lines.jump()
         elif size < place:
             place = 0  # it was cut
         elif size - place > READ_BYTES:
-            self._skipped += 1
-            place = size - READ_BYTES
+            passed = size - READ_BYTES - place
+            place += passed
+            opened.lines.jump()
         data = os.pread(opened.fd, READ_BYTES, place)
+        if passed:  # nobody counts them: as many as there would be of the length of those behind them, one at least
+            self._skipped += max(1, passed * data.count(b"\n") // max(1, len(data)))
         self._places[key] = place + len(data)
         texts = opened.lines.feed(data) if data else []
         step, at = _step(source), time.time()

@@ -92,11 +92,15 @@ export class About {
 
   async save(changes) {
     try {
+      this.refused = false;
       this.answer = await api.setAbout(this.page.id, changes);
       this.draw();
       return true;
     } catch (error) {
       toast(errorText(error), "warning");
+      this.refused = error.code === "notes_changed";
+      const fetched = this.fetch();
+      if (this.refused) await fetched;
       return false;
     }
   }

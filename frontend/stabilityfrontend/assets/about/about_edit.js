@@ -40,14 +40,17 @@ export function tagsAndNotes(about) {
 }
 
 function editableTag(about, tag) {
-  const others = about.answer.tags.filter((one) => one !== tag);
   return h(
     "span",
     { class: "chip accent tag", data: { tag } },
     tag,
     h(
       "button",
-      { type: "button", "aria-label": `Remove the tag ${tag}`, on: { click: () => about.save({ tags: others }) } },
+      {
+        type: "button",
+        "aria-label": `Remove the tag ${tag}`,
+        on: { click: () => about.save({ remove_tags: [tag] }) },
+      },
       "×",
     ),
   );
@@ -66,7 +69,7 @@ function addTag(about) {
       keydown: async (event) => {
         const tag = event.target.value.trim();
         if (event.key !== "Enter" || !tag) return;
-        if (await about.save({ tags: [...new Set([...tags, tag])] })) byId("about-add-tag").value = "";
+        if (await about.save({ add_tags: [tag] })) byId("about-add-tag").value = "";
       },
     },
   });
@@ -75,7 +78,7 @@ function addTag(about) {
 function editButton(about) {
   if (about.editing) return null;
   const open = () => {
-    about.editing = true;
+    about.editing = { name: about.answer.name, notes: about.answer.notes };
     about.draw();
     byId("about-notes").value = about.answer.notes;
     byId("about-name").value = about.answer.name;
@@ -86,12 +89,20 @@ function editButton(about) {
 
 function notesForm(about) {
   const end = () => {
-    about.editing = false;
+    about.editing = null;
     about.draw();
   };
   const save = async () => {
-    const changes = { name: byId("about-name").value, notes: byId("about-notes").value };
+    // What was not touched is not sent: somebody else may have changed it meanwhile.
+    const [name, notes] = [byId("about-name").value, byId("about-notes").value];
+    const before = about.editing;
+    const changes = {
+      ...(name === before.name ? {} : { name }),
+      ...(notes === before.notes ? {} : { notes, notes_before: before.notes }),
+    };
     if (await about.save(changes)) end();
+    // Its words say what the notes are by now: saving once more is meant.
+    else if (about.refused) before.notes = about.answer.notes;
   };
   return h(
     "div",

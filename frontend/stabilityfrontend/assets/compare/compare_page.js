@@ -23,6 +23,12 @@ const POINTS = 2000;
 const METRICS = 500;
 const ALIGNS = { step: "step", fork: "steps since the newest fork", time: "time since the first point" };
 
+/** The metric of `run` that answers to `metric`: that, or its own loss where `metric` is the loss of one of `runs`. */
+export function comparedMetric(run, metric, runs) {
+  if ((run.metrics || []).includes(metric)) return metric;
+  return (runs.some((one) => one.loss_metric === metric) && run.loss_metric) || null;
+}
+
 export class ComparePage {
   constructor(root, config) {
     this.root = root;
@@ -151,6 +157,12 @@ export class ComparePage {
     return [...counts].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([name]) => name);
   }
 
+  /** What of a run is laid over the others, null for nothing: losses are compared whatever each run calls its own. */
+  metricOf(id) {
+    const run = this.all.find((one) => one.run_id === id);
+    return run ? comparedMetric(run, this.settings.metric, this.all) : this.settings.metric;
+  }
+
   async fetch() {
     clearTimeout(this.timer);
     const { settings } = this;
@@ -159,7 +171,8 @@ export class ComparePage {
     if (!asked.length) this.runs = [];
     if (asked.length && settings.metric) {
       const query = new URLSearchParams(asked.map((id) => ["run", id]));
-      query.set("metric", settings.metric);
+      const shown = new Map(asked.map((id) => [id, this.metricOf(id)]));
+      for (const name of new Set([settings.metric, ...shown.values()])) if (name) query.append("metric", name);
       query.set("align", settings.align);
       query.set("points", String(POINTS));
       if (this.moved().some(Boolean)) for (const shift of this.moved()) query.append("shift", String(shift));
@@ -168,7 +181,10 @@ export class ComparePage {
       try {
         const answer = await api.compare(query);
         if (this.gone || ask !== this.asks) return;
-        this.runs = answer.runs;
+        this.runs = answer.runs.map((run) => ({
+          ...run,
+          series: run.series.filter((one) => one.metric === (shown.get(run.run_id) || settings.metric)),
+        }));
         this.trouble = this.refused = null;
       } catch (error) {
         if (this.gone || ask !== this.asks) return;

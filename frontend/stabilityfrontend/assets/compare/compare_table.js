@@ -27,6 +27,7 @@ export function drawCompared(page) {
   const facts = page.ids.map((id) => {
     const run = page.all.find((one) => one.run_id === id) || {};
     const shown = page.runs.find((one) => one.run_id === id);
+    const own = page.metricOf(id);
     const drawn = (page.plot.spec ? page.plot.spec.lines : []).find((line) => line.run === id);
     const point = drawn && x !== null ? nearestPoint(drawn, x) : null;
     const { align } = page.settings;
@@ -44,7 +45,13 @@ export function drawCompared(page) {
     let newest = drawn ? drawn.y.length - 1 : -1;
     while (newest >= 0 && drawn.y[newest] === null) newest -= 1;
     return {
-      fixed: [id, page.nameOf(id), page.colour(id), run.status ? [run.state, run.worst_incident, run.note] : null],
+      fixed: [
+        id,
+        page.nameOf(id),
+        page.colour(id),
+        run.status ? [run.state, run.worst_incident, run.note] : null,
+        own === page.settings.metric ? "" : own || `does not log ${page.settings.metric}`,
+      ],
       words: [
         point ? formatValue(point.value) : "–",
         newest >= 0 ? formatValue(drawn.y[newest]) : "–",
@@ -59,7 +66,7 @@ export function drawCompared(page) {
   const key = JSON.stringify(facts.map((one) => one.fixed));
   if (place.dataset.rows !== key) {
     place.dataset.rows = key;
-    const rows = facts.map(({ fixed: [id, name, colour, shown], words }) =>
+    const rows = facts.map(({ fixed: [id, name, colour, shown, own], words }) =>
       h(
         "tr",
         { data: { run: id } },
@@ -69,6 +76,7 @@ export function drawCompared(page) {
           h("i", { class: "swatch", style: { background: colour } }),
           " ",
           h("a", { class: "run-link", href: `/runs/${encodeURIComponent(id)}` }, name),
+          own ? h("span", { class: "sub" }, " ", h("bdi", {}, own)) : null,
         ),
         h("td", {}, shown ? statePill({ run_id: id, state: shown[0], worst_incident: shown[1], note: shown[2] }) : ""),
         words.map((_, index) => h("td", { class: `num${index === 0 ? " strong" : ""}` })),

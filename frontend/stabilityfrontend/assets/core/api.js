@@ -7,6 +7,9 @@ import { runPath, SHARED, seriesPaths, takeAnswer } from "./first_requests.js";
 const RUNS_A_PAGE = 1000;
 /** How long a request may take. A window of ten million points takes a tenth of a second. */
 const TIMEOUT_MS = 15000;
+/** Of what people sent: no page sends it again by itself. As app.py says it where Redis does not answer. */
+const PERHAPS_STORED = "What you sent may not be stored: look, then send it again.";
+const notTold = (method) => (method === "GET" ? "Its data is kept; this page tries again by itself." : PERHAPS_STORED);
 
 /** What the API answered instead: `status` 0 means that it did not answer at all. */
 export class ApiError extends Error {
@@ -33,7 +36,7 @@ async function call(method, path, body, signal) {
         signal: signal || AbortSignal.timeout(TIMEOUT_MS),
       }));
   } catch {
-    throw new ApiError(0, "away", "No answer from the server.", "Its data is kept; this page tries again by itself.");
+    throw new ApiError(0, "away", "No answer from the server.", notTold(method));
   }
   let answer = /** @type {any} */ (null);
   try {
@@ -42,6 +45,8 @@ async function call(method, path, body, signal) {
     answer = null;
   }
   if (response.ok && answer !== null) return answer;
+  // Its time was over in the middle of the answer, or somebody between answered a page of theirs.
+  if (response.ok) throw new ApiError(0, "away", "No answer from the server that can be read.", notTold(method));
   if (response.status === 401 && !location.pathname.startsWith("/login")) {
     location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   }
@@ -154,8 +159,7 @@ export const api = {
   branches: (id, metric, fork) => call("GET", `${runPath(id)}/branches?${new URLSearchParams({ metric, fork })}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/annotations"]>} */
   annotations: (id) => call("GET", `${runPath(id)}/annotations`),
-  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/annotations"]>} */
-  annotate: (id, annotation) => call("POST", `${runPath(id)}/annotations`, annotation),
+  /** Changes an annotation, or makes it: sent twice it is one. */
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/annotations/{annotation_id}"]>} */
   changeAnnotation: (id, annotation, body) =>
     call("PUT", `${runPath(id)}/annotations/${encodeURIComponent(annotation)}`, body),

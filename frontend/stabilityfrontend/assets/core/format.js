@@ -35,6 +35,12 @@ export function steady(value) {
   return value.toFixed(digits).replace("-", "−");
 }
 
+/** The same for a narrow cell, in eight signs: a small one is cut there, and its powers of ten go with it. */
+export const narrow = (value) =>
+  Number.isFinite(value) && value !== 0 && Math.abs(value) < 1e-3
+    ? value.toExponential(2).replaceAll("-", "−")
+    : steady(value);
+
 // Made once: `toLocaleString` makes one for every number that it writes.
 const grouped = new Intl.NumberFormat("en-US");
 /** A whole number with separators. */
@@ -149,4 +155,8 @@ export function sentence(text) {
 }
 
 /** An error of the API in one or two sentences. */
+/** Random bytes in hexadecimal: a name for what may be sent twice. */
+export const randomHex = (bytes) =>
+  [...crypto.getRandomValues(new Uint8Array(bytes))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
 export const errorText = (error) => [sentence(error.message), sentence(error.hint)].filter(Boolean).join(" ");

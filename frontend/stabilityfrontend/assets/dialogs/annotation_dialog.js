@@ -1,6 +1,7 @@
 // The dialog of an annotation: where it is, on which charts, and its text.
 
-import { h, setText } from "../core/dom.js";
+import { h, setText, toast } from "../core/dom.js";
+import { errorText } from "../core/format.js";
 import { smallDialog } from "./confirm.js";
 
 /** As the server takes it (schema/annotations.py). */
@@ -8,74 +9,86 @@ const MOST_CHARS = 2000;
 const MOST_STEP = 2 ** 53 - 1;
 
 /**
- * Ask for an annotation; resolves to what the server takes of it, null where it was cancelled. `note`: what the form
- * begins with. `metrics`: charts that it may be about instead of all.
+ * Ask for an annotation, and hand what the server takes of it to `store`. The form stays, with what was typed, until that
+ * is done. `note`: what it begins with. `metrics`: charts that it may be about instead of all.
  */
-export function annotationDialog({ title, note, metrics }) {
-  return new Promise((resolve) => {
-    const number = (id, value) =>
-      h("input", { id, class: "field", type: "number", min: 0, max: MOST_STEP, step: 1, value, required: true });
-    const first = /** @type {HTMLInputElement} */ (number("annotation-first", note.first_step));
-    const last = /** @type {HTMLInputElement} */ (number("annotation-last", note.last_step));
-    const text = /** @type {HTMLTextAreaElement} */ (
-      h("textarea", {
-        id: "annotation-text",
-        class: "field",
-        rows: 4,
-        maxlength: MOST_CHARS,
-        dir: "auto",
-        placeholder: "What is to be seen here?",
-      })
-    );
-    text.value = note.text;
-    const charts = /** @type {HTMLSelectElement} */ (
-      h(
-        "select",
-        { id: "annotation-metric", class: "field" },
-        h("option", { value: "" }, "all charts"),
-        metrics.map((name) => h("option", { value: name }, name)),
-      )
-    );
-    charts.value = note.metric || "";
-    const problem = h("p", { class: "problem", role: "alert", hidden: true });
-    const field = (label, inner) => h("label", { class: "form-field", for: inner.id }, h("span", {}, label), inner);
-    const cancel = h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel");
-    const save = h("button", { type: "button", class: "button primary", id: "annotation-save" }, "Save");
-    let given = /** @type {any} */ (null);
-    const send = () => {
-      const bad = [first, last, text].find((one) => !one.checkValidity()) || (text.value.trim() === "" ? text : null);
-      const [from, to] = [Number(first.value), Number(last.value)];
-      const why =
-        bad === text
-          ? "Say what is to be seen there."
-          : bad
-            ? "Steps are whole numbers from 0 on."
-            : to < from
-              ? "The last step is before the first."
-              : "";
-      setText(problem, why);
-      problem.hidden = !why;
-      if (why) return (bad || last).focus();
-      given = { first_step: from, last_step: to, text: text.value.trim(), metric: charts.value || null };
-      return dialog.close("save");
-    };
-    save.addEventListener("click", send);
-    text.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
-    });
-    const dialog = smallDialog({
-      id: "annotation",
-      title,
-      body: h(
-        "div",
-        { class: "dialog-body" },
-        field("Note", text),
-        h("div", { class: "form-row" }, field("First step", first), field("Last step", last), field("On", charts)),
-        problem,
-      ),
-      buttons: [cancel, save],
-      done: (answer) => resolve(answer === "save" ? given : null),
-    });
-    text.focus();
+export function annotationDialog({ title, note, metrics, store }) {
+  const number = (id, value) =>
+    h("input", { id, class: "field", type: "number", min: 0, max: MOST_STEP, step: 1, value, required: true });
+  const first = /** @type {HTMLInputElement} */ (number("annotation-first", note.first_step));
+  const last = /** @type {HTMLInputElement} */ (number("annotation-last", note.last_step));
+  const text = /** @type {HTMLTextAreaElement} */ (
+    h("textarea", {
+      id: "annotation-text",
+      class: "field",
+      rows: 4,
+      maxlength: MOST_CHARS,
+      dir: "auto",
+      placeholder: "What is to be seen here?",
+    })
+  );
+  text.value = note.text;
+  const charts = /** @type {HTMLSelectElement} */ (
+    h(
+      "select",
+      { id: "annotation-metric", class: "field" },
+      h("option", { value: "" }, "all charts"),
+      metrics.map((name) => h("option", { value: name }, name)),
+    )
+  );
+  charts.value = note.metric || "";
+  const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  const field = (label, inner) => h("label", { class: "form-field", for: inner.id }, h("span", {}, label), inner);
+  const cancel = h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel");
+  const save = h("button", { type: "button", class: "button primary", id: "annotation-save" }, "Save");
+  const say = (words) => {
+    setText(problem, words);
+    problem.hidden = !words;
+  };
+  const send = async () => {
+    if (save.disabled) return;
+    const bad = [first, last, text].find((one) => !one.checkValidity()) || (text.value.trim() === "" ? text : null);
+    const [from, to] = [Number(first.value), Number(last.value)];
+    const why =
+      bad === text
+        ? "Say what is to be seen there."
+        : bad
+          ? "Steps are whole numbers from 0 on."
+          : to < from
+            ? "The last step is before the first."
+            : "";
+    say(why);
+    if (why) {
+      (bad || last).focus();
+      return;
+    }
+    save.disabled = true;
+    setText(save, "Saving …");
+    try {
+      await store({ first_step: from, last_step: to, text: text.value.trim(), metric: charts.value || null });
+      dialog.close();
+    } catch (error) {
+      if (dialog.open) say(errorText(error));
+      else toast(errorText(error), "warning");
+    }
+    save.disabled = false;
+    setText(save, "Save");
+  };
+  save.addEventListener("click", send);
+  text.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
   });
+  const dialog = smallDialog({
+    id: "annotation",
+    title,
+    body: h(
+      "div",
+      { class: "dialog-body" },
+      field("Note", text),
+      h("div", { class: "form-row" }, field("First step", first), field("Last step", last), field("On", charts)),
+      problem,
+    ),
+    buttons: [cancel, save],
+  });
+  text.focus();
 }

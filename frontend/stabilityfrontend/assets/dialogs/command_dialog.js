@@ -2,7 +2,7 @@
 
 import { api } from "../core/api.js";
 import { byId, fill, h, setShown, setText } from "../core/dom.js";
-import { sentence } from "../core/format.js";
+import { randomHex, sentence } from "../core/format.js";
 
 /** The stages of a command as a list. @param {import("../../../types/api").Stage[]} stages */
 export const stageList = (stages) =>
@@ -59,9 +59,7 @@ export class CommandDialog {
 
   /** What is sent from now on is another order, not the last one again. */
   renew() {
-    this.key = [...crypto.getRandomValues(new Uint8Array(16))]
-      .map((byte) => byte.toString(16).padStart(2, "0"))
-      .join("");
+    this.key = randomHex(16);
   }
 
   head(title, sub, icon) {
@@ -172,7 +170,7 @@ export class CommandDialog {
       setShown(this.problem, true);
       this.problem.scrollIntoView({ block: "nearest" });
       // A new try is a new order, unless nobody knows whether the first arrived.
-      if (error.status !== 0) this.renew();
+      if (error.status !== 0 && error.code !== "redis_away") this.renew();
     } finally {
       this.sending = false;
       if (!this.commandId) this.update();

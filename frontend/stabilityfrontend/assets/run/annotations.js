@@ -4,7 +4,7 @@
 import { notesOn, stepsOf } from "../chart/annotation_shapes.js";
 import { api } from "../core/api.js";
 import { byId, h, setShown, setText, toast } from "../core/dom.js";
-import { ago, errorText, moment } from "../core/format.js";
+import { ago, errorText, moment, randomHex } from "../core/format.js";
 import { patch } from "../core/patch.js";
 import { annotationDialog } from "../dialogs/annotation_dialog.js";
 import { confirm } from "../dialogs/confirm.js";
@@ -98,7 +98,7 @@ export class Annotations {
   }
 
   /** Ask for a text. `chart`: the one whose cursor says where, null for the button: the zoomed range, else the newest step. */
-  async make(chart) {
+  make(chart) {
     const { page } = this;
     const cursor = chart && Number.isFinite(page.board.cursor) ? Math.round(page.board.cursor) : null;
     const range = page.zoom.range;
@@ -110,19 +110,20 @@ export class Annotations {
           : [page.lastStep() ?? 0, page.lastStep() ?? 0];
     const metrics = chart && chart.id !== "focus" ? chart.metrics() : [page.metric()];
     const segment = page.look.segment();
-    const given = await annotationDialog({
+    // Named here: where no answer came, saving again makes no second one.
+    const id = `a-${randomHex(8)}`;
+    annotationDialog({
       title: "Annotate",
       note: { first_step: first, last_step: last, text: "", metric: null },
       metrics,
+      store: (given) => this.store(id, segment === null ? given : { ...given, segment }, "Annotated"),
     });
-    if (given)
-      await this.send(() => api.annotate(page.id, segment === null ? given : { ...given, segment }), "Annotated");
   }
 
-  async edit(note) {
+  edit(note) {
     const metrics = note.metric === null ? [this.page.metric()] : [note.metric];
-    const given = await annotationDialog({ title: "Change the annotation", note, metrics });
-    if (given) await this.send(() => api.changeAnnotation(this.page.id, note.annotation_id, given), "Changed");
+    const store = (given) => this.store(note.annotation_id, given, "Changed");
+    annotationDialog({ title: "Change the annotation", note, metrics, store });
   }
 
   async delete(note) {
@@ -139,15 +140,11 @@ export class Annotations {
     }
   }
 
-  async send(call, words) {
-    try {
-      const annotation = await call();
-      if (this.page.gone) return;
-      this.take({ annotation_id: annotation.annotation_id, annotation });
-      toast(`${words}: ${stepsOf(annotation)}.`, "good");
-    } catch (error) {
-      toast(errorText(error), "warning");
-    }
+  async store(id, given, words) {
+    const annotation = await api.changeAnnotation(this.page.id, id, given);
+    if (this.page.gone) return;
+    this.take({ annotation_id: annotation.annotation_id, annotation });
+    toast(`${words}: ${stepsOf(annotation)}.`, "good");
   }
 
   // -- the list -------------------------------------------------------------------------------------------------

@@ -162,8 +162,10 @@ export function drawHeader(page) {
   const text = !page.charted
     ? "Fetching the run …"
     : empty
-      ? (run.agents ? "The job has started; its first step is awaited. " : "No point yet. ") +
-        "The chart begins with the first call of run.log(step, {“loss”: …})."
+      ? statusFacts(run.status).ended
+        ? "It ended without a point: run.log(step, {“loss”: …}) was not called, nor a tracker that the tee listens to."
+        : (run.agents ? "The job has started; its first step is awaited. " : "No point yet. ") +
+          "The chart begins with the first call of run.log(step, {“loss”: …})."
       : "";
   if (words.empty !== text) words.empty = text;
   setText(

@@ -153,20 +153,26 @@ export function drawLineage(page) {
                 .join(" · "),
             )
           : null,
-        segment.label
-          ? h("a", { class: "link", href: attemptsHref(page.id, segment.id) }, "Compare the branches")
-          : null,
-        // The server refuses while another segment hangs from it.
-        segment.cause === "restart" && !list.some((one) => one.parent === segment.id)
+        segment.label || segment.cause === "restart"
           ? h(
-              "button",
-              {
-                type: "button",
-                class: "link",
-                data: { undo: segment.id },
-                on: { click: () => page.undo(segment, segment.label) },
-              },
-              "Not a rollback …",
+              "div",
+              { class: "segment-links" },
+              segment.label
+                ? h("a", { class: "link", href: attemptsHref(page.id, segment.id) }, "Compare the branches")
+                : null,
+              // The server refuses while another segment hangs from it.
+              segment.cause === "restart" && !list.some((one) => one.parent === segment.id)
+                ? h(
+                    "button",
+                    {
+                      type: "button",
+                      class: "link",
+                      data: { undo: segment.id },
+                      on: { click: () => page.undo(segment, segment.label) },
+                    },
+                    "Not a rollback …",
+                  )
+                : null,
             )
           : null,
       ),

@@ -109,7 +109,9 @@ export class Output {
     const ask = this.asks;
     try {
       const answer = await api.output(this.page.id, this.query({ after: last.id, limit: LINES }));
-      if (this.page.gone || ask !== this.asks || !this.live) return;
+      if (this.page.gone || ask !== this.asks || !this.live) return undefined;
+      // More came than one answer holds: the newest are shown, and not what was new some time ago.
+      if (answer.newer) return this.fetch();
       this.take({ ...answer, lines: joined(this.answer.lines, answer.lines), older: this.answer.older });
     } catch {
       // It is asked again in a moment.
@@ -130,7 +132,7 @@ export class Output {
     const { answer } = this;
     if (!answer || this.page.gone) return;
     const where = this.step === null ? "newest" : `at step ${formatCount(this.step)}`;
-    const skipped = answer.skipped ? `${plural(answer.skipped, "line")} left out: too many at once` : "";
+    const skipped = answer.skipped ? `about ${plural(answer.skipped, "line")} left out: too many at once` : "";
     setText(
       byId("output-note"),
       this.open

@@ -2,7 +2,7 @@
 
 import { phaseAppearance, stateOf, statePill, tonedClass } from "../core/appearance.js";
 import { h } from "../core/dom.js";
-import { ago, formatAge, formatCount, formatValue, moment, plural, steady, toNumber } from "../core/format.js";
+import { ago, formatAge, formatCount, formatValue, moment, narrow, plural, steady, toNumber } from "../core/format.js";
 import { statusFacts } from "../core/kinds.js";
 import { runCurve } from "./run_curve.js";
 import { asked } from "./table_state.js";
@@ -82,7 +82,7 @@ const BUILT_IN = {
     cell: (row) =>
       row.loss === null
         ? empty(row.loss_metric === null ? "no metric is watched as the loss" : `no value of ${row.loss_metric} yet`)
-        : h("span", { class: "strong", title: row.loss_metric }, steady(toNumber(row.loss))),
+        : h("span", { class: "strong", title: row.loss_metric }, narrow(toNumber(row.loss))),
   },
   curve: {
     label: "Whole run",
