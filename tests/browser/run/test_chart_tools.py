@@ -111,6 +111,7 @@ def test_a_drag_on_the_y_axis_zooms_it_and_a_double_click_there_ends_that(page: 
         10,
         "it is drawn",
     )
+    chart = box(page, "#chart-datasets")  # what loads above may have moved it
     page.mouse.dblclick(chart["x"] + 15, chart["y"] + 100)
     assert page.evaluate(OPTIONS) == {}
 

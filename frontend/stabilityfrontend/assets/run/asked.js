@@ -5,6 +5,10 @@ import { remember } from "../core/controls.js";
 import { byId, toast } from "../core/dom.js";
 import { statusFacts } from "../core/kinds.js";
 
+/** The ranks of a node stay in sight so long after they were first drawn, milliseconds, unless somebody does one of these. */
+const FOLLOWED_MS = 10_000;
+const ACTS = ["wheel", "touchmove", "pointerdown", "keydown"];
+
 export class Asked {
   /** `page` as in run_page.js. */
   constructor(page) {
@@ -17,6 +21,7 @@ export class Asked {
     this.what = query.get("do");
     this.node = query.get("node") || "";
     this.unseen = this.node !== "";
+    this.since = /** @type {number | null} */ (null);
   }
 
   /** Everything is here: do what was asked for. */
@@ -34,15 +39,31 @@ export class Asked {
       toast("No rollback of the last day can be undone; the lineage has older ones.", "warning");
   }
 
-  /** The ranks were drawn: go to those of the node, once. */
+  /**
+   * The ranks were drawn: go to those of the node. What loads above moves them: for some seconds they are gone to again,
+   * until somebody scrolls or presses something.
+   */
   showNode(rows) {
     if (!this.unseen || !rows.length) return;
-    this.unseen = false;
-    if (!rows.some((row) => row.node === this.node)) toast(`No rank of this run is on ${this.node} now.`, "warning");
-    else {
-      const place = [.../** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("#ranks .rank-node"))];
-      const one = place.find((each) => each.dataset.node === this.node);
-      (one || byId("ranks-panel")).scrollIntoView({ block: one ? "center" : "start" });
+    if (this.since === null) {
+      this.since = performance.now();
+      for (const act of ACTS) addEventListener(act, () => this.leave(), { once: true, passive: true });
     }
+    if (!rows.some((row) => row.node === this.node)) {
+      toast(`No rank of this run is on ${this.node} now.`, "warning");
+      return this.leave();
+    }
+    if (performance.now() - (this.since || 0) > FOLLOWED_MS) return this.leave();
+    const place = [.../** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("#ranks .rank-node"))];
+    const one = /** @type {HTMLElement} */ (
+      place.find((each) => each.dataset.node === this.node) || byId("ranks-panel")
+    );
+    const { top, bottom } = one.getBoundingClientRect();
+    if (top < 0 || bottom > innerHeight) one.scrollIntoView({ block: one.dataset.node ? "center" : "start" });
+    return undefined;
+  }
+
+  leave() {
+    this.unseen = false;
   }
 }
