@@ -185,6 +185,7 @@ def test_what_was_not_delivered_before_a_requeue_is_sent_by_the_next_start_on_th
 
 @needs("torch", "torchrun is torch's")
 @pytest.mark.torch
+@pytest.mark.soak
 def test_torchrun_on_two_nodes_is_one_run_with_each_of_them(server: Server, job: Job) -> None:
     start = ("torchrun_nodes.sh", "nodes-1", "127.0.0.1", "2")
     more = {"GPUS": "2", "PORT": str(free_port())}

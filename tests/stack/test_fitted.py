@@ -15,7 +15,7 @@ from support.installed import needs
 from support.ports import free_port
 from support.processes import Server
 
-pytestmark = needs("lightning", "the job of this test needs torch and lightning")
+pytestmark = [needs("lightning", "the job of this test needs torch and lightning"), pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,6 @@ def test_each_order_is_done_with_what_was_applied(story: Story) -> None:
     assert [branch[0].number for branch in story.branches] == [1, 41, 61, 21]
 
 
-@pytest.mark.soak
 def test_the_first_step_after_a_rollback_and_all_that_follow_have_the_scaled_rate(story: Story) -> None:
     for branch, scale in zip(story.branches, [1.0, 0.5, 0.25, 1.0], strict=True):
         assert [step.rate for step in branch] == pytest.approx([scale * schedule(step.number) for step in branch])
@@ -97,7 +96,6 @@ def test_a_stop_ends_the_job_before_its_step_as_lightning_ends_one(story: Story)
     assert (story.job.folder / "log").read_text().endswith("delivered\n")
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(("orders", "launcher"), [(1, ""), (100, ""), (5, "torchrun")])
 def test_two_ranks_go_back_together_or_not_at_all(orders: int, launcher: str, tmp_path: Path, server: Server) -> None:
     draw, ended = random.Random(orders), []
@@ -123,7 +121,6 @@ def test_two_ranks_go_back_together_or_not_at_all(orders: int, launcher: str, tm
         assert len(set.union(*order.values())) == len(order)
 
 
-@pytest.mark.soak
 def test_a_job_killed_before_its_next_save_goes_on_with_what_the_rollback_ordered_once(
     tmp_path: Path, server: Server
 ) -> None:

@@ -301,7 +301,7 @@ KINDS = {
     "tensorboard": of("torch", Kind(TENSORBOARD)),
     "mlflow": of("mlflow", Kind(MLFLOW, says_end=True)),
     "trainer": of("transformers", Kind(TRAINER)),
-    "csv that gets a column": Kind(CSV),
+    "csv that gets a column": pytest.param(Kind(CSV), marks=pytest.mark.soak),
 }
 
 
