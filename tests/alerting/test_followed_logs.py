@@ -20,6 +20,7 @@ def rows(steps: range, bad: range = range(0)) -> str:
     return "".join(json.dumps({"step": step, "loss": loss}) + "\n" for step, loss in losses)
 
 
+@pytest.mark.soak
 async def test_only_what_is_open_at_the_end_of_a_logs_history_and_what_comes_after_it_is_sent(
     redis_url: str, receiver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

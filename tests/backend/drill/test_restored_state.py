@@ -17,7 +17,7 @@ from stabilitybackend.drill.result import Result, judge
 from stabilitybackend.drill.trace import LegTrace
 from support.installed import needs
 
-pytestmark = [needs("torch", "the job trains with PyTorch"), pytest.mark.torch]
+pytestmark = [needs("torch", "the job trains with PyTorch"), pytest.mark.torch, pytest.mark.soak]
 JOB = Path(__file__).resolve().parents[3] / "examples" / "drill" / "plain.py"
 STEPS = 10
 
@@ -57,7 +57,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return Stage(tmp_path_factory.mktemp("drill"))
 
 
-@pytest.mark.soak
 def test_a_right_resume_is_identical_to_a_straight_run(stage: Stage) -> None:
     found = stage.resumed()
 

@@ -25,7 +25,7 @@ def resumed(but: str, **changes: Any) -> RunState:
     ("but", "changes", "verdict"),
     [
         ("", {}, "identical"),
-        ("numerics", {}, "same_data"),
+        pytest.param("numerics", {}, "same_data", marks=pytest.mark.soak),
         pytest.param("", {"lr_scale": 0.5}, "same_data", marks=pytest.mark.soak),
         ("", {"skip_batches": 15}, "skipped"),
     ],
@@ -44,7 +44,7 @@ def test_a_job_that_comes_back_as_it_should_calls_nobody(
     ("but", "changes", "verdict", "grade", "different"),
     [
         pytest.param("optimizer", {}, "same_data", "differs", {"optimizer"}, marks=pytest.mark.soak),
-        ("rate", {}, "same_data", "differs", {"learning_rate"}),
+        pytest.param("rate", {}, "same_data", "differs", {"learning_rate"}, marks=pytest.mark.soak),
         pytest.param("order", {}, "other_order", "differs", {"loader"}, marks=pytest.mark.soak),
         ("loader", {}, "repeated", "wrong", {"loader"}),
         ("skip", {"skip_batches": 20}, "identical", "wrong", set()),

@@ -37,6 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield server
 
 
+@pytest.mark.soak
 def test_no_page_does_what_its_policy_forbids_in_either_theme(server: RunningServer, open_page: OpenPage) -> None:
     incident = server.get("/runs/run-1/incidents")["incidents"][0]["incident_id"]
     # The browser itself writes to the console that there is no such page.

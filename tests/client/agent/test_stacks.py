@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stabilityclient.agent.commands.agent_commands import MAX_WAITING, AgentCommands, CommandToRun
 from stabilityclient.agent.watch.stacks import _cut
 from stabilityclient.rank_state.probe import MAX_STACK_CHARS
@@ -47,6 +49,7 @@ _STATES = {
 _RANK = {name: rank for rank, name in enumerate(_STATES)}
 
 
+@pytest.mark.soak
 def test_one_look_tells_of_every_rank_what_it_does_harms_none_and_is_made_once(agents: Path) -> None:
     off = {_RANK["off"]: {"STABILITY_DUMP_SIGNAL": "off"}}
     with Gateway() as gateway, SmallJob(agents, gateway, len(_STATES), of_rank=off) as job:
