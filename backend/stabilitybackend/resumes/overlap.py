@@ -174,11 +174,12 @@ def _chance(values: NDArray[np.float64], sigma: float) -> float:
 
 def _written_in(values: NDArray[np.float64]) -> float:
     """Return the step in which values are written: the coarsest power of ten or of two that divides all of them."""
-    for power in range(EXACT_BITS):
-        if (np.ldexp(values, power) % 1 == 0).all():
-            return 2.0**-power
-        if power < EXACT_DIGITS and np.allclose(np.round(values, power), values, rtol=1e-12, atol=0):
-            return 10.0**-power
+    with np.errstate(over="ignore", invalid="ignore"):  # of a loss of 1e308, which no power divides then
+        for power in range(EXACT_BITS):
+            if (np.ldexp(values, power) % 1 == 0).all():
+                return 2.0**-power
+            if power < EXACT_DIGITS and np.allclose(np.round(values, power), values, rtol=1e-12, atol=0):
+                return 10.0**-power
     return 2.0**-EXACT_BITS
 
 

@@ -68,15 +68,15 @@ class AnnotationBook:
             return await self._new(annotation_id, request, who, now)
         text = _text(request.text)
         steps = _steps(request) if _names_steps(request) else (known.first_step, known.last_step)
-        said = structs.replace(
+        updated = structs.replace(
             known, first_step=steps[0], last_step=steps[1], text=text, metric=_metric(request.metric),
             segment=self._segment(request, steps[0], known),
         )  # fmt: skip
-        if said == known:  # sent again, as its answer got lost: nothing was edited
+        if updated == known:  # sent again, as its answer got lost: nothing was edited
             return ChangedAnnotation(annotation_id, self._shown(known))
         if request.author is None:  # the same import again edits nothing here
-            said = structs.replace(said, edited_by=who, edited=now)
-        return await self._store(said, "changed", who, now)
+            updated = structs.replace(updated, edited_by=who, edited=now)
+        return await self._store(updated, "changed", who, now)
 
     async def delete(self, annotation_id: str, who: str, now: float) -> ChangedAnnotation:
         """Delete one; the run's record of changes keeps what it said. Raises NotFound where there is none."""

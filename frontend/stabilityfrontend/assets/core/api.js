@@ -9,7 +9,7 @@ const RUNS_A_PAGE = 1000;
 const TIMEOUT_MS = 15000;
 /** Of what people sent: no page sends it again by itself. As app.py says it where Redis does not answer. */
 const PERHAPS_STORED = "What you sent may not be stored: look, then send it again.";
-const notTold = (method) => (method === "GET" ? "Its data is kept; this page tries again by itself." : PERHAPS_STORED);
+const hintFor = (method) => (method === "GET" ? "Its data is kept; this page tries again by itself." : PERHAPS_STORED);
 
 /** What the API answered instead: `status` 0 means that it did not answer at all. */
 export class ApiError extends Error {
@@ -36,7 +36,7 @@ async function call(method, path, body, signal) {
         signal: signal || AbortSignal.timeout(TIMEOUT_MS),
       }));
   } catch {
-    throw new ApiError(0, "away", "No answer from the server.", notTold(method));
+    throw new ApiError(0, "away", "No answer from the server.", hintFor(method));
   }
   let answer = /** @type {any} */ (null);
   try {
@@ -46,7 +46,7 @@ async function call(method, path, body, signal) {
   }
   if (response.ok && answer !== null) return answer;
   // Its time was over in the middle of the answer, or somebody between answered a page of theirs.
-  if (response.ok) throw new ApiError(0, "away", "No answer from the server that can be read.", notTold(method));
+  if (response.ok) throw new ApiError(0, "away", "No answer from the server that can be read.", hintFor(method));
   if (response.status === 401 && !location.pathname.startsWith("/login")) {
     location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   }
