@@ -186,8 +186,7 @@ def _register(dash: _Pages, declared: Declarations, curves: str) -> None:
         ClientsideFunction("stability", "show"),
         Output("page", "children"),
         Output("viewer", "data"),
-        Input("location", "pathname"),
-        Input("location", "search"),
+        Input("address", "data"),
         State("page-table", "data"),
         State("chart-config", "data"),
     )

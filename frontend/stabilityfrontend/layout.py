@@ -31,7 +31,9 @@ def layout(config: dict[str, Any], pages: list[dict[str, Any]]) -> html.Div:
     """
     return html.Div(
         [
-            dcc.Location(id="location", refresh=False),
+            # How often the address changed. `dcc.Location` goes back to the page before where a click follows another
+            # before that was drawn.
+            dcc.Store(id="address"),
             dcc.Store(id="chart-config", data=config),
             dcc.Store(id="page-table", data=pages),
             # What the server draws depends on it: address and theme, and how often it was asked (assets/core/parts.js).

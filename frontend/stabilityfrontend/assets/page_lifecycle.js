@@ -43,7 +43,10 @@ const FRAMES = 1200;
 /** What is open now: the page, and the element that it fills. */
 export const opened = { page: /** @type {any} */ (null), root: /** @type {any} */ (null) };
 let waiting = 0;
+/** The path that Dash was given a skeleton for, and that of the page that has come to life since. */
 let shown = /** @type {any} */ (null);
+let alive = /** @type {any} */ (null);
+let moves = 0;
 
 colorTheme.followSystem();
 colorTheme.redrawWithFont();
@@ -66,17 +69,31 @@ document.addEventListener("click", (event) => {
   if (href.startsWith("?")) opened.page?.addressChanged?.();
 });
 
-function open(config, name) {
+/** The address is another one: by `go`, by the browser's arrows, or by a `dcc.Link` of a plug-in. */
+function moved() {
+  moves += 1;
+  window.dash_clientside?.set_props?.("address", { data: moves });
+}
+for (const kind of ["popstate", "_dashprivate_pushstate"]) window.addEventListener(kind, moved);
+
+function open(config, name, path) {
+  if (path !== shown) return;
   const root = /** @type {HTMLElement | null} */ (document.querySelector("#page > .page"));
   if (!root || root === opened.root) {
     if (waiting < FRAMES) {
       waiting += 1;
-      requestAnimationFrame(() => open(config, name));
+      requestAnimationFrame(() => open(config, name, path));
     }
     return;
   }
-  opened.page?.close();
+  alive = path;
+  const before = opened.page;
   Object.assign(opened, { page: null, root: null });
+  try {
+    before?.close();
+  } catch (error) {
+    reportError(error); // a page that can't end keeps nobody from the next one
+  }
   const Page = wallWanted() && WALLS.has(root.dataset.page || "") ? WallPage : PAGES[root.dataset.page];
   named(name);
   if (root.dataset.run === undefined) drawAttention(null);
@@ -90,15 +107,16 @@ function open(config, name) {
 
 /**
  * The skeleton of an address for Dash to put there, and what the server draws by. As soon as the skeleton stands, it
- * comes to life; where only the address's parameters are others, it stays.
+ * comes to life; where only the address's parameters are others, it stays. Dash drops an answer where it has asked
+ * again since, so a page counts as there only when it lives.
  */
-export async function show(pathname, search, pages, config) {
-  const given = viewer(pathname, search || "");
-  if (given.path === shown) return [window.dash_clientside.no_update, given];
+export async function show(_moves, pages, config) {
+  const given = viewer();
+  if (given.path === shown && shown === alive) return [window.dash_clientside.no_update, given];
   shown = given.path;
   waiting = 0;
   if (given.path !== "/login") await admitted();
-  const { name, skeleton } = route(pathname, pages);
-  requestAnimationFrame(() => open(config, name));
+  const { name, skeleton } = route(given.path, pages);
+  requestAnimationFrame(() => open(config, name, given.path));
   return [skeleton, PARTS_LATER.has(skeleton.props["data-page"]) ? window.dash_clientside.no_update : given];
 }

@@ -121,6 +121,24 @@ def test_what_is_not_there_is_said_and_leads_on(server: Server, visit: Visit) ->
 
 
 @pytest.mark.soak
+def test_clicks_that_follow_each_other_at_once_lead_to_the_last(server: Server, visit: Visit) -> None:
+    # Dash's own component for the address went back to the one before where somebody went there and back at once.
+    page = visit(f"{server.url}/gallery", quiet=False)
+    browser = page.context.new_cdp_session(page)
+    browser.send("Emulation.setCPUThrottlingRate", {"rate": 4})
+    there_and_back = """async (pauseMs) => {
+      stability.go("/runs/nobody");
+      if (pauseMs) await new Promise((resolve) => setTimeout(resolve, pauseMs));
+      stability.go("/gallery");
+    }"""
+    for pause_ms in [0, 1, 3, 8] * 5:
+        page.evaluate(there_and_back, pause_ms)
+        page.wait_for_timeout(300)
+        assert page.evaluate("[location.pathname, stability.opened.root.dataset.page]") == ["/gallery", "gallery"]
+    browser.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+
+
+@pytest.mark.soak
 def test_the_batch_behind_a_nan_is_on_the_page_of_its_incident_and_a_later_one_says_that_it_left(
     server: Server, visit: Visit, tmp_path: Path
 ) -> None:
