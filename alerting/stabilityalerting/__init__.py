@@ -4,6 +4,7 @@ from .alert import Alert, Notice, Severity
 from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
 from .heartbeat import Heartbeat
 from .notifier import RetryPolicy
+from .preview import Preview, who_gets
 from .registry import heartbeat_url, register, sinks_from_env
 from .service import AlertingService
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
@@ -19,6 +20,7 @@ __all__ = [
     "HttpSink",
     "Notice",
     "Outgoing",
+    "Preview",
     "RecordingSink",
     "RetryPolicy",
     "SendError",
@@ -28,4 +30,5 @@ __all__ = [
     "heartbeat_url",
     "register",
     "sinks_from_env",
+    "who_gets",
 ]

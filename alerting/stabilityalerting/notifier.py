@@ -16,6 +16,7 @@ from .alert import Alert, Notice, incident_url, plan_url
 from .errors import SendError
 from .lease import pause
 from .notification_log import NotificationLog, Record
+from .routing.rules import Rules
 from .sink import Sink
 from .stages import Job, run_stages
 
@@ -89,8 +90,14 @@ class Notifier:
         self._tokens_at = time.monotonic()
         self._logged_at = float("-inf")
 
-    async def deliver(self, stream: str, alert: Alert) -> str:
-        """Take one event to its end and return what became of it, a key of ``counts``.
+    async def deliver(self, stream: str, alert: Alert, rules: Rules, now: float) -> float | None:
+        """Take one event to its end; what became of it is counted.
+
+        Args:
+            rules: routes and mutes. now: unix seconds.
+
+        Returns:
+            When to look at the incident again, unix seconds; None: at its next change.
 
         Raises:
             Interrupted: the service stops, or another process may send now.
@@ -98,7 +105,7 @@ class Notifier:
         record = await self._patiently(lambda: self._notifications.read(stream, alert.incident_id))
         if record.sending is not None and not self.sink.idempotent:
             record = await self._take_as_sent(stream, alert.incident_id, record)
-        job = Job(alert, self.sink, record)
+        job = Job(alert, self.sink, record, rules=rules, now=now)
         if alert.follows:
             first = await self._patiently(lambda: self._notifications.read(stream, alert.train))
             job.train_known = first.told != ""
@@ -108,7 +115,7 @@ class Notifier:
             if alert.follows and not job.train_known:  # the first one came and went before it could be sent
                 await self._patiently(lambda: self._notifications.write(stream, alert.train, Record(told="over")))
         self.counts[outcome] += 1
-        return outcome
+        return job.again
 
     async def _take_as_sent(self, stream: str, incident_id: str, record: Record) -> Record:
         record = record.after_sending()
@@ -124,7 +131,7 @@ class Notifier:
     async def _send(self, stream: str, job: Job) -> str:
         assert job.change is not None
         url = incident_url(self._base_url, job.alert.run_id, job.alert.incident_id)
-        notice = Notice(job.alert, job.change, url, plan_url(self._base_url, job.alert.run_id))
+        notice = Notice(job.alert, job.change, url, plan_url(self._base_url, job.alert.run_id), job.why)
         incident_id, known = job.alert.incident_id, job.record.without_sending()
         on_its_way = known.with_sending(notice)
         began, pause_s = time.monotonic(), self._retry_policy.first_s

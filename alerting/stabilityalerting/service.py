@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -19,6 +20,8 @@ from .errors import BadAlert
 from .lease import Lease, pause
 from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
+from .routing.due import DueLater
+from .routing.rules import Rules
 from .sink import HttpSink, Sink, secrets_hidden
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
@@ -61,6 +64,8 @@ class AlertingService:
         base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.
         is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
+        rules: gives routes and mutes as they are now; None: each receiver gets everything.
+        project_of: gives the project of a run. current: gives an incident as it is now, JSON; None where it is gone.
     """
 
     def __init__(
@@ -74,6 +79,9 @@ class AlertingService:
         retry_policy: RetryPolicy | None = None,
         lease_s: float = LEASE_S,
         is_news: Callable[[str, bytes, Alert], Awaitable[bool]] | None = None,
+        rules: Callable[[], Awaitable[Rules]] | None = None,
+        project_of: Callable[[str], str] | None = None,
+        current: Callable[[str, str], Awaitable[bytes | None]] | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -81,6 +89,9 @@ class AlertingService:
         self._redis = redis
         self._list_streams = list_streams
         self._is_news = is_news
+        self._rules = rules
+        self._project_of = project_of
+        self._current = current
         self._sinks = list(sinks)
         self._base_url = base_url
         self._clock = clock
@@ -90,6 +101,11 @@ class AlertingService:
         self._notifiers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """The receivers."""
+        return self._sinks
 
     def status(self) -> dict[str, Any]:
         """Return what is set up and what became of the events, by receiver; no secret is in it."""
@@ -139,6 +155,7 @@ class AlertingService:
                 streams = await self._list_streams()
                 if not streams:
                     await pause(stop, BLOCK_MS / 1000)
+                await self._look_again(notifier)
                 for stream, entry_id, fields in await _unless(stop, reader.read(streams)):
                     await self._handle(notifier, stream, entry_id, fields)
                     await reader.done(stream, entry_id)
@@ -166,7 +183,34 @@ class AlertingService:
         if self._is_news is not None and not await self._is_news(stream, entry_id, alert):
             notifier.counts["history"] += 1
             return
-        await notifier.deliver(stream, alert)
+        await self._deliver(notifier, stream, alert)
+
+    async def _look_again(self, notifier: Notifier) -> None:
+        """Deliver what was to wait until now: a mute is over, or nobody has acknowledged it."""
+        if self._current is None:
+            return
+        due = DueLater(self._redis, notifier.sink.name)
+        for stream, run_id, incident_id in await due.ripe(self._clock()):
+            stored = await self._current(run_id, incident_id)
+            again = None
+            if stored is not None:
+                try:
+                    again = await self._deliver(notifier, stream, Alert.from_json(stored))
+                except BadAlert as error:
+                    self.unreadable += 1
+                    _log.warning("alerting: incident %s of run %s is passed over: %s", incident_id, run_id, error)
+            if again is None:
+                await due.drop(stream, run_id, incident_id)
+
+    async def _deliver(self, notifier: Notifier, stream: str, alert: Alert) -> float | None:
+        """Deliver an incident as it is; returns when it is looked at again, None where that has no time."""
+        if self._project_of is not None:
+            alert = replace(alert, project=self._project_of(alert.run_id))
+        rules = Rules() if self._rules is None else await self._rules()
+        again = await notifier.deliver(stream, alert, rules, self._clock())
+        if again is not None:
+            await DueLater(self._redis, notifier.sink.name).put(stream, alert.run_id, alert.incident_id, again)
+        return again
 
 
 class _Reader:

@@ -57,15 +57,19 @@ class Sink(ABC):
     """A receiver of notices.
 
     Attributes:
-        name: unique among the channels, lower case; part of Redis keys.
+        channel: what kind of receiver it is: ``slack`` ...; by default its name.
+        name: unique among the receivers, lower case; part of Redis keys.
         min_severity: milder incidents are not sent.
+        acknowledges: whether it is told that somebody acknowledged an incident.
         idempotent: True when the receiver makes one of two equal messages. Such a message is sent again when a crash
             leaves open whether it arrived; one to another receiver is not.
     """
 
+    channel: str = ""
     name: str
     idempotent: bool
     min_severity: Severity
+    acknowledges: bool = False
 
     @classmethod
     def from_variables(cls, variables: Variables) -> Sink | None:

@@ -1,23 +1,24 @@
-"""Makes the alerting service of this server: which streams it reads, what of them is news, where it sends."""
+"""Makes the alerting service of this server: which streams it reads, what of them is news, who gets it."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from redis.asyncio import Redis
 
-from stabilityalerting import Alert, AlertingService, Heartbeat, heartbeat_url, sinks_from_env
+from stabilityalerting import Alert, AlertingService, Heartbeat, Sink, heartbeat_url, sinks_from_env
+from stabilitybackend.alert_rules import AlertRules
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.settings import Settings
 from stabilitybackend.streams import stream_order
 
-__all__ = ["IncidentStreams", "alerting_service", "heartbeat"]
+__all__ = ["IncidentStreams", "alert_rules", "alerting_service", "heartbeat", "receivers"]
 
 #: Runs of which an incident changed within this time are read, seconds: a receiver that was away for days gets it then.
 READ_FOR_S = 7 * 86_400.0
@@ -52,6 +53,7 @@ class IncidentStreams:
         self._redis = redis
         self._index = RunIndex(redis)
         self._imported: dict[str, bool] = {}
+        self._projects: dict[str, str] = {}
         self._heads: dict[str, _Head] = {}
 
     async def names(self) -> list[str]:
@@ -59,9 +61,11 @@ class IncidentStreams:
         ids = await self._index.with_incidents_since(time.time() - READ_FOR_S)
         for gone in self._imported.keys() - set(ids):
             del self._imported[gone]
+            self._projects.pop(gone, None)
         unknown = [run_id for run_id in ids if run_id not in self._imported]
         for run in await self._index.stored_all(unknown):
             self._imported[run.run_id] = "imported_from" in run.config
+            self._projects[run.run_id] = run.project
         followed = await self._index.followed()
         for over in self._heads.keys() - followed.keys():
             del self._heads[over]
@@ -71,12 +75,21 @@ class IncidentStreams:
             if not self._imported[run_id] or (run_id in followed and await self._is_live(run_id, followed[run_id]))
         ]
 
+    def project_of(self, run_id: str) -> str:
+        """Return the project of a run of which a stream is read, "" where it has none."""
+        return self._projects.get(run_id, "")
+
+    async def current(self, run_id: str, incident_id: str) -> bytes | None:
+        """Return an incident as it is stored now, None where it is gone."""
+        stored: Any = await self._redis.hget(RunKeys(run_id).incidents, incident_id)
+        return None if stored is None else bytes(stored)
+
     async def is_news(self, stream: str, entry_id: bytes, alert: Alert) -> bool:
         """Return whether an event is to be sent: of a followed log's history only what an incident is by now."""
         head = self._heads.get(alert.run_id)
         if head is None or head.incident is None or stream_order(entry_id.decode()) > stream_order(head.incident):
             return True
-        stored: Any = await self._redis.hget(RunKeys(alert.run_id).incidents, alert.incident_id)
+        stored = await self.current(alert.run_id, alert.incident_id)
         return stored is not None and alert.version >= orjson.loads(stored).get("version", 0)
 
     async def _is_live(self, run_id: str, since: float) -> bool:
@@ -96,12 +109,38 @@ class IncidentStreams:
         return True
 
 
-def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
-    """Return the service that turns incident events into messages; idle where no sink is configured."""
-    base_url = settings.public_url or f"http://{settings.host}:{settings.port}"
+def alert_rules(redis: Redis, settings: Settings, sinks: Sequence[Sink]) -> AlertRules:
+    """Return the routes and mutes of this server.
+
+    Raises:
+        SettingsError: the file of routes is wrong.
+    """
+    return AlertRules(redis, [sink.name for sink in sinks], settings.alert_routes)
+
+
+def alerting_service(redis: Redis, settings: Settings, sinks: Sequence[Sink], rules: AlertRules) -> AlertingService:
+    """Return the service that turns incident events into messages; idle where there is no receiver."""
     streams = IncidentStreams(redis)
-    sinks = sinks_from_env(os.environ)
-    return AlertingService(redis, streams.names, sinks, base_url=base_url, clock=time.time, is_news=streams.is_news)
+    return AlertingService(
+        redis,
+        streams.names,
+        sinks,
+        base_url=settings.public_url or f"http://{settings.host}:{settings.port}",
+        clock=time.time,
+        is_news=streams.is_news,
+        rules=rules.now,
+        project_of=streams.project_of,
+        current=streams.current,
+    )
+
+
+def receivers() -> list[Sink]:
+    """Return the receivers that the environment sets up.
+
+    Raises:
+        AlertingSettingsError: a value has the wrong form.
+    """
+    return sinks_from_env(os.environ)
 
 
 def heartbeat(well: Callable[[], bool]) -> Heartbeat | None:

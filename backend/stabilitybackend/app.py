@@ -19,9 +19,10 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from stabilitybackend.alerts import alerting_service, heartbeat
+from stabilitybackend.alerts import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.api import (
     about,
+    alerting,
     attempts,
     batches,
     commands,
@@ -131,7 +132,9 @@ def create_app(
     manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
-    alerting = alerting_service(alarm, settings)
+    sinks = receivers()
+    rules = alert_rules(alarm, settings, sinks)
+    alerts = alerting_service(alarm, settings, sinks, rules)
     pulse = Pulse(time.monotonic)
     audit = AuditLog(redis)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
@@ -156,7 +159,7 @@ def create_app(
         ingest.start()
         await manager.start()
         stop = asyncio.Event()
-        alerts = asyncio.create_task(alerting.run(stop), name="alerting")
+        sending = asyncio.create_task(alerts.run(stop), name="alerting")
         others = [
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
@@ -176,8 +179,8 @@ def create_app(
             yield
         finally:
             stop.set()
-            await asyncio.wait({alerts}, timeout=2.0)
-            await end(alerts, *others)
+            await asyncio.wait({sending}, timeout=2.0)
+            await end(sending, *others)
             if collector is not None:
                 collector.stop()
             await manager.stop()
@@ -200,6 +203,8 @@ def create_app(
     app.state.sessions = sessions
     app.state.audit = audit
     app.state.views = SavedViews(redis)
+    app.state.alerting = alerts
+    app.state.alert_rules = rules
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
@@ -214,11 +219,11 @@ def create_app(
     gateway = Gateway(ingest, authenticator, manager, server_version=ours, takes_output=True)
     app.state.gateway = gateway
     app.state.metrics = registry(
-        ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
+        ServerMetrics(manager, gateway, storing, alerts, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, batches, compare, commands, detectors, trial,
-        fleet, incidents, storage, export, views,
+        fleet, incidents, storage, export, views, alerting,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

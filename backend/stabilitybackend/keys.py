@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from stabilitybackend.errors import BadRequest
 
 __all__ = [
-    "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "FLEET_NODES",
-    "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS",
-    "VIEWS", "RunKeys", "check_run_id", "check_source_id", "is_of_file", "session_key",
+    "ALERT_MUTES", "ALERT_ROUTES", "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS",
+    "FLEET_INTERRUPTIONS", "FLEET_NODES", "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "QUIET", "RUNS", "RUNS_ACTIVE",
+    "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS", "VIEWS", "RunKeys", "check_run_id", "check_source_id", "is_of_file",
+    "session_key",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
@@ -45,6 +46,10 @@ FLEET_NODES = "sb:fleet:nodes"
 FLEET_CATEGORIES = "sb:fleet:categories"
 #: Hash: kind, project and name of a view that people saved, as JSON -> View as JSON (views.py).
 VIEWS = "sb:views"
+#: Hash: the routes of alerts that people wrote on the page: text, who, when, version (alert_rules.py).
+ALERT_ROUTES = "sb:alerting:routes"
+#: Hash: id of a mute -> Mute as JSON.
+ALERT_MUTES = "sb:alerting:mutes"
 #: A stream that nobody writes: who waits on it notices that Redis goes away.
 QUIET = "sb:quiet"
 

@@ -98,6 +98,35 @@ export interface AgentState {
   log?: LogFacts | null;
 }
 
+/**
+ * Who would get an incident if it opened now.
+ *
+ * Attributes:
+ *     labels: what routes and mutes match it by. routes: which of the routes fit, from 1.
+ */
+export interface AlertPreview {
+  labels: Record<string, string>;
+  routes: number[];
+  receivers: ReceiverPreview[];
+}
+
+/**
+ * Alerting as it is now.
+ *
+ * Attributes:
+ *     sending: this process sends. False for a second without harm; then another one does, or Redis is away.
+ *     unreadable: events that were no incidents.
+ *     labels: what routes and mutes match by.
+ */
+export interface Alerting {
+  receivers: Receiver[];
+  sending: boolean;
+  unreadable: number;
+  routes: Routes;
+  mutes: MuteShown[];
+  labels: string[];
+}
+
 /** A line: ``xs`` in steps since its start or the fork. ``level``: its buckets are of ``2**level`` steps. */
 export interface AlignedCurve {
   xs: number[];
@@ -1354,6 +1383,40 @@ export interface MixtureStage {
   shares: Record<string, number>;
 }
 
+/** A new mute. */
+export interface MuteBody {
+  /** label -> patterns, as in a route */
+  match: Record<string, string | number | (string | number)[]>;
+  /** 1 to 300 characters */
+  reason: string;
+  /** unix seconds; left out: now */
+  starts?: number | null;
+  /** unix seconds, at most 30 days after the start */
+  ends: number;
+}
+
+/**
+ * One mute.
+ *
+ * Attributes:
+ *     match: label -> patterns. starts, ends: unix seconds.
+ *     state: ``pending``, ``active`` or ``expired``.
+ */
+export interface MuteShown {
+  mute_id: string;
+  match: Record<string, string | number | (string | number)[]>;
+  owner: string;
+  reason: string;
+  starts: number;
+  ends: number;
+  state: "active" | "expired" | "pending";
+}
+
+/** Mutes, those that end last first; of ended ones those of the last seven days. */
+export interface Mutes {
+  mutes: MuteShown[];
+}
+
 /** Of the samples of the steps ``first..last`` the share that no earlier step had seen. */
 export interface NewSamples {
   first: number;
@@ -1576,6 +1639,16 @@ export interface PositionCheck {
   ordered: boolean;
 }
 
+/** An incident, and routes that are tried on it. */
+export interface PreviewBody {
+  /** id of a run */
+  run: string;
+  /** id of one of its incidents, open or over */
+  incident: string;
+  /** YAML to try; left out: the routes of now */
+  text?: string | null;
+}
+
 /**
  * One line.
  *
@@ -1705,6 +1778,29 @@ export interface RankState {
 export interface Ready {
   status: "not ready" | "ready";
   reasons: ErrorFacts[];
+}
+
+/**
+ * One receiver.
+ *
+ * Attributes:
+ *     channel: slack, pagerduty ...
+ *     min_severity: milder incidents are not sent.
+ *     counts: events by what became of them, since the server started.
+ */
+export interface Receiver {
+  name: string;
+  channel: string;
+  min_severity: string;
+  counts: Record<string, number>;
+}
+
+/** What becomes of an alert at one receiver: ``now``, ``later`` after ``after_min``, or ``no``, with the reason. */
+export interface ReceiverPreview {
+  receiver: string;
+  gets: "later" | "no" | "now";
+  after_min: number | null;
+  why: string;
 }
 
 /**
@@ -1988,6 +2084,35 @@ export interface RollbacksOfRun {
   project: string;
   last: number;
   deleted: boolean;
+}
+
+/**
+ * Who gets what.
+ *
+ * Attributes:
+ *     text: YAML; "" where nobody wrote any: each receiver gets everything.
+ *     source: ``page``, ``file`` (the page can't change it) or ``none``.
+ *     file: its path, "" where it is none.
+ *     version: grows by one with each change on the page.
+ *     changed_by, changed: who wrote it, and when (unix seconds; null: never).
+ *     problem: why it is not used and each receiver gets everything; "" where it is used.
+ */
+export interface Routes {
+  text: string;
+  source: "file" | "none" | "page";
+  file: string;
+  version: number;
+  changed_by: string;
+  changed: number | null;
+  problem: string;
+}
+
+/** New routes. */
+export interface RoutesBody {
+  /** YAML; empty: each receiver gets everything */
+  text: string;
+  /** of the routes that were changed: 409 where somebody was faster */
+  version: number;
 }
 
 /**
@@ -3013,6 +3138,11 @@ export interface WorstIncident {
 
 /** Method and path of a call, and what it answers when it succeeds. */
 export interface Answers {
+  "GET /api/v1/alerting": Alerting;
+  "POST /api/v1/alerting/mutes": Mutes;
+  "DELETE /api/v1/alerting/mutes/{mute_id}": Mutes;
+  "POST /api/v1/alerting/preview": AlertPreview;
+  "PUT /api/v1/alerting/routes": Routes;
   "GET /api/v1/audit": Audit;
   "GET /api/v1/compare": Comparison;
   "GET /api/v1/detectors": Detectors;

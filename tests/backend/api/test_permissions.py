@@ -96,6 +96,11 @@ NEEDED = {
     "GET /api/v1/views": "read",
     "PUT /api/v1/views": "command",
     "DELETE /api/v1/views": "command",
+    "GET /api/v1/alerting": "read",
+    "PUT /api/v1/alerting/routes": "command",
+    "POST /api/v1/alerting/mutes": "command",
+    "DELETE /api/v1/alerting/mutes/{mute_id}": "command",
+    "POST /api/v1/alerting/preview": "read",
     "WS /api/v1/live": "read",
     "WS /api/v1/agent": "agent",
     # The frame of the pages and its scripts: the same for everybody, nothing of a run is in it.

@@ -179,6 +179,16 @@ export const api = {
   saveView: (view) => call("PUT", "/views", view),
   /** @returns {Promise<Answers["DELETE /api/v1/views"]>} */
   deleteView: ({ kind, project, name }) => call("DELETE", `/views?${new URLSearchParams({ kind, project, name })}`),
+  /** @returns {Promise<Answers["GET /api/v1/alerting"]>} */
+  alerting: () => call("GET", "/alerting"),
+  /** @returns {Promise<Answers["PUT /api/v1/alerting/routes"]>} */
+  saveRoutes: (routes) => call("PUT", "/alerting/routes", routes),
+  /** @returns {Promise<Answers["POST /api/v1/alerting/mutes"]>} */
+  mute: (mute) => call("POST", "/alerting/mutes", mute),
+  /** @returns {Promise<Answers["DELETE /api/v1/alerting/mutes/{mute_id}"]>} */
+  endMute: (mute) => call("DELETE", `/alerting/mutes/${encodeURIComponent(mute)}`),
+  /** @returns {Promise<Answers["POST /api/v1/alerting/preview"]>} */
+  alertPreview: (wanted) => call("POST", "/alerting/preview", wanted),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/mixture"]>} */
   mixtureOf: (id, query) => call("GET", `${runPath(id)}/mixture?${new URLSearchParams(query)}`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */
