@@ -155,7 +155,7 @@ class AlertingService:
                 streams = await self._list_streams()
                 if not streams:
                     await pause(stop, BLOCK_MS / 1000)
-                await self._look_again(notifier)
+                await self._deliver_due(notifier)
                 for stream, entry_id, fields in await _unless(stop, reader.read(streams)):
                     await self._handle(notifier, stream, entry_id, fields)
                     await reader.done(stream, entry_id)
@@ -185,7 +185,7 @@ class AlertingService:
             return
         await self._deliver(notifier, stream, alert)
 
-    async def _look_again(self, notifier: Notifier) -> None:
+    async def _deliver_due(self, notifier: Notifier) -> None:
         """Deliver what was to wait until now: a mute is over, or nobody has acknowledged it."""
         if self._current is None:
             return

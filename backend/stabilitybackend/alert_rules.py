@@ -155,7 +155,7 @@ class AlertRules(InRedis):
                 _WRITE, 1, ALERT_ROUTES, version, *(str(part) for pair in new.items() for part in pair)
             )
             if stored:
-                await self._look_again()
+                await self._wake_due()
         if not stored:
             raise Conflict(
                 "somebody else changed the routes in between", hint="load them again and repeat your change",
@@ -207,7 +207,7 @@ class AlertRules(InRedis):
         with redis_errors():
             await self._redis.hset(ALERT_MUTES, mute_id, msgspec.json.encode(ended))
             self._read_at = float("-inf")
-            await self._look_again()
+            await self._wake_due()
         return found
 
     async def find_mute(self, mute_id: str) -> Mute:
@@ -231,7 +231,7 @@ class AlertRules(InRedis):
         kept = [mute for mute in found if mute.ends > now - KEEP_MUTES_S]
         return [_shown(mute, now) for mute in sorted(kept, key=lambda mute: (-mute.ends, mute.mute_id))]
 
-    async def _look_again(self) -> None:
+    async def _wake_due(self) -> None:
         """Have what waits for the end of a mute, or to be escalated, looked at by the rules of now."""
         for receiver in self._receivers:
             await DueLater(self._redis, receiver).all_at(self._clock())
