@@ -2,9 +2,10 @@
 
 from .alert import Alert, Notice, Severity
 from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
-from .heartbeat import Heartbeat
+from .heartbeat import Heartbeat, heartbeat_from_env
 from .notifier import RetryPolicy
-from .registry import heartbeat_url, register, sinks_from_env
+from .outcomes import Outcome, Outcomes
+from .registry import register, sinks_from_env
 from .service import AlertingService
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
 from .variables import Variables
@@ -18,6 +19,8 @@ __all__ = [
     "Heartbeat",
     "HttpSink",
     "Notice",
+    "Outcome",
+    "Outcomes",
     "Outgoing",
     "RecordingSink",
     "RetryPolicy",
@@ -25,7 +28,7 @@ __all__ = [
     "Severity",
     "Sink",
     "Variables",
-    "heartbeat_url",
+    "heartbeat_from_env",
     "register",
     "sinks_from_env",
 ]

@@ -48,6 +48,7 @@ class Alert:
         nth: its place in that train.
         status_word: what became of it, as the pages say it; "" of an older server.
         caused_by: id of the incident that it follows from, "" for none.
+        project: of the run, "" where it has none or is not known.
     """
 
     incident_id: str
@@ -76,6 +77,7 @@ class Alert:
     nth: int = 1
     status_word: str = ""
     caused_by: str = ""
+    project: str = ""
 
     @property
     def follows(self) -> bool:
@@ -130,6 +132,7 @@ class Alert:
                 nth=int(raw.get("nth") or 1),
                 status_word=str(raw.get("status_word") or ""),
                 caused_by=str(raw.get("caused_by") or ""),
+                project=str(raw.get("project") or ""),
                 alarm=bool(raw.get("alarm", raw["severity"] != "info" or raw["kind"] == "alert")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

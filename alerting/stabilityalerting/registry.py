@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .alertmanager import AlertmanagerSink
 from .pagerduty import PagerDutySink
 from .sink import Sink
 from .slack import SlackSink
 from .variables import Variables
 from .webhook import WebhookSink
 
-__all__ = ["CHANNELS", "heartbeat_url", "register", "sinks_from_env"]
+__all__ = ["CHANNELS", "register", "sinks_from_env"]
 
-CHANNELS: list[type[Sink]] = [SlackSink, PagerDutySink, WebhookSink]
+CHANNELS: list[type[Sink]] = [SlackSink, PagerDutySink, WebhookSink, AlertmanagerSink]
 
 
 def register(channel: type[Sink]) -> type[Sink]:
@@ -35,12 +36,3 @@ def sinks_from_env(env: Mapping[str, str]) -> list[Sink]:
     """
     made = [channel.from_variables(Variables(env)) for channel in CHANNELS]
     return [sink for sink in made if sink is not None]
-
-
-def heartbeat_url(env: Mapping[str, str]) -> str | None:
-    """Return the address that is asked for while all is well (``STABILITY_HEARTBEAT_URL``), None where none is set.
-
-    Raises:
-        AlertingSettingsError: it is no address.
-    """
-    return Variables(env).url("STABILITY_HEARTBEAT_URL")

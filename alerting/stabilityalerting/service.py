@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -19,7 +20,9 @@ from .errors import BadAlert
 from .lease import Lease, pause
 from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
-from .sink import HttpSink, Sink, secrets_hidden
+from .outcomes import Outcomes
+from .sink import Sink, secrets_hidden
+from .surroundings import IncidentsNow, Surroundings
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
 GROUP = "alerting"
@@ -61,6 +64,8 @@ class AlertingService:
         base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.
         is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
+        project_of: the project of a run; None: nobody knows.
+        incidents_now, trouble: see ``Surroundings``.
     """
 
     def __init__(
@@ -74,6 +79,9 @@ class AlertingService:
         retry_policy: RetryPolicy | None = None,
         lease_s: float = LEASE_S,
         is_news: Callable[[str, bytes, Alert], Awaitable[bool]] | None = None,
+        project_of: Callable[[str], Awaitable[str]] | None = None,
+        incidents_now: IncidentsNow | None = None,
+        trouble: Callable[[], str] | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -81,12 +89,17 @@ class AlertingService:
         self._redis = redis
         self._list_streams = list_streams
         self._is_news = is_news
+        self._project_of = project_of
         self._sinks = list(sinks)
         self._base_url = base_url
         self._clock = clock
         self._retry_policy = retry_policy or RetryPolicy()
         owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self._lease = Lease(redis, LEASE_KEY, owner, lease_s)
+        #: What was accepted and refused last, by receiver.
+        self.outcomes = Outcomes(redis, clock)
+        held = self._lease.held
+        self._surroundings = Surroundings(redis, base_url, clock, held, self.outcomes, trouble, incidents_now)
         self._notifiers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0
@@ -115,15 +128,19 @@ class AlertingService:
                 self._retry_policy,
                 self._lease.held,
                 stop,
+                self.outcomes,
             )
             for sink in self._sinks
         ]
-        with secrets_hidden(secret for sink in self._sinks if isinstance(sink, HttpSink) for secret in sink.secrets):
+        for sink in self._sinks:
+            sink.begin(self._surroundings)
+        with secrets_hidden(secret for sink in self._sinks for secret in sink.secrets):
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._lease.keep(stop), name="alerting-lease")
                     for notifier in self._notifiers:
                         tasks.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
+                        tasks.create_task(notifier.sink.follow(stop), name=f"alerting-{notifier.sink.name}-beside")
             finally:
                 for sink in self._sinks:
                     await sink.aclose()
@@ -166,6 +183,8 @@ class AlertingService:
         if self._is_news is not None and not await self._is_news(stream, entry_id, alert):
             notifier.counts["history"] += 1
             return
+        if self._project_of is not None and not alert.project:
+            alert = replace(alert, project=await self._project_of(alert.run_id))
         await notifier.deliver(stream, alert)
 
 
