@@ -15,9 +15,9 @@ from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, RetryPolicy
 from stabilityalerting.alertmanager import AlertmanagerSink
-from support.alertmanager import Alertmanager
+from support.outside.alertmanager import Alertmanager
 from support.incident_stream import STREAM, incident, publish
-from support.receiver_thread import ReceiverThread
+from support.outside.receiver_thread import ReceiverThread
 from support.waiting import until
 
 #: Each test has incidents and a run of its own, so that all share one Alertmanager.

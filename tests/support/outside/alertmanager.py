@@ -19,7 +19,7 @@ from support.waiting import wait_until
 
 __all__ = ["Alertmanager"]
 
-_EXAMPLE = Path(__file__).parents[2] / "docs" / "alertmanager.yml"
+_EXAMPLE = Path(__file__).parents[3] / "docs" / "alertmanager.yml"
 #: What the tests change: where messages go, and how long Alertmanager waits for more.
 _ADDRESSES = ("https://hooks.slack.com/services", "https://events.pagerduty.com/v2/enqueue", "https://hc-ping.com")
 _PLACES = ("slack", "pagerduty", "watchdog")
