@@ -15,8 +15,8 @@ from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, RetryPolicy
 from stabilityalerting.alertmanager import AlertmanagerSink
-from support.outside.alertmanager import Alertmanager
 from support.incident_stream import STREAM, incident, publish
+from support.outside.alertmanager import Alertmanager
 from support.outside.receiver_thread import ReceiverThread
 from support.waiting import until
 
