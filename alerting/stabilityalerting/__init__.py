@@ -2,10 +2,11 @@
 
 from .alert import Alert, Notice, Severity
 from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
-from .heartbeat import Heartbeat
+from .heartbeat import Heartbeat, heartbeat_from_env
 from .notifier import RetryPolicy
+from .outcomes import Outcome, Outcomes
 from .preview import Preview, who_gets
-from .registry import heartbeat_url, register, sinks_from_env
+from .registry import register, sinks_from_env
 from .service import AlertingService
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
 from .variables import Variables
@@ -19,6 +20,8 @@ __all__ = [
     "Heartbeat",
     "HttpSink",
     "Notice",
+    "Outcome",
+    "Outcomes",
     "Outgoing",
     "Preview",
     "RecordingSink",
@@ -27,7 +30,7 @@ __all__ = [
     "Severity",
     "Sink",
     "Variables",
-    "heartbeat_url",
+    "heartbeat_from_env",
     "register",
     "sinks_from_env",
     "who_gets",

@@ -49,7 +49,7 @@ class Alert:
         status_word: what became of it, as the pages say it; "" of an older server.
         caused_by: id of the incident that it follows from, "" for none.
         acknowledged_by: who looks after it, "" for nobody.
-        project: of its run, "" for none.
+        project: of the run, "" where it has none or is not known.
     """
 
     incident_id: str
@@ -135,6 +135,7 @@ class Alert:
                 status_word=str(raw.get("status_word") or ""),
                 caused_by=str(raw.get("caused_by") or ""),
                 acknowledged_by=str(raw.get("acknowledged_by") or ""),
+                project=str(raw.get("project") or ""),
                 alarm=bool(raw.get("alarm", raw["severity"] != "info" or raw["kind"] == "alert")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

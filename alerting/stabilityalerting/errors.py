@@ -29,9 +29,13 @@ class SendError(AlertingError):
     Attributes:
         recoverable: True when sending the same again later can help.
         retry_after_s: how long the receiver asked us to wait, seconds, or None.
+        status: code of its answer, None where none came.
     """
 
-    def __init__(self, message: str, *, recoverable: bool, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, recoverable: bool, retry_after_s: float | None = None, status: int | None = None
+    ) -> None:
         super().__init__(message)
         self.recoverable = recoverable
         self.retry_after_s = retry_after_s
+        self.status = status

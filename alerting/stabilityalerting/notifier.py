@@ -16,6 +16,7 @@ from .alert import Alert, Notice, incident_url, plan_url
 from .errors import SendError
 from .lease import pause
 from .notification_log import NotificationLog, Record
+from .outcomes import Outcomes
 from .routing.rules import Rules
 from .sink import Sink
 from .stages import Job, run_stages
@@ -66,6 +67,7 @@ class Notifier:
         notifications: what the receiver knows. base_url: of the pages, for links.
         may_send: asked before each attempt; False breaks the delivery off.
         stop: set when the service ends.
+        outcomes: where it is noted what was accepted and refused.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Notifier:
         retry_policy: RetryPolicy,
         may_send: Callable[[], bool],
         stop: asyncio.Event,
+        outcomes: Outcomes,
     ) -> None:
         self.sink = sink
         #: What became of the events: by the reason of the stage that stopped them, ``sent``, ``refused``, ``given_up``,
@@ -86,6 +89,7 @@ class Notifier:
         self._retry_policy = retry_policy
         self._may_send = may_send
         self._stop = stop
+        self._outcomes = outcomes
         self._tokens = float(retry_policy.burst)
         self._tokens_at = time.monotonic()
         self._logged_at = float("-inf")
@@ -144,6 +148,7 @@ class Notifier:
                     await self.sink.send(notice, before_write)
             except SendError as error:
                 await self._patiently(lambda: self._notifications.write(stream, incident_id, known))
+                await self._outcomes.refused(self.sink.name, error)
                 waited_s = time.monotonic() - began
                 if not error.recoverable:
                     _log.error("alert refused, not tried again: %s (incident %s)", error, incident_id)
@@ -162,11 +167,13 @@ class Notifier:
                 await self._patiently(
                     lambda: self._notifications.write(stream, incident_id, on_its_way.after_sending())
                 )
+                if self.sink.rate_bound:  # the others note by themselves when their receiver took it
+                    await self._outcomes.accepted(self.sink.name)
                 return "sent"
 
     async def _wait_for_turn(self) -> None:
         """Wait until the rate bound allows one more message."""
-        while True:
+        while self.sink.rate_bound:
             now = time.monotonic()
             refill = (now - self._tokens_at) * self._retry_policy.per_second
             self._tokens = min(float(self._retry_policy.burst), self._tokens + refill)

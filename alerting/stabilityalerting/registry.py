@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from .alertmanager import AlertmanagerSink
 from .errors import AlertingSettingsError
 from .pagerduty import PagerDutySink
 from .sink import Sink
@@ -12,10 +13,10 @@ from .slack import SlackSink
 from .variables import Variables
 from .webhook import WebhookSink
 
-__all__ = ["CHANNELS", "heartbeat_url", "register", "sinks_from_env"]
+__all__ = ["CHANNELS", "register", "sinks_from_env"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-CHANNELS: list[type[Sink]] = [SlackSink, PagerDutySink, WebhookSink]
+CHANNELS: list[type[Sink]] = [SlackSink, PagerDutySink, WebhookSink, AlertmanagerSink]
 
 
 def register(channel: type[Sink]) -> type[Sink]:
@@ -68,12 +69,3 @@ def _named(entry: tuple[str, type[Sink]], env: Mapping[str, str]) -> Sink:
         )
     sink.channel, sink.name = channel.name, name
     return sink
-
-
-def heartbeat_url(env: Mapping[str, str]) -> str | None:
-    """Return the address that is asked for while all is well (``STABILITY_HEARTBEAT_URL``), None where none is set.
-
-    Raises:
-        AlertingSettingsError: it is no address.
-    """
-    return Variables(env).url("STABILITY_HEARTBEAT_URL")

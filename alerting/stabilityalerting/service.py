@@ -20,9 +20,11 @@ from .errors import BadAlert
 from .lease import Lease, pause
 from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
+from .outcomes import Outcomes
 from .routing.due import DueLater
 from .routing.rules import Rules
-from .sink import HttpSink, Sink, secrets_hidden
+from .sink import Sink, secrets_hidden
+from .surroundings import IncidentsNow, Surroundings
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
 GROUP = "alerting"
@@ -65,7 +67,8 @@ class AlertingService:
         lease_s: after so many seconds without renewal another process takes over.
         is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
         rules: gives routes and mutes as they are now; None: each receiver gets everything.
-        project_of: gives the project of a run. current: gives an incident as it is now, JSON; None where it is gone.
+        project_of: the project of a run; None: nobody knows.
+        incidents_now, trouble: see ``Surroundings``.
     """
 
     def __init__(
@@ -80,8 +83,9 @@ class AlertingService:
         lease_s: float = LEASE_S,
         is_news: Callable[[str, bytes, Alert], Awaitable[bool]] | None = None,
         rules: Callable[[], Awaitable[Rules]] | None = None,
-        project_of: Callable[[str], str] | None = None,
-        current: Callable[[str, str], Awaitable[bytes | None]] | None = None,
+        project_of: Callable[[str], Awaitable[str]] | None = None,
+        incidents_now: IncidentsNow | None = None,
+        trouble: Callable[[], str] | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -91,13 +95,16 @@ class AlertingService:
         self._is_news = is_news
         self._rules = rules
         self._project_of = project_of
-        self._current = current
         self._sinks = list(sinks)
         self._base_url = base_url
         self._clock = clock
         self._retry_policy = retry_policy or RetryPolicy()
         owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self._lease = Lease(redis, LEASE_KEY, owner, lease_s)
+        #: What was accepted and refused last, by receiver.
+        self.outcomes = Outcomes(redis, clock)
+        held = self._lease.held
+        self._surroundings = Surroundings(redis, base_url, clock, held, self.outcomes, trouble, incidents_now)
         self._notifiers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0
@@ -131,15 +138,19 @@ class AlertingService:
                 self._retry_policy,
                 self._lease.held,
                 stop,
+                self.outcomes,
             )
             for sink in self._sinks
         ]
-        with secrets_hidden(secret for sink in self._sinks if isinstance(sink, HttpSink) for secret in sink.secrets):
+        for sink in self._sinks:
+            sink.begin(self._surroundings)
+        with secrets_hidden(secret for sink in self._sinks for secret in sink.secrets):
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._lease.keep(stop), name="alerting-lease")
                     for notifier in self._notifiers:
                         tasks.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
+                        tasks.create_task(notifier.sink.follow(stop), name=f"alerting-{notifier.sink.name}-beside")
             finally:
                 for sink in self._sinks:
                     await sink.aclose()
@@ -187,11 +198,11 @@ class AlertingService:
 
     async def _deliver_due(self, notifier: Notifier) -> None:
         """Deliver what was to wait until now: a mute is over, or nobody has acknowledged it."""
-        if self._current is None:
+        if self._surroundings.incidents_now is None:
             return
         due = DueLater(self._redis, notifier.sink.name)
         for stream, run_id, incident_id in await due.ripe(self._clock()):
-            stored = await self._current(run_id, incident_id)
+            (stored,) = await self._surroundings.incidents_now(run_id, [incident_id])
             again = None
             if stored is not None:
                 try:
@@ -204,8 +215,8 @@ class AlertingService:
 
     async def _deliver(self, notifier: Notifier, stream: str, alert: Alert) -> float | None:
         """Deliver an incident as it is; returns when it is looked at again, None where that has no time."""
-        if self._project_of is not None:
-            alert = replace(alert, project=self._project_of(alert.run_id))
+        if self._project_of is not None and not alert.project:
+            alert = replace(alert, project=await self._project_of(alert.run_id))
         rules = Rules() if self._rules is None else await self._rules()
         again = await notifier.deliver(stream, alert, rules, self._clock())
         if again is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -13,6 +14,7 @@ import httpx
 
 from .alert import Notice, Severity
 from .errors import SendError
+from .surroundings import Surroundings
 from .variables import Variables
 
 #: Longest time for a whole attempt to connect, to write and to get the answer, seconds each.
@@ -70,6 +72,10 @@ class Sink(ABC):
     idempotent: bool
     min_severity: Severity
     acknowledges: bool = False
+    #: False for one that takes any number of messages at once: it groups by itself.
+    rate_bound: bool = True
+    #: Strings that must never show up in a message of ours.
+    secrets: tuple[str, ...] = ()
 
     @classmethod
     def from_variables(cls, variables: Variables) -> Sink | None:
@@ -91,6 +97,12 @@ class Sink(ABC):
         Raises:
             SendError: the receiver did not take it. No secret is in its text.
         """
+
+    def begin(self, surroundings: Surroundings) -> None:  # noqa: B027
+        """Take over what it may use; called before the first notice. Nothing by default."""
+
+    async def follow(self, stop: asyncio.Event) -> None:  # noqa: B027
+        """Do what there is to do beside the notices, until ``stop`` is set. Nothing by default."""
 
     async def aclose(self) -> None:  # noqa: B027  (most doubles hold nothing)
         """Give back what the sink holds. Nothing by default."""
@@ -161,6 +173,7 @@ class HttpSink(Sink):
             f"{self.name} answered {status}: {text}",
             recoverable=status >= 500 or status in RECOVERABLE_STATUS,
             retry_after_s=retry_after_s,
+            status=status,
         )
 
 

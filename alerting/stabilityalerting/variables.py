@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -41,6 +41,32 @@ class Variables:
         parts = urlsplit(value or "")
         if value is not None and (parts.scheme not in ("http", "https") or not parts.hostname):
             raise AlertingSettingsError(f"{self.named(name)} is not an address, expected https://host/path")
+        return value
+
+    def urls(self, name: str) -> list[str]:
+        """Return addresses that are separated by commas, none where it is not set.
+
+        Raises:
+            AlertingSettingsError: one is none, or has a user name or password in it.
+        """
+        found = [part.strip().rstrip("/") for part in (self.text(name) or "").split(",") if part.strip()]
+        for value in found:
+            parts = urlsplit(value)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise AlertingSettingsError(f"{name} is not a list of addresses, expected https://host:port,...")
+            if "@" in parts.netloc:
+                raise AlertingSettingsError(f"{name} has a user name or password in it: set those by variables")
+        return found
+
+    def choice(self, name: str, allowed: Sequence[str]) -> str:
+        """Return one of the allowed values, the first where it is not set.
+
+        Raises:
+            AlertingSettingsError: it is another one.
+        """
+        value = self.text(name) or allowed[0]
+        if value not in allowed:
+            raise AlertingSettingsError(f"{name} is {value!r}, expected one of {', '.join(allowed)}")
         return value
 
     def severity(self, name: str, default: Severity = "info") -> Severity:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from redis.asyncio import Redis
 
-from stabilityalerting import Alert, AlertingService, Heartbeat, Sink, heartbeat_url, sinks_from_env
+from stabilityalerting import Alert, AlertingService, Heartbeat, Outcomes, Sink, heartbeat_from_env, sinks_from_env
 from stabilitybackend.alert_rules import AlertRules
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
@@ -75,21 +75,23 @@ class IncidentStreams:
             if not self._imported[run_id] or (run_id in followed and await self._is_live(run_id, followed[run_id]))
         ]
 
-    def project_of(self, run_id: str) -> str:
-        """Return the project of a run of which a stream is read, "" where it has none."""
-        return self._projects.get(run_id, "")
+    async def project_of(self, run_id: str) -> str:
+        """Return the project of a run, "" where it has none."""
+        if run_id not in self._projects:
+            return await self._index.project(run_id) or ""
+        return self._projects[run_id]
 
-    async def current(self, run_id: str, incident_id: str) -> bytes | None:
-        """Return an incident as it is stored now, None where it is gone."""
-        stored: Any = await self._redis.hget(RunKeys(run_id).incidents, incident_id)
-        return None if stored is None else bytes(stored)
+    async def incidents_now(self, run_id: str, incident_ids: list[str]) -> list[bytes | None]:
+        """Return incidents of a run as they are now, as JSON; None for each that is gone."""
+        found: Any = await self._redis.hmget(RunKeys(run_id).incidents, incident_ids)
+        return list(found)
 
     async def is_news(self, stream: str, entry_id: bytes, alert: Alert) -> bool:
         """Return whether an event is to be sent: of a followed log's history only what an incident is by now."""
         head = self._heads.get(alert.run_id)
         if head is None or head.incident is None or stream_order(entry_id.decode()) > stream_order(head.incident):
             return True
-        stored = await self.current(alert.run_id, alert.incident_id)
+        stored: Any = await self._redis.hget(RunKeys(alert.run_id).incidents, alert.incident_id)
         return stored is not None and alert.version >= orjson.loads(stored).get("version", 0)
 
     async def _is_live(self, run_id: str, since: float) -> bool:
@@ -118,8 +120,14 @@ def alert_rules(redis: Redis, settings: Settings, sinks: Sequence[Sink]) -> Aler
     return AlertRules(redis, [sink.name for sink in sinks], settings.alert_routes)
 
 
-def alerting_service(redis: Redis, settings: Settings, sinks: Sequence[Sink], rules: AlertRules) -> AlertingService:
-    """Return the service that turns incident events into messages; idle where there is no receiver."""
+def alerting_service(
+    redis: Redis, settings: Settings, sinks: Sequence[Sink], rules: AlertRules, trouble: Callable[[], str]
+) -> AlertingService:
+    """Return the service that turns incident events into messages; idle where there is no receiver.
+
+    Args:
+        trouble: why the server is not well, "" while it is.
+    """
     streams = IncidentStreams(redis)
     return AlertingService(
         redis,
@@ -130,7 +138,8 @@ def alerting_service(redis: Redis, settings: Settings, sinks: Sequence[Sink], ru
         is_news=streams.is_news,
         rules=rules.now,
         project_of=streams.project_of,
-        current=streams.current,
+        incidents_now=streams.incidents_now,
+        trouble=trouble,
     )
 
 
@@ -143,7 +152,6 @@ def receivers() -> list[Sink]:
     return sinks_from_env(os.environ)
 
 
-def heartbeat(well: Callable[[], bool]) -> Heartbeat | None:
+def heartbeat(outcomes: Outcomes, trouble: Callable[[], str]) -> Heartbeat | None:
     """Return what tells a watcher outside that all is well; None where none is set up."""
-    url = heartbeat_url(os.environ)
-    return Heartbeat(url, well) if url is not None else None
+    return heartbeat_from_env(os.environ, outcomes, trouble)

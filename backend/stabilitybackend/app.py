@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any
@@ -132,9 +133,10 @@ def create_app(
     manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
+    trouble = partial(server.trouble, manager, storing)
     sinks = receivers()
     rules = alert_rules(alarm, settings, sinks)
-    alerts = alerting_service(alarm, settings, sinks, rules)
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble)
     pulse = Pulse(time.monotonic)
     audit = AuditLog(redis)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
@@ -167,7 +169,7 @@ def create_app(
             asyncio.create_task(work_out(manager), name="rollback-costs"),
             asyncio.create_task(run_digests.follow(), name="run-digests"),
         ]
-        beat = heartbeat(lambda: not server.reasons(manager, storing))
+        beat = heartbeat(alerts.outcomes, trouble)
         if collector is not None:
             collector.start()
             others.append(asyncio.create_task(collector.follow(nobody_here), name="collector"))

@@ -68,8 +68,11 @@ async def alerting(redis: Redis, *sinks: RecordingSink) -> AsyncIterator[World]:
     async def rules() -> Rules:
         return world.rules
 
-    async def current(run_id: str, incident_id: str) -> bytes | None:
-        return world.stored.get(incident_id)
+    async def incidents_now(run_id: str, incident_ids: list[str]) -> list[bytes | None]:
+        return [world.stored.get(incident_id) for incident_id in incident_ids]
+
+    async def project_of(run_id: str) -> str:
+        return "llm"
 
     service = AlertingService(
         redis,
@@ -80,8 +83,8 @@ async def alerting(redis: Redis, *sinks: RecordingSink) -> AsyncIterator[World]:
         retry_policy=QUICK,
         lease_s=0.6,
         rules=rules,
-        project_of=lambda run_id: "llm",
-        current=current,
+        project_of=project_of,
+        incidents_now=incidents_now,
     )
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))

@@ -182,6 +182,8 @@ class RunWorker:
             if not entries and not self.readiness.reached:
                 await self._reconcile_incidents()
                 self.readiness.reach()
+                if self.listing.run.status in ("running", "stalled"):  # as the server before said last
+                    self.state.liveness.expect_agents(self._clock())
                 self.internal_errors.mended(FOLLOWING)
                 self.rest.begin()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
