@@ -23,6 +23,7 @@ from stabilitybackend.alerts import alerting_service, heartbeat
 from stabilitybackend.api import (
     about,
     attempts,
+    autopilot,
     batches,
     commands,
     compare,
@@ -217,8 +218,8 @@ def create_app(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
-        server, login, runs, about, output, run_table, notes, attempts, batches, compare, commands, detectors, trial,
-        fleet, incidents, storage, export, views,
+        server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
+        detectors, trial, fleet, incidents, storage, export, views,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])
