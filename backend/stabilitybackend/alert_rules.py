@@ -18,7 +18,7 @@ from stabilitybackend.errors import BadRequest, Conflict, NotFound, SettingsErro
 from stabilitybackend.keys import ALERT_MUTES, ALERT_ROUTES
 from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.pages.alerting import MuteShown, MuteState, Routes
-from stabilitybackend.yaml_file import read_yaml, wrong_at
+from stabilitybackend.yaml_file import BadYaml, read_yaml
 
 __all__ = ["AlertRules", "read_routes"]
 
@@ -40,11 +40,12 @@ def read_routes(text: str, name: str, receivers: Collection[str]) -> RoutingTabl
     """Return the routes of a YAML text.
 
     Raises:
-        SettingsError: file, line, what was given and what was expected.
+        BadYaml: file, line, what was given and what was expected.
     """
-    table = read_yaml(text, RoutingTable, name)
+    written = read_yaml(text, name)
+    table = written.struct(RoutingTable)
     for place, message in table.problems(receivers):
-        raise wrong_at(text, name, place, message)
+        raise written.wrong_at(place, message)
     return table
 
 
@@ -79,7 +80,10 @@ class AlertRules(InRedis):
                     hint="set STABILITY_ALERT_ROUTES",
                     setting="alert_routes",
                 ) from None
-            self._table = read_routes(self._text, file, receivers)
+            try:
+                self._table = read_routes(self._text, file, receivers)
+            except BadYaml as error:
+                raise SettingsError(error.message, hint="correct that line", setting="alert_routes") from None
         self._rules = Rules()
         self._read_at = float("-inf")
         self._problem = ""
@@ -100,7 +104,7 @@ class AlertRules(InRedis):
         """Return the stored routes. What no longer fits, since a receiver is gone, is not used: everybody gets all."""
         try:
             found, problem = (read_routes(text, _PAGE, self._receivers) if text else None), ""
-        except SettingsError as error:
+        except BadYaml as error:
             found, problem = None, error.message
         if problem and problem != self._problem:
             _log.error("the stored routes of alerts are not used, each receiver gets everything: %s", problem)
@@ -120,7 +124,7 @@ class AlertRules(InRedis):
         problem = ""
         try:
             read_routes(text, _PAGE, self._receivers)
-        except SettingsError as error:
+        except BadYaml as error:
             problem = error.message
         by, at = found[b"by"].decode(), float(found[b"at"])
         return Routes(text, "page", "", int(found[b"version"]), by, at, problem)
@@ -129,18 +133,15 @@ class AlertRules(InRedis):
         """Return the routes of a text that is not stored, None for an empty one.
 
         Raises:
-            BadRequest: line, what was given and what was expected.
+            BadYaml: line, what was given and what was expected.
         """
-        try:
-            return read_routes(text, _PAGE, self._receivers) if text.strip() else None
-        except SettingsError as error:
-            raise BadRequest(error.message, hint="nothing was changed", code="bad_routes") from None
+        return read_routes(text, _PAGE, self._receivers) if text.strip() else None
 
     async def write_routes(self, text: str, version: int, who: str) -> Routes:
         """Store routes in place of those of ``version``; an empty text: each receiver gets everything.
 
         Raises:
-            BadRequest: they are wrong. Conflict: a file holds, or somebody changed them in between.
+            BadYaml: they are wrong. Conflict: a file holds, or somebody changed them in between.
             Unavailable: Redis is away.
         """
         if self._file is not None:

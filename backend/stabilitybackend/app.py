@@ -25,6 +25,7 @@ from stabilitybackend.api import (
     about,
     alerting,
     attempts,
+    autopilot,
     batches,
     commands,
     compare,
@@ -224,8 +225,8 @@ def create_app(
         ServerMetrics(manager, gateway, storing, alerts, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
-        server, login, runs, about, output, run_table, notes, attempts, batches, compare, commands, detectors, trial,
-        fleet, incidents, storage, export, views, alerting,
+        server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
+        detectors, trial, fleet, incidents, storage, export, views, alerting,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

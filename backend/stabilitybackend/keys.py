@@ -133,10 +133,21 @@ class RunKeys:
         return self._key("detector_settings")
 
     @property
+    def autopilot(self) -> str:
+        """String: the policy of the autopilot as JSON, with who set it or ended it (runs/derived/autopilot.py)."""
+        return self._key("autopilot")
+
+    @property
+    def autopilot_entries(self) -> str:
+        """List: what the autopilot did as JSON, oldest first; stored together with its commands."""
+        return self._key("autopilot_entries")
+
+    @property
     def command_audit(self) -> str:
         """Stream: what people changed, by whom and when, only ever appended to.
 
-        ``c`` a command, ``d`` settings, ``i`` what an interruption was, ``a`` an annotation, ``n`` name, tags, notes.
+        ``c`` a command, ``d`` settings, ``i`` what an interruption was, ``a`` an annotation, ``n`` name, tags, notes,
+        ``p`` a policy of the autopilot, ``o`` what that one did.
         """
         return self._key("command_audit")
 

@@ -256,6 +256,31 @@ export interface AuditEntry {
 }
 
 /**
+ * The autopilot of a run.
+ *
+ * Attributes:
+ *     policy: the YAML as it was given, null while it is off.
+ *     set_by, set_at: who set or ended it, and when, unix seconds; null where nobody ever did.
+ *     phase: what it does now. text: the same in a sentence or two, with the reason.
+ *     until_step: the step that it waits for, null for none.
+ *     to_step: where it goes then, null where it goes nowhere.
+ *     incident_id: what it is about, null for nothing.
+ *     entries: newest first, 200 at most.
+ */
+export interface Autopilot {
+  mode: "dry run" | "off" | "on";
+  policy: string | null;
+  set_by: string | null;
+  set_at: number | null;
+  phase: "handed over" | "held" | "idle" | "off" | "under way" | "waits";
+  text: string;
+  until_step: number | null;
+  to_step: number | null;
+  incident_id: string | null;
+  entries: ShownEntry[];
+}
+
+/**
  * What the ranks answered to one order, without the samples.
  *
  * Attributes:
@@ -1619,6 +1644,14 @@ export interface PlannedSuspect {
   gpu: string | null;
 }
 
+/** A policy, as docs/autopilot.md has it. */
+export interface PolicyBody {
+  /** the YAML */
+  policy: string;
+  /** its name, for messages */
+  file?: string;
+}
+
 /**
  * The loader's position at the fork against the first one after it.
  *
@@ -2610,6 +2643,32 @@ export interface ShowBatches {
 }
 
 /**
+ * An entry as it is shown.
+ *
+ * Attributes:
+ *     command: state of its command; null for a dry run, where it gave up, and where the command is forgotten.
+ */
+export interface ShownEntry {
+  entry_id: string;
+  action: "gave_up" | "roll_back";
+  dry_run: boolean;
+  time: number;
+  step: number;
+  head_key: string;
+  incident_id: string;
+  kind: string;
+  onset_step: number;
+  text: string;
+  to_step: number | null;
+  segment: number | null;
+  skip_range: number[] | null;
+  skip_batches: number | null;
+  lr_scale: number | null;
+  seed: number | null;
+  command: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected" | null;
+}
+
+/**
  * One real event in the life of a run, as it is shown.
  *
  * Attributes:
@@ -3167,6 +3226,9 @@ export interface Answers {
   "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": Annotation;
   "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": ChangedAnnotation;
   "GET /api/v1/runs/{run_id}/attempts": Attempts;
+  "GET /api/v1/runs/{run_id}/autopilot": Autopilot;
+  "PUT /api/v1/runs/{run_id}/autopilot": Autopilot;
+  "DELETE /api/v1/runs/{run_id}/autopilot": Autopilot;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/batch_samples": BatchAnswers;
   "GET /api/v1/runs/{run_id}/batch_samples/{request}": BatchSamples;

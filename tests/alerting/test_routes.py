@@ -6,7 +6,7 @@ import pytest
 
 from stabilityalerting.routing import Decision, RoutingTable
 from stabilitybackend.alert_rules import read_routes
-from stabilitybackend.errors import SettingsError
+from stabilitybackend.yaml_file import BadYaml
 
 RECEIVERS = ["slack", "pagerduty", "lead"]
 ROUTES = """
@@ -53,21 +53,21 @@ def test_a_pattern_with_an_exclamation_mark_keeps_out_what_fits_it(table: Routin
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("routes: [", "routes, line 1: no YAML"),
-        ("routes:\n  - receivers: [slack]\n    wait: 3", "line 2: routes[0]: object contains unknown field `wait`"),
-        ("routes:\n  - receivers: slack", "line 2: routes[0].receivers: expected `array`, got `str`"),
-        ("routes:\n  - receivers: [slack, mail]", "line 2: routes[0].receivers: no receiver 'mail', expected some"),
-        ("routes:\n  - receivers: [slack]\n    match:\n      nod: x", "line 4: routes[0].match.nod: no label 'nod'"),
-        ("routes:\n  - receivers: []\n    match: {run: a}", "line 2: routes[0]: the last route has a match, so some"),
-        ("routes:\n  - receivers: []\n  - receivers: []", "line 2: routes[0]: it has no match and no continue, so no"),
+        ("routes: [", "routes, line 1: it is no YAML"),
+        ("routes:\n  - receivers: [slack]\n    wait: 3", "line 2: routes[1]: object contains unknown field `wait`"),
+        ("routes:\n  - receivers: slack", "line 2: routes[1].receivers: expected `array`, got `str`"),
+        ("routes:\n  - receivers: [slack, mail]", "line 2: routes[1].receivers: no receiver 'mail', expected some"),
+        ("routes:\n  - receivers: [slack]\n    match:\n      nod: x", "line 4: routes[1].match.nod: no label 'nod'"),
+        ("routes:\n  - receivers: []\n    match: {run: a}", "line 2: routes[1]: the last route has a match, so some"),
+        ("routes:\n  - receivers: []\n  - receivers: []", "line 2: routes[1]: it has no match and no continue, so no"),
         ("routes:\n  - receivers: []\n    escalate: [{after_min: 0, receivers: [slack]}]", "after_min: expected"),
-        ("routes: &a [*a]", "line 1: an alias (*), write the value again"),
+        ("routes: &a [*a]", "line 1: an anchor or alias is there"),
         ("- 1", "line 1: expected `object`, got `array`"),
-        ("", "expected `object`, got `null`"),
+        ("", "line 1: expected `object`, got `null`"),
         ("routes: []", "expected `array` of length >= 1"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed(text: str, message: str) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(BadYaml) as caught:
         read_routes(text, "routes", RECEIVERS)
     assert message in caught.value.message

@@ -27,6 +27,7 @@ from stabilitybackend.cli.drill import drill
 from stabilitybackend.cli.exporting import export_run
 from stabilitybackend.cli.importing import import_paths
 from stabilitybackend.cli.interruptions import interruptions
+from stabilitybackend.cli.orders.autopilot import autopilot
 from stabilitybackend.cli.plan import dump, plan, restart, task
 from stabilitybackend.cli.rollback import roll_back
 from stabilitybackend.cli.runs import list_runs
@@ -123,6 +124,7 @@ def demo(context: typer.Context) -> None:
 _COMMANDS: dict[str, Callable[..., None]] = {
     "runs": list_runs,
     "rollback": roll_back,
+    "autopilot": autopilot,
     "plan": plan,
     "restart": restart,
     "dump": dump,
