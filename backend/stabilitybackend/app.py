@@ -23,7 +23,6 @@ from starlette.types import ASGIApp
 from stabilitybackend.alerts import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.api import (
     about,
-    alerting,
     attempts,
     autopilot,
     batches,
@@ -46,6 +45,7 @@ from stabilitybackend.api import (
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
+from stabilitybackend.api.people import alerting, proposals
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
@@ -226,7 +226,7 @@ def create_app(
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
-        detectors, trial, fleet, incidents, storage, export, views, alerting,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])
