@@ -28,6 +28,7 @@ _TESTS = (
     "obstore",
     "playwright",
     "ruff",
+    "slack_sdk",
     "tensorboard",
     "wandb",
 )

@@ -1,5 +1,6 @@
 """Stabilityboard's alerting: incident events in, messages to Slack, PagerDuty and webhooks out, each change once."""
 
+from .actions import ActionRefused, Actions, Branch, CommandNews, Curve, Facts, Order, RollbackNow
 from .alert import Alert, Notice, Severity
 from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
 from .heartbeat import Heartbeat
@@ -10,17 +11,25 @@ from .sink import HttpSink, Outgoing, RecordingSink, Sink
 from .variables import Variables
 
 __all__ = [
+    "ActionRefused",
+    "Actions",
     "Alert",
     "AlertingError",
     "AlertingService",
     "AlertingSettingsError",
     "BadAlert",
+    "Branch",
+    "CommandNews",
+    "Curve",
+    "Facts",
     "Heartbeat",
     "HttpSink",
     "Notice",
+    "Order",
     "Outgoing",
     "RecordingSink",
     "RetryPolicy",
+    "RollbackNow",
     "SendError",
     "Severity",
     "Sink",

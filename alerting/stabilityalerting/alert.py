@@ -48,6 +48,7 @@ class Alert:
         nth: its place in that train.
         status_word: what became of it, as the pages say it; "" of an older server.
         caused_by: id of the incident that it follows from, "" for none.
+        acknowledged_by: who takes care of it, "" for nobody.
     """
 
     incident_id: str
@@ -76,6 +77,7 @@ class Alert:
     nth: int = 1
     status_word: str = ""
     caused_by: str = ""
+    acknowledged_by: str = ""
 
     @property
     def follows(self) -> bool:
@@ -130,6 +132,7 @@ class Alert:
                 nth=int(raw.get("nth") or 1),
                 status_word=str(raw.get("status_word") or ""),
                 caused_by=str(raw.get("caused_by") or ""),
+                acknowledged_by=str(raw.get("acknowledged_by") or ""),
                 alarm=bool(raw.get("alarm", raw["severity"] != "info" or raw["kind"] == "alert")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -145,12 +148,14 @@ class Notice:
         change: what happened to it since the receiver was last notified.
         url: page of the incident.
         plan: address of the run's plan, which says what a launcher should do.
+        stream: where the incident was read, for keys that lie beside it.
     """
 
     alert: Alert
     change: Change
     url: str
     plan: str = ""
+    stream: str = ""
 
     @property
     def idempotency_key(self) -> str:

@@ -29,9 +29,11 @@ class SendError(AlertingError):
     Attributes:
         recoverable: True when sending the same again later can help.
         retry_after_s: how long the receiver asked us to wait, seconds, or None.
+        code: the receiver's own word for what is wrong, "" where it has none.
     """
 
-    def __init__(self, message: str, *, recoverable: bool, retry_after_s: float | None = None) -> None:
+    def __init__(self, message: str, *, recoverable: bool, retry_after_s: float | None = None, code: str = "") -> None:
         super().__init__(message)
+        self.code = code
         self.recoverable = recoverable
         self.retry_after_s = retry_after_s

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from .pagerduty import PagerDutySink
 from .sink import Sink
 from .slack import SlackSink
+from .slack_app import SlackAppSink
 from .variables import Variables
 from .webhook import WebhookSink
 
 __all__ = ["CHANNELS", "heartbeat_url", "register", "sinks_from_env"]
 
-CHANNELS: list[type[Sink]] = [SlackSink, PagerDutySink, WebhookSink]
+CHANNELS: list[type[Sink]] = [SlackSink, SlackAppSink, PagerDutySink, WebhookSink]
 
 
 def register(channel: type[Sink]) -> type[Sink]:

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from .actions import Actions
 from .alert import Alert
 from .errors import BadAlert
 from .lease import Lease, pause
 from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
-from .sink import HttpSink, Sink, secrets_hidden
+from .sink import HttpSink, Sink, Surroundings, secrets_hidden
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
 GROUP = "alerting"
@@ -61,6 +62,7 @@ class AlertingService:
         base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.
         is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
+        actions: what people can do from within a message; None: nothing but open a page.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class AlertingService:
         retry_policy: RetryPolicy | None = None,
         lease_s: float = LEASE_S,
         is_news: Callable[[str, bytes, Alert], Awaitable[bool]] | None = None,
+        actions: Actions | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -88,8 +91,15 @@ class AlertingService:
         owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self._lease = Lease(redis, LEASE_KEY, owner, lease_s)
         self._notifiers: list[Notifier] = []
+        surroundings = Surroundings(redis, base_url, clock, self._lease.held, actions)
+        for sink in self._sinks:
+            sink.join(surroundings)
         #: Events that were no incidents.
         self.unreadable = 0
+
+    def receiver(self, name: str) -> Sink | None:
+        """Return the receiver of this name, None where none is set up."""
+        return next((sink for sink in self._sinks if sink.name == name), None)
 
     def status(self) -> dict[str, Any]:
         """Return what is set up and what became of the events, by receiver; no secret is in it."""
@@ -122,6 +132,8 @@ class AlertingService:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._lease.keep(stop), name="alerting-lease")
+                    for sink in self._sinks:
+                        tasks.create_task(sink.serve(stop), name=f"alerting-{sink.name}-serve")
                     for notifier in self._notifiers:
                         tasks.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -10,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from redis.asyncio import Redis
 
-from .alert import Notice, Severity
+from .actions import Actions
+from .alert import Alert, Notice, Severity
 from .errors import SendError
 from .variables import Variables
 
@@ -25,7 +28,7 @@ MAX_ANSWER_CHARS = 200
 #: Called and awaited at the last moment before a message can reach its receiver whole.
 BeforeWrite = Callable[[], Awaitable[None]]
 
-__all__ = ["BeforeWrite", "HttpSink", "Outgoing", "RecordingSink", "Sink", "redact", "secrets_hidden"]
+__all__ = ["BeforeWrite", "HttpSink", "Outgoing", "RecordingSink", "Sink", "Surroundings", "redact", "secrets_hidden"]
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
@@ -51,6 +54,23 @@ def secrets_hidden(secrets: Iterable[str]) -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(clean)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a receiver that does more than send is given by the service.
+
+    Args:
+        base_url: of the pages, for links. clock: unix seconds now.
+        may_send: whether this process is the one that sends now.
+        actions: what people can do from within a message, None where alerting runs without a server.
+    """
+
+    redis: Redis
+    base_url: str
+    clock: Callable[[], float]
+    may_send: Callable[[], bool]
+    actions: Actions | None = None
 
 
 class Sink(ABC):
@@ -87,6 +107,19 @@ class Sink(ABC):
         Raises:
             SendError: the receiver did not take it. No secret is in its text.
         """
+
+    def join(self, surroundings: Surroundings) -> None:  # noqa: B027
+        """Take what the service gives, before the first notice. Nothing by default."""
+
+    def follow(self, stream: str, alert: Alert) -> None:  # noqa: B027
+        """Note that an incident changed in a way that is no message of its own. Returns at once, raises nothing."""
+
+    async def arrived(self, stream: str, incident_id: str, key: str) -> bool | None:
+        """Return whether the notice with this idempotency key has arrived: asked after a crash. None: not known."""
+        return None
+
+    async def serve(self, stop: asyncio.Event) -> None:  # noqa: B027
+        """Work beside the messages until ``stop`` is set: listen to what people press. Nothing by default."""
 
     async def aclose(self) -> None:  # noqa: B027  (most doubles hold nothing)
         """Give back what the sink holds. Nothing by default."""

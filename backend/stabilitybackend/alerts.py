@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from redis.asyncio import Redis
 
-from stabilityalerting import Alert, AlertingService, Heartbeat, heartbeat_url, sinks_from_env
+from stabilityalerting import Actions, Alert, AlertingService, Heartbeat, heartbeat_url, sinks_from_env
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.settings import Settings
@@ -96,12 +96,18 @@ class IncidentStreams:
         return True
 
 
-def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
-    """Return the service that turns incident events into messages; idle where no sink is configured."""
+def alerting_service(redis: Redis, settings: Settings, actions: Actions | None = None) -> AlertingService:
+    """Return the service that turns incident events into messages; idle where no sink is configured.
+
+    Args:
+        actions: what people can do from within a message.
+    """
     base_url = settings.public_url or f"http://{settings.host}:{settings.port}"
     streams = IncidentStreams(redis)
     sinks = sinks_from_env(os.environ)
-    return AlertingService(redis, streams.names, sinks, base_url=base_url, clock=time.time, is_news=streams.is_news)
+    return AlertingService(
+        redis, streams.names, sinks, base_url=base_url, clock=time.time, is_news=streams.is_news, actions=actions
+    )
 
 
 def heartbeat(well: Callable[[], bool]) -> Heartbeat | None:

@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
+from stabilitybackend.alert_actions import AlertActions
 from stabilitybackend.alerts import alerting_service, heartbeat
 from stabilitybackend.api import (
     about,
@@ -37,6 +38,7 @@ from stabilitybackend.api import (
     run_table,
     runs,
     server,
+    slack,
     storage,
     trial,
     views,
@@ -131,9 +133,9 @@ def create_app(
     manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
-    alerting = alerting_service(alarm, settings)
-    pulse = Pulse(time.monotonic)
     audit = AuditLog(redis)
+    alerting = alerting_service(alarm, settings, AlertActions(manager, audit))
+    pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis))
     run_digests = DigestUpdater(manager, RunIndex(redis), run_tables)
@@ -213,12 +215,13 @@ def create_app(
     app.state.started = time.monotonic()
     gateway = Gateway(ingest, authenticator, manager, server_version=ours, takes_output=True)
     app.state.gateway = gateway
+    app.state.alerting = alerting
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, batches, compare, commands, detectors, trial,
-        fleet, incidents, storage, export, views,
+        fleet, incidents, storage, export, views, slack,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])
