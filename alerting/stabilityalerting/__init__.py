@@ -1,6 +1,6 @@
 """Stabilityboard's alerting: incident events in, messages to Slack, PagerDuty and webhooks out, each change once."""
 
-from .actions import ActionRefused, Actions, Branch, CommandNews, Curve, Facts, Order, RollbackNow
+from .actions import ActionRefused, Actions, Branch, CommandNews, Curve, Facts, Order, RollbackNow, fingerprint
 from .alert import Alert, Notice, Severity
 from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
 from .heartbeat import Heartbeat
@@ -34,6 +34,7 @@ __all__ = [
     "Severity",
     "Sink",
     "Variables",
+    "fingerprint",
     "heartbeat_url",
     "register",
     "sinks_from_env",

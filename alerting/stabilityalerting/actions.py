@@ -5,6 +5,7 @@ Alerting knows no server. Whoever runs it hands in an ``Actions``; without one, 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +21,13 @@ __all__ = [
     "Facts",
     "Order",
     "RollbackNow",
+    "fingerprint",
 ]
+
+
+def fingerprint(text: str | None) -> str:
+    """Return 32 characters that stand for a name of any length, "" for none: a question in Slack has room for few."""
+    return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class ActionRefused(AlertingError):
@@ -90,7 +97,7 @@ class RollbackNow:
         cannot: what the job does not promise to change, in words.
         text: why this checkpoint.
         refused: why nothing can be ordered now, "" where it can.
-        ranks: how many have to agree.
+        ranks: how many have to agree. run_name: for people.
     """
 
     head: int
@@ -104,6 +111,7 @@ class RollbackNow:
     text: str = ""
     refused: str = ""
     ranks: int = 1
+    run_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +119,17 @@ class Order:
     """A rollback that a person orders.
 
     Args:
-        head_key, to_step, checkpoint: what the person was shown; it is refused where one of them is another one now.
+        head, to_step, checkpoint: what the person was shown, the first and the last as their fingerprints; it is
+            refused where one of them is another one now.
         who: as the command's issuer. detail: of the person, for the audit log.
         key: the same for every attempt to send this order.
     """
 
     run_id: str
     incident_id: str
-    head_key: str
+    head: str
     to_step: int
-    checkpoint: str | None
+    checkpoint: str
     who: str
     detail: str
     reason: str
@@ -134,6 +143,7 @@ class CommandNews:
     Args:
         state: pending, delivered, ready, acted, done, rejected, failed or expired.
         line: the same for people. trouble: why it came to nothing, "" where it did not.
+        passed: the states that it went through, each with the seconds since it was ordered.
         ended: it stays as it is. failed: it was not carried out.
     """
 
@@ -143,6 +153,7 @@ class CommandNews:
     trouble: str = ""
     ended: bool = False
     failed: bool = False
+    passed: Sequence[tuple[str, float]] = ()
 
 
 class Actions(Protocol):

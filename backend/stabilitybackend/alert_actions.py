@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from stabilityalerting import ActionRefused, Branch, CommandNews, Curve, Facts, Order, RollbackNow
+from stabilityalerting import ActionRefused, Branch, CommandNews, Curve, Facts, Order, RollbackNow, fingerprint
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.commands.progress import progress_of
 from stabilitybackend.errors import StabilityBoardError
@@ -72,7 +72,8 @@ class AlertActions:
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
         """Return what a rollback would be at this moment."""
-        state = await _spoken(self._state(run_id))
+        worker = await _spoken(self._manager.get(run_id))
+        state = await _spoken(worker.ready())
         offer = await _spoken(_called(lambda: offer_of(state, incident_id)))
         job = state.job()
         chosen = next((c for c in offer.checkpoints if c.step == offer.to_step), None)
@@ -88,6 +89,7 @@ class AlertActions:
             text=offer.text,
             refused=_refused(state),
             ranks=job.world_size,
+            run_name=worker.run().name,
         )
 
     async def roll_back(self, order: Order) -> CommandNews:
@@ -139,14 +141,14 @@ async def _called(work: Callable[[], T]) -> T:
 def _check_holds(state: RunState, order: Order) -> None:
     """Raise ActionRefused where what the person was shown is no longer so."""
     head = state.fold.tree[state.fold.tree.head]
-    if head.key != order.head_key:
+    if fingerprint(head.key) != order.head:
         raise ActionRefused(
             f"The job has gone elsewhere since you were asked: it is in segment {head.id} now. Nothing was ordered. "
             "Press the button again and look at what is true now."
         )
     offer = offer_of(state, order.incident_id)
     chosen = next((c for c in offer.checkpoints if c.step == offer.to_step), None)
-    if chosen is None or chosen.step != order.to_step or chosen.path != order.checkpoint:
+    if chosen is None or chosen.step != order.to_step or fingerprint(chosen.path) != order.checkpoint:
         now = "none is suggested" if chosen is None else f"step {chosen.step:,} is suggested"
         raise ActionRefused(
             f"The checkpoint has changed since you were asked: you were shown that of step {order.to_step:,}, now "
@@ -184,8 +186,9 @@ def _changes(offer: Offer) -> list[str]:
 
 def _news(command: Command) -> CommandNews:
     progress = progress_of(command)
+    passed = [(one.state, max(0.0, one.time - command.issued)) for one in command.history if one.rank is None]
     return CommandNews(
-        command.command_id, command.state, progress.line, progress.trouble, progress.ended, progress.failed
+        command.command_id, command.state, progress.line, progress.trouble, progress.ended, progress.failed, passed
     )
 
 

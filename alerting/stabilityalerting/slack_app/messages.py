@@ -12,7 +12,7 @@ from stabilityalerting.actions import CommandNews, Facts
 from stabilityalerting.alert import Alert, Change, Severity
 
 from .chart_block import chart_of
-from .texts import MAX_FIELD, MAX_URL, button, context, header, mrkdwn, plain, section
+from .texts import MAX_BUTTON_VALUE, MAX_FIELD, MAX_URL, button, context, header, mrkdwn, plain, section
 from .values import values_of
 
 #: Longest text and longest advice in a message, characters: Slack refuses some 13,000 in all, and nobody reads them.
@@ -99,16 +99,17 @@ def reply(alert: Alert, change: Change, url: str) -> Message:
     return Message(mrkdwn(f"{line} (run {alert.run_id})", MAX_LINE), blocks)
 
 
-def order_text(who: str, to_step: int, reason: str, news: Sequence[CommandNews]) -> str:
-    """Return the reply about an order: who ordered what, and how far it is, a line for each state.
+def order_text(who: str, to_step: int, reason: str, news: CommandNews) -> str:
+    """Return the reply about an order: who ordered what, which states it went through, and how far it is.
 
     Args:
-        who: Slack user id. news: oldest first.
+        who: Slack user id.
     """
     said = f"Rollback to step {to_step:,} ordered by <@{who}>"
     said += f": {mrkdwn(reason, MAX_NAME)}" if reason else ""
-    lines = list(dict.fromkeys(_news_line(one) for one in news))
-    return "\n".join([said, *lines])[:MAX_FIELD]
+    went = ", ".join(f"{_STATES.get(state, state)} after {after_s:.1f} s" for state, after_s in news.passed[-12:])
+    lines = [said, went, mrkdwn(news.line, MAX_LINE)]
+    return "\n".join(line for line in lines if line)[:MAX_FIELD]
 
 
 def outcome_text(to_step: int, news: CommandNews) -> str:
@@ -117,7 +118,7 @@ def outcome_text(to_step: int, news: CommandNews) -> str:
         state = _STATES.get(news.state, news.state)
         why = f": {mrkdwn(news.trouble, MAX_TEXT)}" if news.trouble else ""
         return f"\u274c The rollback to step {to_step:,} was not carried out ({state}){why}"
-    return f"{_DONE} Rolled back to step {to_step:,}: {mrkdwn(news.line, MAX_TEXT)}"
+    return f"{_DONE} {mrkdwn(news.line, MAX_TEXT)}"
 
 
 #: State of a command -> the word for it.
@@ -125,10 +126,6 @@ _STATES = {
     "pending": "requested", "delivered": "sent", "ready": "ready on all ranks", "acted": "executed", "done": "done",
     "rejected": "refused",
 }  # fmt: skip
-
-
-def _news_line(news: CommandNews) -> str:
-    return f"\u2022 {_STATES.get(news.state, news.state)}: {mrkdwn(news.line, MAX_LINE)}"
 
 
 def metadata(alert: Alert, key: str) -> dict[str, Any]:
@@ -151,7 +148,7 @@ def _buttons(shown: Shown) -> list[dict[str, Any]]:
     alert = shown.alert
     value = json.dumps({"run": alert.run_id, "incident": alert.incident_id}, separators=(",", ":"))
     found = []
-    if shown.buttons and alert.is_open and not shown.facts.gone:
+    if shown.buttons and alert.is_open and not shown.facts.gone and len(value) <= MAX_BUTTON_VALUE:
         if not alert.acknowledged_by:
             found.append(button("Acknowledge", ACK, value, style="primary"))
         if shown.mute:

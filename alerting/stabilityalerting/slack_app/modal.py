@@ -30,16 +30,16 @@ class Asked:
 
     Args:
         channel, thread: where the answer is told.
-        head_key, to_step, checkpoint: see ``RollbackNow``. at: when it was shown, unix seconds.
+        head, to_step, checkpoint: see ``Order``. at: when it was shown, unix seconds.
     """
 
     run_id: str
     incident_id: str
     channel: str
     thread: str
-    head_key: str
+    head: str
     to_step: int
-    checkpoint: str | None
+    checkpoint: str
     at: float
 
     def sealed(self, secret: str) -> str:

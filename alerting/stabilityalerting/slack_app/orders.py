@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from redis.exceptions import RedisError
@@ -42,7 +41,7 @@ class Orders:
     async def begin(self, channel: str, thread: str, who: str, to_step: int, reason: str, run_id: str,
                     news: CommandNews) -> None:  # fmt: skip
         """Write into the thread who ordered what, and follow the command."""
-        order = OpenOrder(run_id, news.command_id, channel, thread, "", who, to_step, reason, {news.state: news.line})
+        order = OpenOrder(run_id, news.command_id, channel, thread, "", who, to_step, reason)
         await self._parts.threads.keep_order(order)
         self._open[news.command_id] = order
         self._wake.set()
@@ -74,30 +73,30 @@ class Orders:
     async def _look(self, order: OpenOrder) -> None:
         parts = self._parts
         assert parts.actions is not None
+        news = await parts.actions.command(order.run_id, order.command_id)
         if not order.reply:
-            text = order_text(order.who, order.to_step, order.reason, _news(order))
+            first = news or CommandNews(order.command_id, "pending", "")
+            text = order_text(order.who, order.to_step, order.reason, first)
             answer = await parts.api.call(
                 "chat.postMessage", channel=order.channel, thread_ts=order.thread, text=text, unfurl_links=False
             )
-            order = await self._keep(replace(order, reply=str(answer.get("ts"))))
+            order = await self._keep(replace(order, reply=str(answer.get("ts")), told=text))
             self._told_at[order.command_id] = time.monotonic()
-        news = await parts.actions.command(order.run_id, order.command_id)
         if news is None:
             since = self._unknown_since.setdefault(order.command_id, time.monotonic())
             if time.monotonic() - since > UNKNOWN_S:
                 await self._end(order.command_id)
             return
-        new = order.states.get(news.state) != news.line
+        text = order_text(order.who, order.to_step, order.reason, news)
         due = time.monotonic() - self._told_at.get(order.command_id, float("-inf")) >= BETWEEN_S
-        if new and (news.ended or due):
-            order = await self._keep(replace(order, states={**order.states, news.state: news.line}))
-            text = order_text(order.who, order.to_step, order.reason, _news(order))
+        if text != order.told and (news.ended or due):
             await parts.api.call("chat.update", channel=order.channel, ts=order.reply, text=text)
+            order = await self._keep(replace(order, told=text))
             self._told_at[order.command_id] = time.monotonic()
         if news.ended:
             await parts.api.call(
                 "chat.postMessage", channel=order.channel, thread_ts=order.thread,
-                text=outcome_text(order.to_step, news), reply_broadcast=True,
+                text=outcome_text(order.to_step, news), reply_broadcast=news.failed,
             )  # fmt: skip
             await self._end(order.command_id)
 
@@ -110,7 +109,3 @@ class Orders:
         await self._parts.threads.end_order(command_id)
         for known in (self._open, self._told_at, self._unknown_since):
             known.pop(command_id, None)
-
-
-def _news(order: OpenOrder) -> Sequence[CommandNews]:
-    return [CommandNews(order.command_id, state, line) for state, line in order.states.items()]

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from stabilityalerting.actions import ActionRefused, Order
+from stabilityalerting.actions import ActionRefused, Order, fingerprint
 from stabilityalerting.errors import SendError
 
 from .messages import ACK, MUTE, MUTE_MINUTES, ROLL_BACK, pressed
@@ -139,9 +139,12 @@ class Presses:
         channel, thread = _place(payload)
         unix_s, sealed = parts.clock(), ""
         if now.to_step is not None:
-            asked = Asked(run_id, incident_id, channel, thread, now.head_key, now.to_step, now.checkpoint, unix_s)
+            head, checkpoint = fingerprint(now.head_key), fingerprint(now.checkpoint)
+            asked = Asked(run_id, incident_id, channel, thread, head, now.to_step, checkpoint, unix_s)
             sealed = asked.sealed(parts.secret)
-        view = question(now, run_id, parts.url(run_id, incident_id), sealed, unix_s=unix_s, may_order=may_order)
+        view = question(
+            now, now.run_name or run_id, parts.url(run_id, incident_id), sealed, unix_s=unix_s, may_order=may_order
+        )
         await parts.api.call("views.open", trigger_id=payload.get("trigger_id"), view=view)
 
     # --- the answer to the question ------------------------------------------------------------------------------
@@ -167,7 +170,7 @@ class Presses:
             Order(
                 asked.run_id,
                 asked.incident_id,
-                asked.head_key,
+                asked.head,
                 asked.to_step,
                 asked.checkpoint,
                 _issuer(payload),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,7 +41,7 @@ class OpenOrder:
 
     Args:
         channel, thread: of the incident's message. reply: of the message about the order.
-        who: Slack user id. states: what was told, by state: the line of it.
+        who: Slack user id. told: what the message about the order says.
     """
 
     run_id: str
@@ -53,7 +52,7 @@ class OpenOrder:
     who: str
     to_step: int
     reason: str
-    states: Mapping[str, str]
+    told: str = ""
 
 
 class ThreadLog:

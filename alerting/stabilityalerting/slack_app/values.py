@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stabilityalerting.actions import Curve
+from stabilityalerting.actions import Branch, Curve
 
 from .texts import number
 
@@ -48,12 +48,14 @@ class Values:
 def values_of(curve: Curve) -> Values:
     """Return what the curve says."""
     good: tuple[int, float] | None = None
-    since: list[tuple[int, float]] = []
-    for step, value in _points(curve):
+    for step, value in _points(curve.branches):
         if step < curve.onset_step and math.isfinite(value):
             good = (step, value) if good is None or step >= good[0] else good
-        if step >= curve.onset_step:
-            since.append((step, value))
+    # Of an incident that was left by a rollback, the branch that was left; not the one that came after.
+    left = [
+        branch for branch in curve.branches if branch.dead and branch.steps and branch.steps[-1] >= curve.onset_step
+    ]
+    since = [(step, value) for step, value in _points(left or curve.branches) if step >= curve.onset_step]
     broken = [point for point in since if not math.isfinite(point[1])]
     finite = [point for point in since if math.isfinite(point[1])]
     level = good[1] if good is not None else 0.0
@@ -61,6 +63,6 @@ def values_of(curve: Curve) -> Values:
     return Values(good, peak, curve.now, len(broken), broken[0] if broken else None)
 
 
-def _points(curve: Curve) -> Iterator[tuple[int, float]]:
-    for branch in curve.branches:
+def _points(branches: Sequence[Branch]) -> Iterator[tuple[int, float]]:
+    for branch in branches:
         yield from zip(branch.steps, branch.values, strict=True)

@@ -24,7 +24,7 @@ def errors_of_message(body: dict[str, Any]) -> list[str]:
     found = [] if text else ["no text for those who see no blocks"]
     found += [] if len(text) <= 4_000 else ["text too long"]
     found += _blocks(blocks, 50)
-    found += [] if len(json.dumps(blocks)) <= 13_000 else ["blocks too long"]
+    found += [] if len(json.dumps(blocks, ensure_ascii=False)) <= 13_000 else ["blocks too long"]
     found += _markup(text)
     if sum(block.get("type") == "data_visualization" for block in blocks) > 2:
         found.append("too many charts")
