@@ -29,6 +29,7 @@ _TESTS = (
     "obstore",
     "playwright",
     "ruff",
+    "slack_sdk",
     "tensorboard",
     "wandb",
 )

@@ -1,5 +1,6 @@
 """Stabilityboard's alerting: incident events in, messages to Slack, PagerDuty and webhooks out, each change once."""
 
+from .actions import ActionRefused, Actions, Branch, CommandNews, Curve, Facts, Order, RollbackNow, fingerprint
 from .alert import Alert, Notice, Severity
 from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
 from .heartbeat import Heartbeat, heartbeat_from_env
@@ -12,24 +13,33 @@ from .sink import HttpSink, Outgoing, RecordingSink, Sink
 from .variables import Variables
 
 __all__ = [
+    "ActionRefused",
+    "Actions",
     "Alert",
     "AlertingError",
     "AlertingService",
     "AlertingSettingsError",
     "BadAlert",
+    "Branch",
+    "CommandNews",
+    "Curve",
+    "Facts",
     "Heartbeat",
     "HttpSink",
     "Notice",
+    "Order",
     "Outcome",
     "Outcomes",
     "Outgoing",
     "Preview",
     "RecordingSink",
     "RetryPolicy",
+    "RollbackNow",
     "SendError",
     "Severity",
     "Sink",
     "Variables",
+    "fingerprint",
     "heartbeat_from_env",
     "register",
     "sinks_from_env",

@@ -152,6 +152,7 @@ class Notice:
         url: page of the incident.
         plan: address of the run's plan, which says what a launcher should do.
         why: why this receiver gets it now, where that is not plain: nobody acknowledged it before.
+        stream: where the incident was read, for keys that lie beside it.
     """
 
     alert: Alert
@@ -159,6 +160,7 @@ class Notice:
     url: str
     plan: str = ""
     why: str = ""
+    stream: str = ""
 
     @property
     def line(self) -> str:

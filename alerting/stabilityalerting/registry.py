@@ -10,13 +10,14 @@ from .errors import AlertingSettingsError
 from .pagerduty import PagerDutySink
 from .sink import Sink
 from .slack import SlackSink
+from .slack_app import SlackAppSink
 from .variables import Variables
 from .webhook import WebhookSink
 
 __all__ = ["CHANNELS", "register", "sinks_from_env"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-CHANNELS: list[type[Sink]] = [SlackSink, PagerDutySink, WebhookSink, AlertmanagerSink]
+CHANNELS: list[type[Sink]] = [SlackSink, SlackAppSink, PagerDutySink, WebhookSink, AlertmanagerSink]
 
 
 def register(channel: type[Sink]) -> type[Sink]:

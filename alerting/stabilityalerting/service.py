@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from .actions import Actions
 from .alert import Alert
 from .errors import BadAlert
 from .lease import Lease, pause
@@ -68,7 +69,7 @@ class AlertingService:
         is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
         rules: gives routes and mutes as they are now; None: each receiver gets everything.
         project_of: the project of a run; None: nobody knows.
-        incidents_now, trouble: see ``Surroundings``.
+        incidents_now, trouble, actions: see ``Surroundings``.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class AlertingService:
         project_of: Callable[[str], Awaitable[str]] | None = None,
         incidents_now: IncidentsNow | None = None,
         trouble: Callable[[], str] | None = None,
+        actions: Actions | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -104,7 +106,7 @@ class AlertingService:
         #: What was accepted and refused last, by receiver.
         self.outcomes = Outcomes(redis, clock)
         held = self._lease.held
-        self._surroundings = Surroundings(redis, base_url, clock, held, self.outcomes, trouble, incidents_now)
+        self._surroundings = Surroundings(redis, base_url, clock, held, self.outcomes, trouble, incidents_now, actions)
         self._notifiers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0
@@ -113,6 +115,10 @@ class AlertingService:
     def sinks(self) -> list[Sink]:
         """The receivers."""
         return self._sinks
+
+    def receiver(self, name: str) -> Sink | None:
+        """Return the receiver of this name, None where none is set up."""
+        return next((sink for sink in self._sinks if sink.name == name), None)
 
     def status(self) -> dict[str, Any]:
         """Return what is set up and what became of the events, by receiver; no secret is in it."""
@@ -148,9 +154,10 @@ class AlertingService:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._lease.keep(stop), name="alerting-lease")
+                    for sink in self._sinks:
+                        tasks.create_task(sink.serve(stop), name=f"alerting-{sink.name}-serve")
                     for notifier in self._notifiers:
                         tasks.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
-                        tasks.create_task(notifier.sink.follow(stop), name=f"alerting-{notifier.sink.name}-beside")
             finally:
                 for sink in self._sinks:
                     await sink.aclose()

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from .alert import Notice, Severity
+from .alert import Alert, Notice, Severity
 from .errors import SendError
 from .surroundings import Surroundings
 from .variables import Variables
@@ -99,10 +99,17 @@ class Sink(ABC):
         """
 
     def begin(self, surroundings: Surroundings) -> None:  # noqa: B027
-        """Take over what it may use; called before the first notice. Nothing by default."""
+        """Take what the service gives, before the first notice. Nothing by default."""
 
-    async def follow(self, stop: asyncio.Event) -> None:  # noqa: B027
-        """Do what there is to do beside the notices, until ``stop`` is set. Nothing by default."""
+    def follow(self, stream: str, alert: Alert) -> None:  # noqa: B027
+        """Note that an incident changed in a way that is no message of its own. Returns at once, raises nothing."""
+
+    async def arrived(self, stream: str, incident_id: str, key: str) -> bool | None:
+        """Return whether the notice with this idempotency key has arrived: asked after a crash. None: not known."""
+        return None
+
+    async def serve(self, stop: asyncio.Event) -> None:  # noqa: B027
+        """Work beside the messages until ``stop`` is set: listen to what people press. Nothing by default."""
 
     async def aclose(self) -> None:  # noqa: B027  (most doubles hold nothing)
         """Give back what the sink holds. Nothing by default."""

@@ -11,7 +11,16 @@ from typing import Any
 import orjson
 from redis.asyncio import Redis
 
-from stabilityalerting import Alert, AlertingService, Heartbeat, Outcomes, Sink, heartbeat_from_env, sinks_from_env
+from stabilityalerting import (
+    Actions,
+    Alert,
+    AlertingService,
+    Heartbeat,
+    Outcomes,
+    Sink,
+    heartbeat_from_env,
+    sinks_from_env,
+)
 from stabilitybackend.alert_rules import AlertRules
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
@@ -121,12 +130,18 @@ def alert_rules(redis: Redis, settings: Settings, sinks: Sequence[Sink]) -> Aler
 
 
 def alerting_service(
-    redis: Redis, settings: Settings, sinks: Sequence[Sink], rules: AlertRules, trouble: Callable[[], str]
+    redis: Redis,
+    settings: Settings,
+    sinks: Sequence[Sink],
+    rules: AlertRules,
+    trouble: Callable[[], str],
+    actions: Actions | None = None,
 ) -> AlertingService:
     """Return the service that turns incident events into messages; idle where there is no receiver.
 
     Args:
         trouble: why the server is not well, "" while it is.
+        actions: what people can do from within a message.
     """
     streams = IncidentStreams(redis)
     return AlertingService(
@@ -140,6 +155,7 @@ def alerting_service(
         project_of=streams.project_of,
         incidents_now=streams.incidents_now,
         trouble=trouble,
+        actions=actions,
     )
 
 

@@ -20,6 +20,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
+from stabilitybackend.alert_actions import AlertActions
 from stabilitybackend.alerts import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.api import (
     about,
@@ -39,6 +40,7 @@ from stabilitybackend.api import (
     run_table,
     runs,
     server,
+    slack,
     storage,
     trial,
     views,
@@ -135,11 +137,11 @@ def create_app(
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
     trouble = partial(server.trouble, manager, storing)
+    audit = AuditLog(redis)
     sinks = receivers()
     rules = alert_rules(alarm, settings, sinks)
-    alerts = alerting_service(alarm, settings, sinks, rules, trouble)
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble, AlertActions(manager, audit))
     pulse = Pulse(time.monotonic)
-    audit = AuditLog(redis)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis))
     run_digests = DigestUpdater(manager, RunIndex(redis), run_tables)
@@ -226,7 +228,7 @@ def create_app(
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
-        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals, slack,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

@@ -3326,6 +3326,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/storage": Storage;
   "GET /api/v1/runs/{run_id}/watched": Watched;
   "GET /api/v1/search": Found;
+  "POST /api/v1/slack": string;
   "GET /api/v1/views": Views;
   "PUT /api/v1/views": View;
   "DELETE /api/v1/views": Views;

@@ -310,12 +310,16 @@ class RunWorker:
             if (agent := report()) is not None:
                 self._health.put(agent)
 
-    async def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
-        """Issue a command, store it and send it on; return it, or the one issued under the same idempotency key."""
+    async def issue(
+        self, request: CommandRequest, *, command_id: str, issuer: str, check: Callable[[RunState], None] | None = None
+    ) -> Command:
+        """Issue, store and send a command, unless ``check`` raises; return it, or that of the same idempotency key."""
         state = await self.ready()
         self.rest.came()
         if (known := state.commands.find(request.idempotency_key)) is not None:
             return known
+        if check is not None:
+            check(state)
         command = state.issue(request, command_id=command_id, issuer=issuer)
         await self._conclude(Changes(commands={command.command_id: command}))
         return command
