@@ -35,7 +35,7 @@ async def test_a_restart_resumes_from_the_archive_with_the_same_lineage_points_a
     before = (worker.state.fold.tree.view(), points(worker), worker.run())
     await stage.restart()
     again = await stage.manager.get("run-1")
-    assert (again.segments(), points(again)) == before[:2]
+    assert (again.state.fold.tree.view(), points(again)) == before[:2]
     counts = attrgetter("latest", "last_step", "effective_points", "dead_points")
     assert counts(again.run()) == counts(before[2])
     assert before[2].dead_points == 150
@@ -92,7 +92,7 @@ async def test_a_segment_that_was_only_inferred_is_taken_back_after_it_was_archi
     await stage.restart()
     again = await stage.manager.get("run-1")
     assert {at: v for at, v in points(again).items() if not at[1]} == expected
-    assert again.segments().head == 0
+    assert again.state.fold.tree.view().head == 0
     assert {s for (_, stray, s) in points(again) if stray} == set(range(150, 191))
 
 
@@ -255,7 +255,7 @@ async def test_a_damaged_snapshot_is_made_anew_from_the_frames(stage: Stage) -> 
         state.write_bytes(b"damaged")
     await stage.restart()
     again = await stage.manager.get("run-1")
-    assert (again.segments(), points(again)) == before
+    assert (again.state.fold.tree.view(), points(again)) == before
     stage.now += 60.0
     stems = {reader.part.stem for reader in again.state.store.parts}
     await stage.until(lambda: {name.split(".")[0] for name in stage.files()} == stems, "the old files are gone")
