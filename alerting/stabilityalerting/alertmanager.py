@@ -122,6 +122,9 @@ class AlertmanagerSink(Sink):
         login = None if user is None or password is None else (user, password)
         return cls(urls, token=token, login=login, min_severity=severity, watchdog=watchdog) if urls else None
 
+    def outcome_names(self) -> list[str]:
+        return [target.name for target in self._targets] + ([WATCHDOG] if self._watchdog else [])
+
     def begin(self, surroundings: Surroundings) -> None:
         self._around = surroundings
         self._alerts = OpenAlerts(surroundings.redis, self.name, surroundings.incidents_now)

@@ -134,6 +134,7 @@ def create_app(
     ingest.refused = storing.failed
     trouble = partial(server.trouble, manager, storing)
     alerting = alerting_service(alarm, settings, trouble)
+    beat = heartbeat(alerting.outcomes, trouble)
     pulse = Pulse(time.monotonic)
     audit = AuditLog(redis)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
@@ -166,7 +167,6 @@ def create_app(
             asyncio.create_task(work_out(manager), name="rollback-costs"),
             asyncio.create_task(run_digests.follow(), name="run-digests"),
         ]
-        beat = heartbeat(alerting.outcomes, trouble)
         if collector is not None:
             collector.start()
             others.append(asyncio.create_task(collector.follow(nobody_here), name="collector"))
@@ -205,6 +205,7 @@ def create_app(
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
+    app.state.alerting, app.state.heartbeat = alerting, beat
     app.state.retention = run_retention
     app.state.ingest = ingest
     app.state.version = ours
