@@ -89,7 +89,7 @@ async def healthz(request: Request) -> Response:
 
 @router.get("/api/v1/receivers", responses=answers(Receivers))
 async def receivers(reader: Reader, request: Request) -> Response:
-    """Who is notified of incidents and who notices that this server is away, with what was accepted and refused last."""
+    """Who is notified of incidents, and who notices that this server is away: what was accepted and refused last."""
     reader.require_all_projects()
     state = request.app.state
     why = reasons(state.manager, state.storing)
