@@ -139,7 +139,7 @@ class AlertmanagerSink(Sink):
             target.fresh += changed
             target.news.set()
 
-    async def follow(self, stop: asyncio.Event) -> None:
+    async def serve(self, stop: asyncio.Event) -> None:
         async with (
             httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, follow_redirects=False, headers=self._headers) as client,
             asyncio.TaskGroup() as tasks,

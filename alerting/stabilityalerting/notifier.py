@@ -17,6 +17,7 @@ from .errors import SendError
 from .lease import pause
 from .notification_log import NotificationLog, Record
 from .outcomes import Outcomes
+from .routing.rules import Rules
 from .sink import Sink
 from .stages import Job, run_stages
 
@@ -81,7 +82,8 @@ class Notifier:
     ) -> None:
         self.sink = sink
         #: What became of the events: by the reason of the stage that stopped them, ``sent``, ``refused``, ``given_up``,
-        #: ``unsure`` (fate open after a crash, not sent again), and ``retries``.
+        #: ``unsure`` (fate open after a crash, not sent again), ``found`` and ``lost`` (the same, where the
+        #: receiver could be asked; what was lost is sent), and ``retries``.
         self.counts: Counter[str] = Counter()
         self._notifications = notifications
         self._base_url = base_url
@@ -93,26 +95,45 @@ class Notifier:
         self._tokens_at = time.monotonic()
         self._logged_at = float("-inf")
 
-    async def deliver(self, stream: str, alert: Alert) -> str:
-        """Take one event to its end and return what became of it, a key of ``counts``.
+    async def deliver(self, stream: str, alert: Alert, rules: Rules, now: float) -> float | None:
+        """Take one event to its end; what became of it is counted.
+
+        Args:
+            rules: routes and mutes. now: unix seconds.
+
+        Returns:
+            When to look at the incident again, unix seconds; None: at its next change.
 
         Raises:
             Interrupted: the service stops, or another process may send now.
         """
         record = await self._patiently(lambda: self._notifications.read(stream, alert.incident_id))
         if record.sending is not None and not self.sink.idempotent:
-            record = await self._take_as_sent(stream, alert.incident_id, record)
-        job = Job(alert, self.sink, record)
+            record = await self._after_crash(stream, alert.incident_id, record)
+        job = Job(alert, self.sink, record, rules=rules, now=now)
         if alert.follows:
             first = await self._patiently(lambda: self._notifications.read(stream, alert.train))
             job.train_known = first.told != ""
         outcome = run_stages(job)
+        if outcome == "unchanged":
+            self.sink.follow(stream, alert)
         if outcome is None:
             outcome = await self._send(stream, job)
             if alert.follows and not job.train_known:  # the first one came and went before it could be sent
                 await self._patiently(lambda: self._notifications.write(stream, alert.train, Record(told="over")))
         self.counts[outcome] += 1
-        return outcome
+        return job.again
+
+    async def _after_crash(self, stream: str, incident_id: str, record: Record) -> Record:
+        """Find out what became of the message that was on its way; where nobody can say, it has arrived."""
+        key = f"{incident_id}-{record.sending_version}-{record.sending}"
+        arrived = await self.sink.arrived(stream, incident_id, key)
+        if arrived is None:
+            return await self._take_as_sent(stream, incident_id, record)
+        record = record.after_sending() if arrived else record.without_sending()
+        self.counts["found" if arrived else "lost"] += 1
+        await self._patiently(lambda: self._notifications.write(stream, incident_id, record))
+        return record
 
     async def _take_as_sent(self, stream: str, incident_id: str, record: Record) -> Record:
         record = record.after_sending()
@@ -128,7 +149,7 @@ class Notifier:
     async def _send(self, stream: str, job: Job) -> str:
         assert job.change is not None
         url = incident_url(self._base_url, job.alert.run_id, job.alert.incident_id)
-        notice = Notice(job.alert, job.change, url, plan_url(self._base_url, job.alert.run_id))
+        notice = Notice(job.alert, job.change, url, plan_url(self._base_url, job.alert.run_id), job.why, stream)
         incident_id, known = job.alert.incident_id, job.record.without_sending()
         on_its_way = known.with_sending(notice)
         began, pause_s = time.monotonic(), self._retry_policy.first_s

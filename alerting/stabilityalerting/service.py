@@ -15,12 +15,15 @@ from typing import Any, TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from .actions import Actions
 from .alert import Alert
 from .errors import BadAlert
 from .lease import Lease, pause
 from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
 from .outcomes import Outcomes
+from .routing.due import DueLater
+from .routing.rules import Rules
 from .sink import Sink, secrets_hidden
 from .surroundings import IncidentsNow, Surroundings
 
@@ -64,8 +67,9 @@ class AlertingService:
         base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.
         is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
+        rules: gives routes and mutes as they are now; None: each receiver gets everything.
         project_of: the project of a run; None: nobody knows.
-        incidents_now, trouble: see ``Surroundings``.
+        incidents_now, trouble, actions: see ``Surroundings``.
     """
 
     def __init__(
@@ -79,9 +83,11 @@ class AlertingService:
         retry_policy: RetryPolicy | None = None,
         lease_s: float = LEASE_S,
         is_news: Callable[[str, bytes, Alert], Awaitable[bool]] | None = None,
+        rules: Callable[[], Awaitable[Rules]] | None = None,
         project_of: Callable[[str], Awaitable[str]] | None = None,
         incidents_now: IncidentsNow | None = None,
         trouble: Callable[[], str] | None = None,
+        actions: Actions | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -89,6 +95,7 @@ class AlertingService:
         self._redis = redis
         self._list_streams = list_streams
         self._is_news = is_news
+        self._rules = rules
         self._project_of = project_of
         self._sinks = list(sinks)
         self._base_url = base_url
@@ -99,10 +106,19 @@ class AlertingService:
         #: What was accepted and refused last, by receiver.
         self.outcomes = Outcomes(redis, clock)
         held = self._lease.held
-        self._surroundings = Surroundings(redis, base_url, clock, held, self.outcomes, trouble, incidents_now)
+        self._surroundings = Surroundings(redis, base_url, clock, held, self.outcomes, trouble, incidents_now, actions)
         self._notifiers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """The receivers."""
+        return self._sinks
+
+    def receiver(self, name: str) -> Sink | None:
+        """Return the receiver of this name, None where none is set up."""
+        return next((sink for sink in self._sinks if sink.name == name), None)
 
     def status(self) -> dict[str, Any]:
         """Return what is set up and what became of the events, by receiver; no secret is in it."""
@@ -142,9 +158,10 @@ class AlertingService:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._lease.keep(stop), name="alerting-lease")
+                    for sink in self._sinks:
+                        tasks.create_task(sink.serve(stop), name=f"alerting-{sink.name}-serve")
                     for notifier in self._notifiers:
                         tasks.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
-                        tasks.create_task(notifier.sink.follow(stop), name=f"alerting-{notifier.sink.name}-beside")
             finally:
                 for sink in self._sinks:
                     await sink.aclose()
@@ -160,6 +177,7 @@ class AlertingService:
                 streams = await self._list_streams()
                 if not streams:
                     await pause(stop, BLOCK_MS / 1000)
+                await self._deliver_due(notifier)
                 for stream, entry_id, fields in await _unless(stop, reader.read(streams)):
                     await self._handle(notifier, stream, entry_id, fields)
                     await reader.done(stream, entry_id)
@@ -187,9 +205,34 @@ class AlertingService:
         if self._is_news is not None and not await self._is_news(stream, entry_id, alert):
             notifier.counts["history"] += 1
             return
+        await self._deliver(notifier, stream, alert)
+
+    async def _deliver_due(self, notifier: Notifier) -> None:
+        """Deliver what was to wait until now: a mute is over, or nobody has acknowledged it."""
+        if self._surroundings.incidents_now is None:
+            return
+        due = DueLater(self._redis, notifier.sink.name)
+        for stream, run_id, incident_id in await due.ripe(self._clock()):
+            (stored,) = await self._surroundings.incidents_now(run_id, [incident_id])
+            again = None
+            if stored is not None:
+                try:
+                    again = await self._deliver(notifier, stream, Alert.from_json(stored))
+                except BadAlert as error:
+                    self.unreadable += 1
+                    _log.warning("alerting: incident %s of run %s is passed over: %s", incident_id, run_id, error)
+            if again is None:
+                await due.drop(stream, run_id, incident_id)
+
+    async def _deliver(self, notifier: Notifier, stream: str, alert: Alert) -> float | None:
+        """Deliver an incident as it is; returns when it is looked at again, None where that has no time."""
         if self._project_of is not None and not alert.project:
             alert = replace(alert, project=await self._project_of(alert.run_id))
-        await notifier.deliver(stream, alert)
+        rules = Rules() if self._rules is None else await self._rules()
+        again = await notifier.deliver(stream, alert, rules, self._clock())
+        if again is not None:
+            await DueLater(self._redis, notifier.sink.name).put(stream, alert.run_id, alert.incident_id, again)
+        return again
 
 
 class _Reader:

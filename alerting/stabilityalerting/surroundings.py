@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
+from .actions import Actions
 from .outcomes import Outcomes
 
 __all__ = ["IncidentsNow", "Surroundings"]
@@ -27,6 +28,7 @@ class Surroundings:
         outcomes: where it notes what was accepted and refused.
         trouble: why the server is not well, "" while it is; None: nobody knows.
         incidents_now: asks for incidents as they are now; None: nobody can be asked.
+        actions: what people can do from within a message; None: nothing but open a page.
     """
 
     redis: Redis
@@ -36,3 +38,4 @@ class Surroundings:
     outcomes: Outcomes
     trouble: Callable[[], str] | None = None
     incidents_now: IncidentsNow | None = None
+    actions: Actions | None = None

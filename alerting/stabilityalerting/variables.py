@@ -14,13 +14,22 @@ __all__ = ["Variables"]
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """The environment of the process; an empty variable counts as not set."""
+    """The environment of the process; an empty variable counts as not set.
+
+    Args:
+        receiver: name of a further receiver of a channel: its variables end in ``_NAME``.
+    """
 
     environ: Mapping[str, str]
+    receiver: str = ""
+
+    def named(self, name: str) -> str:
+        """Return the variable that a channel's own variable is here."""
+        return f"{name}_{self.receiver.upper()}" if self.receiver else name
 
     def text(self, name: str) -> str | None:
         """Return a variable's text, None where it is not set."""
-        return self.environ.get(name, "").strip() or None
+        return self.environ.get(self.named(name), "").strip() or None
 
     def url(self, name: str) -> str | None:
         """Return an address, None where it is not set.
@@ -31,7 +40,7 @@ class Variables:
         value = self.text(name)
         parts = urlsplit(value or "")
         if value is not None and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise AlertingSettingsError(f"{name} is not an address, expected https://host/path")
+            raise AlertingSettingsError(f"{self.named(name)} is not an address, expected https://host/path")
         return value
 
     def urls(self, name: str) -> list[str]:
@@ -70,4 +79,4 @@ class Variables:
         for severity in SEVERITIES:
             if value == severity:
                 return severity
-        raise AlertingSettingsError(f"{name} is {value!r}, expected one of {', '.join(SEVERITIES)}")
+        raise AlertingSettingsError(f"{self.named(name)} is {value!r}, expected one of {', '.join(SEVERITIES)}")

@@ -1,23 +1,33 @@
-"""Makes the alerting service of this server: which streams it reads, what of them is news, where it sends."""
+"""Makes the alerting service of this server: which streams it reads, what of them is news, who gets it."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from redis.asyncio import Redis
 
-from stabilityalerting import Alert, AlertingService, Heartbeat, Outcomes, heartbeat_from_env, sinks_from_env
+from stabilityalerting import (
+    Actions,
+    Alert,
+    AlertingService,
+    Heartbeat,
+    Outcomes,
+    Sink,
+    heartbeat_from_env,
+    sinks_from_env,
+)
+from stabilitybackend.alert_rules import AlertRules
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.settings import Settings
 from stabilitybackend.streams import stream_order
 
-__all__ = ["IncidentStreams", "alerting_service", "heartbeat"]
+__all__ = ["IncidentStreams", "alert_rules", "alerting_service", "heartbeat", "receivers"]
 
 #: Runs of which an incident changed within this time are read, seconds: a receiver that was away for days gets it then.
 READ_FOR_S = 7 * 86_400.0
@@ -110,24 +120,52 @@ class IncidentStreams:
         return True
 
 
-def alerting_service(redis: Redis, settings: Settings, trouble: Callable[[], str]) -> AlertingService:
-    """Return the service that turns incident events into messages; idle where no sink is configured.
+def alert_rules(redis: Redis, settings: Settings, sinks: Sequence[Sink]) -> AlertRules:
+    """Return the routes and mutes of this server.
+
+    Raises:
+        SettingsError: the file of routes is wrong.
+    """
+    return AlertRules(redis, [sink.name for sink in sinks], settings.alert_routes)
+
+
+def alerting_service(
+    redis: Redis,
+    settings: Settings,
+    sinks: Sequence[Sink],
+    rules: AlertRules,
+    trouble: Callable[[], str],
+    actions: Actions | None = None,
+) -> AlertingService:
+    """Return the service that turns incident events into messages; idle where there is no receiver.
 
     Args:
         trouble: why the server is not well, "" while it is.
+        actions: what people can do from within a message.
     """
     streams = IncidentStreams(redis)
     return AlertingService(
         redis,
         streams.names,
-        sinks_from_env(os.environ),
+        sinks,
         base_url=settings.public_url or f"http://{settings.host}:{settings.port}",
         clock=time.time,
         is_news=streams.is_news,
+        rules=rules.now,
         project_of=streams.project_of,
         incidents_now=streams.incidents_now,
         trouble=trouble,
+        actions=actions,
     )
+
+
+def receivers() -> list[Sink]:
+    """Return the receivers that the environment sets up.
+
+    Raises:
+        AlertingSettingsError: a value has the wrong form.
+    """
+    return sinks_from_env(os.environ)
 
 
 def heartbeat(outcomes: Outcomes, trouble: Callable[[], str]) -> Heartbeat | None:

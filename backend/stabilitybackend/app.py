@@ -20,10 +20,12 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from stabilitybackend.alerts import alerting_service, heartbeat
+from stabilitybackend.alert_actions import AlertActions
+from stabilitybackend.alerts import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.api import (
     about,
     attempts,
+    autopilot,
     batches,
     commands,
     compare,
@@ -38,12 +40,14 @@ from stabilitybackend.api import (
     run_table,
     runs,
     server,
+    slack,
     storage,
     trial,
     views,
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
+from stabilitybackend.api.people import alerting, proposals
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
@@ -133,10 +137,12 @@ def create_app(
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
     trouble = partial(server.trouble, manager, storing)
-    alerting = alerting_service(alarm, settings, trouble)
-    beat = heartbeat(alerting.outcomes, trouble)
-    pulse = Pulse(time.monotonic)
     audit = AuditLog(redis)
+    sinks = receivers()
+    rules = alert_rules(alarm, settings, sinks)
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble, AlertActions(manager, audit))
+    beat = heartbeat(alerts.outcomes, trouble)
+    pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis))
     run_digests = DigestUpdater(manager, RunIndex(redis), run_tables)
@@ -159,7 +165,7 @@ def create_app(
         ingest.start()
         await manager.start()
         stop = asyncio.Event()
-        alerts = asyncio.create_task(alerting.run(stop), name="alerting")
+        sending = asyncio.create_task(alerts.run(stop), name="alerting")
         others = [
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
@@ -178,8 +184,8 @@ def create_app(
             yield
         finally:
             stop.set()
-            await asyncio.wait({alerts}, timeout=2.0)
-            await end(alerts, *others)
+            await asyncio.wait({sending}, timeout=2.0)
+            await end(sending, *others)
             if collector is not None:
                 collector.stop()
             await manager.stop()
@@ -202,10 +208,12 @@ def create_app(
     app.state.sessions = sessions
     app.state.audit = audit
     app.state.views = SavedViews(redis)
+    app.state.alerting = alerts
+    app.state.alert_rules = rules
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
-    app.state.alerting, app.state.heartbeat = alerting, beat
+    app.state.heartbeat = beat
     app.state.retention = run_retention
     app.state.ingest = ingest
     app.state.version = ours
@@ -217,11 +225,11 @@ def create_app(
     gateway = Gateway(ingest, authenticator, manager, server_version=ours, takes_output=True)
     app.state.gateway = gateway
     app.state.metrics = registry(
-        ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
+        ServerMetrics(manager, gateway, storing, alerts, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
-        server, login, runs, about, output, run_table, notes, attempts, batches, compare, commands, detectors, trial,
-        fleet, incidents, storage, export, views,
+        server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals, slack,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

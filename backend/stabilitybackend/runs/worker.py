@@ -29,6 +29,7 @@ from stabilitybackend.runs.archiving.restart_points import RestartPoints
 from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.connected_agents import Send, Senders, agent_connected, agent_disconnected, hand_out
+from stabilitybackend.runs.derived.autopilot import RunAutopilot
 from stabilitybackend.runs.derived.fleet_reporter import FleetReporter
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.feed.health import HealthFeed
@@ -88,6 +89,7 @@ class RunWorker:
         self.rest = Wakeups(clock, lambda: me.busy)
         self.journal = Journal(run_id, redis, clock)
         self.detectors = DetectorSettings(run_id, redis, self.journal.patiently, self.channel, clock)
+        self.autopilot = RunAutopilot(run_id, redis, self.journal.patiently, self.channel, clock)
         self.listing = RunListing(run_id, RunIndex(redis), self.channel, overview)
         self._fleet_reporter = FleetReporter(run_id, fleet)
         self._archive = RunArchive(run_id, redis, files, lambda: me.state.fold.tree.cuts())
@@ -206,6 +208,7 @@ class RunWorker:
         """Start from what is stored; return the stream id up to which incidents and commands are complete."""
         stored = await self.journal.load()
         await self.detectors.load()
+        await self.autopilot.load()
         agents = self.state.agents
         async with self.window.changing:
             processes = self._reconciliation.begun(stored.incidents, stored.retell)
@@ -241,7 +244,9 @@ class RunWorker:
         changes = Changes()
         with self.internal_errors.noted(JUDGING):
             changes = await self._slices.run(self.state.ticking())
+            self.autopilot.judge(self.state, changes)
         await self._conclude(changes)
+        self.autopilot.publish(self.state)
         with self.internal_errors.noted("reporting it"):
             await self.report_to_fleet()
             await self._slices.run(self._health.flushing(self.state.statuses))
@@ -256,11 +261,10 @@ class RunWorker:
 
     async def _conclude(self, changes: Changes) -> None:
         """Store what changed (once, together with the place in the stream), then publish and deliver it."""
-        self._unsaved.incidents.update(changes.incidents)
-        self._unsaved.commands.update(changes.commands)
-        if self._unsaved.incidents or self._unsaved.commands:
+        self._unsaved.keep(changes)
+        if self._unsaved.unsaved:
             unsaved, self._unsaved = self._unsaved, Changes()
-            await self.journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
+            await self.journal.save(unsaved, self._concluded)
             await self._fleet_reporter.incidents(self.listing.names, unsaved.incidents.values())
         if changes:
             with self.internal_errors.noted("showing what is new"):
@@ -306,12 +310,16 @@ class RunWorker:
             if (agent := report()) is not None:
                 self._health.put(agent)
 
-    async def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
-        """Issue a command, store it and send it on; return it, or the one issued under the same idempotency key."""
+    async def issue(
+        self, request: CommandRequest, *, command_id: str, issuer: str, check: Callable[[RunState], None] | None = None
+    ) -> Command:
+        """Issue, store and send a command, unless ``check`` raises; return it, or that of the same idempotency key."""
         state = await self.ready()
         self.rest.came()
         if (known := state.commands.find(request.idempotency_key)) is not None:
             return known
+        if check is not None:
+            check(state)
         command = state.issue(request, command_id=command_id, issuer=issuer)
         await self._conclude(Changes(commands={command.command_id: command}))
         return command

@@ -1,0 +1,223 @@
+"""What people do from within a message, done by this server: the same functions as behind the HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from stabilityalerting import ActionRefused, Branch, CommandNews, Curve, Facts, Order, RollbackNow, fingerprint
+from stabilitybackend.audit import AuditLog
+from stabilitybackend.commands.progress import progress_of
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.query import query
+from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.runs.derived.rollback_offer import offer_of
+from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.commands import KINDS, Command, CommandRequest
+from stabilitybackend.schema.incidents import Incident, shown
+from stabilitybackend.schema.lineage import Offer
+
+__all__ = ["AlertActions"]
+
+#: Steps that are drawn before the onset, and at most after it.
+BEFORE_STEPS, AFTER_STEPS = 100, 2_000
+#: Points of a drawn line, at most about so many.
+POINTS = 400
+#: Steps back from the newest one in which its value is looked for: a metric need not be logged at each step.
+NEWEST_WITHIN = 200
+
+T = TypeVar("T")
+
+
+class AlertActions:
+    """The ``stabilityalerting.Actions`` of this server.
+
+    Args:
+        audit: where it is noted who did what.
+    """
+
+    offers_mute = False
+
+    def __init__(self, manager: RunManager, audit: AuditLog) -> None:
+        self._manager = manager
+        self._audit = audit
+
+    async def facts(self, run_id: str, incident_id: str) -> Facts:
+        """Return what a message says beside the incident."""
+        worker = await _spoken(self._manager.get(run_id))
+        run, state = worker.run(), worker.state
+        incident = state.incidents.get(incident_id)
+        if incident is None:
+            return Facts(run.name, run.project, gone=True)
+        read = _curve_of(state, incident)
+        curve = await asyncio.to_thread(read)
+        return Facts(run.name, run.project, curve, "roll_back" in shown(incident).actions)
+
+    async def acknowledge(self, run_id: str, incident_id: str, who: str, detail: str) -> str:
+        """Note that somebody takes care of it; return who does."""
+        worker = await _spoken(self._manager.get(run_id))
+        incident = await _spoken(worker.acknowledge(incident_id, who))
+        if incident.acknowledged_by == who:
+            await _spoken(self._audit.add(who, None, "incident.acknowledge", f"{run_id}/{incident_id}", detail))
+        return incident.acknowledged_by or who
+
+    async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, detail: str) -> float:
+        """Refuse: this server has no mutes yet, and says so with ``offers_mute``."""
+        raise ActionRefused("This server can't mute.")
+
+    async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
+        """Return what a rollback would be at this moment."""
+        worker = await _spoken(self._manager.get(run_id))
+        state = await _spoken(worker.ready())
+        offer = await _spoken(_called(lambda: offer_of(state, incident_id)))
+        job = state.job()
+        chosen = next((c for c in offer.checkpoints if c.step == offer.to_step), None)
+        return RollbackNow(
+            head=job.head,
+            head_key=job.head_key,
+            step=job.running_step,
+            to_step=None if chosen is None else chosen.step,
+            checkpoint=None if chosen is None else chosen.path,
+            saved=None if chosen is None else chosen.time,
+            changes=_changes(offer),
+            cannot=list(dict.fromkeys(offer.cannot.values())),
+            text=offer.text,
+            refused=_refused(state),
+            ranks=job.world_size,
+            run_name=worker.run().name,
+        )
+
+    async def roll_back(self, order: Order) -> CommandNews:
+        """Order a rollback, if what the person was shown still holds."""
+        worker = await _spoken(self._manager.get(order.run_id))
+        state = await _spoken(worker.ready())
+        if (known := state.commands.find(order.key)) is not None:
+            return _news(known)
+        offer = await _spoken(_called(lambda: offer_of(state, order.incident_id)))
+        request = CommandRequest(
+            "rollback",
+            to_step=order.to_step,
+            lr_scale=offer.lr_scale,
+            seed=secrets.randbelow(1 << 16) if offer.reseed else None,
+            skip_range=offer.skip_range,
+            skip_batches=None if offer.skip_range is not None else offer.skip_batches,
+            reason=order.reason or "ordered in Slack",
+            idempotency_key=order.key,
+        )
+        command_id = f"c-{secrets.token_hex(8)}"
+        issued = await _spoken(
+            worker.issue(request, command_id=command_id, issuer=order.who, check=lambda now: _check_holds(now, order))
+        )
+        detail = f"{issued.command_id} to step {order.to_step}; {order.detail}"
+        await _spoken(self._audit.add(order.who, None, "command.rollback", order.run_id, detail))
+        return _news(issued)
+
+    async def command(self, run_id: str, command_id: str) -> CommandNews | None:
+        """Return how far a command is."""
+        found = (await _spoken(self._state(run_id))).commands.get(command_id)
+        return None if found is None else _news(found)
+
+    async def _state(self, run_id: str) -> RunState:
+        return await (await self._manager.get(run_id)).ready()
+
+
+async def _spoken(work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns; what the server refuses becomes words for a person. Raises ActionRefused."""
+    try:
+        return await work
+    except StabilityBoardError as error:
+        raise ActionRefused(". ".join(part for part in (error.message, error.hint) if part)) from error
+
+
+async def _called(work: Callable[[], T]) -> T:
+    return work()
+
+
+def _check_holds(state: RunState, order: Order) -> None:
+    """Raise ActionRefused where what the person was shown is no longer so."""
+    head = state.fold.tree[state.fold.tree.head]
+    if fingerprint(head.key) != order.head:
+        raise ActionRefused(
+            f"The job has gone elsewhere since you were asked: it is in segment {head.id} now. Nothing was ordered. "
+            "Press the button again and look at what is true now."
+        )
+    offer = offer_of(state, order.incident_id)
+    chosen = next((c for c in offer.checkpoints if c.step == offer.to_step), None)
+    if chosen is None or chosen.step != order.to_step or fingerprint(chosen.path) != order.checkpoint:
+        now = "none is suggested" if chosen is None else f"step {chosen.step:,} is suggested"
+        raise ActionRefused(
+            f"The checkpoint has changed since you were asked: you were shown that of step {order.to_step:,}, now "
+            f"{now}. Nothing was ordered. Press the button again."
+        )
+
+
+def _refused(state: RunState) -> str:
+    """Return why nothing can be ordered now, "" where it can; what issues the command judges again."""
+    job = state.job(for_command=False)
+    if job.agents == 0:
+        return "no agent of this run is connected, so nobody can deliver a command."
+    if job.running_step is None:
+        return "the job has not begun a step yet."
+    if job.duplicates:
+        return f"ranks can't agree: {job.duplicates}."
+    for busy in state.commands.waiting():
+        if not KINDS[busy.kind].beside:
+            return f"{busy.kind} {busy.command_id} is under way (state {busy.state})."
+    return ""
+
+
+def _changes(offer: Offer) -> list[str]:
+    found = []
+    if offer.skip_range is not None:
+        found.append(f"the batches of steps {offer.skip_range[0]:,} to {offer.skip_range[1]:,} left out")
+    elif offer.skip_batches:
+        found.append(f"{offer.skip_batches:,} batches left out")
+    if offer.lr_scale not in (None, 1):
+        found.append(f"the learning rate of its schedule x {offer.lr_scale:g}")
+    if offer.reseed:
+        found.append("a new seed")
+    return found
+
+
+def _news(command: Command) -> CommandNews:
+    progress = progress_of(command)
+    passed = [(one.state, max(0.0, one.time - command.issued)) for one in command.history if one.rank is None]
+    return CommandNews(
+        command.command_id, command.state, progress.line, progress.trouble, progress.ended, progress.failed, passed
+    )
+
+
+def _curve_of(state: RunState, incident: Incident) -> Callable[[], Curve | None]:
+    """Return what reads the curve around an onset, in any thread; call it on the event loop."""
+    metric, onset = incident.metric, incident.onset_step
+    if metric is None:
+        return lambda: None
+    stored, lineage = state.store.view([metric]), LineageView.of(state.fold)
+    labels = {segment.id: segment.label for segment in state.fold.tree.view().segments}
+    newest = state.view().last_step or onset
+    rank = "primary" if incident.rank is None else str(incident.rank)
+    start, stop = max(0, onset - BEFORE_STEPS), max(onset, min(newest, onset + AFTER_STEPS))
+    window = SeriesRequest.of([metric], view="all", start=start, stop=stop, points=POINTS, rank=rank)
+    tail = replace(window, view="effective", start=max(0, newest - NEWEST_WITHIN), stop=None, points=None)
+
+    def read() -> Curve | None:
+        found = [one for one in query.select(stored, lineage, window).series if not one.stray]
+        if not found:
+            return None
+        last = [one for one in query.select(stored, lineage, tail).series if len(one.steps)]
+        ends = [(int(one.steps[-1]), float(one.values[-1])) for one in last]
+        found.sort(key=lambda one: (one.segment, one.dead))
+        branches = []
+        named: set[int] = set()
+        for one in found:
+            label = "" if one.segment in named else labels.get(one.segment, "")
+            named.add(one.segment)
+            branches.append(Branch(one.steps.tolist(), one.values.tolist(), one.dead, label))
+        return Curve(metric, branches, onset, max(ends, default=None))
+
+    return read
