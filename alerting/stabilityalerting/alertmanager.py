@@ -37,6 +37,8 @@ HOLDS_S = 240.0
 WATCHDOG_ROUNDS = 3
 #: Alerts in one request.
 BATCH = 200
+#: Pause after each request, seconds: of a storm many go together.
+GATHER_S = 0.2
 #: Pauses after a failed request, doubled from the first to the longest, seconds: Alertmanager restarts in less.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 #: The same trouble is logged at most once in so many seconds.
@@ -168,6 +170,7 @@ class AlertmanagerSink(Sink):
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             else:
                 pause_s = FIRST_PAUSE_S
+                await pause(stop, GATHER_S)
 
     async def _tell(self, client: httpx.AsyncClient, target: _Target, *, whole: bool) -> None:
         began = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -247,3 +248,44 @@ async def test_a_token_is_sent_and_appears_nowhere(
     assert receiver.received[0].headers["authorization"] == "Bearer s3cret"
     assert outcomes["alertmanager"].why == "answered 401"
     assert "s3cret" not in caplog.text
+
+
+@pytest.mark.soak
+async def test_five_hundred_incidents_of_a_hundred_runs_reach_it_in_seconds_and_a_few_requests(
+    redis: Redis, alertmanager: Alertmanager
+) -> None:
+    names = [f"storm-{at}" for at in range(100)]
+    keys = {name: f"sb:{{{name}}}:incident_events" for name in names}
+
+    async def streams() -> list[str]:
+        return list(keys.values())
+
+    async def change(**changes: Any) -> None:
+        for number, name in itertools.product(range(5), names):
+            event = incident(number, run_id=name, incident_id=f"{name}-{number}", **changes)
+            await redis.xadd(keys[name], {"i": json.dumps(event)})
+
+    def firing() -> int:
+        return sum(one["labels"].get("run", "").startswith("storm-") for one in alertmanager.alerts())
+
+    sink = AlertmanagerSink([alertmanager.url])
+    posted: list[int] = []
+    post = sink._post
+
+    async def counted(client: Any, target: Any, payload: list[Any]) -> None:
+        posted.append(len(payload))
+        await post(client, target, payload)
+
+    sink._post = counted  # type: ignore[method-assign]
+    service = AlertingService(redis, streams, [sink], "http://board", time.time)
+    stop = asyncio.Event()
+    task = asyncio.create_task(service.run(stop))
+    try:
+        await change()
+        await until(lambda: firing() == 500, 20, "all fire")
+        await change(version=2, state="resolved")
+        await until(lambda: firing() == 0, 20, "all are over")
+    finally:
+        stop.set()
+        await task
+    assert len(posted) < 100

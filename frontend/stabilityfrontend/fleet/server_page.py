@@ -8,12 +8,12 @@ from typing import Any
 from dash import html
 
 from stabilityfrontend.controls import panel_head
-from stabilityfrontend.declared import page
+from stabilityfrontend.declared import page, panel
 from stabilityfrontend.format import moment
 from stabilityfrontend.tables import plain_table
 from stabilityfrontend.viewer import Api
 
-__all__ = ["server_page"]
+__all__ = ["server_page", "watchers_panel"]
 
 _TONES = {"refused": " critical", "late": " critical"}
 #: What each of the two does, and what to set for it.
@@ -37,11 +37,19 @@ _HEADS = [
 ]
 
 
-@page("/server", name="Server", order=50)
+@page("/server", name="Server")
 def server_page(api: Api) -> list[Any]:
     """Return the page."""
     data = api.get("/receivers")
-    return [_state(data), _watchers(data), _receivers(data["receivers"])]
+    watchers = _panel("server-watchers", "Who notices that this server is away", [], *_watchers(data))
+    return [_state(data), watchers, _receivers(data["receivers"])]
+
+
+@panel(page="/alerting", title="Who notices that this server is away")
+def watchers_panel(api: Api) -> list[Any]:
+    """Return the panel of the page of alerting."""
+    more = html.P(html.A("What each receiver accepted and refused last", href="/server"), className="panel-note")
+    return [*_watchers(api.get("/receivers")), more]
 
 
 def _state(data: Mapping[str, Any]) -> html.Section:
@@ -51,23 +59,21 @@ def _state(data: Mapping[str, Any]) -> html.Section:
     return _panel("server-state", "This server", [html.Span(word, className=look)], said)
 
 
-def _watchers(data: Mapping[str, Any]) -> html.Section:
+def _watchers(data: Mapping[str, Any]) -> list[Any]:
     rows = [_row(data[name], label) for name, (label, _, _) in _WATCHERS.items()]
     missing = [variable for name, (_, _, variable) in _WATCHERS.items() if not data[name]["set_up"]]
-    notes = [html.P(f"{label}: {does}", className="panel-note") for label, does, _ in _WATCHERS.values()]
+    notes = [f"{label}: {does}" for label, does, _ in _WATCHERS.values()]
     if len(missing) == len(_WATCHERS):
-        what = f"Nobody notices when this server is away. Set {' or '.join(missing)}."
-        notes = [html.P(what, className="panel-note")]
+        notes = [f"Nobody notices when this server is away. Set {' or '.join(missing)}."]
     table = plain_table(_HEADS, rows, "server-watchers-table")
-    return _panel("server-watchers", "Who notices that this server is away", [], table, *notes)
+    return [table, html.Div([html.P(note) for note in notes], className="panel-note server-notes")]
 
 
 def _receivers(receivers: Sequence[Mapping[str, Any]]) -> html.Section:
-    if not receivers:
-        said = html.P("No receiver is set up: incidents are shown here and nowhere else.", className="nothing")
-        return _panel("server-receivers", "Receivers of incidents", [], said)
+    said = html.P("No receiver is set up: incidents are shown here and nowhere else.", className="nothing")
     rows = [_row(one, one["name"].capitalize()) for one in receivers]
-    return _panel("server-receivers", "Receivers of incidents", [], plain_table(_HEADS, rows, "server-receivers-table"))
+    table = plain_table(_HEADS, rows, "server-receivers-table") if rows else said
+    return _panel("server-receivers", "Receivers of incidents", [], table)
 
 
 def _row(one: Mapping[str, Any], label: str) -> html.Tr:
