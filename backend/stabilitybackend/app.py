@@ -20,8 +20,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from stabilitybackend.alert_actions import AlertActions
-from stabilitybackend.alerts import alert_rules, alerting_service, heartbeat, receivers
+from stabilitybackend.alerts.actions import AlertActions
+from stabilitybackend.alerts.service import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.api import (
     about,
     attempts,
@@ -40,14 +40,13 @@ from stabilitybackend.api import (
     run_table,
     runs,
     server,
-    slack,
     storage,
     trial,
     views,
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
-from stabilitybackend.api.people import alerting, proposals
+from stabilitybackend.api.people import alerting, proposals, slack
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stabilityalerting.routing import Decision, RoutingTable
-from stabilitybackend.alert_rules import read_routes
+from stabilitybackend.alerts.rules import read_routes
 from stabilitybackend.yaml_file import BadYaml
 
 RECEIVERS = ["slack", "pagerduty", "lead"]

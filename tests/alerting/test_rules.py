@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from stabilityalerting import AlertingService, RecordingSink, RetryPolicy
 from stabilityalerting.routing import Mute, Rules
 from stabilityalerting.routing.due import DueLater
-from stabilitybackend.alert_rules import read_routes
+from stabilitybackend.alerts.rules import read_routes
 from support.incident_stream import STREAM, incident, publish, settled
 from support.waiting import until
 

@@ -48,7 +48,6 @@ from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.runs import Run
-from stabilitybackend.schema.server import Storage
 from stabilitybackend.streams import stream_order
 from stabilityclient.wire import Health, Hello
 
@@ -346,7 +345,7 @@ class RunWorker:
         async with self._turning:
             found = undoable(self.run_id, (await self.ready()).fold.tree, segment)
             if found.undone:
-                return self.segments()
+                return self.state.fold.tree.view()
             with redis_errors():
                 await self.journal.undo(found.key, found.fork_step)
             _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
@@ -356,16 +355,12 @@ class RunWorker:
                 self.start()
             await self.ready()
         self.channel.publish({"type": "reset", "reason": "the lineage was corrected; fetch again"}, self.cursor)
-        return self.segments()
+        return self.state.fold.tree.view()
 
     def arrived(self, frame_id: str, size: int) -> None:
         """Note that an agent's frame of ``size`` bytes was stored in the stream."""
         self.rest.wake()
         self.window.arrived(self.state.store, frame_id, size)
-
-    def storage(self) -> Storage:
-        """Return where the run's points are."""
-        return self.window.facts(self.state.store)
 
     async def flush(self) -> None:
         """Archive everything: the run is idle. Raises ArchiveError when that is not possible."""
@@ -386,10 +381,6 @@ class RunWorker:
             async with self.window.changing:
                 await self._archive.delete()
                 await self._restart.forget()
-
-    def segments(self) -> Segments:
-        """Return the lineage as the API has it."""
-        return self.state.fold.tree.view()
 
     def run(self) -> Run:
         """Return the run as it is now."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stabilityalerting import Alert, AlertingService, who_gets
 from stabilityalerting.routing import LABELS, RoutingTable, Rules, labels_of
-from stabilitybackend.alert_rules import AlertRules
+from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.api.access import Commander, Manager, Reader, audit, check_project
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.auth import Principal

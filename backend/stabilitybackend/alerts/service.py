@@ -21,7 +21,7 @@ from stabilityalerting import (
     heartbeat_from_env,
     sinks_from_env,
 )
-from stabilitybackend.alert_rules import AlertRules
+from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.settings import Settings
