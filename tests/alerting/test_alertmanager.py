@@ -46,7 +46,12 @@ def run() -> str:
 
 @contextlib.asynccontextmanager
 async def alerting(
-    redis: Redis, url: str, project: str = "llm", trouble: Callable[[], str] = lambda: "", now: Any = None
+    redis: Redis,
+    url: str,
+    project: str = "llm",
+    trouble: Callable[[], str] = lambda: "",
+    now: Any = None,
+    clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[AlertingService]:
     async def streams() -> list[str]:
         return [STREAM]
@@ -56,7 +61,7 @@ async def alerting(
 
     sink = AlertmanagerSink(url.split(","), every_s=0.3)
     service = AlertingService(
-        redis, streams, [sink], "http://board:8080", time.time, retry_policy=RetryPolicy(first_s=0.02), lease_s=0.6,
+        redis, streams, [sink], "http://board:8080", clock, retry_policy=RetryPolicy(first_s=0.02), lease_s=0.6,
         project_of=project_of, trouble=trouble, incidents_now=now,
     )  # fmt: skip
     stop = asyncio.Event()
@@ -222,6 +227,17 @@ async def test_the_watchdog_fires_as_long_as_the_server_is_well(
         trouble.append("redis_away")
         await fires(alertmanager, 0, alertname="StabilityboardWatchdog")
     assert alert["labels"] == {"alertname": "StabilityboardWatchdog", "severity": "none", "instance": "board:8080"}
+
+
+@pytest.mark.parametrize("off_s", [-300.0, 300.0])
+async def test_an_alertmanager_whose_clock_is_minutes_off_holds_and_ends_alerts_all_the_same(
+    redis: Redis, alertmanager: Alertmanager, run: str, off_s: float
+) -> None:
+    async with alerting(redis, alertmanager.url, clock=lambda: time.time() + off_s):
+        await publish(redis, incident(1, run_id=run, opened=time.time() + off_s))
+        await fires(alertmanager, run=run)
+        await publish(redis, incident(1, 2, run_id=run, state="resolved"))
+        await fires(alertmanager, 0, run=run)
 
 
 async def test_a_token_is_sent_and_appears_nowhere(
