@@ -128,6 +128,10 @@ class AlertingService:
             "counts": {notifier.sink.name: dict(notifier.counts) for notifier in self._notifiers},
         }
 
+    def outcome_names(self) -> list[str]:
+        """Return the names under which ``outcomes`` has what receivers accepted and refused."""
+        return [name for sink in self._sinks for name in sink.outcome_names()]
+
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; returns after the attempt to send that is under way."""
         if not self._sinks:

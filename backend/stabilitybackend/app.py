@@ -140,6 +140,7 @@ def create_app(
     sinks = receivers()
     rules = alert_rules(alarm, settings, sinks)
     alerts = alerting_service(alarm, settings, sinks, rules, trouble, AlertActions(manager, audit))
+    beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis))
@@ -171,7 +172,6 @@ def create_app(
             asyncio.create_task(work_out(manager), name="rollback-costs"),
             asyncio.create_task(run_digests.follow(), name="run-digests"),
         ]
-        beat = heartbeat(alerts.outcomes, trouble)
         if collector is not None:
             collector.start()
             others.append(asyncio.create_task(collector.follow(nobody_here), name="collector"))
@@ -212,6 +212,7 @@ def create_app(
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
+    app.state.heartbeat = beat
     app.state.retention = run_retention
     app.state.ingest = ingest
     app.state.version = ours

@@ -1888,6 +1888,41 @@ export interface ReceiverPreview {
 }
 
 /**
+ * What became of the newest messages to one receiver, to the watcher of the heartbeat, or of the watchdog.
+ *
+ * Attributes:
+ *     set_up: by an environment variable of the server. All else is as it was, where it is not any more.
+ *     status: of the newest message; late: the heartbeat or the watchdog should have been accepted since.
+ *     accepted, refused: when the last one was, unix seconds, null for never.
+ *     why: the last one was refused, with the status code of the answer; "" for never.
+ */
+export interface ReceiverStatus {
+  name: string;
+  set_up: boolean;
+  status: "accepted" | "late" | "nothing sent" | "off" | "refused";
+  accepted: number | null;
+  refused: number | null;
+  why: string;
+}
+
+/**
+ * Who is notified of incidents, and who notices that this server is away.
+ *
+ * Attributes:
+ *     time: now, unix seconds.
+ *     ready, reasons: as ``/readyz`` says.
+ *     heartbeat: says that all is well to a watcher outside. watchdog: an alert that always fires, for Alertmanager.
+ */
+export interface Receivers {
+  time: number;
+  ready: boolean;
+  reasons: ErrorFacts[];
+  heartbeat: ReceiverStatus;
+  watchdog: ReceiverStatus;
+  receivers: ReceiverStatus[];
+}
+
+/**
  * Data that came again.
  *
  * Attributes:
@@ -3270,6 +3305,7 @@ export interface Answers {
   "POST /api/v1/logout": LoggedOut;
   "GET /api/v1/me": Me;
   "GET /api/v1/proposals": Proposals;
+  "GET /api/v1/receivers": Receivers;
   "POST /api/v1/retention": Retained;
   "GET /api/v1/rollback_costs": FleetRollbacks;
   "GET /api/v1/run_columns": RunColumns;

@@ -8,7 +8,7 @@ import msgspec
 
 __all__ = [
     "Alive", "Audit", "AuditEntry", "ColdPoints", "Deleted", "ErrorAnswer", "ErrorFacts", "HotPoints", "LoggedOut",
-    "Me", "Ready", "Retained", "RetainedRun", "ServerHealth", "Storage",
+    "Me", "Ready", "ReceiverStatus", "Receivers", "Retained", "RetainedRun", "ServerHealth", "Storage",
 ]  # fmt: skip
 
 
@@ -51,6 +51,41 @@ class ServerHealth(msgspec.Struct):
     version: str
     redis: str
     uptime_s: float
+
+
+class ReceiverStatus(msgspec.Struct):
+    """What became of the newest messages to one receiver, to the watcher of the heartbeat, or of the watchdog.
+
+    Attributes:
+        set_up: by an environment variable of the server. All else is as it was, where it is not any more.
+        status: of the newest message; late: the heartbeat or the watchdog should have been accepted since.
+        accepted, refused: when the last one was, unix seconds, null for never.
+        why: the last one was refused, with the status code of the answer; "" for never.
+    """
+
+    name: str
+    set_up: bool
+    status: Literal["off", "nothing sent", "accepted", "refused", "late"]
+    accepted: float | None = None
+    refused: float | None = None
+    why: str = ""
+
+
+class Receivers(msgspec.Struct):
+    """Who is notified of incidents, and who notices that this server is away.
+
+    Attributes:
+        time: now, unix seconds.
+        ready, reasons: as ``/readyz`` says.
+        heartbeat: says that all is well to a watcher outside. watchdog: an alert that always fires, for Alertmanager.
+    """
+
+    time: float
+    ready: bool
+    reasons: list[ErrorFacts]
+    heartbeat: ReceiverStatus
+    watchdog: ReceiverStatus
+    receivers: list[ReceiverStatus]
 
 
 class Me(msgspec.Struct):

@@ -85,6 +85,7 @@ NEEDED = {
     "GET /api/v1/runs/{run_id}/gpus": "read",
     "GET /api/v1/incident_kinds": "read",
     "GET /api/v1/gpus": "read",
+    "GET /api/v1/receivers": "read",
     "GET /api/v1/interruptions": "read",
     "GET /api/v1/runs/{run_id}/stacks": "read",
     "GET /api/v1/runs/{run_id}/stacks/{request}": "read",

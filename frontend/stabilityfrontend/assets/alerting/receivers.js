@@ -33,6 +33,7 @@ export const outcomes = (counts) =>
 const SETTINGS = [
   ["Slack", "STABILITY_SLACK_WEBHOOK_URL"],
   ["PagerDuty", "STABILITY_PAGERDUTY_ROUTING_KEY"],
+  ["Alertmanager", "STABILITY_ALERTMANAGER_URL"],
   ["a signed webhook", "STABILITY_WEBHOOK_URL and STABILITY_WEBHOOK_SECRET"],
 ];
 
