@@ -13,8 +13,8 @@ from stabilitybackend.errors import BadRequest
 
 __all__ = [
     "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "FLEET_NODES",
-    "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS",
-    "VIEWS", "RunKeys", "check_run_id", "check_source_id", "is_of_file", "session_key",
+    "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "PROPOSALS", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED",
+    "RUNS_WITH_INCIDENTS", "VIEWS", "RunKeys", "check_run_id", "check_source_id", "is_of_file", "session_key",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
@@ -31,6 +31,8 @@ API_KEYS = "sb:keys"
 API_KEYS_USED = "sb:keys:used"
 #: String: unix seconds at which a server last found that Redis takes writes (storing.py).
 PROBE = "sb:probe"
+#: Sorted set: run id, a blank, proposal id, by when it expires (unix seconds): what waits for people (proposals.py).
+PROPOSALS = "sb:proposals"
 #: Stream: what was done to runs, keys and sessions, by whom (audit.py). Stays when a run goes.
 AUDIT = "sb:audit"
 #: Hash: GPU's UUID | run id | key of the fault -> fault as JSON. Stays when the run goes (fleet/fleet.py).
@@ -123,6 +125,11 @@ class RunKeys:
         return self._key("commands")
 
     @property
+    def proposals(self) -> str:
+        """Hash: proposal id -> Proposal as JSON."""
+        return self._key("proposals")
+
+    @property
     def detector_settings(self) -> str:
         """List: changes of detectors' settings as JSON: position in ``frames``, settings, who, time; newest last."""
         return self._key("detector_settings")
@@ -131,7 +138,8 @@ class RunKeys:
     def command_audit(self) -> str:
         """Stream: what people changed, by whom and when, only ever appended to.
 
-        ``c`` a command, ``d`` settings, ``i`` what an interruption was, ``a`` an annotation, ``n`` name, tags, notes.
+        ``c`` a command, ``p`` a proposal, ``d`` settings, ``i`` what an interruption was,
+        ``a`` an annotation, ``n`` name, tags, notes.
         """
         return self._key("command_audit")
 

@@ -31,6 +31,7 @@ _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "hang_floor_s": (float, "a number of seconds"),
     "hang_ceiling_s": (float, "a number of seconds"),
     "agent_lost_s": (float, "a number of seconds"),
+    "two_persons": (lambda text: bool(("0", "1").index(text)), "1 or 0"),
 }
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
@@ -71,6 +72,7 @@ class Settings:
             for all below. They need keys as a public URL does.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are believed, separated by
             commas. None: nobody's.
+        two_persons: rollbacks and restarts take two persons: one proposes, another one approves. ``1`` or ``0``.
 
     Raises:
         SettingsError: a value is out of its range.
@@ -92,6 +94,7 @@ class Settings:
     public_url: str | None = None
     trusted_hosts: tuple[str, ...] = ()
     trusted_proxies: str | None = None
+    two_persons: bool = False
 
     def __post_init__(self) -> None:
         if not self.host or any(character.isspace() for character in self.host):

@@ -637,6 +637,11 @@ export interface DeclaredMixture {
   curves: MixtureCurves | null;
 }
 
+/** Why it is not wanted; may be left out. */
+export interface Declined {
+  reason?: string;
+}
+
 /** The run that is gone. */
 export interface Deleted {
   deleted: string;
@@ -1280,12 +1285,21 @@ export interface Login {
   key: string;
 }
 
-/** Who makes the call, and what that may do. ``project``: the only one that it may see, null for all. */
+/**
+ * Who makes the call, and what that may do.
+ *
+ * Attributes:
+ *     project: the only one that it may see, null for all.
+ *     role: viewer, operator, admin, agent or assistant; "" for scopes without a name.
+ *     two_persons: rollbacks and restarts are proposed, and another person approves them.
+ */
 export interface Me {
   name: string;
   scopes: string[];
   project: string | null;
   by: "key" | "local" | "session";
+  role: string;
+  two_persons: boolean;
 }
 
 /** What was declared, by unit; empty where the job declared nothing. */
@@ -1618,6 +1632,43 @@ export interface Progress {
   stages: Stage[];
   line: string;
   trouble: string;
+}
+
+/**
+ * What somebody, or a program, wants of a job. Nothing is sent before a person approves it.
+ *
+ * Attributes:
+ *     what: the order in words. order: as ``POST .../commands`` takes it.
+ *     proposer: whose key proposed it. proposer_key: that key's id, null without one.
+ *     by_program: an assistant proposed it.
+ *     proposed, expires: unix seconds. Nobody can approve it later.
+ *     fence: the head of the run on which it was proposed; it does not hold for another.
+ *     state: approved: ``command_id`` says what became of it, null until it is sent. refused: by the server, as the
+ *         run went elsewhere. superseded: the same proposer proposed anew.
+ *     decided_by, decided: who approved or declined it, and when, unix seconds.
+ *     detail: why it was declined or refused, or why it could not be sent yet; "" where there is nothing to say.
+ */
+export interface Proposal {
+  proposal_id: string;
+  run_id: string;
+  what: string;
+  order: Record<string, unknown>;
+  proposer: string;
+  proposer_key: string | null;
+  by_program: boolean;
+  proposed: number;
+  expires: number;
+  fence: Fence;
+  state: "approved" | "declined" | "expired" | "proposed" | "refused" | "superseded";
+  decided_by: string | null;
+  decided: number | null;
+  detail: string;
+  command_id: string | null;
+}
+
+/** What waits for a person in all runs, oldest first. */
+export interface Proposals {
+  proposals: Proposal[];
 }
 
 /** Where the published numbers are from. */
@@ -2145,6 +2196,12 @@ export interface RunPage {
   total: number;
   next: string | null;
   storing: StoringProblem | null;
+}
+
+/** The newest proposals of a run, newest first. ``two_persons``: rollbacks and restarts have to be proposed. */
+export interface RunProposals {
+  proposals: Proposal[];
+  two_persons: boolean;
 }
 
 /**
@@ -3023,6 +3080,7 @@ export interface Answers {
   "POST /api/v1/login": Me;
   "POST /api/v1/logout": LoggedOut;
   "GET /api/v1/me": Me;
+  "GET /api/v1/proposals": Proposals;
   "POST /api/v1/retention": Retained;
   "GET /api/v1/rollback_costs": FleetRollbacks;
   "GET /api/v1/run_columns": RunColumns;
@@ -3061,6 +3119,10 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/mixture": Mixture;
   "GET /api/v1/runs/{run_id}/output": OutputAnswer;
   "GET /api/v1/runs/{run_id}/plan": Plan;
+  "GET /api/v1/runs/{run_id}/proposals": RunProposals;
+  "POST /api/v1/runs/{run_id}/proposals": Proposal;
+  "POST /api/v1/runs/{run_id}/proposals/{proposal_id}/approve": Proposal;
+  "POST /api/v1/runs/{run_id}/proposals/{proposal_id}/decline": Proposal;
   "GET /api/v1/runs/{run_id}/resumes": Resumes;
   "GET /api/v1/runs/{run_id}/rollback": Offer;
   "GET /api/v1/runs/{run_id}/rollback_costs": RollbackCosts;

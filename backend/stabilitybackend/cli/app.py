@@ -29,6 +29,7 @@ from stabilitybackend.cli.importing import import_paths
 from stabilitybackend.cli.interruptions import interruptions
 from stabilitybackend.cli.people import keys
 from stabilitybackend.cli.people.mcp import serve_mcp
+from stabilitybackend.cli.people.proposals import approve, decline, list_commands
 from stabilitybackend.cli.plan import dump, plan, restart, task
 from stabilitybackend.cli.rollback import roll_back
 from stabilitybackend.cli.runs import list_runs
@@ -125,6 +126,9 @@ def demo(context: typer.Context) -> None:
 _COMMANDS: dict[str, Callable[..., None]] = {
     "runs": list_runs,
     "rollback": roll_back,
+    "commands": list_commands,
+    "approve": approve,
+    "decline": decline,
     "plan": plan,
     "restart": restart,
     "dump": dump,

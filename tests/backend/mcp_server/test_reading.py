@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters, stdio_client
+from mcp import Client
 from mcp.types import CallToolResult, Tool
 
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import Hello
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
+from support.people.assistant import spoken_to
 from support.server_stack import RunningServer
 
 #: Onset of the spike of ``sick``, and the steps at which its loss is NaN.
@@ -67,15 +67,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         # The table is as of a second ago at most.
         running.wait_for("/run_table", lambda a: a["rows"][0]["run_id"] == "sick" and a["rows"][1]["step"] == 270, "it")
         yield running
-
-
-def spoken_to(url: str, *options: str) -> Any:
-    """Return what the SDK's client takes: the program ``stabilityboard mcp`` as a process of its own."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("STABILITY_")}
-    return stdio_client(StdioServerParameters(
-        command=sys.executable, args=["-m", "stabilitybackend.cli", "mcp", *options],
-        env=environment | {"STABILITY_URL": url},
-    ))  # fmt: skip
 
 
 @pytest.fixture(scope="module")

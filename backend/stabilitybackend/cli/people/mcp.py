@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.errors import StabilityBoardError
 
 __all__ = ["serve_mcp"]
 
 
-def serve_mcp(url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None) -> None:
+def serve_mcp(
+    allow_orders: Annotated[
+        bool,
+        typer.Option(
+            "--allow-orders", help="It may also propose a rollback, restart, ...: a person has to approve each one."
+        ),
+    ] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
+) -> None:
     """Answer an assistant (Model Context Protocol, over stdin and stdout) about the runs of a server. Read-only."""
     try:
         from stabilitybackend.mcp_server.server import run
@@ -19,4 +33,4 @@ def serve_mcp(url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None)
             "the MCP SDK is not installed", hint="pip install 'stabilityboard[mcp]'", code="not_installed"
         ) from error
     with connect(url, api_key, data_dir) as client:
-        run(client)
+        run(client, allow_orders=allow_orders)

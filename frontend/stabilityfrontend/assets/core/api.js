@@ -147,6 +147,13 @@ export const api = {
   commands: (id) => call("GET", `${runPath(id)}/commands`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/commands/{command_id}"]>} */
   command: (id, command) => call("GET", `${runPath(id)}/commands/${encodeURIComponent(command)}`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/proposals"]>} */
+  proposals: (id) => call("GET", `${runPath(id)}/proposals`),
+  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/proposals"]>} */
+  propose: (id, /** @type {any} */ { idempotency_key: _, ...order }) => call("POST", `${runPath(id)}/proposals`, order),
+  /** `how`: approve or decline. @returns {Promise<Answers["POST /api/v1/runs/{run_id}/proposals/{proposal_id}/approve"]>} */
+  decideProposal: (id, proposal, how) =>
+    call("POST", `${runPath(id)}/proposals/${encodeURIComponent(proposal)}/${how}`, {}),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/commands"]>} */
   order: (id, order) => call("POST", `${runPath(id)}/commands`, order),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack"]>} */
