@@ -43,6 +43,7 @@ from stabilitybackend.api import (
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
+from stabilitybackend.api.people import audit as audit_calls
 from stabilitybackend.api.people import proposals
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
@@ -219,7 +220,7 @@ def create_app(
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, batches, compare, commands, detectors, trial,
-        fleet, incidents, storage, export, views, proposals,
+        fleet, incidents, storage, export, views, proposals, audit_calls,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

@@ -200,7 +200,7 @@ export interface Attempts {
   problems: string[];
 }
 
-/** What was done to runs, keys and sessions, newest first. */
+/** What was done and seen by whom, newest first. */
 export interface Audit {
   entries: AuditEntry[];
 }
@@ -213,9 +213,10 @@ export interface Audit {
  *     who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
  *         the setting's name for what the server does by itself.
  *     key_id: of the key, null without one.
- *     action: ``run.delete``, ``key.create``, ``key.revoke``, ``login``, ``logout``, ``view.save`` or ``view.delete``.
- *     target: the run, key or view that it was done to; "" where there is none.
+ *     action: what, from the general to the special: ``command.order``, ``key.create`` (docs/security.md has all).
+ *     target: the run, command, incident, key or view that it was done to; "" where there is none.
  *     detail: more in words.
+ *     run: the run that it is about, "" for none.
  */
 export interface AuditEntry {
   time: number;
@@ -224,6 +225,7 @@ export interface AuditEntry {
   action: string;
   target: string;
   detail: string;
+  run: string;
 }
 
 /**
@@ -3071,6 +3073,7 @@ export interface WorstIncident {
 /** Method and path of a call, and what it answers when it succeeds. */
 export interface Answers {
   "GET /api/v1/audit": Audit;
+  "GET /api/v1/audit/export": Blob;
   "GET /api/v1/compare": Comparison;
   "GET /api/v1/detectors": Detectors;
   "GET /api/v1/gpus": FleetGpus;
