@@ -47,6 +47,7 @@ from stabilitybackend.api import (
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
 from stabilitybackend.api.people import alerting, proposals, slack
+from stabilitybackend.api.people import audit as audit_calls
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
@@ -228,7 +229,7 @@ def create_app(
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
-        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals, slack,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals, slack, audit_calls,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

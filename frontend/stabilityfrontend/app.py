@@ -37,7 +37,7 @@ from stabilityfrontend import (
 )
 from stabilityfrontend.bundle import bundle
 from stabilityfrontend.declared import MOVED, Declarations, collect
-from stabilityfrontend.fleet import alerting_page, incidents_page, interruptions_page, server_page
+from stabilityfrontend.fleet import alerting_page, audit_page, incidents_page, interruptions_page, server_page
 from stabilityfrontend.gallery import page as gallery_page
 from stabilityfrontend.gallery.patterns import similar
 from stabilityfrontend.parts import REQUEST, ServerParts
@@ -62,6 +62,7 @@ OUR_PAGES = (
     rollback_cost_panel,
     incident_page,
     compare_page,
+    audit_page,
     incidents_page,
     interruptions_page,
     alerting_page,

@@ -229,7 +229,7 @@ export interface Attempts {
   problems: string[];
 }
 
-/** What was done to runs, keys and sessions, newest first. */
+/** What was done and seen by whom, newest first. */
 export interface Audit {
   entries: AuditEntry[];
 }
@@ -242,9 +242,10 @@ export interface Audit {
  *     who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
  *         the setting's name for what the server does by itself.
  *     key_id: of the key, null without one.
- *     action: ``run.delete``, ``key.create``, ``key.revoke``, ``login``, ``logout``, ``view.save`` or ``view.delete``.
- *     target: the run, key or view that it was done to; "" where there is none.
+ *     action: what, from the general to the special: ``command.order``, ``key.create`` (docs/security.md has all).
+ *     target: the run, command, incident, key or view that it was done to; "" where there is none.
  *     detail: more in words.
+ *     run: the run that it is about, "" for none.
  */
 export interface AuditEntry {
   time: number;
@@ -253,6 +254,7 @@ export interface AuditEntry {
   action: string;
   target: string;
   detail: string;
+  run: string;
 }
 
 /**
@@ -3295,6 +3297,7 @@ export interface Answers {
   "POST /api/v1/alerting/preview": AlertPreview;
   "PUT /api/v1/alerting/routes": Routes;
   "GET /api/v1/audit": Audit;
+  "GET /api/v1/audit/export": Blob;
   "GET /api/v1/compare": Comparison;
   "GET /api/v1/detectors": Detectors;
   "GET /api/v1/gpus": FleetGpus;

@@ -85,6 +85,7 @@ def test_the_table_of_pages_is_plain_json_that_comes_with_the_frame() -> None:
         "Compare",
         "Incident",
         "Attempts",
+        "Audit",
         "Incidents",
         "Interruptions",
         "Alerting",

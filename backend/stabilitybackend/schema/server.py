@@ -117,9 +117,10 @@ class AuditEntry(msgspec.Struct, frozen=True):
         who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
             the setting's name for what the server does by itself.
         key_id: of the key, null without one.
-        action: ``run.delete``, ``key.create``, ``key.revoke``, ``login``, ``logout``, ``view.save`` or ``view.delete``.
-        target: the run, key or view that it was done to; "" where there is none.
+        action: what, from the general to the special: ``command.order``, ``key.create`` (docs/security.md has all).
+        target: the run, command, incident, key or view that it was done to; "" where there is none.
         detail: more in words.
+        run: the run that it is about, "" for none.
     """
 
     time: float
@@ -128,10 +129,11 @@ class AuditEntry(msgspec.Struct, frozen=True):
     action: str
     target: str = ""
     detail: str = ""
+    run: str = ""
 
 
 class Audit(msgspec.Struct):
-    """What was done to runs, keys and sessions, newest first."""
+    """What was done and seen by whom, newest first."""
 
     entries: list[AuditEntry]
 

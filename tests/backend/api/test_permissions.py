@@ -36,6 +36,7 @@ NEEDED = {
     "GET /api/v1/openapi.json": "open",
     "GET /api/v1/me": "any",
     "GET /api/v1/audit": "admin",
+    "GET /api/v1/audit/export": "admin",
     "GET /api/v1/run_columns": "read",
     "GET /api/v1/run_table": "read",
     "GET /api/v1/runs": "read",
