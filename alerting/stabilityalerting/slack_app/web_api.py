@@ -163,7 +163,7 @@ class SlackApi:
                 return SendError(f"slack_app: {method} gave no answer that can be read", recoverable=True)
             code = "ratelimited" if status == 429 else ""
         if status == 429 or code in ("ratelimited", "rate_limited"):
-            self._quiet_until[method] = time.monotonic() + (retry_after_s or 1.0)
+            self._quiet_until[method] = time.monotonic() + (1.0 if retry_after_s is None else retry_after_s)
         recoverable = status >= 500 or status in (408, 425, 429) or code in PASSING or code in TO_MEND
         shown = redact(code or f"HTTP {status}", self.secrets)[:MAX_ANSWER_CHARS]
         hint = TO_MEND.get(code, "")
