@@ -268,7 +268,7 @@ class SlackAppSink(Sink):
                         if task.done() and (error := task.exception()) is not None:
                             raise error
             except Exception:
-                _log.exception("slack_app: what people press is not heard for some seconds")
+                _log.exception("slack_app: buttons do nothing for some seconds")
                 await pause(stop, 5.0)
             finally:
                 over.set()

@@ -26,7 +26,7 @@ def test_a_click_in_slack_rolls_the_job_back_and_the_thread_tells_it(slack: Fake
     with (
         Server(tmp_path / "data", free_port(), env) as server,
         Ranks(
-            "spoiled_job.py", [str(checkpoints), "0.02", str(enough)], url=server.url, folder=tmp_path / "spool",
+            "orders/spoiled_job.py", [str(checkpoints), "0.02", str(enough)], url=server.url, folder=tmp_path / "spool",
             run_id="night", world_size=2,
         ) as ranks,
     ):  # fmt: skip
