@@ -49,7 +49,7 @@ class AlertActions:
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         """Return what a message says beside the incident."""
-        worker = await _spoken(self._manager.get(run_id))
+        worker = await _spoken(self._manager.glance(run_id))
         run, state = worker.run(), worker.state
         incident = state.incidents.get(incident_id)
         if incident is None:
@@ -123,7 +123,7 @@ class AlertActions:
         return None if found is None else _news(found)
 
     async def _state(self, run_id: str) -> RunState:
-        return await (await self._manager.get(run_id)).ready()
+        return await (await self._manager.glance(run_id)).ready()
 
 
 async def _spoken(work: Coroutine[Any, Any, T]) -> T:

@@ -167,6 +167,18 @@ async def test_after_a_restart_changes_go_on_in_the_same_thread(redis: Redis, sl
     assert [one.thread_ts for one in slack.messages] == [None, slack.messages[0].ts]
 
 
+async def test_a_message_that_somebody_deleted_is_followed_by_another_one(redis: Redis, slack: FakeSlack) -> None:
+    async with running(redis, slack) as service:
+        await publish(redis, incident(1))
+        await settled(redis, "alerting:slack_app", 1)
+        slack.messages.clear()
+        await publish(redis, incident(1, 2, severity="critical"), incident(1, 3, state="resolved"))
+        await settled(redis, "alerting:slack_app", 3)
+
+    assert [one.thread_ts for one in slack.messages] == [None, slack.messages[0].ts]
+    assert service.status()["counts"]["slack_app"] == {"sent": 3}
+
+
 _GOOD = {"STABILITY_SLACK_BOT_TOKEN": "xoxb-s3cret", "STABILITY_SLACK_CHANNEL": "C0123456789"}
 
 

@@ -174,6 +174,16 @@ async def test_what_the_server_refuses_is_said_where_it_was_pressed(redis: Redis
     assert len(slack.messages) == 1
 
 
+async def test_who_pressed_is_told_when_slack_does_not_open_the_question(redis: Redis, slack: FakeSlack) -> None:
+    async with running(redis, slack):
+        await publish(redis, incident(1))
+        message = await told(slack)
+        await asyncio.to_thread(slack.deliver, slack.click(message, ROLL_BACK) | {"trigger_id": "of yesterday"})
+        await soon(lambda: slack.whispers, "somebody is told")
+
+    assert slack.whispers[0]["text"] == "Slack did not let the server answer in time. Press again."
+
+
 async def test_an_envelope_that_comes_twice_is_acted_on_once(redis: Redis, slack: FakeSlack) -> None:
     actions = PretendedActions()
     async with running(redis, slack, actions):

@@ -43,6 +43,10 @@ class Message:
     text: str
     blocks: Sequence[dict[str, Any]]
 
+    def has_chart(self) -> bool:
+        """Return whether Slack's chart block is in it."""
+        return any(block["type"] == "data_visualization" for block in self.blocks)
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:

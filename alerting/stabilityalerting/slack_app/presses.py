@@ -89,6 +89,7 @@ class Presses:
             return await self._refused(payload, _NOT_THERE)
         except SendError as error:
             self._parts.trouble.note("a press was not answered", error)
+            return await self._refused(payload, "Slack did not let the server answer in time. Press again.")
         except Exception as error:  # a fault of ours must not end the listening
             self._parts.trouble.note("a press came to nothing", error)
             return await self._refused(payload, "The server failed at it; its log says why.")
@@ -179,7 +180,11 @@ class Presses:
                 f"slack-{view.get('id')}",
             )
         )
-        await self.orders.begin(asked.channel, asked.thread, user_id, asked.to_step, reason, asked.run_id, news)
+        try:
+            await self.orders.begin(asked.channel, asked.thread, user_id, asked.to_step, reason, asked.run_id, news)
+        except (RedisError, OSError) as error:
+            parts.trouble.note("the thread will not tell what became of an order", error)
+            return _update("Roll back", "It is ordered. The thread can't tell what becomes of it: see the page.")
         return {"response_action": "clear"}
 
     # --- who, and where ------------------------------------------------------------------------------------------
