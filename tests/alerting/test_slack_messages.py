@@ -86,10 +86,11 @@ def test_a_message_says_what_where_since_when_how_bad_and_what_to_do() -> None:
         "*Project*\nvision",
         "*Where*\nrank 3, node gpu-7",
         "*Data set*\nweb",
-        "*Values of loss*\nlast good 2.2 (step 99), NaN from step 100 on (2 values), now NaN (step 101)",
     ]
+    texts = [block["text"]["text"] for block in said.blocks if "text" in block]
+    assert "*loss:* last good 2.2 (step 99), NaN from step 100 on (2 values), now NaN (step 101)" in texts
+    assert "*What to do:* Roll back to step 50." in texts
     assert said.text == "\U0001f6a8 Loss spike at step 100: roll back to step 50 (run night run)"
-    assert {"type": "mrkdwn", "text": "*What to do:* Roll back to step 50."} in [b.get("text") for b in said.blocks]
 
 
 def test_a_branch_that_was_left_tells_how_bad_it_was_and_the_other_one_how_it_is_now() -> None:
@@ -108,7 +109,7 @@ def test_slacks_own_chart_shows_a_spike_of_one_step_and_is_left_out_where_it_wou
     assert shown is not None
     [series] = shown["chart"]["series"]
     assert max(point["value"] for point in series["data"]) == 50.0
-    assert len(series["data"]) == 20
+    assert len(series["data"]) == 13
     values[60] = math.nan
     assert chart_of(curve(values=values)) is None
     assert chart_of(Curve("loss", [Branch(range(9), [1.0] * 9), Branch(range(9), [1.0] * 9, True)], 4)) is None
