@@ -88,6 +88,7 @@ class AlertActions:
             cannot=list(dict.fromkeys(offer.cannot.values())),
             text=offer.text,
             refused=_refused(state),
+            warning=_warning(state),
             ranks=job.world_size,
             run_name=worker.run().name,
         )
@@ -169,6 +170,18 @@ def _refused(state: RunState) -> str:
         if not KINDS[busy.kind].beside:
             return f"{busy.kind} {busy.command_id} is under way (state {busy.state})."
     return ""
+
+
+def _warning(state: RunState) -> str:
+    """Return why an order may come to nothing although it can be given, "" where nothing speaks for that."""
+    view = state.view()
+    if view.status not in ("stalled", "unreachable"):
+        return ""
+    why = f" ({view.note.rstrip('.')})" if view.note else ""
+    return (
+        f"the run is {view.status}{why}. While no rank reaches a step boundary none can obey, and the order expires. "
+        "A restart reaches a job that hangs: see the page."
+    )
 
 
 def _changes(offer: Offer) -> list[str]:

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from stabilityalerting import AlertingSettingsError, Branch, Curve, Facts, sinks_from_env
 from support.incident_stream import STREAM, incident, publish, settled
-from support.slack.app_stack import running, soon
+from support.slack.app_stack import ROLL_BACK, running, soon, told
 from support.slack.fake_slack import APP_TOKEN, BOT_TOKEN, CHANNEL, FakeSlack
 from support.slack.pretended_actions import PretendedActions
 
@@ -117,6 +117,25 @@ async def test_what_can_not_be_mended_ends_there_and_the_next_one_is_sent(
     assert service.status()["counts"]["slack_app"] == {"refused": 1, "sent": 1}
     assert f"chat.postMessage was refused: {error}" in caplog.text
     assert not any(secret in caplog.text for secret in (BOT_TOKEN, APP_TOKEN))
+
+
+async def test_no_secret_is_in_redis_in_the_status_or_in_the_log(
+    redis: Redis, slack: FakeSlack, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    slack.script["chat.postMessage"] = [(403, {}, f'{{"ok": false, "error": "{BOT_TOKEN}"}}'.encode())]
+    async with running(redis, slack, STABILITY_SLACK_SIGNING_SECRET="signing-s3cret") as service:
+        await publish(redis, incident(1), incident(2))
+        message = await told(slack)
+        view = await asyncio.to_thread(slack.asked, message, ROLL_BACK)
+        await asyncio.to_thread(slack.deliver, slack.submit(view))
+        await soon(lambda: slack.replies(message), "the order is told")
+        stored = [await redis.dump(key) async for key in redis.scan_iter("*")]
+        status = repr(service.status())
+
+    everything = caplog.text + status + repr(stored) + json.dumps(view)
+    assert len(stored) > 5
+    assert [secret for secret in (BOT_TOKEN, APP_TOKEN, "signing-s3cret") if secret in everything] == []
 
 
 class Killed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,10 +65,10 @@ def test_a_message_with_any_name_is_taken_by_slack_and_mentions_nobody(name: str
 
 @pytest.mark.parametrize("name", NASTY, ids=["long", "mentions", "html", "rtl", "controls", "ampersands", "astral"])
 def test_a_question_with_any_name_is_taken_by_slack(name: str) -> None:
-    now = RollbackNow(3, name, 120, 50, name, 0.0, [name] * 3, [name] * 3, name, name, 2_048)
+    now = RollbackNow(3, name, 120, 50, name, 0.0, [name] * 3, [name] * 3, name, ranks=2_048)
     sealed = Asked("r" * 128, "i" * 64, "C0123456789", "1.000001", "h" * 32, 50, "c" * 32, 0.0).sealed("secret")
     for refused in ("", name):
-        now = RollbackNow(3, name, 120, 50, name, 0.0, [name] * 3, [name] * 3, name, refused, 2_048)
+        now = replace(now, refused=refused, warning=name)
         assert errors_of_view(question(now, name, "http://board/x", sealed, unix_s=1.0, may_order=True)) == []
     assert errors_of_view(notice("Not rolled back", name)) == []
 
