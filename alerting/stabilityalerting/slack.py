@@ -64,9 +64,10 @@ def _message(notice: Notice) -> dict[str, Any]:
         where.append(f"rank {alert.rank}")
     if alert.node:
         where.append(_escape(alert.node))
+    said = f"{notice.why} {alert.text}" if notice.why else alert.text
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": heading[:MAX_HEADER_CHARS], "emoji": True}},
-        {"type": "section", "text": {"type": "mrkdwn", "text": _escape(alert.text)[:MAX_SECTION_CHARS] or " "}},
+        {"type": "section", "text": {"type": "mrkdwn", "text": _escape(said)[:MAX_SECTION_CHARS] or " "}},
     ]
     if alert.advice and notice.change != "resolved":
         advice = f"*What to do:* {_escape(alert.advice)}"[:MAX_SECTION_CHARS]

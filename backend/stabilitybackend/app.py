@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any
@@ -19,11 +20,12 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from stabilitybackend.alert_actions import AlertActions
-from stabilitybackend.alerts import alerting_service, heartbeat
+from stabilitybackend.alerts.actions import AlertActions
+from stabilitybackend.alerts.service import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.api import (
     about,
     attempts,
+    autopilot,
     batches,
     commands,
     compare,
@@ -38,13 +40,13 @@ from stabilitybackend.api import (
     run_table,
     runs,
     server,
-    slack,
     storage,
     trial,
     views,
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
+from stabilitybackend.api.people import alerting, proposals, slack
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
@@ -133,8 +135,11 @@ def create_app(
     manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
+    trouble = partial(server.trouble, manager, storing)
     audit = AuditLog(redis)
-    alerting = alerting_service(alarm, settings, AlertActions(manager, audit))
+    sinks = receivers()
+    rules = alert_rules(alarm, settings, sinks)
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble, AlertActions(manager, audit, rules))
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis))
@@ -158,7 +163,7 @@ def create_app(
         ingest.start()
         await manager.start()
         stop = asyncio.Event()
-        alerts = asyncio.create_task(alerting.run(stop), name="alerting")
+        sending = asyncio.create_task(alerts.run(stop), name="alerting")
         others = [
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
@@ -166,7 +171,7 @@ def create_app(
             asyncio.create_task(work_out(manager), name="rollback-costs"),
             asyncio.create_task(run_digests.follow(), name="run-digests"),
         ]
-        beat = heartbeat(lambda: not server.reasons(manager, storing))
+        beat = heartbeat(alerts.outcomes, trouble)
         if collector is not None:
             collector.start()
             others.append(asyncio.create_task(collector.follow(nobody_here), name="collector"))
@@ -178,8 +183,8 @@ def create_app(
             yield
         finally:
             stop.set()
-            await asyncio.wait({alerts}, timeout=2.0)
-            await end(alerts, *others)
+            await asyncio.wait({sending}, timeout=2.0)
+            await end(sending, *others)
             if collector is not None:
                 collector.stop()
             await manager.stop()
@@ -202,6 +207,8 @@ def create_app(
     app.state.sessions = sessions
     app.state.audit = audit
     app.state.views = SavedViews(redis)
+    app.state.alerting = alerts
+    app.state.alert_rules = rules
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
@@ -215,13 +222,12 @@ def create_app(
     app.state.started = time.monotonic()
     gateway = Gateway(ingest, authenticator, manager, server_version=ours, takes_output=True)
     app.state.gateway = gateway
-    app.state.alerting = alerting
     app.state.metrics = registry(
-        ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
+        ServerMetrics(manager, gateway, storing, alerts, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
-        server, login, runs, about, output, run_table, notes, attempts, batches, compare, commands, detectors, trial,
-        fleet, incidents, storage, export, views, slack,
+        server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals, slack,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -28,11 +28,23 @@ from stabilitybackend.schema.server import Me
 from stabilitybackend.sessions import Sessions, digest, session_of
 from stabilitybackend.settings import Settings
 
-__all__ = ["SCOPES", "USUAL_SCOPES", "ApiKey", "Authenticator", "KeyRing", "Principal", "check_exposure"]
+__all__ = [
+    "ROLES", "SCOPES", "USUAL_SCOPES", "ApiKey", "Authenticator", "KeyRing", "Principal", "check_exposure", "role_of",
+]  # fmt: skip
 
-#: What a key may allow: send data; see everything; order commands and acknowledge incidents; delete runs and read the
-#: audit log.
-SCOPES = ("agent", "read", "command", "admin")
+#: What a key may allow: send data; see everything; propose commands, which a person has to approve; order and approve
+#: commands, acknowledge incidents, change settings; delete runs and read the audit log.
+SCOPES = ("agent", "read", "propose", "command", "admin")
+#: Scope -> the one that allows it too.
+_CONTAINED_IN = {"propose": "command"}
+#: Names for sets of scopes. What is checked are the scopes.
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "viewer": ("read",),
+    "operator": ("read", "command"),
+    "admin": ("read", "command", "admin"),
+    "agent": ("agent",),
+    "assistant": ("read", "propose"),
+}
 #: What a key allows by default: deleting is not given by the way.
 USUAL_SCOPES = ("agent", "read", "command")
 #: Seconds for which the keys read from Redis are used again: a revoked key works at most that much longer.
@@ -90,7 +102,7 @@ class Principal:
 
     def require(self, scope: str) -> None:
         """Raise Forbidden unless this identity has ``scope``."""
-        if scope not in self.scopes:
+        if scope not in self.scopes and _CONTAINED_IN.get(scope) not in self.scopes:
             raise Forbidden(
                 f"key {self.name!r} may {', '.join(sorted(self.scopes)) or 'nothing'}, this needs {scope!r}",
                 hint=f"use a key with it: stabilityboard keys create NAME --scope {scope}",
@@ -110,10 +122,19 @@ class Principal:
         """Return whether the runs of ``project`` are any business of this identity."""
         return self.project is None or self.project == project
 
+    @property
+    def by(self) -> Literal["session", "key", "local"]:
+        """How it is known who calls."""
+        return "session" if self.session else "local" if self.key_id is None else "key"
+
     def shown(self) -> Me:
         """Return the answer of ``GET /api/v1/me``."""
-        shown = Me(self.name, sorted(self.scopes), self.project, "local" if self.key_id is None else "key")
-        return replace(shown, by="session") if self.session else shown
+        return Me(self.name, sorted(self.scopes), self.project, self.by, role_of(self.scopes))
+
+
+def role_of(scopes: Iterable[str]) -> str:
+    """Return the name of exactly these scopes, "" where they have none."""
+    return next((role for role, its in ROLES.items() if set(its) == set(scopes)), "")
 
 
 #: Who calls on loopback while no key exists.

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from stabilitybackend.errors import BadRequest
 
 __all__ = [
-    "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "FLEET_NODES",
-    "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS",
-    "VIEWS", "RunKeys", "check_run_id", "check_source_id", "is_of_file", "session_key",
+    "ALERT_MUTES", "ALERT_ROUTES", "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS",
+    "FLEET_INTERRUPTIONS", "FLEET_NODES", "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "PROPOSALS", "QUIET", "RUNS",
+    "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS", "VIEWS", "RunKeys", "check_run_id", "check_source_id",
+    "is_of_file", "session_key",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
@@ -31,6 +32,8 @@ API_KEYS = "sb:keys"
 API_KEYS_USED = "sb:keys:used"
 #: String: unix seconds at which a server last found that Redis takes writes (storing.py).
 PROBE = "sb:probe"
+#: Sorted set: run id, a blank, proposal id, by when it expires (unix seconds): what waits for people (proposals.py).
+PROPOSALS = "sb:proposals"
 #: Stream: what was done to runs, keys and sessions, by whom (audit.py). Stays when a run goes.
 AUDIT = "sb:audit"
 #: Hash: GPU's UUID | run id | key of the fault -> fault as JSON. Stays when the run goes (fleet/fleet.py).
@@ -45,6 +48,10 @@ FLEET_NODES = "sb:fleet:nodes"
 FLEET_CATEGORIES = "sb:fleet:categories"
 #: Hash: kind, project and name of a view that people saved, as JSON -> View as JSON (views.py).
 VIEWS = "sb:views"
+#: Hash: the routes of alerts that people wrote on the page: text, who, when, version (alert_rules.py).
+ALERT_ROUTES = "sb:alerting:routes"
+#: Hash: id of a mute -> Mute as JSON.
+ALERT_MUTES = "sb:alerting:mutes"
 #: A stream that nobody writes: who waits on it notices that Redis goes away.
 QUIET = "sb:quiet"
 
@@ -123,15 +130,31 @@ class RunKeys:
         return self._key("commands")
 
     @property
+    def proposals(self) -> str:
+        """Hash: proposal id -> Proposal as JSON."""
+        return self._key("proposals")
+
+    @property
     def detector_settings(self) -> str:
         """List: changes of detectors' settings as JSON: position in ``frames``, settings, who, time; newest last."""
         return self._key("detector_settings")
 
     @property
+    def autopilot(self) -> str:
+        """String: the policy of the autopilot as JSON, with who set it or ended it (runs/derived/autopilot.py)."""
+        return self._key("autopilot")
+
+    @property
+    def autopilot_entries(self) -> str:
+        """List: what the autopilot did as JSON, oldest first; stored together with its commands."""
+        return self._key("autopilot_entries")
+
+    @property
     def command_audit(self) -> str:
         """Stream: what people changed, by whom and when, only ever appended to.
 
-        ``c`` a command, ``d`` settings, ``i`` what an interruption was, ``a`` an annotation, ``n`` name, tags, notes.
+        ``c`` a command, ``q`` a proposal, ``d`` settings, ``i`` what an interruption was, ``a`` an annotation, ``n``
+        name, tags, notes, ``p`` a policy of the autopilot, ``o`` what that one did.
         """
         return self._key("command_audit")
 

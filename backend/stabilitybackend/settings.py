@@ -31,6 +31,7 @@ _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "hang_floor_s": (float, "a number of seconds"),
     "hang_ceiling_s": (float, "a number of seconds"),
     "agent_lost_s": (float, "a number of seconds"),
+    "two_persons": (lambda text: bool(("0", "1").index(text)), "1 or 0"),
 }
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
@@ -65,12 +66,14 @@ class Settings:
         hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor.
         agent_lost_s: seconds that an agent may be silent, > 0.
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug``.
+        alert_routes: YAML file of routes of alerts (docs/routes.md). None: those that people wrote on the page.
         public_url: ``https://board.example.org``, where people open the pages: a proxy's address, and the one in
             alerts. With a name beyond loopback every call needs a key.
         trusted_hosts: further names of this server, separated by commas in the environment; ``*.example.org`` stands
             for all below. They need keys as a public URL does.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are believed, separated by
             commas. None: nobody's.
+        two_persons: rollbacks and restarts take two persons: one proposes, another one approves. ``1`` or ``0``.
 
     Raises:
         SettingsError: a value is out of its range.
@@ -89,9 +92,11 @@ class Settings:
     hang_floor_s: float = 10.0
     hang_ceiling_s: float = 1_800.0
     agent_lost_s: float = 30.0
+    alert_routes: str | None = None
     public_url: str | None = None
     trusted_hosts: tuple[str, ...] = ()
     trusted_proxies: str | None = None
+    two_persons: bool = False
 
     def __post_init__(self) -> None:
         if not self.host or any(character.isspace() for character in self.host):

@@ -98,6 +98,35 @@ export interface AgentState {
   log?: LogFacts | null;
 }
 
+/**
+ * Who would get an incident if it opened now.
+ *
+ * Attributes:
+ *     labels: what routes and mutes match it by. routes: which of the routes fit, from 1.
+ */
+export interface AlertPreview {
+  labels: Record<string, string>;
+  routes: number[];
+  receivers: ReceiverPreview[];
+}
+
+/**
+ * Alerting as it is now.
+ *
+ * Attributes:
+ *     sending: this process sends. False for a second without harm; then another one does, or Redis is away.
+ *     unreadable: events that were no incidents.
+ *     labels: what routes and mutes match by.
+ */
+export interface Alerting {
+  receivers: Receiver[];
+  sending: boolean;
+  unreadable: number;
+  routes: Routes;
+  mutes: MuteShown[];
+  labels: string[];
+}
+
 /** A line: ``xs`` in steps since its start or the fork. ``level``: its buckets are of ``2**level`` steps. */
 export interface AlignedCurve {
   xs: number[];
@@ -224,6 +253,31 @@ export interface AuditEntry {
   action: string;
   target: string;
   detail: string;
+}
+
+/**
+ * The autopilot of a run.
+ *
+ * Attributes:
+ *     policy: the YAML as it was given, null while it is off.
+ *     set_by, set_at: who set or ended it, and when, unix seconds; null where nobody ever did.
+ *     phase: what it does now. text: the same in a sentence or two, with the reason.
+ *     until_step: the step that it waits for, null for none.
+ *     to_step: where it goes then, null where it goes nowhere.
+ *     incident_id: what it is about, null for nothing.
+ *     entries: newest first, 200 at most.
+ */
+export interface Autopilot {
+  mode: "dry run" | "off" | "on";
+  policy: string | null;
+  set_by: string | null;
+  set_at: number | null;
+  phase: "handed over" | "held" | "idle" | "off" | "under way" | "waits";
+  text: string;
+  until_step: number | null;
+  to_step: number | null;
+  incident_id: string | null;
+  entries: ShownEntry[];
 }
 
 /**
@@ -635,6 +689,11 @@ export interface DeclaredMixture {
   stages: MixtureStage[];
   note: string;
   curves: MixtureCurves | null;
+}
+
+/** Why it is not wanted; may be left out. */
+export interface Declined {
+  reason?: string;
 }
 
 /** The run that is gone. */
@@ -1280,12 +1339,21 @@ export interface Login {
   key: string;
 }
 
-/** Who makes the call, and what that may do. ``project``: the only one that it may see, null for all. */
+/**
+ * Who makes the call, and what that may do.
+ *
+ * Attributes:
+ *     project: the only one that it may see, null for all.
+ *     role: viewer, operator, admin, agent or assistant; "" for scopes without a name.
+ *     two_persons: rollbacks and restarts are proposed, and another person approves them.
+ */
 export interface Me {
   name: string;
   scopes: string[];
   project: string | null;
   by: "key" | "local" | "session";
+  role: string;
+  two_persons: boolean;
 }
 
 /** What was declared, by unit; empty where the job declared nothing. */
@@ -1352,6 +1420,40 @@ export interface MixtureShare {
 export interface MixtureStage {
   step: number;
   shares: Record<string, number>;
+}
+
+/** A new mute. */
+export interface MuteBody {
+  /** label -> patterns, as in a route */
+  match: Record<string, string | number | (string | number)[]>;
+  /** 1 to 300 characters */
+  reason: string;
+  /** unix seconds; left out: now */
+  starts?: number | null;
+  /** unix seconds, at most 30 days after the start */
+  ends: number;
+}
+
+/**
+ * One mute.
+ *
+ * Attributes:
+ *     match: label -> patterns. starts, ends: unix seconds.
+ *     state: ``pending``, ``active`` or ``expired``.
+ */
+export interface MuteShown {
+  mute_id: string;
+  match: Record<string, string | number | (string | number)[]>;
+  owner: string;
+  reason: string;
+  starts: number;
+  ends: number;
+  state: "active" | "expired" | "pending";
+}
+
+/** Mutes, those that end last first; of ended ones those of the last seven days. */
+export interface Mutes {
+  mutes: MuteShown[];
 }
 
 /** Of the samples of the steps ``first..last`` the share that no earlier step had seen. */
@@ -1556,6 +1658,14 @@ export interface PlannedSuspect {
   gpu: string | null;
 }
 
+/** A policy, as docs/autopilot.md has it. */
+export interface PolicyBody {
+  /** the YAML */
+  policy: string;
+  /** its name, for messages */
+  file?: string;
+}
+
 /**
  * The loader's position at the fork against the first one after it.
  *
@@ -1574,6 +1684,16 @@ export interface PositionCheck {
   position: number | string | null;
   by: number | null;
   ordered: boolean;
+}
+
+/** An incident, and routes that are tried on it. */
+export interface PreviewBody {
+  /** id of a run */
+  run: string;
+  /** id of one of its incidents, open or over */
+  incident: string;
+  /** YAML to try; left out: the routes of now */
+  text?: string | null;
 }
 
 /**
@@ -1618,6 +1738,43 @@ export interface Progress {
   stages: Stage[];
   line: string;
   trouble: string;
+}
+
+/**
+ * What somebody, or a program, wants of a job. Nothing is sent before a person approves it.
+ *
+ * Attributes:
+ *     what: the order in words. order: as ``POST .../commands`` takes it.
+ *     proposer: whose key proposed it. proposer_key: that key's id, null without one.
+ *     by_program: an assistant proposed it.
+ *     proposed, expires: unix seconds. Nobody can approve it later.
+ *     fence: the head of the run on which it was proposed; it does not hold for another.
+ *     state: approved: ``command_id`` says what became of it, null until it is sent. refused: by the server, as the
+ *         run went elsewhere. superseded: the same proposer proposed anew.
+ *     decided_by, decided: who approved or declined it, and when, unix seconds.
+ *     detail: why it was declined or refused, or why it could not be sent yet; "" where there is nothing to say.
+ */
+export interface Proposal {
+  proposal_id: string;
+  run_id: string;
+  what: string;
+  order: Record<string, unknown>;
+  proposer: string;
+  proposer_key: string | null;
+  by_program: boolean;
+  proposed: number;
+  expires: number;
+  fence: Fence;
+  state: "approved" | "declined" | "expired" | "proposed" | "refused" | "superseded";
+  decided_by: string | null;
+  decided: number | null;
+  detail: string;
+  command_id: string | null;
+}
+
+/** What waits for a person in all runs, oldest first. */
+export interface Proposals {
+  proposals: Proposal[];
 }
 
 /** Where the published numbers are from. */
@@ -1705,6 +1862,29 @@ export interface RankState {
 export interface Ready {
   status: "not ready" | "ready";
   reasons: ErrorFacts[];
+}
+
+/**
+ * One receiver.
+ *
+ * Attributes:
+ *     channel: slack, pagerduty ...
+ *     min_severity: milder incidents are not sent.
+ *     counts: events by what became of them, since the server started.
+ */
+export interface Receiver {
+  name: string;
+  channel: string;
+  min_severity: string;
+  counts: Record<string, number>;
+}
+
+/** What becomes of an alert at one receiver: ``now``, ``later`` after ``after_min``, or ``no``, with the reason. */
+export interface ReceiverPreview {
+  receiver: string;
+  gets: "later" | "no" | "now";
+  after_min: number | null;
+  why: string;
 }
 
 /**
@@ -1991,6 +2171,35 @@ export interface RollbacksOfRun {
 }
 
 /**
+ * Who gets what.
+ *
+ * Attributes:
+ *     text: YAML; "" where nobody wrote any: each receiver gets everything.
+ *     source: ``page``, ``file`` (the page can't change it) or ``none``.
+ *     file: its path, "" where it is none.
+ *     version: grows by one with each change on the page.
+ *     changed_by, changed: who wrote it, and when (unix seconds; null: never).
+ *     problem: why it is not used and each receiver gets everything; "" where it is used.
+ */
+export interface Routes {
+  text: string;
+  source: "file" | "none" | "page";
+  file: string;
+  version: number;
+  changed_by: string;
+  changed: number | null;
+  problem: string;
+}
+
+/** New routes. */
+export interface RoutesBody {
+  /** YAML; empty: each receiver gets everything */
+  text: string;
+  /** of the routes that were changed: 409 where somebody was faster */
+  version: number;
+}
+
+/**
  * One run. Times are unix seconds.
  *
  * Attributes:
@@ -2145,6 +2354,12 @@ export interface RunPage {
   total: number;
   next: string | null;
   storing: StoringProblem | null;
+}
+
+/** The newest proposals of a run, newest first. ``two_persons``: rollbacks and restarts have to be proposed. */
+export interface RunProposals {
+  proposals: Proposal[];
+  two_persons: boolean;
 }
 
 /**
@@ -2482,6 +2697,32 @@ export interface ShowBatches {
   text_chars: number;
   answered: string;
   acted: number;
+}
+
+/**
+ * An entry as it is shown.
+ *
+ * Attributes:
+ *     command: state of its command; null for a dry run, where it gave up, and where the command is forgotten.
+ */
+export interface ShownEntry {
+  entry_id: string;
+  action: "gave_up" | "roll_back";
+  dry_run: boolean;
+  time: number;
+  step: number;
+  head_key: string;
+  incident_id: string;
+  kind: string;
+  onset_step: number;
+  text: string;
+  to_step: number | null;
+  segment: number | null;
+  skip_range: number[] | null;
+  skip_batches: number | null;
+  lr_scale: number | null;
+  seed: number | null;
+  command: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected" | null;
 }
 
 /**
@@ -3024,6 +3265,11 @@ export interface WorstIncident {
 
 /** Method and path of a call, and what it answers when it succeeds. */
 export interface Answers {
+  "GET /api/v1/alerting": Alerting;
+  "POST /api/v1/alerting/mutes": Mutes;
+  "DELETE /api/v1/alerting/mutes/{mute_id}": Mutes;
+  "POST /api/v1/alerting/preview": AlertPreview;
+  "PUT /api/v1/alerting/routes": Routes;
   "GET /api/v1/audit": Audit;
   "GET /api/v1/compare": Comparison;
   "GET /api/v1/detectors": Detectors;
@@ -3034,6 +3280,7 @@ export interface Answers {
   "POST /api/v1/login": Me;
   "POST /api/v1/logout": LoggedOut;
   "GET /api/v1/me": Me;
+  "GET /api/v1/proposals": Proposals;
   "POST /api/v1/retention": Retained;
   "GET /api/v1/rollback_costs": FleetRollbacks;
   "GET /api/v1/run_columns": RunColumns;
@@ -3048,6 +3295,9 @@ export interface Answers {
   "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": Annotation;
   "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": ChangedAnnotation;
   "GET /api/v1/runs/{run_id}/attempts": Attempts;
+  "GET /api/v1/runs/{run_id}/autopilot": Autopilot;
+  "PUT /api/v1/runs/{run_id}/autopilot": Autopilot;
+  "DELETE /api/v1/runs/{run_id}/autopilot": Autopilot;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/batch_samples": BatchAnswers;
   "GET /api/v1/runs/{run_id}/batch_samples/{request}": BatchSamples;
@@ -3072,6 +3322,10 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/mixture": Mixture;
   "GET /api/v1/runs/{run_id}/output": OutputAnswer;
   "GET /api/v1/runs/{run_id}/plan": Plan;
+  "GET /api/v1/runs/{run_id}/proposals": RunProposals;
+  "POST /api/v1/runs/{run_id}/proposals": Proposal;
+  "POST /api/v1/runs/{run_id}/proposals/{proposal_id}/approve": Proposal;
+  "POST /api/v1/runs/{run_id}/proposals/{proposal_id}/decline": Proposal;
   "GET /api/v1/runs/{run_id}/resumes": Resumes;
   "GET /api/v1/runs/{run_id}/rollback": Offer;
   "GET /api/v1/runs/{run_id}/rollback_costs": RollbackCosts;

@@ -17,7 +17,7 @@ from support.waiting import until
 async def beats(receiver: Any) -> AsyncIterator[tuple[Heartbeat, list[bool]]]:
     """A heartbeat that is as well as the last entry of a list says."""
     well = [True]
-    heart = Heartbeat(f"{receiver.url}/ping/s3cret", lambda: well[-1], every_s=0.01)
+    heart = Heartbeat(f"{receiver.url}/ping/s3cret", lambda: "" if well[-1] else "restoring", every_s=0.01)
     stop = asyncio.Event()
     task = asyncio.create_task(heart.run(stop))
     yield heart, well

@@ -77,7 +77,7 @@ def read_people(text: str) -> People:
 
 
 def _parsed(text: str, source: str) -> Any:
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     try:
         return yaml.safe_load(text) or {}

@@ -14,7 +14,8 @@ from redis.exceptions import RedisError
 from stabilityalerting.alert import Alert, Notice, Severity
 from stabilityalerting.errors import AlertingSettingsError, SendError
 from stabilityalerting.lease import pause
-from stabilityalerting.sink import BeforeWrite, Sink, Surroundings
+from stabilityalerting.sink import BeforeWrite, Sink
+from stabilityalerting.surroundings import Surroundings
 from stabilityalerting.variables import Variables
 
 from .messages import Message, message, metadata, reply
@@ -127,7 +128,7 @@ class SlackAppSink(Sink):
             min_severity=severity,
         )
 
-    def join(self, surroundings: Surroundings) -> None:
+    def begin(self, surroundings: Surroundings) -> None:
         self._parts = Parts(
             self._api,
             self._channel,

@@ -16,8 +16,8 @@ from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 
 __all__ = [
-    "Administrator", "Caller", "Commander", "Manager", "Reader", "Worker", "audit", "check_project", "check_run",
-    "identify", "until_refused",
+    "Administrator", "Caller", "Commander", "Manager", "Proposer", "Reader", "Worker", "audit", "check_project",
+    "check_run", "identify", "until_refused",
 ]  # fmt: skip
 
 #: How often it is asked whether the key or the session behind an open WebSocket still works, seconds.
@@ -93,6 +93,7 @@ async def audit(connection: HTTPConnection, who: Principal, action: str, target:
 #: Whoever has any key that works.
 Caller = Annotated[Principal, Depends(identify)]
 Reader = Annotated[Principal, Depends(_with_scope("read"))]
+Proposer = Annotated[Principal, Depends(_with_scope("propose"))]
 Commander = Annotated[Principal, Depends(_with_scope("command"))]
 Administrator = Annotated[Principal, Depends(_with_scope("admin"))]
 Manager = Annotated[RunManager, Depends(_manager)]

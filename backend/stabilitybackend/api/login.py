@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from stabilitybackend.api.access import Administrator, Caller, audit
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.audit import AuditLog
-from stabilitybackend.auth import Authenticator
+from stabilitybackend.auth import Authenticator, Principal
 from stabilitybackend.errors import Unauthorized
 from stabilitybackend.schema.server import Audit, LoggedOut, Me
 from stabilitybackend.sessions import Sessions, login_cookie, logout_cookies, session_of
@@ -19,6 +19,12 @@ from stabilitybackend.sessions import Sessions, login_cookie, logout_cookies, se
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1", tags=["server"])
+
+
+def _me(identity: Principal, request: Request) -> Me:
+    shown = identity.shown()
+    shown.two_persons = request.app.state.settings.two_persons
+    return shown
 
 
 class Login(BaseModel):
@@ -40,7 +46,7 @@ async def login(body: Login, request: Request) -> Response:
     await audit(request, identity, "login")
     secure = state.origins.is_https(request.scope["headers"], request.scope["scheme"])
     cookie = login_cookie(text, request.headers, secure=secure)
-    response = answer(identity.shown())
+    response = answer(_me(identity, request))
     response.headers["set-cookie"] = cookie
     return response
 
@@ -66,9 +72,9 @@ async def logout(request: Request) -> Response:
 
 
 @router.get("/me", responses=answers(Me))
-async def me(caller: Caller) -> Response:
+async def me(caller: Caller, request: Request) -> Response:
     """Say who makes this call, and what that may do."""
-    return answer(caller.shown())
+    return answer(_me(caller, request))
 
 
 @router.get("/audit", responses=answers(Audit))

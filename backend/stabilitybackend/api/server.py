@@ -64,6 +64,11 @@ def reasons(manager: RunManager, storing: Storing) -> list[ErrorFacts]:
     return found
 
 
+def trouble(manager: RunManager, storing: Storing) -> str:
+    """Return why the server is not ready in one line, "" while it is."""
+    return "; ".join(f"{one.code}: {one.message}" for one in reasons(manager, storing))
+
+
 @router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", responses=answers(ServerHealth, 200, 503))
 async def healthz(request: Request) -> Response:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from stabilitybackend import plugins
-from stabilitybackend.cli import archive, keys
+from stabilitybackend.cli import archive
 from stabilitybackend.cli.backtest import backtest_command
 from stabilitybackend.cli.batches import show_batches
 from stabilitybackend.cli.detectors import detectors
@@ -27,6 +27,10 @@ from stabilitybackend.cli.drill import drill
 from stabilitybackend.cli.exporting import export_run
 from stabilitybackend.cli.importing import import_paths
 from stabilitybackend.cli.interruptions import interruptions
+from stabilitybackend.cli.orders.autopilot import autopilot
+from stabilitybackend.cli.people import keys
+from stabilitybackend.cli.people.mcp import serve_mcp
+from stabilitybackend.cli.people.proposals import approve, decline, list_commands
 from stabilitybackend.cli.plan import dump, plan, restart, task
 from stabilitybackend.cli.rollback import roll_back
 from stabilitybackend.cli.runs import list_runs
@@ -123,6 +127,10 @@ def demo(context: typer.Context) -> None:
 _COMMANDS: dict[str, Callable[..., None]] = {
     "runs": list_runs,
     "rollback": roll_back,
+    "autopilot": autopilot,
+    "commands": list_commands,
+    "approve": approve,
+    "decline": decline,
     "plan": plan,
     "restart": restart,
     "dump": dump,
@@ -134,6 +142,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "import": import_paths,
     "export": export_run,
     "interruptions": interruptions,
+    "mcp": serve_mcp,
     "doctor": doctor,
 }
 for _name, _command in _COMMANDS.items():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import orjson
 import typer
 
 from stabilitybackend.api_client import ApiClient
 from stabilitybackend.cli.serving import read_server_file
 from stabilitybackend.settings import Settings
 
-__all__ = ["ApiKey", "DataDir", "Url", "connect"]
+__all__ = ["ApiKey", "AsJson", "DataDir", "Url", "connect", "show_json"]
 
 #: Where a server listens that was started with no options.
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -20,6 +22,12 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 Url = Annotated[str | None, typer.Option(help="The server. (default: STABILITY_URL, or the one running here)")]
 ApiKey = Annotated[str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")]
 DataDir = Annotated[Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, errors too.")]
+
+
+def show_json(document: Any) -> None:
+    """Print the one JSON document of a command called with ``--json``."""
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
 
 
 def connect(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:

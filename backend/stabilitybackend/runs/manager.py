@@ -284,7 +284,7 @@ class RunManager:
         if not worker.busy and worker.run().status not in LIVE_STATES:
             await worker.flush()
         await worker.compact()
-        return worker.storage()
+        return worker.window.facts(worker.state.store)
 
     async def delete_run(self, run_id: str, force: bool = False) -> None:
         """Remove a run for good: its frames, its files, its incidents and commands.

@@ -65,12 +65,20 @@ class ServerHealth(msgspec.Struct):
 
 
 class Me(msgspec.Struct):
-    """Who makes the call, and what that may do. ``project``: the only one that it may see, null for all."""
+    """Who makes the call, and what that may do.
+
+    Attributes:
+        project: the only one that it may see, null for all.
+        role: viewer, operator, admin, agent or assistant; "" for scopes without a name.
+        two_persons: rollbacks and restarts are proposed, and another person approves them.
+    """
 
     name: str
     scopes: list[str]
     project: str | None
     by: Literal["session", "key", "local"]
+    role: str = ""
+    two_persons: bool = False
 
 
 class LoggedOut(msgspec.Struct):

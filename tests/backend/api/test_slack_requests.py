@@ -131,6 +131,16 @@ async def test_the_question_of_a_job_without_an_agent_can_not_be_answered_and_sa
     assert "no agent of this run is connected" in json.dumps(view)
 
 
+async def test_a_mute_from_slack_is_one_of_this_run_and_kind_for_an_hour(stage: Stage) -> None:
+    async with spoiled(stage, "muted") as (_, _, message):
+        await asyncio.to_thread(stage.post, stage.slack.click(message, "stability_mute"))
+        await until(lambda: stage.server.get("/alerting")["mutes"], 10, "it is muted")
+        [mute] = stage.server.get("/alerting")["mutes"]
+
+    assert (mute["match"], mute["owner"]) == ({"run": "muted", "kind": "nonfinite"}, "slack:ada")
+    assert 3_590 < mute["ends"] - mute["starts"] <= 3_600
+
+
 async def test_acknowledging_twice_tells_the_second_one_who_has_it(stage: Stage) -> None:
     async with spoiled(stage, "seen") as (_, _, message):
         incident = stage.server.get("/runs/seen/incidents")["incidents"][0]["incident_id"]

@@ -22,4 +22,4 @@ def test_a_key_of_which_nothing_is_said_deletes_nothing(program: Program) -> Non
     _, _, said = program("keys", "create", "anna")
     assert "(agent, read, command)" in said
     code, _, said = program("keys", "create", "bob", "--scope", "owner")
-    assert (code, "expected some of agent, read, command, admin" in said) == (1, True)
+    assert (code, "expected some of agent, read, propose, command, admin" in said) == (1, True)

@@ -147,6 +147,13 @@ export const api = {
   commands: (id) => call("GET", `${runPath(id)}/commands`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/commands/{command_id}"]>} */
   command: (id, command) => call("GET", `${runPath(id)}/commands/${encodeURIComponent(command)}`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/proposals"]>} */
+  proposals: (id) => call("GET", `${runPath(id)}/proposals`),
+  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/proposals"]>} */
+  propose: (id, /** @type {any} */ { idempotency_key: _, ...order }) => call("POST", `${runPath(id)}/proposals`, order),
+  /** `how`: approve or decline. @returns {Promise<Answers["POST /api/v1/runs/{run_id}/proposals/{proposal_id}/approve"]>} */
+  decideProposal: (id, proposal, how) =>
+    call("POST", `${runPath(id)}/proposals/${encodeURIComponent(proposal)}/${how}`, {}),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/commands"]>} */
   order: (id, order) => call("POST", `${runPath(id)}/commands`, order),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack"]>} */
@@ -179,6 +186,16 @@ export const api = {
   saveView: (view) => call("PUT", "/views", view),
   /** @returns {Promise<Answers["DELETE /api/v1/views"]>} */
   deleteView: ({ kind, project, name }) => call("DELETE", `/views?${new URLSearchParams({ kind, project, name })}`),
+  /** @returns {Promise<Answers["GET /api/v1/alerting"]>} */
+  alerting: () => call("GET", "/alerting"),
+  /** @returns {Promise<Answers["PUT /api/v1/alerting/routes"]>} */
+  saveRoutes: (routes) => call("PUT", "/alerting/routes", routes),
+  /** @returns {Promise<Answers["POST /api/v1/alerting/mutes"]>} */
+  mute: (mute) => call("POST", "/alerting/mutes", mute),
+  /** @returns {Promise<Answers["DELETE /api/v1/alerting/mutes/{mute_id}"]>} */
+  endMute: (mute) => call("DELETE", `/alerting/mutes/${encodeURIComponent(mute)}`),
+  /** @returns {Promise<Answers["POST /api/v1/alerting/preview"]>} */
+  alertPreview: (wanted) => call("POST", "/alerting/preview", wanted),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/mixture"]>} */
   mixtureOf: (id, query) => call("GET", `${runPath(id)}/mixture?${new URLSearchParams(query)}`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */

@@ -1,8 +1,14 @@
 // What the dialogs that send an order share: the box, its head, and the sending, once however often one clicks.
 
 import { api } from "../core/api.js";
-import { byId, fill, h, setShown, setText } from "../core/dom.js";
+import { byId, fill, h, setShown, setText, toast } from "../core/dom.js";
 import { randomHex, sentence } from "../core/format.js";
+import { me } from "../login/account.js";
+
+/** Orders that take two persons where the server's rule says so (commands/proposals.py). */
+const OF_TWO = new Set(["rollback", "restart", "stop"]);
+const TWO_PERSONS =
+  "On this server that takes two persons: you propose it, and anybody else who may order it (role operator or admin) approves it on the run's page.";
 
 /** The stages of a command as a list. @param {import("../../../types/api").Stage[]} stages */
 export const stageList = (stages) =>
@@ -39,6 +45,16 @@ export class CommandDialog {
       this.page.dirty("command");
     });
     document.body.append(this.dialog);
+  }
+
+  /** Whether it is proposed here, and another person approves it. */
+  get proposes() {
+    return Boolean(me()?.two_persons) && OF_TWO.has(this.kind);
+  }
+
+  /** What the button that sends says. */
+  setAction(words) {
+    setText(this.confirm, this.proposes ? `Propose: ${words}` : words);
   }
 
   /** Show it over the page, which waits; `aside`: small in a corner, and the page is there for use. */
@@ -88,7 +104,7 @@ export class CommandDialog {
       "form",
       { method: "dialog", on: { submit } },
       head,
-      h("div", { class: "dialog-body" }, body),
+      h("div", { class: "dialog-body" }, body, this.proposes ? h("p", { class: "sub" }, TWO_PERSONS) : null),
       h("div", { class: "dialog-foot" }, h("span", { class: "grow" }), cancel, confirm),
     );
   }
@@ -161,6 +177,13 @@ export class CommandDialog {
     setShown(this.problem, false);
     this.update();
     try {
+      if (this.proposes) {
+        const proposal = await api.propose(this.page.id, this.order());
+        this.page.feed?.proposals?.take(proposal);
+        this.dialog.close();
+        toast("Proposed. Another person approves it on the run's page within 15 minutes.", "good");
+        return;
+      }
       const command = await api.order(this.page.id, this.order());
       this.commandId = command.command_id;
       this.page.setCommand(command);

@@ -215,7 +215,7 @@ export class RestartDialog extends CommandDialog {
     const unasked = this.askInside(this.insideOf(order.to_step), "Go on from it all the same.");
     const typed = this.typed.value.trim().toLowerCase() === WORD;
     this.confirm.disabled = this.sending || unasked || !typed || !this.dialog.querySelector("form").checkValidity();
-    setText(this.confirm, this.sending ? "Ordering …" : "Restart");
+    this.setAction(this.sending ? "Ordering …" : "Restart");
   }
 
   progress() {

@@ -299,8 +299,7 @@ export class RollbackDialog extends CommandDialog {
     const order = this.order();
     setText(this.sentence, rollbackSentence(order, this.facts()));
     setShown(this.away, Boolean(this.page.run) && this.page.run.agents === 0 && this.problem.hidden);
-    setText(
-      this.confirm,
+    this.setAction(
       this.sending
         ? "Sending …"
         : order.to_step === null

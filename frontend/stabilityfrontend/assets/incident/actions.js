@@ -26,10 +26,11 @@ export class IncidentActions {
     this.back = button("incident-rollback", "", [h("span", { class: "icon icon-back" }), "Roll back …"], () =>
       page.dialog.show(page.incident),
     );
+    this.mute = h("a", { class: "button", id: "incident-mute", data: { needs: "command" } }, "Mute …");
     this.words = h("span", { class: "sub action-words", role: "status" });
     this.quieter = new Quieter(page);
-    const every = [this.ack, this.batches, this.dump, this.restart, this.back, this.words, this.quieter.element];
-    fill(byId("incident-actions"), every);
+    const buttons = [this.ack, this.batches, this.dump, this.restart, this.back, this.mute];
+    fill(byId("incident-actions"), buttons, this.words, this.quieter.element);
   }
 
   draw() {
@@ -59,12 +60,17 @@ export class IncidentActions {
     setShown(this.back, offers(incident, "roll_back") && !over);
     setClass(this.back, `button${suggestion.action === "roll_back" ? " danger" : ""}`);
     this.back.disabled = Boolean(why);
+    setShown(this.mute, incident.state === "open" && incident.alarm !== false);
+    const what = new URLSearchParams({ run: this.page.id, kind: incident.kind });
+    this.mute.setAttribute("href", `/alerting?${what}`);
+    this.mute.title = "Alert nobody of this kind of incident of this run for a while";
     setText(this.words, this.told(why));
     this.quieter.draw();
     setShown(
       byId("incident-actions"),
-      [this.ack, this.batches, this.dump, this.restart, this.back, this.quieter.element].some((one) => !one.hidden) ||
-        this.words.textContent !== "",
+      [this.ack, this.batches, this.dump, this.restart, this.back, this.mute, this.quieter.element].some(
+        (one) => !one.hidden,
+      ) || this.words.textContent !== "",
     );
   }
 

@@ -8,7 +8,11 @@ let known = /** @type {import("../../../types/api").Me | null} */ (null);
 let asked = /** @type {Promise<void> | null} */ (null);
 
 /** Whether whoever looks may do what needs a scope. Until the server has said so, yes: it refuses what may not be. */
-export const may = (scope) => known === null || known.scopes.includes(scope);
+export const may = (scope) =>
+  known === null || known.scopes.includes(scope) || (scope === "propose" && known.scopes.includes("command"));
+
+/** Who looks, as the server said; null until then. */
+export const me = () => known;
 
 function ask() {
   asked =

@@ -6,6 +6,7 @@ import { firstMetrics, firstRequests } from "../core/first_requests.js";
 import { sentence } from "../core/format.js";
 import { Live } from "../core/live.js";
 import { Annotations } from "./annotations.js";
+import { Proposals } from "./proposals.js";
 import { waitingMs } from "./waiting.js";
 
 /** Commands and incidents kept. */
@@ -29,6 +30,7 @@ export class Feed {
   constructor(page) {
     this.page = page;
     this.notes = new Annotations(page);
+    this.proposals = new Proposals(page);
     this.held = null;
     this.syncing = false;
     // The stream id up to which every point is here; null before the first answer.
@@ -206,7 +208,7 @@ export class Feed {
   async fetchLists() {
     const { page } = this;
     const tail = this.fetchTail();
-    this.notes.fetch(); // nothing waits for them
+    for (const part of [this.notes, this.proposals]) part.fetch(); // nothing waits for them
     const [incidents, checkpoints, commands] = await Promise.all([
       api.incidents(page.id),
       api.checkpoints(page.id),
@@ -324,6 +326,7 @@ export class Feed {
     } else if (message.type === "incident") page.setIncident(message.incident);
     else if (message.type === "detectors") page.detectors.set(message.detectors);
     else if (message.type === "annotation") this.notes.take(message);
+    else if (message.type === "proposal") this.proposals.take(message.proposal);
     else if (message.type === "command") page.setCommand(message.command);
     else if (message.type === "checkpoint") page.setCheckpoint(message.checkpoint);
     else if (message.type === "health") {
@@ -335,7 +338,7 @@ export class Feed {
 
   close() {
     clearTimeout(this.again);
-    this.notes.close();
+    for (const part of [this.notes, this.proposals]) part.close();
     this.live.close();
   }
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from stabilityalerting import ActionRefused, Branch, CommandNews, Curve, Facts, Order, RollbackNow, fingerprint
+from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.commands.progress import progress_of
 from stabilitybackend.errors import StabilityBoardError
@@ -38,14 +40,15 @@ class AlertActions:
     """The ``stabilityalerting.Actions`` of this server.
 
     Args:
-        audit: where it is noted who did what.
+        audit: where it is noted who did what. rules: the mutes.
     """
 
-    offers_mute = False
+    offers_mute = True
 
-    def __init__(self, manager: RunManager, audit: AuditLog) -> None:
+    def __init__(self, manager: RunManager, audit: AuditLog, rules: AlertRules) -> None:
         self._manager = manager
         self._audit = audit
+        self._rules = rules
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         """Return what a message says beside the incident."""
@@ -67,8 +70,16 @@ class AlertActions:
         return incident.acknowledged_by or who
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, detail: str) -> float:
-        """Refuse: this server has no mutes yet, and says so with ``offers_mute``."""
-        raise ActionRefused("This server can't mute.")
+        """Mute what the run has of this kind; return until when, unix seconds."""
+        worker = await _spoken(self._manager.glance(run_id))
+        incident = worker.state.incidents.get(incident_id)
+        if incident is None:
+            raise ActionRefused("There is no such incident any more.")
+        match = {"run": run_id, "kind": incident.kind}
+        made = await _spoken(self._rules.mute(match, reason, None, time.time() + 60 * minutes, who))
+        what = f"run {run_id}, kind {incident.kind}, for {minutes} min; {detail}"
+        await _spoken(self._audit.add(who, None, "alerting.mute", made.mute_id, what))
+        return made.ends
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
         """Return what a rollback would be at this moment."""

@@ -1,0 +1,1 @@
+"""Calls about people: what they propose and approve, and what was done by whom."""

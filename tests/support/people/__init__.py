@@ -1,0 +1,1 @@
+"""What tests of proposals, roles and assistants share."""
