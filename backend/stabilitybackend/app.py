@@ -140,7 +140,7 @@ def create_app(
     audit = AuditLog(redis)
     sinks = receivers()
     rules = alert_rules(alarm, settings, sinks)
-    alerts = alerting_service(alarm, settings, sinks, rules, trouble, AlertActions(manager, audit))
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble, AlertActions(manager, audit, rules))
     beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))

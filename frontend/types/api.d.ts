@@ -2850,6 +2850,17 @@ export interface SkipCheck {
   why: string;
 }
 
+/**
+ * What Slack is to do with the question that was answered; no body at all where there is nothing to do.
+ *
+ * Attributes:
+ *     response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, as Slack's Block Kit has it.
+ */
+export interface SlackAnswer {
+  response_action: "clear" | "update";
+  view?: Record<string, unknown> | null;
+}
+
 /** The open incident at or after whose onset a checkpoint was saved: it may hold the damage already. */
 export interface SpoiledBy {
   incident_id: string;
@@ -3365,7 +3376,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/storage": Storage;
   "GET /api/v1/runs/{run_id}/watched": Watched;
   "GET /api/v1/search": Found;
-  "POST /api/v1/slack": string;
+  "POST /api/v1/slack": SlackAnswer;
   "GET /api/v1/views": Views;
   "PUT /api/v1/views": View;
   "DELETE /api/v1/views": Views;

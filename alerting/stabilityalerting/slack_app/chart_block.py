@@ -19,10 +19,12 @@ from .texts import cut, isolated
 MAX_TITLE = 50
 MAX_LABEL = 20
 MAX_CATEGORIES = 20
+#: Places that we use of them: the labels of more run into each other on a phone.
+PLACES = 14
 #: Fewer places than this show nothing.
 _FEWEST = 4
 
-__all__ = ["MAX_CATEGORIES", "MAX_LABEL", "MAX_TITLE", "chart_of"]
+__all__ = ["MAX_CATEGORIES", "MAX_LABEL", "MAX_TITLE", "PLACES", "chart_of"]
 
 
 def chart_of(curve: Curve) -> dict[str, Any] | None:
@@ -36,12 +38,13 @@ def chart_of(curve: Curve) -> dict[str, Any] | None:
     points = [(step, value) for branch in living for step, value in zip(branch.steps, branch.values, strict=True)]
     if len(points) < _FEWEST or not all(math.isfinite(value) for _, value in points):
         return None
-    size = math.ceil(len(points) / MAX_CATEGORIES)
+    size = math.ceil(len(points) / PLACES)
     level = points[0][1]
     chosen = [
         max(points[at : at + size], key=lambda point: abs(point[1] - level)) for at in range(0, len(points), size)
     ]
-    labels = [f"{step}" for step, _ in chosen]
+    # Short: they stand side by side.
+    labels = [f"{step - curve.onset_step:+d}" for step, _ in chosen]
     name = isolated(cut(curve.metric, MAX_LABEL - 2)) or "value"
     return {
         "type": "data_visualization",
@@ -57,6 +60,10 @@ def chart_of(curve: Curve) -> dict[str, Any] | None:
                     ],
                 }
             ],
-            "axis_config": {"categories": labels, "x_label": "step", "y_label": isolated(cut(curve.metric, 48))},
+            "axis_config": {
+                "categories": labels,
+                "x_label": f"steps from the onset at step {curve.onset_step:,}"[:MAX_TITLE],
+                "y_label": isolated(cut(curve.metric, 48)),
+            },
         },
     }

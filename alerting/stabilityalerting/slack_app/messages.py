@@ -43,6 +43,10 @@ class Message:
     text: str
     blocks: Sequence[dict[str, Any]]
 
+    def has_chart(self) -> bool:
+        """Return whether Slack's chart block is in it."""
+        return any(block["type"] == "data_visualization" for block in self.blocks)
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -68,10 +72,12 @@ def message(shown: Shown) -> Message:
     blocks: list[dict[str, Any]] = [header(f"{_sign(alert)} {_head(alert)}")]
     if alert.text:
         blocks.append({"type": "section", "text": plain(alert.text, MAX_TEXT)})
-    fields = _fields(alert, facts)
-    blocks.append({"type": "section", "fields": [{"type": "mrkdwn", "text": text} for text in fields[:10]]})
+    if facts.curve is not None and (words := values_of(facts.curve).words()):
+        blocks.append(section(f"*{mrkdwn(facts.curve.metric, MAX_NAME)}:* {words}"))
     if alert.advice and alert.is_open:
         blocks.append(section(f"*What to do:* {mrkdwn(alert.advice, MAX_TEXT)}"))
+    fields = _fields(alert, facts)
+    blocks.append({"type": "section", "fields": [{"type": "mrkdwn", "text": text} for text in fields[:10]]})
     chart = chart_of(facts.curve) if shown.chart and facts.curve is not None else None
     if chart is not None:
         blocks.append(chart)
@@ -169,7 +175,7 @@ def _buttons(shown: Shown) -> list[dict[str, Any]]:
 
 
 def _fields(alert: Alert, facts: Facts) -> list[str]:
-    """Return what, where, since when and how bad, each with its name."""
+    """Return what, where and since when, each with its name."""
     name = facts.run_name or alert.run_id
     run = mrkdwn(name, MAX_NAME) + (f"\n{mrkdwn(alert.run_id, MAX_NAME)}" if name != alert.run_id else "")
     known = {"Run": run, "What": f"{mrkdwn(alert.label, MAX_NAME)}, {alert.severity}"}
@@ -185,8 +191,6 @@ def _fields(alert: Alert, facts: Facts) -> list[str]:
         known["Where"] = ", ".join(where)
     if alert.dataset:
         known["Data set"] = mrkdwn(alert.dataset, MAX_NAME)
-    if facts.curve is not None and (words := values_of(facts.curve).words()):
-        known[f"Values of {mrkdwn(facts.curve.metric, MAX_NAME)}"] = words
     return [f"*{title}*\n{text}"[:MAX_FIELD] for title, text in known.items()]
 
 

@@ -69,6 +69,8 @@ def question(
     """
     blocks = [*_facts(now, run_name, unix_s)]
     can = may_order and not now.refused and now.to_step is not None
+    if now.warning and not now.refused:
+        blocks.append(section(f"*Know first:* {mrkdwn(now.warning, 1_500)}"))
     if now.refused:
         blocks.append(section(f"*It can't be ordered now:* {mrkdwn(now.refused, 1_500)}"))
     elif not may_order:

@@ -57,7 +57,7 @@ class Orders:
                     self._open = found | self._open
                     loaded_at = time.monotonic()
                 for order in list(self._open.values()):
-                    await self._check(order)
+                    await self._follow(order)
             except SendError as error:
                 self._parts.trouble.note("the outcome of an order waits", error)
                 await pause(over, max(1.0, error.retry_after_s or 0.0))
@@ -70,7 +70,7 @@ class Orders:
             self._wake.clear()
             await soonest(self._wake, over, LOOK_EVERY_S if self._open else LOAD_EVERY_S)
 
-    async def _check(self, order: OpenOrder) -> None:
+    async def _follow(self, order: OpenOrder) -> None:
         parts = self._parts
         assert parts.actions is not None
         news = await parts.actions.command(order.run_id, order.command_id)

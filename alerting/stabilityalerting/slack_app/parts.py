@@ -59,7 +59,7 @@ class Parts:
     clock: Callable[[], float]
     may_send: Callable[[], bool]
     actions: Actions | None
-    secret: str
+    secret: str = field(repr=False)
     chart: bool = True
     pictures: bool = True
     counts: Counter[str] = field(default_factory=Counter)

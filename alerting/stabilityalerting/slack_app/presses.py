@@ -26,6 +26,8 @@ ANSWER_S = 2.2
 EMAIL_FOR_S, MAX_EMAILS = 3_600.0, 10_000
 #: Presses that are worked on at once; more are refused in words.
 MAX_AT_ONCE = 64
+#: Clocks of two servers that take presses may be so far apart, seconds.
+CLOCKS_APART_S = 60.0
 _NOT_THERE = "The server can't do it now: it is not connected to what it stores. Try again, or open the page."
 
 __all__ = ["Presses"]
@@ -89,6 +91,7 @@ class Presses:
             return await self._refused(payload, _NOT_THERE)
         except SendError as error:
             self._parts.trouble.note("a press was not answered", error)
+            return await self._refused(payload, "Slack did not let the server answer in time. Press again.")
         except Exception as error:  # a fault of ours must not end the listening
             self._parts.trouble.note("a press came to nothing", error)
             return await self._refused(payload, "The server failed at it; its log says why.")
@@ -159,7 +162,7 @@ class Presses:
         if await self._scope(payload) != "command":
             return _update("Not rolled back", "You may not order this any more.")
         age_s = parts.clock() - asked.at
-        if not age_s + 60.0 >= 0 or age_s > MAX_AGE_S:
+        if not -CLOCKS_APART_S <= age_s <= MAX_AGE_S:
             return _update(
                 "Not rolled back",
                 f"This was asked {int(age_s // 60)} minutes ago and the job has gone on. Press the button again and "
@@ -179,7 +182,11 @@ class Presses:
                 f"slack-{view.get('id')}",
             )
         )
-        await self.orders.begin(asked.channel, asked.thread, user_id, asked.to_step, reason, asked.run_id, news)
+        try:
+            await self.orders.begin(asked.channel, asked.thread, user_id, asked.to_step, reason, asked.run_id, news)
+        except (RedisError, OSError) as error:
+            parts.trouble.note("the thread will not tell what became of an order", error)
+            return _update("Roll back", "It is ordered. The thread can't tell what becomes of it: see the page.")
         return {"response_action": "clear"}
 
     # --- who, and where ------------------------------------------------------------------------------------------

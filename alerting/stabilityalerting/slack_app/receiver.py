@@ -27,16 +27,13 @@ from .signed_requests import SignedRequests
 from .socket_mode import listen
 from .thread_updates import ThreadUpdates
 from .threads import Thread, ThreadLog
-from .web_api import SLACK_API_URL, SlackApi, check_installed
+from .web_api import GONE, NO_CHART, SLACK_API_URL, SlackApi, check_installed
 
 #: Notices whose answer never came, whose fate is asked for before they are sent again.
 MAX_UNCERTAIN = 1_000
 #: Messages that are looked through for one that may have arrived.
 LOOK_BACK = 200
 _CHANNEL = re.compile(r"[CGD][A-Z0-9]{6,30}")
-#: What Slack answers when it does not take a chart. It may be a workspace, or a client, without them.
-_NO_CHART = frozenset({"invalid_blocks", "invalid_blocks_format", "invalid_arguments"})
-
 __all__ = ["SlackAppSink"]
 
 _log = logging.getLogger(__name__)
@@ -172,28 +169,34 @@ class SlackAppSink(Sink):
         fields = {"metadata": metadata(alert, notice.idempotency_key), "unfurl_links": False, "unfurl_media": False}
         if thread is not None:
             said = reply(alert, notice.change, notice.url, notice.why)
-            await self._api.call(
-                "chat.postMessage", before_write, channel=thread.channel, thread_ts=thread.ts, text=said.text,
-                blocks=said.blocks, reply_broadcast=notice.change != "resolved", **fields,
-            )  # fmt: skip
-            self._updates.note(stream, alert)
-            return
+            try:
+                await self._api.call(
+                    "chat.postMessage", before_write, channel=thread.channel, thread_ts=thread.ts, text=said.text,
+                    blocks=said.blocks, reply_broadcast=notice.change != "resolved", **fields,
+                )  # fmt: skip
+            except SendError as error:
+                if error.code not in GONE:
+                    raise
+                before_write = _nothing  # the mark is there; somebody deleted the message: another one begins a thread
+            else:
+                self._updates.note(stream, alert)
+                return
         facts = await self._parts.facts(alert.run_id, alert.incident_id)
         shown = self._updates.shown(alert, facts)
         said = message(shown)
         try:
             answer = await self._post(said, before_write, fields)
         except SendError as error:
-            if error.code not in _NO_CHART or not has_chart(said):
+            if error.code not in NO_CHART or not said.has_chart():
                 raise
             _log.info("slack_app: this workspace takes no charts (%s): pictures from now on", error.code)
             self._parts.chart = False
-            answer = await self._post(message(replace(shown, chart=False)), None, fields)
+            answer = await self._post(message(replace(shown, chart=False)), _nothing, fields)
         thread = Thread(str(answer.get("channel") or self._channel), str(answer.get("ts")), alert.acknowledged_by)
         await self._remember(stream, alert.incident_id, thread)
         self._updates.picture(stream, alert)
 
-    async def _post(self, said: Message, before_write: BeforeWrite | None, fields: dict[str, Any]) -> Any:
+    async def _post(self, said: Message, before_write: BeforeWrite, fields: dict[str, Any]) -> Any:
         answer = await self._api.call(
             "chat.postMessage", before_write, channel=self._channel, text=said.text, blocks=said.blocks, **fields
         )
@@ -269,7 +272,7 @@ class SlackAppSink(Sink):
                         if task.done() and (error := task.exception()) is not None:
                             raise error
             except Exception:
-                _log.exception("slack_app: what people press does not arrive for some seconds")
+                _log.exception("slack_app: buttons do nothing for some seconds")
                 await pause(stop, 5.0)
             finally:
                 over.set()
@@ -283,9 +286,8 @@ class SlackAppSink(Sink):
         await self._api.aclose()
 
 
-def has_chart(said: Message) -> bool:
-    """Return whether Slack's chart block is in a message."""
-    return any(block["type"] == "data_visualization" for block in said.blocks)
+async def _nothing() -> None:
+    """Mark nothing."""
 
 
 def _payload(one: Any) -> dict[str, Any]:

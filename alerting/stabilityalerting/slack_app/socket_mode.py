@@ -18,8 +18,8 @@ from .parts import LOG_EVERY_S
 from .presses import Presses
 from .web_api import SlackApi
 
-#: How often the connection is looked after, seconds.
-PING_S = 5.0
+#: How often the connection is looked after, seconds: one that broke without a word is replaced after that.
+PING_S = 2.0
 
 __all__ = ["listen"]
 

@@ -18,6 +18,7 @@ from .messages import Shown, message
 from .parts import Parts, soonest
 from .texts import mrkdwn
 from .threads import Thread
+from .web_api import GONE, NO_CHART
 
 #: Shortest time between two updates, seconds: Slack takes some 50 a minute.
 BETWEEN_S = 1.2
@@ -25,8 +26,6 @@ BETWEEN_S = 1.2
 SAME_THREAD_S = 5.0
 #: Incidents that wait for an update; of more, the oldest is left as it is.
 MAX_WAITING = 2_000
-#: Errors that say that there is no such message any more.
-_GONE = frozenset({"message_not_found", "thread_not_found", "cant_update_message", "edit_window_closed"})
 
 __all__ = ["ThreadUpdates"]
 
@@ -112,10 +111,10 @@ class ThreadUpdates:
         try:
             await self._write(thread, shown)
         except SendError as error:
-            if error.code in _GONE:
+            if error.code in GONE:
                 await self._parts.threads.forget(stream, incident_id)
                 return
-            if error.code != "invalid_blocks" or not shown.chart:
+            if error.code not in NO_CHART or not message(shown).has_chart():
                 raise
             self._parts.chart = False
             await self._write(thread, replace(shown, chart=False))

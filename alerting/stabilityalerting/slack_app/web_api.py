@@ -31,9 +31,13 @@ PASSING = frozenset(
     {"ratelimited", "rate_limited", "internal_error", "fatal_error", "service_unavailable", "request_timeout",
      "team_added_to_org", "accesslimited", "message_limit_exceeded"}
 )  # fmt: skip
+#: What Slack answers when it does not take a chart. It may be a workspace, or a client, without them.
+NO_CHART = frozenset({"invalid_blocks", "invalid_blocks_format", "invalid_arguments"})
+#: What it answers when there is no such message any more, or none that can be changed.
+GONE = frozenset({"message_not_found", "thread_not_found", "cant_update_message", "edit_window_closed"})
 _INSTALL = "pip install 'stabilityboard[slack]'"
 
-__all__ = ["PASSING", "SLACK_API_URL", "SlackApi", "check_installed"]
+__all__ = ["GONE", "NO_CHART", "PASSING", "SLACK_API_URL", "SlackApi", "check_installed"]
 
 #: Awaited when the connection is there and the request's first byte has not left.
 _before_write: ContextVar[BeforeWrite | None] = ContextVar("before_write", default=None)
@@ -131,7 +135,8 @@ class SlackApi:
         if not isinstance(url, str) or not isinstance(file_id, str):
             raise SendError("slack_app: files.getUploadURLExternal gave no address", recoverable=True)
         try:
-            async with self.client().session.post(url, data=content) as answer:
+            client = self.client()
+            async with client.session.post(url, data=content, proxy=client.proxy) as answer:
                 status = answer.status
         except Exception as error:
             raise self._no_answer("upload", error) from None
@@ -163,7 +168,7 @@ class SlackApi:
                 return SendError(f"slack_app: {method} gave no answer that can be read", recoverable=True)
             code = "ratelimited" if status == 429 else ""
         if status == 429 or code in ("ratelimited", "rate_limited"):
-            self._quiet_until[method] = time.monotonic() + (retry_after_s or 1.0)
+            self._quiet_until[method] = time.monotonic() + (1.0 if retry_after_s is None else retry_after_s)
         recoverable = status >= 500 or status in (408, 425, 429) or code in PASSING or code in TO_MEND
         shown = redact(code or f"HTTP {status}", self.secrets)[:MAX_ANSWER_CHARS]
         hint = TO_MEND.get(code, "")

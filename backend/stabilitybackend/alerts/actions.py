@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from stabilityalerting import ActionRefused, Branch, CommandNews, Curve, Facts, Order, RollbackNow, fingerprint
+from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.commands.progress import progress_of
 from stabilitybackend.errors import StabilityBoardError
@@ -38,18 +40,19 @@ class AlertActions:
     """The ``stabilityalerting.Actions`` of this server.
 
     Args:
-        audit: where it is noted who did what.
+        audit: where it is noted who did what. rules: the mutes.
     """
 
-    offers_mute = False
+    offers_mute = True
 
-    def __init__(self, manager: RunManager, audit: AuditLog) -> None:
+    def __init__(self, manager: RunManager, audit: AuditLog, rules: AlertRules) -> None:
         self._manager = manager
         self._audit = audit
+        self._rules = rules
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         """Return what a message says beside the incident."""
-        worker = await _spoken(self._manager.get(run_id))
+        worker = await _spoken(self._manager.glance(run_id))
         run, state = worker.run(), worker.state
         incident = state.incidents.get(incident_id)
         if incident is None:
@@ -67,8 +70,16 @@ class AlertActions:
         return incident.acknowledged_by or who
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, detail: str) -> float:
-        """Refuse: this server has no mutes yet, and says so with ``offers_mute``."""
-        raise ActionRefused("This server can't mute.")
+        """Mute what the run has of this kind; return until when, unix seconds."""
+        worker = await _spoken(self._manager.glance(run_id))
+        incident = worker.state.incidents.get(incident_id)
+        if incident is None:
+            raise ActionRefused("There is no such incident any more.")
+        match = {"run": run_id, "kind": incident.kind}
+        made = await _spoken(self._rules.mute(match, reason, None, time.time() + 60 * minutes, who))
+        what = f"run {run_id}, kind {incident.kind}, for {minutes} min; {detail}"
+        await _spoken(self._audit.add(who, None, "alerting.mute", made.mute_id, what))
+        return made.ends
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
         """Return what a rollback would be at this moment."""
@@ -88,6 +99,7 @@ class AlertActions:
             cannot=list(dict.fromkeys(offer.cannot.values())),
             text=offer.text,
             refused=_refused(state),
+            warning=_warning(state),
             ranks=job.world_size,
             run_name=worker.run().name,
         )
@@ -123,7 +135,7 @@ class AlertActions:
         return None if found is None else _news(found)
 
     async def _state(self, run_id: str) -> RunState:
-        return await (await self._manager.get(run_id)).ready()
+        return await (await self._manager.glance(run_id)).ready()
 
 
 async def _spoken(work: Coroutine[Any, Any, T]) -> T:
@@ -169,6 +181,18 @@ def _refused(state: RunState) -> str:
         if not KINDS[busy.kind].beside:
             return f"{busy.kind} {busy.command_id} is under way (state {busy.state})."
     return ""
+
+
+def _warning(state: RunState) -> str:
+    """Return why an order may come to nothing although it can be given, "" where nothing speaks for that."""
+    view = state.view()
+    if view.status not in ("stalled", "unreachable"):
+        return ""
+    why = f" ({view.note.rstrip('.')})" if view.note else ""
+    return (
+        f"the run is {view.status}{why}. While no rank reaches a step boundary none can obey, and the order expires. "
+        "A restart reaches a job that hangs: see the page."
+    )
 
 
 def _changes(offer: Offer) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 __all__ = [
     "Alive", "Audit", "AuditEntry", "ColdPoints", "Deleted", "ErrorAnswer", "ErrorFacts", "HotPoints", "LoggedOut",
-    "Me", "Ready", "ReceiverStatus", "Receivers", "Retained", "RetainedRun", "ServerHealth", "Storage",
+    "Me", "Ready", "ReceiverStatus", "Receivers", "Retained", "RetainedRun", "ServerHealth", "SlackAnswer", "Storage",
 ]  # fmt: skip
 
 
@@ -29,6 +29,17 @@ class ErrorAnswer(msgspec.Struct):
     """Every answer with a status of 400 or more, but for the probes."""
 
     error: ErrorFacts
+
+
+class SlackAnswer(msgspec.Struct, omit_defaults=True):
+    """What Slack is to do with the question that was answered; no body at all where there is nothing to do.
+
+    Attributes:
+        response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, as Slack's Block Kit has it.
+    """
+
+    response_action: Literal["clear", "update"]
+    view: dict[str, Any] | None = None
 
 
 class Alive(msgspec.Struct):

@@ -19,6 +19,7 @@ def slack() -> Iterator[FakeSlack]:
         yield running
 
 
+@pytest.mark.soak
 def test_a_click_in_slack_rolls_the_job_back_and_the_thread_tells_it(slack: FakeSlack, tmp_path: Path) -> None:
     enough, checkpoints = tmp_path / "enough", tmp_path / "checkpoints"
     checkpoints.mkdir()

@@ -39,7 +39,7 @@ _NEEDS = {
 
 @dataclass
 class Posted:
-    """A message in the channel."""
+    """A message in the channel; ``posted``: when it was taken, unix seconds."""
 
     ts: str
     text: str
@@ -48,6 +48,7 @@ class Posted:
     metadata: dict[str, Any] | None
     broadcast: bool = False
     updates: int = 0
+    posted: float = field(default_factory=time.time)
 
     def buttons(self) -> dict[str, dict[str, Any]]:
         """Return action id -> button."""

@@ -17,9 +17,9 @@ SIGNING_SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
 
 
 def post_signed(address: str, payload: dict[str, Any], **changes: Any) -> httpx.Response:
-    """Post a payload; ``changes``: timestamp, secret, body, signature instead of the right ones."""
+    """Post a payload; ``changes``: timestamp, age_s, secret, body, signature instead of the right ones."""
     body = changes.get("body", "payload=" + urllib.parse.quote(json.dumps(payload)))
-    timestamp = str(changes.get("timestamp", int(time.time())))
+    timestamp = str(changes.get("timestamp", int(time.time()) - changes.get("age_s", 0)))
     secret = changes.get("secret", SIGNING_SECRET)
     mac = hmac.new(secret.encode(), f"v0:{timestamp}:{body}".encode(), hashlib.sha256).hexdigest()
     headers = {

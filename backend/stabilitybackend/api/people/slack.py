@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from stabilityalerting import AlertingService
 from stabilityalerting.slack_app import SlackAppSink
-from stabilitybackend.api.answers import answers
+from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.errors import BadRequest, NotFound, Unauthorized, Unavailable
+from stabilitybackend.schema.server import SlackAnswer
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1", tags=["alerting"])
 
 
-@router.post("/slack", responses=answers(None, media_types=("application/json",)), response_class=Response)
+@router.post("/slack", responses=answers(SlackAnswer))
 async def slack(request: Request) -> Response:
     """Take what Slack signed and sent within five minutes, once; it says who pressed what."""
     alerting: AlertingService = request.app.state.alerting
@@ -35,4 +35,4 @@ async def slack(request: Request) -> Response:
         raise BadRequest("the request holds no payload of Slack", hint="it is for Slack alone: docs/slack.md")
     if status != 200:
         raise Unavailable("Redis is away, so it is not known whether this came before", hint="press again")
-    return Response(b"" if content is None else orjson.dumps(content), media_type="application/json")
+    return Response() if content is None else answer(SlackAnswer(**content))
