@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,7 @@ from stabilitybackend.autopilot.policy import Policy, read_policy
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.keys import RunKeys
+from stabilitybackend.points.store import SeriesKey
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.schema.incidents import Incident
@@ -45,6 +47,8 @@ __all__ = ["KIND", "RunAutopilot", "handed_over", "situation"]
 KIND = "autopilot"
 #: Entries that are shown, newest first.
 SHOWN_ENTRIES = 200
+#: Steps of a curve that are read: several times the longest wait that anybody sets.
+CURVE_STEPS = 50_000
 _OFF = Decision("off", "Nothing is ordered without a person.")
 
 _log = logging.getLogger(__name__)
@@ -227,7 +231,21 @@ def situation(state: RunState, entries: list[PilotEntry]) -> Situation:
         cannot=state.handlers.cannot(),
         entries=entries,
         outcomes={entry_id: command.state for entry_id, command in known.items() if command is not None},
+        curve=partial(_curve, state),
     )
+
+
+def _curve(state: RunState, incident: Incident) -> list[float]:
+    """Return the effective values of an incident's metric from its onset on, at most CURVE_STEPS."""
+    metric, rank = incident.metric or "", state.judge.primary
+    metric = state.judge.names.chosen.get(metric, metric)
+    last = incident.onset_step + CURVE_STEPS
+    values: list[float] = []
+    for part in state.fold.tree.path(since=incident.onset_step):
+        low, high = max(incident.onset_step, part.first), last if part.last is None else min(last, part.last)
+        if low <= high and rank is not None:
+            values += state.store.rows(SeriesKey(metric, part.segment, rank, ""), low, high).values.tolist()
+    return values
 
 
 def handed_over(entry: PilotEntry, incidents: Iterable[Incident]) -> Finding:
