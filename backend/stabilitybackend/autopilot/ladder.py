@@ -27,7 +27,7 @@ from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.resumes import ORDERS
 
-__all__ = ["Decision", "Situation", "decide", "gave_up"]
+__all__ = ["IDLE", "Decision", "Situation", "decide", "gave_up"]
 
 #: Seeds that it takes where the advice asks for a new one: below this.
 _SEEDS = 1 << 31
@@ -86,11 +86,15 @@ class Decision:
     request: CommandRequest | None = None
 
 
+#: What it says nearly always.
+IDLE = Decision("idle", "Nothing is open that one goes back for.")
+
+
 def decide(now: Situation, policy: Policy) -> Decision:
     """Return what the autopilot does now."""
     way = way_of(now.incidents, _usable(now, policy), now.now_step)
     if way is None:
-        return Decision("idle", "Nothing is open that one goes back for.")
+        return IDLE
     lead = way.lead
     if (why := _held(now, policy, way)) is not None:
         return Decision(why[0], why[1], incident_id=lead.incident_id)

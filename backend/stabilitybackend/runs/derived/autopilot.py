@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
-from stabilitybackend.autopilot.ladder import Decision, Situation, decide, gave_up
+from stabilitybackend.autopilot.ladder import IDLE, Decision, Situation, decide, gave_up
 from stabilitybackend.autopilot.policy import Policy, read_policy
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.errors import BadRequest, Conflict
@@ -92,6 +92,8 @@ class RunAutopilot:
         """Take up a policy that another server has stored meanwhile; while Redis is away what is known stays."""
         with contextlib.suppress(RedisError, OSError):
             stored, _ = await self._stored()
+            if self._storing.locked():
+                return  # somebody sets or ends it right now: what was read is of before that
             self._take(None if stored is None else msgspec.json.decode(stored, type=PolicyChange))
 
     async def _stored(self) -> tuple[bytes | None, list[bytes]]:
@@ -153,12 +155,11 @@ class RunAutopilot:
         if (ended := state.liveness.ended(now)) is not None:
             self._now = Decision("idle", f"The job is over: {ended[1]}")
             return
-        situation = self.situation(state)
-        self._now = self._done(state, situation, decide(situation, self._policy), now, changes)
-
-    def situation(self, state: RunState) -> Situation:
-        """Return what a decision is made from."""
-        return situation(state, list(self._entries.values()))
+        if not state.incidents.open_count():
+            self._now = IDLE
+            return
+        facts = situation(state, list(self._entries.values()))
+        self._now = self._done(state, facts, decide(facts, self._policy), now, changes)
 
     def _done(self, state: RunState, now: Situation, decision: Decision, time: float, changes: Changes) -> Decision:
         """Carry out a decision; return it, or the one in its place where the job is not ready for the order."""
@@ -178,8 +179,8 @@ class RunAutopilot:
             changes.add_commands([command])
         entry = replace(entry, time=time)
         self._entries[entry.entry_id] = changes.entries[entry.entry_id] = entry
-        for oldest in list(self._entries)[:-MAX_ENTRIES]:
-            del self._entries[oldest]
+        if len(self._entries) > MAX_ENTRIES:
+            del self._entries[next(iter(self._entries))]
         if entry.action == "gave_up" and not entry.dry_run:
             state.found(handed_over(entry, now.incidents), time, changes)
         _log.warning("run %s: autopilot (%s): %s", self._run_id, self.mode, decision.text)
