@@ -11,8 +11,7 @@ of the data lie in batches and are met again with them; those of the schedule li
 Saved are the steps that the job with the autopilot did not have to train to get to its end, compared with the one
 without. Each step counts --step-s seconds on --gpus GPUs; loading a checkpoint counts nothing, in neither. Harm is a
 job with autopilot that is worse off than the one without: more steps trained, trouble open at the end that the other
-had not, or a loss of the last 50 steps that is more than 5 % higher: seeds of the data order differ between the two.
-Where it ordered nothing the two are the same job, which is not trained again. Healthy runs have to see no action. Seeds
+had not, or a loss of the last 50 steps that is more than 5 % higher. Where it ordered nothing the two are the same job, which is not trained again. Healthy runs have to see no action. Seeds
 follow from the newest commit that touched a rule or the autopilot. Returns 1 where there was harm, or an action in a
 healthy run.
 """
@@ -46,6 +45,8 @@ REACTION_S = 600.0
 #: Rows between two looks, and rollbacks after which a person would look for the cause instead.
 ROWS_AT_ONCE = 10
 MAX_ROLLBACKS = 6
+#: The person's and the autopilot's new seed are the same one, so that both meet the same data in the same order.
+NEW_SEED = 7
 #: A final loss that is so much higher is worse, and steps at the end that it is the mean of.
 WORSE, LAST_STEPS = 1.05, 50
 
@@ -111,7 +112,8 @@ def train(fault: str, seed: int, with_autopilot: bool, reaction: int) -> dict[st
             span = command.skip_range
             order = {
                 "by": "autopilot", "key": command.command_id, "to_step": command.to_step, "lr_scale": command.lr_scale,
-                "skip_range": list(span) if isinstance(span, tuple) else None, "seed": command.seed,
+                "skip_range": list(span) if isinstance(span, tuple) else None,
+                "seed": None if command.seed is None else NEW_SEED,
             }  # fmt: skip
             event("command", step, command_id=command.command_id, state="acted")
         incidents = [msgspec.to_builtins(shown(one)) for one in state.incidents.all()]

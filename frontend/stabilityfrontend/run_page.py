@@ -13,7 +13,7 @@ from stabilityfrontend import detectors_panel, walls_panel
 from stabilityfrontend.controls import frame, more_panels, panel_head, segmented
 from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
-from stabilityfrontend.job import about_panel, output_panel
+from stabilityfrontend.job import about_panel, autopilot_panel, output_panel
 
 __all__ = ["first_requests", "skeleton"]
 
@@ -82,6 +82,7 @@ def _body() -> list[Any]:
                         _focus(),
                         output_panel.panel(),
                         about_panel.panel(),
+                        autopilot_panel.panel(),
                         detectors_panel.panel(),
                         detectors_panel.watched(),
                         html.Section(id="panels", className="panels", hidden=True, **{"aria-label": "Charts"}),
