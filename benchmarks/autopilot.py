@@ -11,9 +11,9 @@ of the data lie in batches and are met again with them; those of the schedule li
 Saved are the steps that the job with the autopilot did not have to train to get to its end, compared with the one
 without. Each step counts --step-s seconds on --gpus GPUs; loading a checkpoint counts nothing, in neither. Harm is a
 job with autopilot that is worse off than the one without: more steps trained, trouble open at the end that the other
-had not, or a loss of the last 50 steps that is more than 5 % higher. Where it ordered nothing the two are the same job, which is not trained again. Healthy runs have to see no action. Seeds
-follow from the newest commit that touched a rule or the autopilot. Returns 1 where there was harm, or an action in a
-healthy run.
+had not, or a loss of the last 50 steps that is more than 5 % higher. Where it ordered nothing the two are the same job,
+which is not trained again. Healthy runs have to see no action. Seeds follow from the newest commit that touched a rule
+or the autopilot. Returns 1 where there was harm, or an action in a healthy run.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def train(fault: str, seed: int, with_autopilot: bool, reaction: int) -> dict[st
         "trained": trained,
         "steps": job.settings.steps,
         "orders": orders,
-        "asked": sum(one["kind"] == "autopilot" for one in incidents),
+        "asked": sum(one["kind"] == "autopilot_gave_up" for one in incidents),
         "open": sorted({one["kind"] for one in alive if one["about"] in ("model", "data")} - {"learning_rate"}),
         "loss": fmean(losses[at] for at in range(step - LAST_STEPS + 1, step + 1)),
     }

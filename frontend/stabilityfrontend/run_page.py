@@ -49,6 +49,7 @@ def _bar() -> list[Any]:
         html.Span(id="run-segment", className="chip"),
         html.A(id="run-status", className="pill"),
         detectors_panel.badge(),
+        autopilot_panel.badge(),
         html.Span(className="grow"),
         html.Span(
             [html.Span("step", className="label"), html.Span(id="run-step", className="value")], className="fact"

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dash import html
 
-__all__ = ["panel"]
+__all__ = ["badge", "panel"]
+
+
+def badge() -> html.Button:
+    """Return the mark in the top bar that is there while the autopilot is on."""
+    return html.Button(id="autopilot-badge", className="chip press", type="button", hidden=True)
 
 
 def panel() -> html.Section:

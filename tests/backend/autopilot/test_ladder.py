@@ -87,7 +87,7 @@ def test_what_people_were_asked_is_over_with_the_incident() -> None:
     assert [one.state for one in job.asked] == ["open"]
     job.send(job.job.rolled_back(100, "by-hand"))
     job.judge()
-    (asked,) = job.state.incidents.of({"autopilot"})
+    (asked,) = job.state.incidents.of({"autopilot_gave_up"})
     assert asked.state == "resolved"
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["KIND", "RunAutopilot", "handed_over", "situation"]
 
 #: Kind of the incident by which it asks people.
-KIND = "autopilot"
+KIND = "autopilot_gave_up"
 #: Entries that are shown, newest first.
 SHOWN_ENTRIES = 200
 #: Steps of a curve that are read: several times the longest wait that anybody sets.
@@ -254,7 +254,7 @@ def handed_over(entry: PilotEntry, incidents: Iterable[Incident]) -> Finding:
     lead = next(one for one in incidents if one.incident_id == entry.incident_id)
     advice = f" The advice: {lead.suggestion.text}" if lead.suggestion is not None else ""
     return Finding(
-        detector=KIND,
+        detector=ISSUER,
         key=f"{KIND}:{entry.entry_id}",
         kind=KIND,
         state="open",
@@ -280,7 +280,7 @@ def _over(state: RunState) -> list[Finding]:
             fields = {name: getattr(asked, name) for name in ("key", "kind", "severity", "title", "metric", "dataset")}
             found.append(
                 Finding(
-                    **fields, detector=KIND, state="resolved", text=f"{asked.text} Over: {ended}.",
+                    **fields, detector=ISSUER, state="resolved", text=f"{asked.text} Over: {ended}.",
                     onset_step=asked.onset_step, step=asked.step,
                     now_step=max(asked.now_step, state.judge.newest_step), evidence=dict(asked.evidence),
                 )

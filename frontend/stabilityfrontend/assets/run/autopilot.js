@@ -1,7 +1,7 @@
 // The autopilot of a run: what it does now and why, its policy, what it did; setting it and stopping it.
 
 import { api } from "../core/api.js";
-import { byId, h, setClass, setShown, setText, toast } from "../core/dom.js";
+import { byId, h, setClass, setShown, setText, setTitle, toast } from "../core/dom.js";
 import { ago, errorText } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
@@ -48,6 +48,7 @@ export class AutopilotPanel {
     this.draft = null;
     byId("autopilot-fold").addEventListener("click", () => this.setOpen(!this.open));
     byId("autopilot-stop").addEventListener("click", () => this.stop());
+    byId("autopilot-badge").addEventListener("click", () => this.show());
   }
 
   async fetch() {
@@ -73,9 +74,18 @@ export class AutopilotPanel {
     this.draw();
   }
 
+  /** Open the panel where people see it. */
+  show() {
+    this.setOpen(true);
+    byId("autopilot-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
+    byId("autopilot-fold").focus({ preventScroll: true });
+  }
+
   async stop() {
     try {
-      this.set(await api.stopAutopilot(this.page.id));
+      const answer = await api.stopAutopilot(this.page.id);
+      this.trouble = null;
+      this.set(answer);
       toast("The autopilot is off. A rollback that was sent before goes on.");
     } catch (error) {
       toast(errorText(error), "warning");
@@ -102,6 +112,11 @@ export class AutopilotPanel {
     setText(mode, chip(answer));
     setClass(mode, `chip ${on ? TONES[answer.phase] || "accent" : ""}`.trim());
     setShown(mode, true);
+    const badge = byId("autopilot-badge");
+    setText(badge, `Autopilot ${chip(answer)}`);
+    setClass(badge, `chip press ${TONES[answer.phase] || "accent"}`);
+    setTitle(badge, answer.text);
+    setShown(badge, on);
     setText(byId("autopilot-note"), on ? answer.text : "Nothing is ordered without a person");
     setShown(byId("autopilot-stop"), on);
     if (this.open) patch(byId("autopilot-body"), this.policy(), this.entries());
