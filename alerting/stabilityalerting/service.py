@@ -24,7 +24,7 @@ from .outcomes import Outcomes
 from .routing.rules import Rules
 from .sink import Sink, secrets_hidden
 from .storms import SUMMARY
-from .surroundings import IncidentsNow, Surroundings
+from .surroundings import ChangesSince, IncidentsNow, Surroundings
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
 GROUP = "alerting"
@@ -68,7 +68,7 @@ class AlertingService:
         is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
         rules: gives routes and mutes as they are now; None: each receiver gets everything.
         project_of: the project of a run; None: nobody knows.
-        incidents_now, trouble, actions: see ``Surroundings``.
+        incidents_now, trouble, actions, changes_since: see ``Surroundings``.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class AlertingService:
         incidents_now: IncidentsNow | None = None,
         trouble: Callable[[], str] | None = None,
         actions: Actions | None = None,
+        changes_since: ChangesSince | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -105,7 +106,9 @@ class AlertingService:
         #: What was accepted and refused last, by receiver.
         self.outcomes = Outcomes(redis, clock)
         held = self._lease.held
-        self._surroundings = Surroundings(redis, base_url, clock, held, self.outcomes, trouble, incidents_now, actions)
+        self._surroundings = Surroundings(
+            redis, base_url, clock, held, self.outcomes, trouble, incidents_now, actions, changes_since
+        )
         self._notifiers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0

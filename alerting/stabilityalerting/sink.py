@@ -146,9 +146,12 @@ class HttpSink(Sink):
         """Return the request that sends this notice."""
 
     async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
+        await self.post(self.outgoing(notice), before_write)
+
+    async def post(self, outgoing: Outgoing, before_write: BeforeWrite) -> None:
+        """Send one request. Raises SendError where it was not taken."""
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, follow_redirects=False)
-        outgoing = self.outgoing(notice)
         written = False
 
         async def trace(event: str, _: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ from stabilitybackend.api import (
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
-from stabilitybackend.api.people import alerting, proposals, slack
+from stabilitybackend.api.people import alerting, pagerduty, proposals, slack
 from stabilitybackend.api.people import audit as audit_calls
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
@@ -229,7 +229,8 @@ def create_app(
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
-        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals, slack, audit_calls,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, pagerduty, proposals, slack,
+        audit_calls,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

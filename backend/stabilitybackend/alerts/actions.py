@@ -66,8 +66,12 @@ class AlertActions:
         worker = await _spoken(self._manager.get(run_id))
         incident = await _spoken(worker.acknowledge(incident_id, who))
         if incident.acknowledged_by == who:
-            await _spoken(self._audit.add(who, None, "incident.acknowledge", f"{run_id}/{incident_id}", detail))
+            await _spoken(self._audit.add(who, None, "incident.acknowledge", incident_id, detail, run_id))
         return incident.acknowledged_by or who
+
+    async def note(self, run_id: str, incident_id: str, action: str, who: str, detail: str) -> None:
+        """Note for good what somebody did about it elsewhere."""
+        await _spoken(self._audit.add(who, None, action, incident_id, detail, run_id))
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, detail: str) -> float:
         """Mute what the run has of this kind; return until when, unix seconds."""
@@ -143,7 +147,8 @@ async def _spoken(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except StabilityBoardError as error:
-        raise ActionRefused(". ".join(part for part in (error.message, error.hint) if part)) from error
+        words = ". ".join(part for part in (error.message, error.hint) if part)
+        raise ActionRefused(words, passing=error.status == 503) from error
 
 
 async def _called(work: Callable[[], T]) -> T:

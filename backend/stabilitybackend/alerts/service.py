@@ -21,6 +21,7 @@ from stabilityalerting import (
     heartbeat_from_env,
     sinks_from_env,
 )
+from stabilitybackend.alerts.changes import RecordedChanges
 from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
@@ -156,6 +157,7 @@ def alerting_service(
         incidents_now=streams.incidents_now,
         trouble=trouble,
         actions=actions,
+        changes_since=RecordedChanges(redis).since,
     )
 
 
