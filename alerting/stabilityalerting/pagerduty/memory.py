@@ -69,6 +69,10 @@ class Memory:
         """Note that it was resolved there: one more trigger would page again."""
         await self._redis.set(f"{self._prefix}:over:{ours.incident_id}", "1", ex=KEEP_S)
 
+    async def reopened(self, ours: Ours) -> None:
+        """Note that it is open there again."""
+        await self._redis.delete(f"{self._prefix}:over:{ours.incident_id}")
+
     async def is_resolved(self, incident_id: str) -> bool:
         """Return whether it was resolved there, and not triggered since."""
         return bool(await self._redis.exists(f"{self._prefix}:over:{incident_id}"))

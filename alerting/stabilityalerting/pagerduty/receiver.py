@@ -53,7 +53,7 @@ class PagerDutySink(HttpSink):
         look_up: IncidentAlerts | None = None,
         changes: bool = True,
     ) -> None:
-        super().__init__(min_severity, [routing_key, *webhook_secrets])
+        super().__init__(min_severity, [routing_key, *webhook_secrets, *([look_up.secret] if look_up else [])])
         self._routing_key = routing_key
         self._url = url
         self._webhook_secrets = webhook_secrets

@@ -31,7 +31,8 @@ class IncidentAlerts:
     """
 
     def __init__(self, token: str, url: str = PAGERDUTY_API_URL) -> None:
-        self._token = token
+        #: The token: it must never show up in a message of ours.
+        self.secret = token
         self._url = url.rstrip("/")
         self._client: httpx.AsyncClient | None = None
 
@@ -40,7 +41,7 @@ class IncidentAlerts:
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=LOOK_UP_S, follow_redirects=False)
         headers = {
-            "Authorization": f"Token token={self._token}",
+            "Authorization": f"Token token={self.secret}",
             "Accept": "application/vnd.pagerduty+json;version=2",
         }
         url = f"{self._url}/incidents/{quote(incident, safe='')}/alerts"
@@ -50,7 +51,7 @@ class IncidentAlerts:
             found: Any = answer.json()["alerts"]
             return [str(one["alert_key"]) for one in found if one.get("alert_key")]
         except (httpx.HTTPError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            why = redact(f"{type(error).__name__}: {error}", [self._token])
+            why = redact(f"{type(error).__name__}: {error}", [self.secret])
             _log.warning("pagerduty: the alerts of an incident can't be looked up: %s", why)
             return []
 

@@ -164,6 +164,12 @@ class Webhooks:
         await self._actions.note(*ours, "incident.resolved_in_pagerduty", who, f"{note} {event.url}")
         return WebhookResult("acknowledged" if event.by_person else "noted", note)
 
+    async def _reopened(self, event: _Event, ours: Ours) -> WebhookResult:
+        await self._memory.reopened(ours)
+        note = "It was opened again in PagerDuty."
+        await self._actions.note(*ours, "incident.reopened_in_pagerduty", f"pagerduty:{event.who}", note)
+        return WebhookResult("noted", note)
+
     async def _unacknowledged(self, event: _Event, ours: Ours) -> WebhookResult:
         note = "It is acknowledged no more in PagerDuty, which pages on by its own rules; here it stays acknowledged."
         await self._actions.note(*ours, "incident.unacknowledged_in_pagerduty", f"pagerduty:{event.who}", note)
@@ -190,6 +196,7 @@ class Webhooks:
 _ACTS = {
     "incident.acknowledged": Webhooks._acknowledged,
     "incident.resolved": Webhooks._resolved,
+    "incident.reopened": Webhooks._reopened,
     "incident.unacknowledged": Webhooks._unacknowledged,
     "incident.annotated": Webhooks._annotated,
 }

@@ -33,11 +33,12 @@ WHO = "pagerduty:Ada Lovelace"
 
 @dataclass
 class Stage:
-    """A server that pages a service of PagerDuty, and its lead through another one."""
+    """A server that pages a service of PagerDuty, and its lead through another one; ``shared``: nobody has this one."""
 
     server: RunningServer
     there: FakePagerDuty
     redis: Redis
+    shared: Alert | None = None
 
     def hear(self, body: bytes, signature: str | None = None) -> Any:
         return self.there.post(f"{self.server.url}/api/v1/pagerduty", body, signature)
@@ -91,6 +92,14 @@ async def paged(stage: Stage, run_id: str) -> AsyncIterator[tuple[RawAgent, Job,
         yield agent, job, stage.there.alerts[ROUTING_KEY][-1]
 
 
+async def shared(stage: Stage) -> Alert:
+    """Return an alert that no test acknowledges."""
+    if stage.shared is None:
+        async with paged(stage, "shared") as (_, _, alert):
+            stage.shared = alert
+    return stage.shared
+
+
 async def test_who_acknowledges_in_pagerduty_has_it_here_and_nobody_else_is_woken(stage: Stage) -> None:
     async with paged(stage, "seen") as (_, _, alert):
         await until(lambda: stage.waits_for_lead(alert), 10, "the lead would get it")
@@ -118,24 +127,22 @@ async def test_what_a_person_resolves_there_stays_open_here_and_is_taken_care_of
 
 async def test_what_was_sent_to_pagerduty_is_not_taken_for_what_a_person_did(stage: Stage) -> None:
     agent = {"id": "PAC", "summary": "Events API V2", "type": "events_api_v2_inbound_integration_reference"}
-    async with paged(stage, "echo") as (_, _, alert):
-        heard = [
-            await asyncio.to_thread(stage.told, stage.there.webhook(kind, alert, agent=agent))
-            for kind in ("incident.triggered", "incident.acknowledged", "incident.resolved")
-        ]
-        incident = stage.incident(alert, "echo")
+    alert = await shared(stage)
+    kinds = ("incident.triggered", "incident.acknowledged", "incident.resolved")
+
+    heard = [stage.told(stage.there.webhook(kind, alert, agent=agent)) for kind in kinds]
 
     assert heard == [(200, "ignored")] * 3
-    assert incident["acknowledged_by"] is None
+    assert stage.incident(alert, "shared")["acknowledged_by"] is None
 
 
 async def test_a_note_and_an_end_of_an_acknowledgement_are_in_the_audit_log(stage: Stage) -> None:
-    async with paged(stage, "noted") as (_, _, alert):
-        # A note names PagerDuty's incident alone: which one that is was said before.
-        for kind in ("incident.triggered", "incident.annotated", "incident.unacknowledged"):
-            await asyncio.to_thread(stage.hear, stage.there.webhook(kind, alert))
+    alert = await shared(stage)
+    # A note names PagerDuty's incident alone: which one that is was said before.
+    for kind in ("incident.triggered", "incident.annotated", "incident.unacknowledged"):
+        stage.hear(stage.there.webhook(kind, alert))
 
-    entries = stage.server.get("/audit", run="noted")["entries"]
+    entries = stage.server.get("/audit", run="shared")["entries"]
     said = {(one["action"], one["who"]): one["detail"] for one in entries}
     assert said["incident.note_in_pagerduty", WHO] == "It is the learning rate."
     assert ("incident.unacknowledged_in_pagerduty", WHO) in said
@@ -153,15 +160,14 @@ async def test_of_merged_incidents_the_rest_api_says_which_of_ours_are_in_one(st
 
 
 async def test_the_same_event_is_acted_on_once_and_an_old_one_never(stage: Stage) -> None:
-    async with paged(stage, "once") as (_, _, alert):
-        body = stage.there.webhook("incident.annotated", alert)
-        await asyncio.to_thread(stage.hear, stage.there.webhook("incident.triggered", alert))
-        first, again = [await asyncio.to_thread(stage.told, body) for _ in range(2)]
-        old = stage.there.webhook("incident.acknowledged", alert, occurred_at="2026-01-01T00:00:00.000Z")
-        aged = await asyncio.to_thread(stage.told, old)
+    alert = await shared(stage)
+    body = stage.there.webhook("incident.reopened", alert)
+    old = stage.there.webhook("incident.acknowledged", alert, occurred_at="2026-01-01T00:00:00.000Z")
+
+    first, again, aged = [stage.told(one) for one in (body, body, old)]
 
     assert (first, again, aged) == ((200, "noted"), (200, "repeated"), (200, "ignored"))
-    assert len([one for one in stage.audit("once") if one[0] == "incident.note_in_pagerduty"]) == 1
+    assert len([one for one in stage.audit("shared") if one[0] == "incident.reopened_in_pagerduty"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -216,6 +222,12 @@ def test_what_is_none_of_ours_is_answered_so_that_pagerduty_is_content(stage: St
     told = [stage.told(body) for body in (unknown, json.dumps(service).encode(), json.dumps(ping).encode())]
 
     assert told == [(200, "unknown"), (200, "unknown"), (200, "noted")]
+
+
+def test_an_incident_whose_run_was_deleted_is_none_of_ours(stage: Stage) -> None:
+    stage.redis.set("sb:alerting:pagerduty:pagerduty:of:i-gone", '["run-gone", "i-gone"]')
+
+    assert stage.told(stage.there.webhook("incident.acknowledged", Alert("i-gone", "P8"))) == (200, "unknown")
 
 
 def test_a_body_of_no_end_is_refused_before_it_is_read(stage: Stage) -> None:
