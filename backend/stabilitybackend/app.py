@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from stabilitybackend.alerts.actions import AlertActions
+from stabilitybackend.alerts.ratings import Ratings
 from stabilitybackend.alerts.service import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.api import (
     about,
@@ -46,7 +47,7 @@ from stabilitybackend.api import (
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
-from stabilitybackend.api.people import alerting, proposals, slack
+from stabilitybackend.api.people import alerting, proposals, ratings, slack
 from stabilitybackend.api.people import audit as audit_calls
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
@@ -210,6 +211,7 @@ def create_app(
     app.state.views = SavedViews(redis)
     app.state.alerting = alerts
     app.state.alert_rules = rules
+    app.state.ratings = Ratings(redis)
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
@@ -229,7 +231,8 @@ def create_app(
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
-        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals, slack, audit_calls,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, ratings, proposals, slack,
+        audit_calls,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])
