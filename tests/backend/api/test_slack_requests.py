@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ class Stage:
 
     server: RunningServer
     slack: FakeSlack
+    redis_url: str
 
     @property
     def address(self) -> str:
@@ -58,12 +60,13 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("slack")
     with FakeSlack() as slack, EmbeddedRedis(folder) as redis, pytest.MonkeyPatch.context() as patch:
         variables = slack.variables(
-            STABILITY_SLACK_SIGNING_SECRET=SIGNING_SECRET, STABILITY_SLACK_USERS='{"U0ADA": "command"}'
+            STABILITY_SLACK_SIGNING_SECRET=SIGNING_SECRET,
+            STABILITY_SLACK_USERS='{"U0ADA": "command", "U0BEA": "command"}',
         )
         for name in variables.keys() - {"STABILITY_SLACK_APP_TOKEN"}:
             patch.setenv(name, variables[name])
         with RunningServer(redis.url, folder / "data") as server:
-            yield Stage(server, slack)
+            yield Stage(server, slack, redis.url)
 
 
 @asynccontextmanager
@@ -129,6 +132,27 @@ async def test_the_question_of_a_job_without_an_agent_can_not_be_answered_and_sa
 
     assert "submit" not in view
     assert "no agent of this run is connected" in json.dumps(view)
+
+
+async def test_where_an_order_takes_two_persons_nobody_gives_it_alone_from_slack(stage: Stage, tmp_path: Path) -> None:
+    with RunningServer(stage.redis_url, tmp_path, two_persons=True) as server:
+        careful = Stage(server, stage.slack, stage.redis_url)
+        async with spoiled(careful, "careful") as (_, _, message):
+            said = await careful.answered(await careful.asked(message))
+            [proposal] = [one for one in stage.slack.replies(message) if "proposes" in one.text]
+            alone = stage.slack.click(proposal, "stability_approve", name="another-name")
+            await asyncio.to_thread(careful.post, alone)
+            await until(
+                lambda: any("can't approve" in one["text"] for one in stage.slack.whispers), 10, "it is refused"
+            )
+            assert server.get("/runs/careful/commands")["commands"] == []
+            await asyncio.to_thread(careful.post, stage.slack.click(proposal, "stability_approve", "U0BEA", "bea"))
+            [command] = server.wait_for(
+                "/runs/careful/commands", lambda found: found["commands"], "it is ordered"
+            )["commands"]  # fmt: skip
+
+    assert json.loads(said) == {"response_action": "clear"}
+    assert (command["issuer"], command["to_step"]) == ("slack:bea, proposed by slack:ada", 50)
 
 
 async def test_a_mute_from_slack_is_one_of_this_run_and_kind_for_an_hour(stage: Stage) -> None:
