@@ -16,7 +16,7 @@ from .alert import Alert, Notice, Severity
 from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
 from .heartbeat import Heartbeat, heartbeat_from_env
 from .notifier import RetryPolicy
-from .outcomes import Outcome, Outcomes
+from .outcomes import HEARTBEAT, WATCHDOG, Outcome, Outcomes
 from .preview import Preview, who_gets
 from .registry import register, sinks_from_env
 from .service import AlertingService
@@ -24,6 +24,8 @@ from .sink import HttpSink, Outgoing, RecordingSink, Sink
 from .variables import Variables
 
 __all__ = [
+    "HEARTBEAT",
+    "WATCHDOG",
     "ActionRefused",
     "Actions",
     "Alert",

@@ -17,7 +17,7 @@ MAX_TEXT_CHARS = 2_000
 MAX_LINE_CHARS = 200
 
 Severity = Literal["info", "warning", "critical"]
-Change = Literal["opened", "escalated", "acknowledged", "resolved"]
+Change = Literal["opened", "escalated", "grouped", "acknowledged", "resolved"]
 
 #: What is passed on of a verdict: what a program can act on.
 _VERDICT = ("class", "confidence", "culprits", "nodes", "gpus", "since")
@@ -144,14 +144,17 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One message to one receiver: that an incident opened, got worse, was acknowledged, or is over.
+    """One message to one receiver: that an incident opened, got worse, has more like it in other runs (``grouped``),
+    was acknowledged, or is over.
 
     Args:
         alert: the incident as it is.
         change: what happened to it since the receiver was last notified.
         url: page of the incident.
         plan: address of the run's plan, which says what a launcher should do.
-        why: why this receiver gets it now, where that is not plain: nobody acknowledged it before.
+        why: why this receiver gets it now, where that is not plain: nobody acknowledged it before. Of ``grouped``: what
+            there is more.
+        serial: tells apart messages of one change of one version.
         stream: where the incident was read, for keys that lie beside it.
     """
 
@@ -161,6 +164,7 @@ class Notice:
     plan: str = ""
     why: str = ""
     stream: str = ""
+    serial: int = 0
 
     @property
     def line(self) -> str:
@@ -170,7 +174,8 @@ class Notice:
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt to send this change, another one for every other change."""
-        return f"{self.alert.incident_id}-{self.alert.version}-{self.change}"
+        key = f"{self.alert.incident_id}-{self.alert.version}-{self.change}"
+        return f"{key}-{self.serial}" if self.serial else key
 
     def as_dict(self) -> dict[str, Any]:
         """Return the notice as JSON-able builtins."""

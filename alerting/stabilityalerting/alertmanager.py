@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,6 +38,10 @@ HOLDS_S = 240.0
 WATCHDOG_ROUNDS = 3
 #: Alerts in one request.
 BATCH = 200
+#: A clock that differs by less is taken to be right, seconds: an answer's date has whole seconds, and takes its time.
+MAX_SKEW_S = 5.0
+#: Pause after each request, seconds: of a storm many go together.
+GATHER_S = 0.2
 #: Pauses after a failed request, doubled from the first to the longest, seconds: Alertmanager restarts in less.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 #: The same trouble is logged at most once in so many seconds.
@@ -52,8 +57,9 @@ class _Target:
     """One Alertmanager, of a pair that shares its state both.
 
     Attributes:
-        name: as people see it. round_at: when the next round is due, monotonic seconds.
+        name: as people see it. date: of its last answer. round_at: when the next round is due, monotonic seconds.
         fresh: alerts that changed since the last request. news: set with them.
+        ahead_s: how far its clock is ahead of ours, seconds: by its own clock it ends alerts.
     """
 
     name: str
@@ -61,6 +67,8 @@ class _Target:
     round_at: float = 0.0
     fresh: list[OpenAlert] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    ahead_s: float = 0.0
+    date: str = ""
     logged_at: float = float("-inf")
 
 
@@ -122,6 +130,9 @@ class AlertmanagerSink(Sink):
         login = None if user is None or password is None else (user, password)
         return cls(urls, token=token, login=login, min_severity=severity, watchdog=watchdog) if urls else None
 
+    def outcome_names(self) -> list[str]:
+        return [target.name for target in self._targets] + ([WATCHDOG] if self._watchdog else [])
+
     def begin(self, surroundings: Surroundings) -> None:
         self._around = surroundings
         self._alerts = OpenAlerts(surroundings.redis, self.name, surroundings.incidents_now)
@@ -165,6 +176,7 @@ class AlertmanagerSink(Sink):
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             else:
                 pause_s = FIRST_PAUSE_S
+                await pause(stop, GATHER_S)
 
     async def _tell(self, client: httpx.AsyncClient, target: _Target, *, whole: bool) -> None:
         began = time.monotonic()
@@ -173,10 +185,10 @@ class AlertmanagerSink(Sink):
         now = self._around.clock()
         if whole:
             alerts = await self._alerts.all(now)
-        payload = [_alert(one, now) for one in alerts]
+        payload = [_alert(one, now, target.ahead_s) for one in alerts]
         watchdog = whole and self._watchdog and self._around.trouble is not None and not self._around.trouble()
         if watchdog:
-            payload.append(_watchdog(self._around.base_url, now, WATCHDOG_ROUNDS * self._every_s))
+            payload.append(_watchdog(self._around.base_url, now + target.ahead_s, WATCHDOG_ROUNDS * self._every_s))
         for at in range(0, len(payload), BATCH):
             await self._post(client, target, payload[at : at + BATCH])
         if alerts:
@@ -185,10 +197,12 @@ class AlertmanagerSink(Sink):
             await self._around.outcomes.accepted(WATCHDOG)
         if whole:
             target.round_at = began + self._every_s
+        self._read_clock(target)
 
     async def _post(self, client: httpx.AsyncClient, target: _Target, payload: list[dict[str, Any]]) -> None:
         try:
             answer = await client.post(target.url, content=json.dumps(payload).encode())
+            target.date = answer.headers.get("Date", "")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             why = redact(str(error), self.secrets)
             text = f"{target.name}: no answer ({type(error).__name__}: {why})"
@@ -198,6 +212,18 @@ class AlertmanagerSink(Sink):
             status = answer.status_code
             raise SendError(f"{target.name} answered {status}: {text}", recoverable=True, status=status)
 
+    def _read_clock(self, target: _Target) -> None:
+        """Find out how far its clock is ahead, from the date of its last answer; send all again if that is news."""
+        try:
+            ahead_s = parsedate_to_datetime(target.date).timestamp() - self._around.clock()
+        except ValueError:
+            return
+        if abs(ahead_s) <= MAX_SKEW_S:
+            ahead_s = 0.0
+        if abs(ahead_s - target.ahead_s) > MAX_SKEW_S:
+            _log.warning("the clock of %s differs from ours by %.0f s; its alerts end by its own", target.name, ahead_s)
+            target.ahead_s, target.round_at = ahead_s, 0.0
+
     async def _note_trouble(self, target: _Target, error: Exception) -> None:
         if isinstance(error, SendError):
             await self._around.outcomes.refused(target.name, error)
@@ -206,13 +232,13 @@ class AlertmanagerSink(Sink):
             _log.warning("alerts to %s wait, trying again: %s", target.name, error)
 
 
-def _alert(one: OpenAlert, now: float) -> dict[str, Any]:
+def _alert(one: OpenAlert, now: float, ahead_s: float) -> dict[str, Any]:
     ends = now + HOLDS_S if one.ends is None else max(one.ends, one.starts + 1.0)  # it has to end after it starts
     return {
         "labels": one.labels,
         "annotations": one.annotations,
-        "startsAt": _iso(one.starts),
-        "endsAt": _iso(ends),
+        "startsAt": _iso(one.starts + ahead_s),
+        "endsAt": _iso(ends + ahead_s),
         "generatorURL": one.url,
     }
 

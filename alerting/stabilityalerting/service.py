@@ -19,12 +19,11 @@ from .actions import Actions
 from .alert import Alert
 from .errors import BadAlert
 from .lease import Lease, pause
-from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
 from .outcomes import Outcomes
-from .routing.due import DueLater
 from .routing.rules import Rules
 from .sink import Sink, secrets_hidden
+from .storms import SUMMARY
 from .surroundings import IncidentsNow, Surroundings
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
@@ -129,6 +128,10 @@ class AlertingService:
             "counts": {notifier.sink.name: dict(notifier.counts) for notifier in self._notifiers},
         }
 
+    def outcome_names(self) -> list[str]:
+        """Return the names under which ``outcomes`` has what receivers accepted and refused."""
+        return [name for sink in self._sinks for name in sink.outcome_names()]
+
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; returns after the attempt to send that is under way."""
         if not self._sinks:
@@ -139,7 +142,7 @@ class AlertingService:
         self._notifiers = [
             Notifier(
                 sink,
-                NotificationLog(self._redis, sink.name),
+                self._redis,
                 self._base_url,
                 self._retry_policy,
                 self._lease.held,
@@ -207,8 +210,10 @@ class AlertingService:
         """Deliver what was to wait until now: a mute is over, or nobody has acknowledged it."""
         if self._surroundings.incidents_now is None:
             return
-        due = DueLater(self._redis, notifier.sink.name)
-        for stream, run_id, incident_id in await due.ripe(self._clock()):
+        for stream, run_id, incident_id in await notifier.due.ripe(self._clock()):
+            if stream == SUMMARY:
+                await self._report_storm(notifier, run_id)
+                continue
             (stored,) = await self._surroundings.incidents_now(run_id, [incident_id])
             again = None
             if stored is not None:
@@ -218,7 +223,17 @@ class AlertingService:
                     self.unreadable += 1
                     _log.warning("alerting: incident %s of run %s is passed over: %s", incident_id, run_id, error)
             if again is None:
-                await due.drop(stream, run_id, incident_id)
+                await notifier.due.drop(stream, run_id, incident_id)
+
+    async def _report_storm(self, notifier: Notifier, key: str) -> None:
+        """Send the summary of a storm, if there is more to say."""
+        storm = await notifier.storms.summary(key)
+        if storm is not None and self._surroundings.incidents_now is not None:
+            (stored,) = await self._surroundings.incidents_now(storm.run_id, [storm.incident_id])
+            first = None if stored is None else Alert.from_json(stored)
+            if first is not None and first.is_open:
+                await notifier.report(storm, first)
+        await notifier.due.drop(SUMMARY, key, "")
 
     async def _deliver(self, notifier: Notifier, stream: str, alert: Alert) -> float | None:
         """Deliver an incident as it is; returns when it is looked at again, None where that has no time."""
@@ -227,7 +242,7 @@ class AlertingService:
         rules = Rules() if self._rules is None else await self._rules()
         again = await notifier.deliver(stream, alert, rules, self._clock())
         if again is not None:
-            await DueLater(self._redis, notifier.sink.name).put(stream, alert.run_id, alert.incident_id, again)
+            await notifier.due.put(stream, alert.run_id, alert.incident_id, again)
         return again
 
 

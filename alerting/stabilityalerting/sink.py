@@ -98,6 +98,10 @@ class Sink(ABC):
             SendError: the receiver did not take it. No secret is in its text.
         """
 
+    def outcome_names(self) -> list[str]:
+        """Return the names under which it is noted what was accepted and refused: its own, unless it has several."""
+        return [self.name]
+
     def begin(self, surroundings: Surroundings) -> None:  # noqa: B027
         """Take what the service gives, before the first notice. Nothing by default."""
 

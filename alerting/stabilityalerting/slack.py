@@ -51,6 +51,8 @@ def _message(notice: Notice) -> dict[str, Any]:
     if notice.change == "resolved":
         became = alert.status_word or "resolved"
         heading = f":white_check_mark: {became[:1].upper()}{became[1:]}: {alert.title}"
+    elif notice.change == "grouped":
+        heading = f"{_SIGNS[alert.severity]} More like this: {alert.title}"
     elif notice.change == "escalated":
         heading = f"{_SIGNS[alert.severity]} Escalated: {alert.title}"
     else:

@@ -24,6 +24,7 @@ class Job:
         record: what the receiver knows of the incident.
         change: what there is to report, set by the stage ``news``.
         train_known: whether the receiver was sent another one of its train.
+        cause: what the receiver knows of the incident that this one follows from; None: it follows from none.
         rules: routes and mutes. now: unix seconds.
         again: when to look at it again, unix seconds, set by the stage that stopped it; None: at its next change.
         why: why the receiver gets it now, where that is not plain.
@@ -34,6 +35,7 @@ class Job:
     record: Record
     change: Change | None = None
     train_known: bool = False
+    cause: Record | None = None
     rules: Rules = field(default_factory=Rules)
     now: float = 0.0
     again: float | None = None
@@ -76,6 +78,17 @@ def train(job: Job) -> str | None:
     return "in_train" if job.change == "opened" and job.train_known else None
 
 
+def consequence(job: Job) -> str | None:
+    """Stop what follows from an incident that the receiver was sent, as grave as this one, and that is not over."""
+    cause = job.cause
+    if cause is None or cause.told != "open" or job.change != "opened":
+        return None
+    if cause.severity not in SEVERITIES or SEVERITIES.index(cause.severity) < SEVERITIES.index(job.alert.severity):
+        return None
+    job.again = job.now + AGAIN_S
+    return "follows_cause"
+
+
 def severity(job: Job) -> str | None:
     """Stop what is below the severity that the receiver wants."""
     if job.change in _AFTERWARDS:
@@ -115,10 +128,12 @@ def route(job: Job) -> str | None:
     return None
 
 
+#: What follows from another incident is looked at again so often, seconds, in case that one is over before it.
+AGAIN_S = 60.0
 #: Who was told that an incident opened is told of these whatever else holds by then.
 _AFTERWARDS = ("acknowledged", "resolved")
 #: In the order in which they run. Rate bound, delivery with retry and the entry in the log follow in ``notifier.py``.
-STAGES: tuple[Stage, ...] = (dedupe, news, quiet, train, severity, mute, route)
+STAGES: tuple[Stage, ...] = (dedupe, news, quiet, train, consequence, severity, mute, route)
 
 
 def run_stages(job: Job) -> str | None:

@@ -47,6 +47,7 @@ from stabilitybackend.api import (
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
 from stabilitybackend.api.people import alerting, proposals, slack
+from stabilitybackend.api.people import audit as audit_calls
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
@@ -142,6 +143,7 @@ def create_app(
     rules = alert_rules(alarm, settings, sinks)
     actions = AlertActions(manager, audit, rules, ProposalBook(redis), two_persons=settings.two_persons)
     alerts = alerting_service(alarm, settings, sinks, rules, trouble, actions)
+    beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis))
@@ -173,7 +175,6 @@ def create_app(
             asyncio.create_task(work_out(manager), name="rollback-costs"),
             asyncio.create_task(run_digests.follow(), name="run-digests"),
         ]
-        beat = heartbeat(alerts.outcomes, trouble)
         if collector is not None:
             collector.start()
             others.append(asyncio.create_task(collector.follow(nobody_here), name="collector"))
@@ -214,6 +215,7 @@ def create_app(
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
+    app.state.heartbeat = beat
     app.state.retention = run_retention
     app.state.ingest = ingest
     app.state.version = ours
@@ -229,7 +231,7 @@ def create_app(
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
-        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals, slack,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals, slack, audit_calls,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

@@ -229,7 +229,7 @@ export interface Attempts {
   problems: string[];
 }
 
-/** What was done to runs, keys and sessions, newest first. */
+/** What was done and seen by whom, newest first. */
 export interface Audit {
   entries: AuditEntry[];
 }
@@ -242,9 +242,10 @@ export interface Audit {
  *     who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
  *         the setting's name for what the server does by itself.
  *     key_id: of the key, null without one.
- *     action: ``run.delete``, ``key.create``, ``key.revoke``, ``login``, ``logout``, ``view.save`` or ``view.delete``.
- *     target: the run, key or view that it was done to; "" where there is none.
+ *     action: what, from the general to the special: ``command.order``, ``key.create`` (docs/security.md has all).
+ *     target: the run, command, incident, key or view that it was done to; "" where there is none.
  *     detail: more in words.
+ *     run: the run that it is about, "" for none.
  */
 export interface AuditEntry {
   time: number;
@@ -253,6 +254,7 @@ export interface AuditEntry {
   action: string;
   target: string;
   detail: string;
+  run: string;
 }
 
 /**
@@ -1888,6 +1890,41 @@ export interface ReceiverPreview {
 }
 
 /**
+ * What became of the newest messages to one receiver, to the watcher of the heartbeat, or of the watchdog.
+ *
+ * Attributes:
+ *     set_up: by an environment variable of the server. All else is as it was, where it is not any more.
+ *     status: of the newest message; late: the heartbeat or the watchdog should have been accepted since.
+ *     accepted, refused: when the last one was, unix seconds, null for never.
+ *     why: the last one was refused, with the status code of the answer; "" for never.
+ */
+export interface ReceiverStatus {
+  name: string;
+  set_up: boolean;
+  status: "accepted" | "late" | "nothing sent" | "off" | "refused";
+  accepted: number | null;
+  refused: number | null;
+  why: string;
+}
+
+/**
+ * Who is notified of incidents, and who notices that this server is away.
+ *
+ * Attributes:
+ *     time: now, unix seconds.
+ *     ready, reasons: as ``/readyz`` says.
+ *     heartbeat: says that all is well to a watcher outside. watchdog: an alert that always fires, for Alertmanager.
+ */
+export interface Receivers {
+  time: number;
+  ready: boolean;
+  reasons: ErrorFacts[];
+  heartbeat: ReceiverStatus;
+  watchdog: ReceiverStatus;
+  receivers: ReceiverStatus[];
+}
+
+/**
  * Data that came again.
  *
  * Attributes:
@@ -3271,6 +3308,7 @@ export interface Answers {
   "POST /api/v1/alerting/preview": AlertPreview;
   "PUT /api/v1/alerting/routes": Routes;
   "GET /api/v1/audit": Audit;
+  "GET /api/v1/audit/export": Blob;
   "GET /api/v1/compare": Comparison;
   "GET /api/v1/detectors": Detectors;
   "GET /api/v1/gpus": FleetGpus;
@@ -3281,6 +3319,7 @@ export interface Answers {
   "POST /api/v1/logout": LoggedOut;
   "GET /api/v1/me": Me;
   "GET /api/v1/proposals": Proposals;
+  "GET /api/v1/receivers": Receivers;
   "POST /api/v1/retention": Retained;
   "GET /api/v1/rollback_costs": FleetRollbacks;
   "GET /api/v1/run_columns": RunColumns;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -45,7 +46,12 @@ def run() -> str:
 
 @contextlib.asynccontextmanager
 async def alerting(
-    redis: Redis, url: str, project: str = "llm", trouble: Callable[[], str] = lambda: "", now: Any = None
+    redis: Redis,
+    url: str,
+    project: str = "llm",
+    trouble: Callable[[], str] = lambda: "",
+    now: Any = None,
+    clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[AlertingService]:
     async def streams() -> list[str]:
         return [STREAM]
@@ -55,7 +61,7 @@ async def alerting(
 
     sink = AlertmanagerSink(url.split(","), every_s=0.3)
     service = AlertingService(
-        redis, streams, [sink], "http://board:8080", time.time, retry_policy=RetryPolicy(first_s=0.02), lease_s=0.6,
+        redis, streams, [sink], "http://board:8080", clock, retry_policy=RetryPolicy(first_s=0.02), lease_s=0.6,
         project_of=project_of, trouble=trouble, incidents_now=now,
     )  # fmt: skip
     stop = asyncio.Event()
@@ -223,6 +229,17 @@ async def test_the_watchdog_fires_as_long_as_the_server_is_well(
     assert alert["labels"] == {"alertname": "StabilityboardWatchdog", "severity": "none", "instance": "board:8080"}
 
 
+@pytest.mark.parametrize("off_s", [-300.0, 300.0])
+async def test_an_alertmanager_whose_clock_is_minutes_off_holds_and_ends_alerts_all_the_same(
+    redis: Redis, alertmanager: Alertmanager, run: str, off_s: float
+) -> None:
+    async with alerting(redis, alertmanager.url, clock=lambda: time.time() + off_s):
+        await publish(redis, incident(1, run_id=run, opened=time.time() + off_s))
+        await fires(alertmanager, run=run)
+        await publish(redis, incident(1, 2, run_id=run, state="resolved"))
+        await fires(alertmanager, 0, run=run)
+
+
 async def test_a_token_is_sent_and_appears_nowhere(
     redis: Redis, receiver: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -247,3 +264,44 @@ async def test_a_token_is_sent_and_appears_nowhere(
     assert receiver.received[0].headers["authorization"] == "Bearer s3cret"
     assert outcomes["alertmanager"].why == "answered 401"
     assert "s3cret" not in caplog.text
+
+
+@pytest.mark.soak
+async def test_five_hundred_incidents_of_a_hundred_runs_reach_it_in_seconds_and_a_few_requests(
+    redis: Redis, alertmanager: Alertmanager
+) -> None:
+    names = [f"storm-{at}" for at in range(100)]
+    keys = {name: f"sb:{{{name}}}:incident_events" for name in names}
+
+    async def streams() -> list[str]:
+        return list(keys.values())
+
+    async def change(**changes: Any) -> None:
+        for number, name in itertools.product(range(5), names):
+            event = incident(number, run_id=name, incident_id=f"{name}-{number}", **changes)
+            await redis.xadd(keys[name], {"i": json.dumps(event)})
+
+    def firing() -> int:
+        return sum(one["labels"].get("run", "").startswith("storm-") for one in alertmanager.alerts())
+
+    sink = AlertmanagerSink([alertmanager.url])
+    posted: list[int] = []
+    post = sink._post
+
+    async def counted(client: Any, target: Any, payload: list[Any]) -> None:
+        posted.append(len(payload))
+        await post(client, target, payload)
+
+    sink._post = counted  # type: ignore[method-assign]
+    service = AlertingService(redis, streams, [sink], "http://board", time.time)
+    stop = asyncio.Event()
+    task = asyncio.create_task(service.run(stop))
+    try:
+        await change()
+        await until(lambda: firing() == 500, 20, "all fire")
+        await change(version=2, state="resolved")
+        await until(lambda: firing() == 0, 20, "all are over")
+    finally:
+        stop.set()
+        await task
+    assert len(posted) < 100

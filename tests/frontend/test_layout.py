@@ -85,10 +85,12 @@ def test_the_table_of_pages_is_plain_json_that_comes_with_the_frame() -> None:
         "Compare",
         "Incident",
         "Attempts",
+        "Audit",
         "Incidents",
         "Interruptions",
         "Alerting",
         "Gallery",
+        "Server",
         "Page not found",
     }
 

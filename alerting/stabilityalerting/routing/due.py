@@ -22,9 +22,10 @@ class DueLater:
         self._redis = redis
         self._key = f"{_KEY}{sink}"
 
-    async def put(self, stream: str, run_id: str, incident_id: str, at: float) -> None:
-        """Look at an incident again at a time, unix seconds; a time that was noted before is replaced."""
-        await self._redis.zadd(self._key, {_member(stream, run_id, incident_id): at})
+    async def put(self, stream: str, run_id: str, incident_id: str, at: float, *, sooner: bool = False) -> None:
+        """Look at an incident again at a time, unix seconds; it replaces one that was noted, if ``sooner`` an earlier
+        one."""
+        await self._redis.zadd(self._key, {_member(stream, run_id, incident_id): at}, lt=sooner)
 
     async def drop(self, stream: str, run_id: str, incident_id: str) -> None:
         """There is nothing left to wait for."""

@@ -87,16 +87,24 @@ def message(shown: Shown) -> Message:
     return Message(_line(alert, facts), blocks)
 
 
-def reply(alert: Alert, change: Change, url: str) -> Message:
-    """Return what is written into the thread when an incident opens again, gets worse, or is over."""
+def reply(alert: Alert, change: Change, url: str, why: str = "") -> Message:
+    """Return what is written into the thread when an incident opens again, gets worse, has more like it, or is over.
+
+    Args:
+        why: of ``Notice``.
+    """
     if change == "resolved":
         line = f"{_DONE} {_became(alert)}: {alert.title}"
     elif change == "escalated":
         line = f"{_SIGNS[alert.severity]} Now critical: {alert.title}"
+    elif change == "grouped":
+        line = f"{_SIGNS[alert.severity]} More like this: {alert.title}"
     else:
         line = f"{_SIGNS[alert.severity]} Open again: {alert.title}"
     blocks: list[dict[str, Any]] = [{"type": "section", "text": plain(line, MAX_TEXT)}]
-    if change != "resolved" and alert.advice_line:
+    if why:
+        blocks.append({"type": "section", "text": plain(why, MAX_TEXT)})
+    if change not in ("resolved", "grouped") and alert.advice_line:
         blocks.append(section(f"*What to do:* {mrkdwn(alert.advice_line, MAX_TEXT)}"))
     if alert.text and change == "escalated":
         blocks.append({"type": "section", "text": plain(alert.text, MAX_TEXT)})

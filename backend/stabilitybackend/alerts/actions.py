@@ -23,7 +23,7 @@ from stabilityalerting import (
 from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.commands.progress import progress_of
-from stabilitybackend.commands.proposals import Person
+from stabilitybackend.commands.proposals import Person, in_words
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.query import query
@@ -83,9 +83,7 @@ class AlertActions:
         worker = await _spoken(self._manager.get(run_id))
         incident = await _spoken(worker.acknowledge(incident_id, who))
         if incident.acknowledged_by == who:
-            await _spoken(
-                self._audit.add(who, None, "incident.acknowledge", f"{run_id}/{incident_id}", _in_slack(person))
-            )
+            await _spoken(self._audit.add(who, None, "incident.acknowledge", incident_id, _in_slack(person), run_id))
         return incident.acknowledged_by or who
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
@@ -97,7 +95,7 @@ class AlertActions:
         match = {"run": run_id, "kind": incident.kind}
         made = await _spoken(self._rules.mute(match, reason, None, time.time() + 60 * minutes, who))
         what = f"run {run_id}, kind {incident.kind}, for {minutes} min; {_in_slack(person)}"
-        await _spoken(self._audit.add(who, None, "alerting.mute", made.mute_id, what))
+        await _spoken(self._audit.add(who, None, "alerting.mute", made.mute_id, what, run_id))
         return made.ends
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
@@ -145,13 +143,15 @@ class AlertActions:
             _check_holds(state, order)
             person = Person(order.who, _key_of(order.person))
             made = await _spoken(self._book.propose(worker, request, person, by_program=False))
+            detail = f"{made.what}; {_in_slack(order.person)}"
+            await _spoken(self._audit.add(order.who, None, "proposal.made", made.proposal_id, detail, order.run_id))
             return Proposed(made.proposal_id, made.what, made.expires)
         command_id = f"c-{secrets.token_hex(8)}"
         issued = await _spoken(
             worker.issue(request, command_id=command_id, issuer=order.who, check=lambda now: _check_holds(now, order))
         )
-        detail = f"{issued.command_id} to step {order.to_step}; {_in_slack(order.person)}"
-        await _spoken(self._audit.add(order.who, None, "command.rollback", order.run_id, detail))
+        detail = f"{in_words(request)}; {_in_slack(order.person)}"
+        await _spoken(self._audit.add(order.who, None, "command.order", issued.command_id, detail, order.run_id))
         return _news(issued)
 
     async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
@@ -162,14 +162,16 @@ class AlertActions:
         issued = None if made.command_id is None else worker.state.commands.get(made.command_id)
         if issued is None:
             raise ActionRefused("It is approved, and was not sent: see the page of the run.")
-        detail = f"{issued.command_id}, approved {proposal_id}; {_in_slack(person)}"
-        await _spoken(self._audit.add(who, None, "command.rollback", run_id, detail))
+        detail = f"{made.what}, proposed by {made.proposer}; {_in_slack(person)}"
+        await _spoken(self._audit.add(who, None, "proposal.approved", proposal_id, detail, run_id))
         return _news(issued)
 
     async def decline(self, run_id: str, proposal_id: str, who: str, person: str) -> None:
         """Say that what was proposed is not wanted."""
         worker = await _spoken(self._manager.get(run_id))
-        await _spoken(self._book.decline(worker, proposal_id, Person(who, _key_of(person)), "declined in Slack"))
+        made = await _spoken(self._book.decline(worker, proposal_id, Person(who, _key_of(person)), "declined in Slack"))
+        detail = f"{made.what}, proposed by {made.proposer}; {_in_slack(person)}"
+        await _spoken(self._audit.add(who, None, "proposal.declined", proposal_id, detail, run_id))
 
     async def command(self, run_id: str, command_id: str) -> CommandNews | None:
         """Return how far a command is."""

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.about.view import MAX_LAUNCHES, diff, launches_of
-from stabilitybackend.api.access import Commander, Manager, Reader, Worker, check_project
+from stabilitybackend.api.access import Commander, Manager, Reader, Recorded, Worker, check_project
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.auth import Principal
 from stabilitybackend.redis_link import redis_errors
@@ -70,7 +70,7 @@ async def about(
 
 
 @router.put("/about", responses=answers(AboutRun))
-async def edit(body: AboutBody, commander: Commander, manager: Manager, worker: Worker) -> Response:
+async def edit(body: AboutBody, commander: Commander, manager: Manager, worker: Worker, record: Recorded) -> Response:
     """Change name, tags or notes of a run. It is noted who did."""
     change = AboutChange(
         name=None if body.name is None else body.name.strip(),
@@ -80,6 +80,8 @@ async def edit(body: AboutBody, commander: Commander, manager: Manager, worker: 
     )  # fmt: skip
     with redis_errors():
         await worker.listing.edit(commander.name, time.time(), change)
+    given = [name for name, value in body.model_dump().items() if value not in (None, [])]
+    await record.did(commander, "run.edit", "", ", ".join(given))
     return answer(await _about(commander, manager, worker, ""))
 
 

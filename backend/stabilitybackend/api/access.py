@@ -16,8 +16,8 @@ from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 
 __all__ = [
-    "Administrator", "Caller", "Commander", "Manager", "Proposer", "Reader", "Worker", "audit", "check_project",
-    "check_run", "identify", "until_refused",
+    "Administrator", "Caller", "Commander", "Manager", "Proposer", "Reader", "Record", "Recorded", "Worker", "audit",
+    "check_project", "check_run", "identify", "until_refused",
 ]  # fmt: skip
 
 #: How often it is asked whether the key or the session behind an open WebSocket still works, seconds.
@@ -86,8 +86,34 @@ async def _worker(run_id: str, manager: Annotated[RunManager, Depends(_manager)]
 async def audit(connection: HTTPConnection, who: Principal, action: str, target: str = "", detail: str = "") -> None:
     """Note for good what somebody did, and from which address. Raises Unavailable when Redis is away."""
     log: AuditLog = connection.app.state.audit
+    run = str(connection.path_params.get("run_id", ""))
+    await log.add(who.name, who.key_id, action, target, _from(connection, detail), run)
+
+
+def _from(connection: HTTPConnection, detail: str = "") -> str:
     address = "" if connection.client is None else f"from {connection.client.host}"
-    await log.add(who.name, who.key_id, action, target, "; ".join(filter(None, (detail, address))))
+    return "; ".join(filter(None, (detail, address)))
+
+
+class Record:
+    """Notes for good what a call does, with the run of its path."""
+
+    def __init__(self, connection: HTTPConnection) -> None:
+        self._connection = connection
+
+    async def did(self, who: Principal, action: str, target: str = "", detail: str = "") -> None:
+        """Note what somebody did. Raises Unavailable when Redis is away: what was done may be done all the same."""
+        await audit(self._connection, who, action, target, detail)
+
+    async def saw(self, who: Principal, action: str) -> None:
+        """Note that somebody reads what not everybody may. Raises Unavailable when Redis is away."""
+        log: AuditLog = self._connection.app.state.audit
+        run = str(self._connection.path_params.get("run_id", ""))
+        await log.saw(who.name, who.key_id, action, run, _from(self._connection))
+
+
+def _record(connection: HTTPConnection) -> Record:
+    return Record(connection)
 
 
 #: Whoever has any key that works.
@@ -97,5 +123,6 @@ Proposer = Annotated[Principal, Depends(_with_scope("propose"))]
 Commander = Annotated[Principal, Depends(_with_scope("command"))]
 Administrator = Annotated[Principal, Depends(_with_scope("admin"))]
 Manager = Annotated[RunManager, Depends(_manager)]
+Recorded = Annotated[Record, Depends(_record)]
 #: The worker of the run that the path names; 404 where there is no such run.
 Worker = Annotated[RunWorker, Depends(_worker)]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from stabilitybackend.api.access import Commander, Reader, Worker
+from stabilitybackend.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.batches.view import Stretch, view_of
 from stabilitybackend.errors import BadRequest, NotFound
@@ -47,7 +47,7 @@ async def batch_answers(reader: Reader, worker: Worker) -> Response:
 
 
 @router.get("/batch_samples/{request}", responses=answers(BatchSamples))
-async def batch_samples(request: str, commander: Commander, worker: Worker) -> Response:
+async def batch_samples(request: str, commander: Commander, worker: Worker, record: Recorded) -> Response:
     """The worst samples of the batches that the ranks kept, as one order was answered: for who may order it."""
     found = (await worker.ready()).kept.get(request)
     if found is None:
@@ -55,6 +55,7 @@ async def batch_samples(request: str, commander: Commander, worker: Worker) -> R
             f"run {worker.run_id} has no samples of {request!r}",
             hint="list them with GET .../batch_samples; the newest 8 are kept",
         )
+    await record.saw(commander, "see.samples")
     return answer(found)
 
 

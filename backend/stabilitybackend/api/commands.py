@@ -9,10 +9,10 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
-from stabilitybackend.api.access import Commander, Reader, Worker
+from stabilitybackend.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.commands.progress import shown
-from stabilitybackend.commands.proposals import check_alone
+from stabilitybackend.commands.proposals import check_alone, in_words
 from stabilitybackend.errors import NotFound
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import offer_of
@@ -32,10 +32,15 @@ class Commands(msgspec.Struct):
 
 
 @router.post("/commands", status_code=201, responses=answers(AnyCommand, 201))
-async def issue(body: CommandRequest, commander: Commander, worker: Worker, request: Request) -> Response:
+async def issue(
+    body: CommandRequest, commander: Commander, worker: Worker, request: Request, record: Recorded
+) -> Response:
     """Issue a rollback, a restart, a dump of every rank's stacks, a look at the kept batches, or a task of your own."""
     check_alone(body, two_persons=request.app.state.settings.two_persons)
     issued = await worker.issue(body, command_id=f"c-{secrets.token_hex(8)}", issuer=commander.name)
+    await record.did(
+        commander, "command.order", issued.command_id, ". ".join(filter(None, (in_words(body), body.reason)))
+    )
     return answer(shown(issued), 201)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from stabilitybackend.api.access import Commander, Reader, Worker
+from stabilitybackend.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.api.reading import Threads
 from stabilitybackend.backtest.settings import detector_list
@@ -62,9 +62,11 @@ async def settings(reader: Reader, worker: Worker) -> Response:
 
 
 @router.put("/runs/{run_id}/detectors", responses=answers(RunDetectors))
-async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker) -> Response:
+async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker, record: Recorded) -> Response:
     """Replace all that is set for a run; it holds for the points that come from now on."""
-    return answer(await worker.detectors.replace(body.settings, commander.name, worker.cursor))
+    found = await worker.detectors.replace(body.settings, commander.name, worker.cursor)
+    await record.did(commander, "settings.detectors", "", ", ".join(body.settings) or "all back to their defaults")
+    return answer(found)
 
 
 @router.get("/runs/{run_id}/watched", responses=answers(Watched))

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from stabilitybackend.api.access import Commander, Manager, Reader, Worker
+from stabilitybackend.api.access import Commander, Manager, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.auth import Principal
 from stabilitybackend.errors import NotFound
@@ -74,11 +74,17 @@ async def rollback_costs(
 
 @router.put("/runs/{run_id}/incidents/{incident_id}/category", responses=answers(Interruption))
 async def correct(
-    incident_id: str, body: CategoryBody, commander: Commander, manager: Manager, worker: Worker
+    incident_id: str,
+    body: CategoryBody,
+    commander: Commander,
+    manager: Manager,
+    worker: Worker,
+    record: Recorded,
 ) -> Response:
     """Correct the category of an interruption; your name is kept with it."""
     await worker.report_to_fleet()
     found = await manager.fleet.correct(worker.run_id, incident_id, body.category, commander.name)
+    await record.did(commander, "interruption.category", found.id, body.category or "")
     return answer(found)
 
 

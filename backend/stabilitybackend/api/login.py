@@ -1,19 +1,17 @@
-"""Logging in and out of the pages, who one is, and what was done by whom. Shapes: docs/api.md."""
+"""Logging in and out of the pages, and who one is. Shapes: docs/api.md."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from stabilitybackend.api.access import Administrator, Caller, audit
+from stabilitybackend.api.access import Caller, audit
 from stabilitybackend.api.answers import answer, answers
-from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, Principal
 from stabilitybackend.errors import Unauthorized
-from stabilitybackend.schema.server import Audit, LoggedOut, Me
+from stabilitybackend.schema.server import LoggedOut, Me
 from stabilitybackend.sessions import Sessions, login_cookie, logout_cookies, session_of
 
 __all__ = ["router"]
@@ -75,15 +73,3 @@ async def logout(request: Request) -> Response:
 async def me(caller: Caller, request: Request) -> Response:
     """Say who makes this call, and what that may do."""
     return answer(_me(caller, request))
-
-
-@router.get("/audit", responses=answers(Audit))
-async def audit_log(
-    request: Request,
-    administrator: Administrator,
-    count: Annotated[int, Query(ge=1, le=10_000, description="newest entries")] = 100,
-) -> Response:
-    """What was done to runs, keys and sessions, by whom and when, newest first."""
-    log: AuditLog = request.app.state.audit
-    administrator.require_all_projects()
-    return answer(Audit(await log.newest(count)))

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from msgspec.structs import asdict
 
-from stabilitybackend.api.access import Commander, Reader, Worker
+from stabilitybackend.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.runs.annotations import AnnotationBook
 from stabilitybackend.schema.lineage import Annotation, AnnotationRequest, Annotations, ChangedAnnotation
@@ -38,27 +38,37 @@ async def every(reader: Reader, book: Book) -> Response:
 
 
 @router.post("", status_code=201, responses=answers(Annotation, 201))
-async def annotate(body: AnnotationRequest, commander: Commander, worker: Worker, book: Book) -> Response:
+async def annotate(
+    body: AnnotationRequest, commander: Commander, worker: Worker, book: Book, record: Recorded
+) -> Response:
     """Note something at a step or a range of steps; the key says who did."""
     request = AnnotationRequest(body.text, body.step, body.first_step, body.last_step, body.metric, body.segment)
     changed = await book.add(request, commander.name, time.time())
+    await record.did(commander, "annotation.made", changed.annotation_id)
     _publish(worker, changed)
     return answer(changed.annotation, 201)
 
 
 @router.put("/{annotation_id}", responses=answers(Annotation))
 async def change(
-    annotation_id: str, body: AnnotationRequest, commander: Commander, worker: Worker, book: Book
+    annotation_id: str,
+    body: AnnotationRequest,
+    commander: Commander,
+    worker: Worker,
+    book: Book,
+    record: Recorded,
 ) -> Response:
     """Change an annotation, whoever made it; one that is not there is made, so that an import may be repeated."""
     changed = await book.put(annotation_id, body, commander.name, time.time())
+    await record.did(commander, "annotation.changed", annotation_id)
     _publish(worker, changed)
     return answer(changed.annotation)
 
 
 @router.delete("/{annotation_id}", responses=answers(ChangedAnnotation))
-async def delete(annotation_id: str, commander: Commander, worker: Worker, book: Book) -> Response:
+async def delete(annotation_id: str, commander: Commander, worker: Worker, book: Book, record: Recorded) -> Response:
     """Delete an annotation, whoever made it."""
     changed = await book.delete(annotation_id, commander.name, time.time())
+    await record.did(commander, "annotation.deleted", annotation_id)
     _publish(worker, changed)
     return answer(changed)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from stabilitybackend.api.access import Commander, Manager, Worker
+from stabilitybackend.api.access import Commander, Manager, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.output import MAX_LINES, OutputQuery
@@ -22,6 +22,7 @@ async def output(
     commander: Commander,
     manager: Manager,
     worker: Worker,
+    record: Recorded,
     rank: Annotated[int | None, Query(ge=0, description="only of this rank")] = None,
     stream: Annotated[Literal["out", "err"] | None, Query(description="only of this stream")] = None,
     step: Annotated[int | None, Query(ge=0, description="lines around this step")] = None,
@@ -31,5 +32,6 @@ async def output(
 ) -> Response:
     """Lines that ranks printed, the newest, or those around a step or a line: for who may send commands."""
     query = OutputQuery(rank, stream, step, after, before, limit)
+    await record.saw(commander, "see.output")
     with redis_errors():
         return answer(await manager.output_log.read(worker.run_id, query, worker.state.incidents.culprits()))

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.about.view import line_of
 from stabilitybackend.api.about import run_launches
-from stabilitybackend.api.access import Commander, Manager, Reader, Worker
+from stabilitybackend.api.access import Commander, Manager, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.api.packing import Packs, packed, packed_answer
 from stabilitybackend.api.reading import MaxAge, Shared, Threads
@@ -75,9 +75,11 @@ async def segments(reader: Reader, worker: Worker) -> Response:
 
 
 @router.post("/{run_id}/segments/{segment}/undo", responses=answers(Segments))
-async def undo_segment(segment: int, commander: Commander, worker: Worker) -> Response:
+async def undo_segment(segment: int, commander: Commander, worker: Worker, record: Recorded) -> Response:
     """Say that a segment which was inferred from the steps alone is no rollback; its points are discarded as strays."""
-    return answer(await worker.undo_segment(segment, commander.name))
+    undone = await worker.undo_segment(segment, commander.name)
+    await record.did(commander, "segment.undo", str(segment))
+    return answer(undone)
 
 
 @router.get("/{run_id}/series", responses=answers(SeriesAnswer))
@@ -130,9 +132,11 @@ async def incident(incident_id: str, reader: Reader, worker: Worker) -> Response
 
 
 @router.post("/{run_id}/incidents/{incident_id}/ack", responses=answers(ShownIncident))
-async def acknowledge(incident_id: str, commander: Commander, worker: Worker) -> Response:
+async def acknowledge(incident_id: str, commander: Commander, worker: Worker, record: Recorded) -> Response:
     """Acknowledge an incident; the first person who does so stays."""
-    return answer(shown(await worker.acknowledge(incident_id, commander.name)))
+    incident = await worker.acknowledge(incident_id, commander.name)
+    await record.did(commander, "incident.acknowledge", incident_id, incident.title)
+    return answer(shown(incident))
 
 
 @router.get("/{run_id}/checkpoints", responses=answers(Checkpoints))

@@ -9,8 +9,10 @@ is not plain. The same incidents, position and earlier orders give the same deci
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from msgspec import structs
 
@@ -18,16 +20,22 @@ from stabilitybackend.autopilot.policy import Policy
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.incidents.way import Way, asks_of, way_of
 from stabilitybackend.schema.commands import NOT_CARRIED_OUT, OPEN_STATES, CommandRequest, State
+from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.job.autopilot import PilotAction, PilotEntry, PilotPhase
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.resumes import ORDERS
 
-__all__ = ["Decision", "Situation", "decide", "gave_up"]
+__all__ = ["IDLE", "Decision", "Situation", "decide", "gave_up"]
 
 #: Seeds that it takes where the advice asks for a new one: below this.
 _SEEDS = 1 << 31
+#: A spike is coming back where its height, in the newer half of what was logged since the onset, is at most so much of
+#: that in the older half. It then gets more time, up to so many times the policy's wait.
+_COMING_BACK, _PATIENCE = 0.7, 4
+#: Points that this takes at least.
+_FEW_POINTS = 8
 #: Never because of one: mostly accounting, of which only people know.
 _NEVER = "level_shift"
 
@@ -44,6 +52,7 @@ class Situation:
         cannot: what the job does not promise to change -> why.
         entries: what it did before, oldest first.
         outcomes: id of an entry -> state of its command; none for one that is forgotten.
+        curve: of an incident's metric, its effective values from the onset on; it may read them when it is called.
     """
 
     run_id: str
@@ -54,6 +63,7 @@ class Situation:
     cannot: Mapping[str, str]
     entries: Sequence[PilotEntry]
     outcomes: Mapping[str, State]
+    curve: Callable[[Incident], Sequence[float]] = lambda incident: ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +86,15 @@ class Decision:
     request: CommandRequest | None = None
 
 
+#: What it says nearly always.
+IDLE = Decision("idle", "Nothing is open that one goes back for.")
+
+
 def decide(now: Situation, policy: Policy) -> Decision:
     """Return what the autopilot does now."""
     way = way_of(now.incidents, _usable(now, policy), now.now_step)
     if way is None:
-        return Decision("idle", "Nothing is open that one goes back for.")
+        return IDLE
     lead = way.lead
     if (why := _held(now, policy, way)) is not None:
         return Decision(why[0], why[1], incident_id=lead.incident_id)
@@ -96,6 +110,10 @@ def decide(now: Situation, policy: Policy) -> Decision:
         text = f"The {what} may pass: waits until step {until:,}, then {then}."
         to_step = None if isinstance(goes, str) else goes.to_step
         return Decision("waits", text, until, to_step, lead.incident_id)
+    patient = _seen(way, policy) + _PATIENCE * policy.wait_steps
+    if now.now_step < patient and _comes_back(now, lead):
+        text = f"The {what} is coming back: waits for it, until step {patient:,} at most."
+        return Decision("waits", text, patient, None, lead.incident_id)
     if isinstance(goes, str):
         return gave_up(now, policy, lead, goes)
     taken = next(one for one in now.checkpoints if one.step == goes.to_step and one.usable)
@@ -215,6 +233,18 @@ def _usable(now: Situation, policy: Policy) -> UsableOf:
 def _done(entry: PilotEntry, now: Situation) -> bool:
     """Say whether the job went, or goes, where an entry says."""
     return not entry.dry_run and now.outcomes.get(entry.entry_id) not in NOT_CARRIED_OUT
+
+
+def _comes_back(now: Situation, incident: Incident) -> bool:
+    """Say whether a spike gets smaller."""
+    level = facts(incident.evidence, CurveFacts).window.level
+    if incident.kind != "spike" or level is None:
+        return False
+    heights = [value - level for value in now.curve(incident) if math.isfinite(value)]
+    if len(heights) < _FEW_POINTS:
+        return False
+    half = len(heights) // 2
+    return median(heights[half:]) <= _COMING_BACK * median(heights[:half])
 
 
 def _seen(way: Way, policy: Policy) -> int:

@@ -29,6 +29,7 @@ from stabilitybackend.cli.importing import import_paths
 from stabilitybackend.cli.interruptions import interruptions
 from stabilitybackend.cli.orders.autopilot import autopilot
 from stabilitybackend.cli.people import keys
+from stabilitybackend.cli.people.audit import audit
 from stabilitybackend.cli.people.mcp import serve_mcp
 from stabilitybackend.cli.people.proposals import approve, decline, list_commands
 from stabilitybackend.cli.plan import dump, plan, restart, task
@@ -142,6 +143,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "import": import_paths,
     "export": export_run,
     "interruptions": interruptions,
+    "audit": audit,
     "mcp": serve_mcp,
     "doctor": doctor,
 }

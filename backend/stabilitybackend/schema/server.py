@@ -8,7 +8,7 @@ import msgspec
 
 __all__ = [
     "Alive", "Audit", "AuditEntry", "ColdPoints", "Deleted", "ErrorAnswer", "ErrorFacts", "HotPoints", "LoggedOut",
-    "Me", "Ready", "Retained", "RetainedRun", "ServerHealth", "SlackAnswer", "Storage",
+    "Me", "Ready", "ReceiverStatus", "Receivers", "Retained", "RetainedRun", "ServerHealth", "SlackAnswer", "Storage",
 ]  # fmt: skip
 
 
@@ -64,6 +64,41 @@ class ServerHealth(msgspec.Struct):
     uptime_s: float
 
 
+class ReceiverStatus(msgspec.Struct):
+    """What became of the newest messages to one receiver, to the watcher of the heartbeat, or of the watchdog.
+
+    Attributes:
+        set_up: by an environment variable of the server. All else is as it was, where it is not any more.
+        status: of the newest message; late: the heartbeat or the watchdog should have been accepted since.
+        accepted, refused: when the last one was, unix seconds, null for never.
+        why: the last one was refused, with the status code of the answer; "" for never.
+    """
+
+    name: str
+    set_up: bool
+    status: Literal["off", "nothing sent", "accepted", "refused", "late"]
+    accepted: float | None = None
+    refused: float | None = None
+    why: str = ""
+
+
+class Receivers(msgspec.Struct):
+    """Who is notified of incidents, and who notices that this server is away.
+
+    Attributes:
+        time: now, unix seconds.
+        ready, reasons: as ``/readyz`` says.
+        heartbeat: says that all is well to a watcher outside. watchdog: an alert that always fires, for Alertmanager.
+    """
+
+    time: float
+    ready: bool
+    reasons: list[ErrorFacts]
+    heartbeat: ReceiverStatus
+    watchdog: ReceiverStatus
+    receivers: list[ReceiverStatus]
+
+
 class Me(msgspec.Struct):
     """Who makes the call, and what that may do.
 
@@ -93,9 +128,10 @@ class AuditEntry(msgspec.Struct, frozen=True):
         who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
             the setting's name for what the server does by itself.
         key_id: of the key, null without one.
-        action: ``run.delete``, ``key.create``, ``key.revoke``, ``login``, ``logout``, ``view.save`` or ``view.delete``.
-        target: the run, key or view that it was done to; "" where there is none.
+        action: what, from the general to the special: ``command.order``, ``key.create`` (docs/security.md has all).
+        target: the run, command, incident, key or view that it was done to; "" where there is none.
         detail: more in words.
+        run: the run that it is about, "" for none.
     """
 
     time: float
@@ -104,10 +140,11 @@ class AuditEntry(msgspec.Struct, frozen=True):
     action: str
     target: str = ""
     detail: str = ""
+    run: str = ""
 
 
 class Audit(msgspec.Struct):
-    """What was done to runs, keys and sessions, newest first."""
+    """What was done and seen by whom, newest first."""
 
     entries: list[AuditEntry]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from stabilitybackend.http_guard import MAX_SLACK_BYTES
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
@@ -72,9 +73,11 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @asynccontextmanager
 async def spoiled(stage: Stage, run_id: str) -> AsyncIterator[tuple[RawAgent, Job, Posted]]:
     """A job whose loss is NaN from step 60 on, with checkpoints, and the message about it."""
-    job, at = Job(), time.time()
-    job._time = at
-    before = len(stage.slack.parents())
+    job = Job()
+    job._time = time.time()
+    with Redis.from_url(stage.redis_url) as redis:  # the runs before this one are no storm
+        for key in redis.scan_iter("*storm*"):
+            redis.delete(key)
     async with RawAgent(stage.server.agent_url) as agent:
         good, bad = range(1, 60), range(60, 90)
         await agent.begin(
@@ -84,8 +87,12 @@ async def spoiled(stage: Stage, run_id: str) -> AsyncIterator[tuple[RawAgent, Jo
             job.rows(bad, {"loss": [math.nan] * len(bad)}),
             run_id=run_id,
         )
-        await until(lambda: len(stage.slack.parents()) > before, 20, "the incident is told")
-        yield agent, job, stage.slack.parents()[-1]
+        await until(lambda: _about(stage, run_id), 20, "the incident is told")
+        yield agent, job, _about(stage, run_id)[0]
+
+
+def _about(stage: Stage, run_id: str) -> list[Posted]:
+    return [one for one in stage.slack.parents() if ROLL_BACK in one.buttons() and f'"{run_id}\\' in one.said()]
 
 
 async def test_a_rollback_from_slack_is_an_order_like_any_other_and_its_agent_gets_it(stage: Stage) -> None:
@@ -97,8 +104,9 @@ async def test_a_rollback_from_slack_is_an_order_like_any_other_and_its_agent_ge
     [command] = stage.server.get("/runs/ordered/commands")["commands"]
     assert order.command["command_id"] == command["command_id"]
     assert (command["to_step"], command["checkpoint"], command["issuer"]) == (50, "c/50", "slack:ada")
-    audit = [(one["who"], one["action"], one["target"]) for one in stage.server.get("/audit")["entries"]]
-    assert ("slack:ada", "command.rollback", "ordered") in audit
+    noted = next(one for one in stage.server.get("/audit")["entries"] if one["action"] == "command.order")
+    assert (noted["who"], noted["target"], noted["run"]) == ("slack:ada", command["command_id"], "ordered")
+    assert noted["detail"].endswith("; Slack user U0ADA")
 
 
 async def test_an_answer_is_refused_when_the_job_has_gone_elsewhere_since(stage: Stage) -> None:
@@ -167,6 +175,7 @@ async def test_a_mute_from_slack_is_one_of_this_run_and_kind_for_an_hour(stage: 
 
 async def test_acknowledging_twice_tells_the_second_one_who_has_it(stage: Stage) -> None:
     async with spoiled(stage, "seen") as (_, _, message):
+        stage.slack.whispers.clear()
         incident = stage.server.get("/runs/seen/incidents")["incidents"][0]["incident_id"]
         stage.server.client.post(f"/api/v1/runs/seen/incidents/{incident}/ack")
         await asyncio.to_thread(stage.post, stage.slack.click(message, ACK))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from stabilitybackend.detectors.engine.base import Finding
@@ -44,6 +46,14 @@ def test_a_spike_that_passes_while_it_waits_costs_nothing() -> None:
     assert not job.entries
 
 
+def test_a_spike_that_comes_down_slowly_gets_more_time_but_not_without_end() -> None:
+    job = PilotedJob("wait_steps: 40", lambda s, _: falling(s) + 4.0 * math.exp((400 - s) / 40) * (s >= 400)).train(800)
+    assert any("is coming back" in text for _, _, text in job.said)
+    assert not job.entries
+    far = PilotedJob("wait_steps: 40", lambda s, _: falling(s) + 9.0 * math.exp((400 - s) / 400) * (s >= 400))
+    assert [one.step for one in far.train(700).entries] != []
+
+
 def test_trouble_that_comes_again_is_met_further_back_with_less_rate_and_a_new_seed_and_then_by_people() -> None:
     job = PilotedJob("wait_steps: 40", always).train(900)
     first, second = job.commands
@@ -77,7 +87,7 @@ def test_what_people_were_asked_is_over_with_the_incident() -> None:
     assert [one.state for one in job.asked] == ["open"]
     job.send(job.job.rolled_back(100, "by-hand"))
     job.judge()
-    (asked,) = job.state.incidents.of({"autopilot"})
+    (asked,) = job.state.incidents.of({"autopilot_gave_up"})
     assert asked.state == "resolved"
 
 

@@ -90,7 +90,7 @@ class PilotedJob:
         self.pilot.judge(self.state, changes)
         self.entries += changes.entries.values()
         self.commands += changes.commands.values()
-        self.asked += [one for one in changes.incidents.values() if one.kind == "autopilot"]
+        self.asked += [one for one in changes.incidents.values() if one.kind == "autopilot_gave_up"]
         shown = self.shown
         if not self.said or self.said[-1][2] != shown.text:
             self.said.append((self.step, shown.phase, shown.text))

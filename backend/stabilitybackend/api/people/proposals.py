@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from stabilitybackend.api.access import Commander, Manager, Proposer, Reader, Worker
+from stabilitybackend.api.access import Commander, Manager, Proposer, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.auth import Principal
 from stabilitybackend.commands.proposals import Person
@@ -68,21 +68,30 @@ async def propose(
     proposer: Proposer,
     worker: Worker,
     book: Book,
+    record: Recorded,
     by_program: Annotated[bool, Query(description="an assistant proposes it, no person")] = False,
 ) -> Response:
     """Propose an order: nothing is sent until a person approves it; it expires after 15 minutes."""
-    return answer(await book.propose(worker, body, person_of(proposer), by_program=by_program), 201)
+    made = await book.propose(worker, body, person_of(proposer), by_program=by_program)
+    await record.did(proposer, "proposal.made", made.proposal_id, made.what)
+    return answer(made, 201)
 
 
 @router.post("/runs/{run_id}/proposals/{proposal_id}/approve", responses=answers(Proposal))
 async def approve(
-    proposal_id: str, commander: Commander, worker: Worker, book: Book, two_persons: TwoPersons
+    proposal_id: str, commander: Commander, worker: Worker, book: Book, two_persons: TwoPersons, record: Recorded
 ) -> Response:
     """Approve a proposal: its command is issued, unless the run went elsewhere since it was proposed."""
-    return answer(await book.approve(worker, proposal_id, person_of(commander), two_persons=two_persons))
+    done = await book.approve(worker, proposal_id, person_of(commander), two_persons=two_persons)
+    await record.did(commander, "proposal.approved", proposal_id, f"{done.what}, proposed by {done.proposer}")
+    return answer(done)
 
 
 @router.post("/runs/{run_id}/proposals/{proposal_id}/decline", responses=answers(Proposal))
-async def decline(proposal_id: str, body: Declined, commander: Commander, worker: Worker, book: Book) -> Response:
+async def decline(
+    proposal_id: str, body: Declined, commander: Commander, worker: Worker, book: Book, record: Recorded
+) -> Response:
     """Decline a proposal; nothing is sent."""
-    return answer(await book.decline(worker, proposal_id, person_of(commander), body.reason.strip()))
+    done = await book.decline(worker, proposal_id, person_of(commander), body.reason.strip())
+    await record.did(commander, "proposal.declined", proposal_id, f"{done.what}, proposed by {done.proposer}")
+    return answer(done)

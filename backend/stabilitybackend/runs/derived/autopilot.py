@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,11 +19,12 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
-from stabilitybackend.autopilot.ladder import Decision, Situation, decide, gave_up
+from stabilitybackend.autopilot.ladder import IDLE, Decision, Situation, decide, gave_up
 from stabilitybackend.autopilot.policy import Policy, read_policy
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.keys import RunKeys
+from stabilitybackend.points.store import SeriesKey
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.schema.incidents import Incident
@@ -42,9 +44,11 @@ if TYPE_CHECKING:
 __all__ = ["KIND", "RunAutopilot", "handed_over", "situation"]
 
 #: Kind of the incident by which it asks people.
-KIND = "autopilot"
+KIND = "autopilot_gave_up"
 #: Entries that are shown, newest first.
 SHOWN_ENTRIES = 200
+#: Steps of a curve that are read: several times the longest wait that anybody sets.
+CURVE_STEPS = 50_000
 _OFF = Decision("off", "Nothing is ordered without a person.")
 
 _log = logging.getLogger(__name__)
@@ -88,6 +92,8 @@ class RunAutopilot:
         """Take up a policy that another server has stored meanwhile; while Redis is away what is known stays."""
         with contextlib.suppress(RedisError, OSError):
             stored, _ = await self._stored()
+            if self._storing.locked():
+                return  # somebody sets or ends it right now: what was read is of before that
             self._take(None if stored is None else msgspec.json.decode(stored, type=PolicyChange))
 
     async def _stored(self) -> tuple[bytes | None, list[bytes]]:
@@ -149,12 +155,11 @@ class RunAutopilot:
         if (ended := state.liveness.ended(now)) is not None:
             self._now = Decision("idle", f"The job is over: {ended[1]}")
             return
-        situation = self.situation(state)
-        self._now = self._done(state, situation, decide(situation, self._policy), now, changes)
-
-    def situation(self, state: RunState) -> Situation:
-        """Return what a decision is made from."""
-        return situation(state, list(self._entries.values()))
+        if not state.incidents.open_count():
+            self._now = IDLE
+            return
+        facts = situation(state, list(self._entries.values()))
+        self._now = self._done(state, facts, decide(facts, self._policy), now, changes)
 
     def _done(self, state: RunState, now: Situation, decision: Decision, time: float, changes: Changes) -> Decision:
         """Carry out a decision; return it, or the one in its place where the job is not ready for the order."""
@@ -174,8 +179,8 @@ class RunAutopilot:
             changes.add_commands([command])
         entry = replace(entry, time=time)
         self._entries[entry.entry_id] = changes.entries[entry.entry_id] = entry
-        for oldest in list(self._entries)[:-MAX_ENTRIES]:
-            del self._entries[oldest]
+        if len(self._entries) > MAX_ENTRIES:
+            del self._entries[next(iter(self._entries))]
         if entry.action == "gave_up" and not entry.dry_run:
             state.found(handed_over(entry, now.incidents), time, changes)
         _log.warning("run %s: autopilot (%s): %s", self._run_id, self.mode, decision.text)
@@ -227,7 +232,21 @@ def situation(state: RunState, entries: list[PilotEntry]) -> Situation:
         cannot=state.handlers.cannot(),
         entries=entries,
         outcomes={entry_id: command.state for entry_id, command in known.items() if command is not None},
+        curve=partial(_curve, state),
     )
+
+
+def _curve(state: RunState, incident: Incident) -> list[float]:
+    """Return the effective values of an incident's metric from its onset on, at most CURVE_STEPS."""
+    metric, rank = incident.metric or "", state.judge.primary
+    metric = state.judge.names.chosen.get(metric, metric)
+    last = incident.onset_step + CURVE_STEPS
+    values: list[float] = []
+    for part in state.fold.tree.path(since=incident.onset_step):
+        low, high = max(incident.onset_step, part.first), last if part.last is None else min(last, part.last)
+        if low <= high and rank is not None:
+            values += state.store.rows(SeriesKey(metric, part.segment, rank, ""), low, high).values.tolist()
+    return values
 
 
 def handed_over(entry: PilotEntry, incidents: Iterable[Incident]) -> Finding:
@@ -235,7 +254,7 @@ def handed_over(entry: PilotEntry, incidents: Iterable[Incident]) -> Finding:
     lead = next(one for one in incidents if one.incident_id == entry.incident_id)
     advice = f" The advice: {lead.suggestion.text}" if lead.suggestion is not None else ""
     return Finding(
-        detector=KIND,
+        detector=ISSUER,
         key=f"{KIND}:{entry.entry_id}",
         kind=KIND,
         state="open",
@@ -261,7 +280,7 @@ def _over(state: RunState) -> list[Finding]:
             fields = {name: getattr(asked, name) for name in ("key", "kind", "severity", "title", "metric", "dataset")}
             found.append(
                 Finding(
-                    **fields, detector=KIND, state="resolved", text=f"{asked.text} Over: {ended}.",
+                    **fields, detector=ISSUER, state="resolved", text=f"{asked.text} Over: {ended}.",
                     onset_step=asked.onset_step, step=asked.step,
                     now_step=max(asked.now_step, state.judge.newest_step), evidence=dict(asked.evidence),
                 )

@@ -15,6 +15,9 @@ const OUTCOMES = [
   ["acknowledged_before", "acknowledged before it was escalated"],
   ["no_route", "no route leads here"],
   ["below_min_severity", "below its least severity"],
+  ["grouped", "counted in a summary"],
+  ["summaries", "summaries"],
+  ["follows_cause", "followed from another"],
   ["in_train", "one of a train"],
   ["info_only", "information only"],
 ];
@@ -30,6 +33,7 @@ export const outcomes = (counts) =>
 const SETTINGS = [
   ["Slack", "STABILITY_SLACK_WEBHOOK_URL"],
   ["PagerDuty", "STABILITY_PAGERDUTY_ROUTING_KEY"],
+  ["Alertmanager", "STABILITY_ALERTMANAGER_URL"],
   ["a signed webhook", "STABILITY_WEBHOOK_URL and STABILITY_WEBHOOK_SECRET"],
 ];
 

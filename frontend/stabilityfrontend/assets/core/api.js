@@ -176,6 +176,12 @@ export const api = {
   rollbackCosts: (id) => call("GET", `${runPath(id)}/rollback_costs`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */
   detectorsOf: (id) => call("GET", `${runPath(id)}/detectors`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/autopilot"]>} */
+  autopilotOf: (id) => call("GET", `${runPath(id)}/autopilot`),
+  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/autopilot"]>} */
+  setAutopilot: (id, policy) => call("PUT", `${runPath(id)}/autopilot`, { policy }),
+  /** @returns {Promise<Answers["DELETE /api/v1/runs/{run_id}/autopilot"]>} */
+  stopAutopilot: (id) => call("DELETE", `${runPath(id)}/autopilot`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/watched"]>} */
   watchedOf: (id) => call("GET", `${runPath(id)}/watched`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/headline"]>} */
