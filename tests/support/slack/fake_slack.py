@@ -217,6 +217,9 @@ class FakeSlack:
         self.whispers.append(given)
         return {"ok": True, "message_ts": f"{int(time.time())}.{next(self._ids):06d}"}
 
+    def _auth_test(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {"ok": True, "team": "Workspace", "user": "stabilityboard", "bot_id": "B1"}
+
     def _views_open(self, given: dict[str, Any]) -> dict[str, Any]:
         until = self._triggers.pop(given.get("trigger_id", ""), None)
         if until is None:
