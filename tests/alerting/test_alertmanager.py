@@ -240,11 +240,15 @@ async def test_an_alertmanager_whose_clock_is_minutes_off_holds_and_ends_alerts_
         await fires(alertmanager, 0, run=run)
 
 
-async def test_a_token_is_sent_and_appears_nowhere(
-    redis: Redis, receiver: Any, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [({"token": "s3cret"}, "Bearer s3cret"), ({"login": ("me", "s3cret")}, "Basic bWU6czNjcmV0")],
+)
+async def test_a_token_or_password_is_sent_and_appears_nowhere(
+    redis: Redis, receiver: Any, caplog: pytest.LogCaptureFixture, given: dict[str, Any], sent: str
 ) -> None:
     receiver.status = 401
-    sink = AlertmanagerSink([f"{receiver.url}/am"], token="s3cret", every_s=0.1)
+    sink = AlertmanagerSink([f"{receiver.url}/am"], every_s=0.1, **given)
 
     async def streams() -> list[str]:
         return [STREAM]
@@ -261,8 +265,9 @@ async def test_a_token_is_sent_and_appears_nowhere(
         stop.set()
         await task
     assert receiver.received[0].path == "/am/api/v2/alerts"
-    assert receiver.received[0].headers["authorization"] == "Bearer s3cret"
+    assert receiver.received[0].headers["authorization"] == sent
     assert outcomes["alertmanager"].why == "answered 401"
+    assert not {"s3cret", "bWU6czNjcmV0"} & set(caplog.text.split())
     assert "s3cret" not in caplog.text
 
 
