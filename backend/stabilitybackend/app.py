@@ -69,6 +69,7 @@ from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.struct_types import prepare_struct_types
 from stabilitybackend.process.tasks import end
+from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
@@ -141,7 +142,8 @@ def create_app(
     audit = AuditLog(redis)
     sinks = receivers()
     rules = alert_rules(alarm, settings, sinks)
-    alerts = alerting_service(alarm, settings, sinks, rules, trouble, AlertActions(manager, audit, rules))
+    actions = AlertActions(manager, audit, rules, ProposalBook(redis), two_persons=settings.two_persons)
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble, actions)
     beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
