@@ -136,6 +136,7 @@ def create_app(
         agent_lost_s=settings.agent_lost_s,
     )
     manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
+    manager.two_persons = settings.two_persons
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
     trouble = partial(server.trouble, manager, storing)
