@@ -30,6 +30,7 @@ from stabilitybackend.settings import Settings
 
 __all__ = [
     "ROLES", "SCOPES", "USUAL_SCOPES", "ApiKey", "Authenticator", "KeyRing", "Principal", "check_exposure", "role_of",
+    "scopes_of",
 ]  # fmt: skip
 
 #: What a key may allow: send data; see everything; propose commands, which a person has to approve; order and approve
@@ -130,6 +131,13 @@ class Principal:
     def shown(self) -> Me:
         """Return the answer of ``GET /api/v1/me``."""
         return Me(self.name, sorted(self.scopes), self.project, self.by, role_of(self.scopes))
+
+
+def scopes_of(role: str) -> tuple[str, ...]:
+    """Return the scopes of a role. Raises BadRequest for a name that is none."""
+    if role not in ROLES:
+        raise BadRequest(f"role is {role!r}, expected one of {', '.join(ROLES)}", hint="or name scopes")
+    return ROLES[role]
 
 
 def role_of(scopes: Iterable[str]) -> str:
