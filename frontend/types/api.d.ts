@@ -1299,7 +1299,7 @@ export interface Me {
   name: string;
   scopes: string[];
   project: string | null;
-  by: "key" | "local" | "session";
+  by: "key" | "local" | "proxy" | "session";
   role: string;
   two_persons: boolean;
 }

@@ -174,6 +174,6 @@ def test_a_key_that_only_looks_sees_no_button_that_orders(
     page.fill("#login-key", key)
     page.click("#login-send")
     page.wait_for_selector("#who-may")
-    assert page.inner_text("#who-may") == "read-only"
+    assert page.inner_text("#who-may") == "viewer · read-only"
     assert "scope “command”" in str(page.get_attribute("#who", "title"))
     page.wait_for_selector("#rollback-open", state="hidden")
