@@ -530,9 +530,10 @@ export interface CommandRequest {
   idempotency_key?: string | null;
 }
 
-/** Newest first. */
+/** Newest first. ``proposals``: what waits for a person, or did; of them the newest 50. */
 export interface Commands {
   commands: (Rollback | Restart | StackDump | Task | ShowBatches)[];
+  proposals: Proposal[];
 }
 
 /**
