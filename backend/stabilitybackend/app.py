@@ -123,7 +123,8 @@ def create_app(
     probe = make_redis(redis_url, connections=1)
     ring = KeyRing(door)
     sessions = Sessions(door)
-    authenticator = Authenticator(ring, sessions, key_needed=settings.exposed)
+    needed = settings.exposed or settings.proxy_user_header is not None
+    authenticator = Authenticator(ring, sessions, key_needed=needed)
     origins = Origins.of(settings)
     ingest = Ingest(door)
     cache = ByteCache(int(settings.cache_mib * MIB))

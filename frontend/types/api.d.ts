@@ -584,9 +584,10 @@ export interface CommandRequest {
   idempotency_key?: string | null;
 }
 
-/** Newest first. */
+/** Newest first. ``proposals``: what waits for a person, or did; of them the newest 50. */
 export interface Commands {
   commands: (Rollback | Restart | StackDump | Task | ShowBatches)[];
+  proposals: Proposal[];
 }
 
 /**
@@ -1371,7 +1372,7 @@ export interface Me {
   name: string;
   scopes: string[];
   project: string | null;
-  by: "key" | "local" | "session";
+  by: "key" | "local" | "proxy" | "session";
   role: string;
   two_persons: boolean;
 }
