@@ -79,7 +79,7 @@ def test_at_the_limit_of_the_policy_people_are_asked_until_the_trouble_is_over()
     job = PilotedJob("limit: {actions: 1, in_steps: 1000}", always).train(700)
     assert len(job.commands) == 1
     assert [one.state for one in job.asked] == ["open"]
-    assert "it has gone back 1 times within 1,000 steps" in job.asked[0].text
+    assert "it has gone back once within 1,000 steps" in job.asked[0].text
     job.send(job.job.rolled_back(100, "by-hand"))
     job.judge()
     (asked,) = job.state.incidents.of({"autopilot_gave_up"})
