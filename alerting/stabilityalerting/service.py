@@ -115,10 +115,6 @@ class AlertingService:
         """The receivers."""
         return self._sinks
 
-    def receiver(self, name: str) -> Sink | None:
-        """Return the receiver of this name, None where none is set up."""
-        return next((sink for sink in self._sinks if sink.name == name), None)
-
     def status(self) -> dict[str, Any]:
         """Return what is set up and what became of the events, by receiver; no secret is in it."""
         return {
