@@ -189,6 +189,9 @@ class Actions(Protocol):
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
         """Keep everybody from hearing of incidents like this one; return until when, unix seconds."""
 
+    async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
+        """Note whether hearing of it was useful, or noise; the newest rating counts."""
+
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
         """Return what a rollback would be at this moment."""
 

@@ -116,10 +116,6 @@ class AlertingService:
         """The receivers."""
         return self._sinks
 
-    def receiver(self, name: str) -> Sink | None:
-        """Return the receiver of this name, None where none is set up."""
-        return next((sink for sink in self._sinks if sink.name == name), None)
-
     async def notified(self, stream: str, incident_id: str) -> list[str]:
         """Return the names of the receivers that were sent an incident. Raises RedisError when it is away."""
         logs = [(sink.name, NotificationLog(self._redis, sink.name)) for sink in self._sinks]

@@ -144,8 +144,10 @@ def create_app(
     audit = AuditLog(redis)
     sinks = receivers()
     rules = alert_rules(alarm, settings, sinks)
-    actions = AlertActions(manager, audit, rules, ProposalBook(redis), two_persons=settings.two_persons)
+    ratings_kept = Ratings(redis)
+    actions = AlertActions(manager, audit, rules, ProposalBook(redis), ratings_kept, two_persons=settings.two_persons)
     alerts = alerting_service(alarm, settings, sinks, rules, trouble, actions)
+    actions.notified = alerts.notified
     beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
@@ -215,7 +217,7 @@ def create_app(
     app.state.views = SavedViews(redis)
     app.state.alerting = alerts
     app.state.alert_rules = rules
-    app.state.ratings = Ratings(redis)
+    app.state.ratings = ratings_kept
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing

@@ -63,6 +63,22 @@ async def test_mute_is_offered_where_the_server_can_do_it_and_nowhere_else(redis
     assert MUTE not in slack.parents()[1].buttons()
 
 
+async def test_whether_it_was_useful_is_asked_once_somebody_takes_care_of_it(redis: Redis, slack: FakeSlack) -> None:
+    actions = PretendedActions()
+    async with running(redis, slack, actions):
+        await publish(redis, incident(1))
+        message = await told(slack)
+        before = list(message.buttons())
+        await publish(redis, incident(1, 2, acknowledged_by="slack:ada"))
+        await soon(lambda: "stability_noise" in message.buttons(), "it is asked")
+        await asyncio.to_thread(slack.press, message, "stability_noise")
+        await soon(lambda: slack.whispers, "it is noted")
+
+    assert [name for name in before if name in ("stability_useful", "stability_noise")] == []
+    assert actions.rated == [("i-1", False, "slack:ada")]
+    assert slack.whispers[0]["text"] == "Noted: noise."
+
+
 @pytest.mark.parametrize("action", [ACK, ROLL_BACK])
 async def test_who_is_not_named_may_look_and_is_told_so_alone(redis: Redis, slack: FakeSlack, action: str) -> None:
     actions = PretendedActions()

@@ -26,13 +26,14 @@ MUTE_MINUTES = 60
 #: Our names of what can be pressed.
 ACK, MUTE, ROLL_BACK, OPEN = "stability_ack", "stability_mute", "stability_roll_back", "stability_open"
 APPROVE, DECLINE = "stability_approve", "stability_decline"
+USEFUL, NOISE = "stability_useful", "stability_noise"
 
 _SIGNS: dict[Severity, str] = {"critical": "\U0001f6a8", "warning": "\u26a0\ufe0f", "info": "\u2139\ufe0f"}
 _DONE, _SEEN = "\u2705", "\U0001f440"
 
 __all__ = [
-    "ACK", "APPROVE", "DECLINE", "MUTE", "MUTE_MINUTES", "OPEN", "ROLL_BACK", "Message", "Shown", "decided", "message",
-    "metadata", "order_text", "outcome_text", "pressed", "proposal", "proposal_of", "reply",
+    "ACK", "APPROVE", "DECLINE", "MUTE", "MUTE_MINUTES", "NOISE", "OPEN", "ROLL_BACK", "USEFUL", "Message", "Shown",
+    "decided", "message", "metadata", "order_text", "outcome_text", "pressed", "proposal", "proposal_of", "reply",
 ]  # fmt: skip
 
 
@@ -84,6 +85,10 @@ def message(shown: Shown) -> Message:
     if alert.acknowledged_by:
         blocks.append(context(f"{_SEEN} {mrkdwn(alert.acknowledged_by, MAX_NAME)} takes care of it"))
     blocks.append({"type": "actions", "elements": _buttons(shown)})
+    can = shown.buttons and not facts.gone and len(_about(alert)) <= MAX_BUTTON_VALUE
+    if can and (alert.acknowledged_by or not alert.is_open):  # first act, then judge
+        rated = [button("Useful", USEFUL, _about(alert)), button("Noise", NOISE, _about(alert))]
+        blocks.append({"type": "actions", "elements": rated})
     return Message(_line(alert, facts), blocks)
 
 
@@ -195,7 +200,7 @@ def proposal_of(value: object) -> dict[str, Any] | None:
 
 def _buttons(shown: Shown) -> list[dict[str, Any]]:
     alert = shown.alert
-    value = json.dumps({"run": alert.run_id, "incident": alert.incident_id}, separators=(",", ":"))
+    value = _about(alert)
     found = []
     if shown.buttons and alert.is_open and not shown.facts.gone and len(value) <= MAX_BUTTON_VALUE:
         if not alert.acknowledged_by:
@@ -207,6 +212,10 @@ def _buttons(shown: Shown) -> list[dict[str, Any]]:
     if len(shown.url) <= MAX_URL:
         found.append(button("Open", OPEN, url=shown.url))
     return found
+
+
+def _about(alert: Alert) -> str:
+    return json.dumps({"run": alert.run_id, "incident": alert.incident_id}, separators=(",", ":"))
 
 
 def _fields(alert: Alert, facts: Facts) -> list[str]:

@@ -12,7 +12,20 @@ from redis.exceptions import RedisError
 from stabilityalerting.actions import ActionRefused, Order, Proposed, fingerprint
 from stabilityalerting.errors import SendError
 
-from .messages import ACK, APPROVE, DECLINE, MUTE, MUTE_MINUTES, ROLL_BACK, decided, pressed, proposal, proposal_of
+from .messages import (
+    ACK,
+    APPROVE,
+    DECLINE,
+    MUTE,
+    MUTE_MINUTES,
+    NOISE,
+    ROLL_BACK,
+    USEFUL,
+    decided,
+    pressed,
+    proposal,
+    proposal_of,
+)  # fmt: skip
 from .modal import CALLBACK, MAX_AGE_S, Asked, notice, question, reason_of
 from .orders import Orders
 from .parts import Parts
@@ -110,7 +123,7 @@ class Presses:
         action = actions[0] if isinstance(actions, list) and actions and isinstance(actions[0], dict) else {}
         name, about, asked = action.get("action_id"), pressed(action.get("value")), proposal_of(action.get("value"))
         deciding = name in (APPROVE, DECLINE) and asked is not None
-        if not deciding and (name not in (ACK, MUTE, ROLL_BACK) or about is None):
+        if not deciding and (name not in (ACK, MUTE, NOISE, ROLL_BACK, USEFUL) or about is None):
             return  # "Open" opens a page by itself; what is not ours is nobody's business here
         self._parts.counts[str(name)] += 1
         scope = await self._scope(payload)
@@ -136,6 +149,9 @@ class Presses:
             holder = await self._parts.actions.acknowledge(*about, who, person)
             if holder != who:
                 await self._whisper(payload, f"{mrkdwn(holder, 200)} takes care of it already.")
+        elif name in (USEFUL, NOISE):
+            await self._parts.actions.rate(*about, name == USEFUL, who, person)
+            await self._whisper(payload, f"Noted: {'useful' if name == USEFUL else 'noise'}.")
         else:
             until = await self._parts.actions.mute(*about, MUTE_MINUTES, who, "from Slack", person)
             spelled = time.strftime("%H:%M UTC", time.gmtime(until))

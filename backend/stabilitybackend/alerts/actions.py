@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,11 +20,13 @@ from stabilityalerting import (
     RollbackNow,
     fingerprint,
 )
+from stabilitybackend.alerts.ratings import Ratings, rating_of
 from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.commands.progress import progress_of
 from stabilitybackend.commands.proposals import Person, in_words
 from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.keys import RunKeys
 from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.query import query
 from stabilitybackend.query.lineage_view import LineageView
@@ -52,20 +54,30 @@ class AlertActions:
     """The ``stabilityalerting.Actions`` of this server.
 
     Args:
-        audit: where it is noted who did what. rules: the mutes. book: the proposals.
+        audit: where it is noted who did what. rules: the mutes. book: the proposals. ratings: of alerts.
         two_persons: nobody rolls a job back alone.
     """
 
     offers_mute = True
 
     def __init__(
-        self, manager: RunManager, audit: AuditLog, rules: AlertRules, book: ProposalBook, *, two_persons: bool = False
+        self,
+        manager: RunManager,
+        audit: AuditLog,
+        rules: AlertRules,
+        book: ProposalBook,
+        ratings: Ratings,
+        *,
+        two_persons: bool = False,
     ) -> None:
         self._manager = manager
         self._audit = audit
         self._rules = rules
         self._book = book
         self._two_persons = two_persons
+        self._ratings = ratings
+        #: Says which receivers were sent an incident, of a stream; whoever makes the alerting service sets it.
+        self.notified: Callable[[str, str], Awaitable[list[str]]] = _nobody
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         """Return what a message says beside the incident."""
@@ -97,6 +109,19 @@ class AlertActions:
         what = f"run {run_id}, kind {incident.kind}, for {minutes} min; {_in_slack(person)}"
         await _spoken(self._audit.add(who, None, "alerting.mute", made.mute_id, what, run_id))
         return made.ends
+
+    async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
+        """Note whether hearing of it was useful, or noise."""
+        worker = await _spoken(self._manager.glance(run_id))
+        incident = worker.state.incidents.get(incident_id)
+        if incident is None:
+            raise ActionRefused("There is no such incident any more.")
+        sent_to = await self.notified(RunKeys(run_id).incident_events, incident_id)
+        await _spoken(
+            self._ratings.put(rating_of(incident, worker.listing.run.project, useful, sent_to, who, time.time()))
+        )
+        detail = f"{'useful' if useful else 'noise'}: {incident.title}; {_in_slack(person)}"
+        await _spoken(self._audit.add(who, None, "incident.rate", incident_id, detail, run_id))
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
         """Return what a rollback would be at this moment."""
@@ -180,6 +205,10 @@ class AlertActions:
 
     async def _state(self, run_id: str) -> RunState:
         return await (await self._manager.glance(run_id)).ready()
+
+
+async def _nobody(stream: str, incident_id: str) -> list[str]:
+    return []
 
 
 def _in_slack(person: str) -> str:

@@ -11,9 +11,11 @@ import msgspec
 from stabilitybackend.keys import ALERT_RATINGS
 from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.fleet import ListedIncident
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.pages.alerting import KindPrecision, Precision, Rating, ReceiverPrecision
 
-__all__ = ["Ratings", "precision"]
+__all__ = ["Ratings", "precision", "rating_of"]
 
 #: Ratings are kept for so long, seconds.
 KEEP_S = 400 * 86_400.0
@@ -54,6 +56,22 @@ class Ratings(InRedis):
         before = self._clock() - KEEP_S
         gone = [one.incident_id for at, one in enumerate(oldest) if at < MAX_RATINGS // 10 or one.rated < before]
         await self._redis.hdel(ALERT_RATINGS, *gone)
+
+
+def rating_of(incident: Incident, project: str, useful: bool, receivers: list[str], who: str, now: float) -> Rating:
+    """Return what somebody says of the alert of an incident. ``receivers``: who were sent it. ``now``: unix seconds."""
+    return Rating(
+        incident_id=incident.incident_id,
+        run_id=incident.run_id,
+        project=project,
+        kind=incident.kind,
+        label=kind_of(incident.kind).label,
+        useful=useful,
+        receivers=receivers,
+        opened=incident.opened,
+        rated=now,
+        who=who,
+    )
 
 
 def precision(

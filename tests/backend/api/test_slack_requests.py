@@ -163,12 +163,21 @@ async def test_where_an_order_takes_two_persons_nobody_gives_it_alone_from_slack
     assert (command["issuer"], command["to_step"]) == ("slack:bea, proposed by slack:ada", 50)
 
 
-async def test_a_mute_from_slack_is_one_of_this_run_and_kind_for_an_hour(stage: Stage) -> None:
+async def test_a_mute_and_a_rating_from_slack_are_those_of_the_server(stage: Stage) -> None:
     async with spoiled(stage, "muted") as (_, _, message):
         await asyncio.to_thread(stage.post, stage.slack.click(message, "stability_mute"))
         await until(lambda: stage.server.get("/alerting")["mutes"], 10, "it is muted")
         [mute] = stage.server.get("/alerting")["mutes"]
 
+        await asyncio.to_thread(stage.post, stage.slack.click(message, ACK))
+        await until(lambda: "stability_useful" in message.buttons(), 20, "it is asked whether that was useful")
+        await asyncio.to_thread(stage.post, stage.slack.click(message, "stability_useful"))
+        incident = stage.server.get("/runs/muted/incidents")["incidents"][-1]["incident_id"]
+        at = f"/runs/muted/incidents/{incident}/rating"
+        await until(lambda: stage.server.get(at)["rating"], 10, "it is rated")
+        rating = stage.server.get(at)["rating"]
+
+    assert (rating["useful"], rating["who"], rating["receivers"]) == (True, "slack:ada", ["slack_app"])
     assert (mute["match"], mute["owner"]) == ({"run": "muted", "kind": "nonfinite"}, "slack:ada")
     assert 3_590 < mute["ends"] - mute["starts"] <= 3_600
 

@@ -41,6 +41,7 @@ class PretendedActions:
     orders: list[Order] = field(default_factory=list)
     proposed: Proposed | None = None
     decided: list[tuple[str, str, str, str]] = field(default_factory=list)
+    rated: list[tuple[str, bool, str]] = field(default_factory=list)
     holder: str = ""
     refuse: str = ""
     news: CommandNews = field(default_factory=lambda: CommandNews("c-1", "pending", "Requested"))
@@ -56,6 +57,9 @@ class PretendedActions:
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
         self.muted.append((run_id, incident_id, minutes, who))
         return 1_700_003_600.0
+
+    async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
+        self.rated.append((incident_id, useful, who))
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
         return self.now

@@ -8,14 +8,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from stabilitybackend.alerts.ratings import Ratings, precision
+from stabilitybackend.alerts.ratings import Ratings, precision, rating_of
 from stabilitybackend.api.access import Commander, Manager, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.errors import NotFound
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.schema.kinds import kind_of
-from stabilitybackend.schema.pages.alerting import Precision, Rating, RatingAnswer
+from stabilitybackend.schema.pages.alerting import Precision, RatingAnswer
 
 __all__ = ["router"]
 
@@ -53,18 +52,7 @@ async def rate(
         return answer(RatingAnswer(None))
     with redis_errors():
         sent_to = await request.app.state.alerting.notified(RunKeys(worker.run_id).incident_events, incident_id)
-    said = Rating(
-        incident_id=incident_id,
-        run_id=worker.run_id,
-        project=worker.listing.run.project,
-        kind=incident.kind,
-        label=kind_of(incident.kind).label,
-        useful=body.useful,
-        receivers=sent_to,
-        opened=incident.opened,
-        rated=time.time(),
-        who=commander.name,
-    )
+    said = rating_of(incident, worker.listing.run.project, body.useful, sent_to, commander.name, time.time())
     await ratings.put(said)
     await record.did(
         commander, "incident.rate", incident_id, f"{'useful' if said.useful else 'noise'}: {incident.title}"
