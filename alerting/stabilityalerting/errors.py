@@ -29,9 +29,21 @@ class SendError(AlertingError):
     Attributes:
         recoverable: True when sending the same again later can help.
         retry_after_s: how long the receiver asked us to wait, seconds, or None.
+        status: code of its answer, None where none came.
+        code: the receiver's own word for what is wrong, "" where it has none.
     """
 
-    def __init__(self, message: str, *, recoverable: bool, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        recoverable: bool,
+        retry_after_s: float | None = None,
+        status: int | None = None,
+        code: str = "",
+    ) -> None:
         super().__init__(message)
+        self.code = code
         self.recoverable = recoverable
         self.retry_after_s = retry_after_s
+        self.status = status

@@ -27,6 +27,7 @@ class Record:
     Args:
         told: ``""`` nothing, ``open`` or ``over``.
         severity, version: of the incident as it was reported last, ``""`` and 0 for none.
+        acknowledged: the receiver knows that somebody looks after it.
         sending: change that is on its way: written right before the first byte leaves, cleared when the fate is known.
             Found after a crash it means that the message may have arrived.
         sending_version, sending_severity: of the incident in that message.
@@ -35,6 +36,7 @@ class Record:
     told: str = ""
     severity: str = ""
     version: int = 0
+    acknowledged: bool = False
     sending: Change | None = None
     sending_version: int = 0
     sending_severity: str = ""
@@ -47,7 +49,8 @@ class Record:
     def after_sending(self) -> Record:
         """Return the record when what was on its way has arrived, or must be taken to have."""
         told = "over" if self.sending == "resolved" else "open"
-        return Record(told=told, severity=self.sending_severity, version=self.sending_version)
+        acknowledged = told == "open" and (self.acknowledged or self.sending == "acknowledged")
+        return Record(told, self.sending_severity, self.sending_version, acknowledged)
 
     def without_sending(self) -> Record:
         """Return the record when what was on its way has certainly not arrived."""

@@ -10,14 +10,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from .alert import Alert, Notice, incident_url, plan_url
 from .errors import SendError
 from .lease import pause
 from .notification_log import NotificationLog, Record
+from .outcomes import Outcomes
+from .routing.due import DueLater
+from .routing.rules import Rules
 from .sink import Sink
 from .stages import Job, run_stages
+from .storms import AGAIN_S, SUMMARY, SUMMARY_S, Storm, Storms
 
 #: The same trouble with a receiver is logged at most once in so many seconds.
 LOG_EVERY_S = 60.0
@@ -62,53 +67,108 @@ class Notifier:
     longer than the time-out can get a message twice.
 
     Args:
-        notifications: what the receiver knows. base_url: of the pages, for links.
+        redis: what the receiver knows, what it is to hear later, and storms are kept there.
+        base_url: of the pages, for links.
         may_send: asked before each attempt; False breaks the delivery off.
         stop: set when the service ends.
+        outcomes: where it is noted what was accepted and refused.
     """
 
     def __init__(
         self,
         sink: Sink,
-        notifications: NotificationLog,
+        redis: Redis,
         base_url: str,
         retry_policy: RetryPolicy,
         may_send: Callable[[], bool],
         stop: asyncio.Event,
+        outcomes: Outcomes,
     ) -> None:
         self.sink = sink
         #: What became of the events: by the reason of the stage that stopped them, ``sent``, ``refused``, ``given_up``,
-        #: ``unsure`` (fate open after a crash, not sent again), and ``retries``.
+        #: ``unsure`` (fate open after a crash, not sent again), ``found`` and ``lost`` (the same, where the
+        #: receiver could be asked; what was lost is sent), and ``retries``.
         self.counts: Counter[str] = Counter()
-        self._notifications = notifications
+        self._notifications = NotificationLog(redis, sink.name)
+        self.due = DueLater(redis, sink.name)
+        self.storms = Storms(redis, sink.name, self._notifications)
         self._base_url = base_url
         self._retry_policy = retry_policy
         self._may_send = may_send
         self._stop = stop
+        self._outcomes = outcomes
         self._tokens = float(retry_policy.burst)
         self._tokens_at = time.monotonic()
         self._logged_at = float("-inf")
 
-    async def deliver(self, stream: str, alert: Alert) -> str:
-        """Take one event to its end and return what became of it, a key of ``counts``.
+    async def deliver(self, stream: str, alert: Alert, rules: Rules, now: float) -> float | None:
+        """Take one event to its end; what became of it is counted.
+
+        Args:
+            rules: routes and mutes. now: unix seconds.
+
+        Returns:
+            When to look at the incident again, unix seconds; None: at its next change.
 
         Raises:
             Interrupted: the service stops, or another process may send now.
         """
         record = await self._patiently(lambda: self._notifications.read(stream, alert.incident_id))
         if record.sending is not None and not self.sink.idempotent:
-            record = await self._take_as_sent(stream, alert.incident_id, record)
-        job = Job(alert, self.sink, record)
+            record = await self._after_crash(stream, alert.incident_id, record)
+        job = Job(alert, self.sink, record, rules=rules, now=now)
         if alert.follows:
             first = await self._patiently(lambda: self._notifications.read(stream, alert.train))
             job.train_known = first.told != ""
+        if alert.caused_by:
+            job.cause = await self._patiently(lambda: self._notifications.read(stream, alert.caused_by))
         outcome = run_stages(job)
+        if outcome == "unchanged":
+            self.sink.follow(stream, alert)
+        # One that groups by itself gets them all; what nobody acknowledged is not held back a second time.
+        alone = job.change != "opened" or not self.sink.rate_bound or bool(job.why)
+        if outcome is None and not alone:
+            outcome = await self._patiently(lambda: self._held_back(stream, job))
         if outcome is None:
             outcome = await self._send(stream, job)
+            if outcome == "sent" and not alone:
+                await self._patiently(lambda: self.storms.sent(stream, alert, now))
             if alert.follows and not job.train_known:  # the first one came and went before it could be sent
                 await self._patiently(lambda: self._notifications.write(stream, alert.train, Record(told="over")))
         self.counts[outcome] += 1
+        return job.again
+
+    async def _held_back(self, stream: str, job: Job) -> str | None:
+        storm = await self.storms.join(stream, job.alert, job.now)
+        if storm is None:
+            return None
+        await self.due.put(SUMMARY, storm.key, "", job.now + SUMMARY_S, sooner=True)
+        job.again = job.now + AGAIN_S
+        return "grouped"
+
+    async def report(self, storm: Storm, alert: Alert) -> str:
+        """Send the summary of a storm behind its first incident, as that is now; returns what became of it.
+
+        Raises:
+            Interrupted: the service stops, or another process may send now.
+        """
+        record = await self._patiently(lambda: self._notifications.read(storm.stream, storm.incident_id))
+        job = Job(alert, self.sink, record, change="grouped", why=storm.words())
+        outcome = await self._send(storm.stream, job, len(storm.members))
+        self.counts["summaries" if outcome == "sent" else outcome] += 1
+        await self._patiently(lambda: self.storms.reported(storm))
         return outcome
+
+    async def _after_crash(self, stream: str, incident_id: str, record: Record) -> Record:
+        """Find out what became of the message that was on its way; where nobody can say, it has arrived."""
+        key = f"{incident_id}-{record.sending_version}-{record.sending}"
+        arrived = await self.sink.arrived(stream, incident_id, key)
+        if arrived is None:
+            return await self._take_as_sent(stream, incident_id, record)
+        record = record.after_sending() if arrived else record.without_sending()
+        self.counts["found" if arrived else "lost"] += 1
+        await self._patiently(lambda: self._notifications.write(stream, incident_id, record))
+        return record
 
     async def _take_as_sent(self, stream: str, incident_id: str, record: Record) -> Record:
         record = record.after_sending()
@@ -121,10 +181,11 @@ class Notifier:
         await self._patiently(lambda: self._notifications.write(stream, incident_id, record))
         return record
 
-    async def _send(self, stream: str, job: Job) -> str:
+    async def _send(self, stream: str, job: Job, serial: int = 0) -> str:
         assert job.change is not None
         url = incident_url(self._base_url, job.alert.run_id, job.alert.incident_id)
-        notice = Notice(job.alert, job.change, url, plan_url(self._base_url, job.alert.run_id))
+        plan = plan_url(self._base_url, job.alert.run_id)
+        notice = Notice(job.alert, job.change, url, plan, job.why, stream, serial)
         incident_id, known = job.alert.incident_id, job.record.without_sending()
         on_its_way = known.with_sending(notice)
         began, pause_s = time.monotonic(), self._retry_policy.first_s
@@ -137,6 +198,7 @@ class Notifier:
                     await self.sink.send(notice, before_write)
             except SendError as error:
                 await self._patiently(lambda: self._notifications.write(stream, incident_id, known))
+                await self._outcomes.refused(self.sink.name, error)
                 waited_s = time.monotonic() - began
                 if not error.recoverable:
                     _log.error("alert refused, not tried again: %s (incident %s)", error, incident_id)
@@ -155,11 +217,13 @@ class Notifier:
                 await self._patiently(
                     lambda: self._notifications.write(stream, incident_id, on_its_way.after_sending())
                 )
+                if self.sink.rate_bound:  # the others note by themselves when their receiver took it
+                    await self._outcomes.accepted(self.sink.name)
                 return "sent"
 
     async def _wait_for_turn(self) -> None:
         """Wait until the rate bound allows one more message."""
-        while True:
+        while self.sink.rate_bound:
             now = time.monotonic()
             refill = (now - self._tokens_at) * self._retry_policy.per_second
             self._tokens = min(float(self._retry_policy.burst), self._tokens + refill)

@@ -15,11 +15,13 @@ PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 #: PagerDuty's limit for a summary, characters.
 MAX_SUMMARY_CHARS = 1_024
 
+_ACTIONS = {"acknowledged": "acknowledge", "resolved": "resolve"}
+
 __all__ = ["PAGERDUTY_URL", "PagerDutySink"]
 
 
 class PagerDutySink(HttpSink):
-    """Triggers and resolves one PagerDuty alert per incident.
+    """Triggers, acknowledges and resolves one PagerDuty alert per incident.
 
     The incident's id is the ``dedup_key``: the same trigger twice is one alert, so a message whose fate a crash left
     open is sent again. An escalation is a trigger with the same key and the higher severity.
@@ -33,6 +35,7 @@ class PagerDutySink(HttpSink):
 
     name = "pagerduty"
     idempotent = True
+    acknowledges = True
 
     def __init__(self, routing_key: str, url: str = PAGERDUTY_URL, min_severity: Severity = "warning") -> None:
         super().__init__(min_severity, [routing_key])
@@ -52,8 +55,8 @@ class PagerDutySink(HttpSink):
     def _event(self, notice: Notice) -> dict[str, Any]:
         alert = notice.alert
         event: dict[str, Any] = {"routing_key": self._routing_key, "dedup_key": alert.incident_id}
-        if notice.change == "resolved":
-            return {**event, "event_action": "resolve"}
+        if notice.change in ("acknowledged", "resolved"):
+            return {**event, "event_action": _ACTIONS[notice.change]}
         return {
             **event,
             "event_action": "trigger",
@@ -61,7 +64,7 @@ class PagerDutySink(HttpSink):
             "client_url": notice.url,
             "links": [{"href": notice.url, "text": f"Incident of run {alert.run_id}"}],
             "payload": {
-                "summary": f"{alert.line} (run {alert.run_id}): {alert.text}"[:MAX_SUMMARY_CHARS],
+                "summary": f"{notice.line} (run {alert.run_id}): {alert.text}"[:MAX_SUMMARY_CHARS],
                 "source": alert.node or alert.run_id,
                 "severity": alert.severity,
                 "timestamp": datetime.fromtimestamp(alert.opened, UTC).isoformat(),

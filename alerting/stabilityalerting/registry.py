@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
+from .alertmanager import AlertmanagerSink
+from .errors import AlertingSettingsError
 from .pagerduty import PagerDutySink
 from .sink import Sink
 from .slack import SlackSink
+from .slack_app import SlackAppSink
 from .variables import Variables
 from .webhook import WebhookSink
 
-__all__ = ["CHANNELS", "heartbeat_url", "register", "sinks_from_env"]
+__all__ = ["CHANNELS", "register", "sinks_from_env"]
 
-CHANNELS: list[type[Sink]] = [SlackSink, PagerDutySink, WebhookSink]
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+CHANNELS: list[type[Sink]] = [SlackSink, SlackAppSink, PagerDutySink, WebhookSink, AlertmanagerSink]
 
 
 def register(channel: type[Sink]) -> type[Sink]:
@@ -30,17 +35,38 @@ def register(channel: type[Sink]) -> type[Sink]:
 def sinks_from_env(env: Mapping[str, str]) -> list[Sink]:
     """Return the receivers that an environment sets up, none where it names none.
 
+    ``STABILITY_RECEIVERS=lead=pagerduty,vision=slack`` names further ones; the variables of the first end in ``_LEAD``.
+
     Raises:
         AlertingSettingsError: a value has the wrong form.
     """
     made = [channel.from_variables(Variables(env)) for channel in CHANNELS]
-    return [sink for sink in made if sink is not None]
+    return [sink for sink in made if sink is not None] + [_named(entry, env) for entry in _further(env)]
 
 
-def heartbeat_url(env: Mapping[str, str]) -> str | None:
-    """Return the address that is asked for while all is well (``STABILITY_HEARTBEAT_URL``), None where none is set.
+def _further(env: Mapping[str, str]) -> list[tuple[str, type[Sink]]]:
+    channels = {channel.name: channel for channel in CHANNELS}
+    found: dict[str, type[Sink]] = {}
+    for entry in filter(None, (one.strip() for one in env.get("STABILITY_RECEIVERS", "").split(","))):
+        name, _, channel = entry.partition("=")
+        if not _NAME.fullmatch(name) or channel not in channels:
+            raise AlertingSettingsError(
+                f"STABILITY_RECEIVERS has {entry!r}, expected NAME=CHANNEL: a name of a-z, 0-9 and _, and "
+                f"one of {', '.join(channels)}"
+            )
+        if name in channels or name in found:
+            raise AlertingSettingsError(f"STABILITY_RECEIVERS has {name!r}, which is taken: give it another name")
+        found[name] = channels[channel]
+    return list(found.items())
 
-    Raises:
-        AlertingSettingsError: it is no address.
-    """
-    return Variables(env).url("STABILITY_HEARTBEAT_URL")
+
+def _named(entry: tuple[str, type[Sink]], env: Mapping[str, str]) -> Sink:
+    name, channel = entry
+    sink = channel.from_variables(Variables(env, name))
+    if sink is None:
+        raise AlertingSettingsError(
+            f"STABILITY_RECEIVERS names {name}={channel.name}, and nothing sets it up: "
+            f"expected the variables of {channel.name} with _{name.upper()} at the end (docs/alerting.md)"
+        )
+    sink.channel, sink.name = channel.name, name
+    return sink

@@ -9,17 +9,23 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from .actions import Actions
 from .alert import Alert
 from .errors import BadAlert
 from .lease import Lease, pause
 from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
-from .sink import HttpSink, Sink, secrets_hidden
+from .outcomes import Outcomes
+from .routing.rules import Rules
+from .sink import Sink, secrets_hidden
+from .storms import SUMMARY
+from .surroundings import IncidentsNow, Surroundings
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
 GROUP = "alerting"
@@ -61,6 +67,9 @@ class AlertingService:
         base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.
         is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
+        rules: gives routes and mutes as they are now; None: each receiver gets everything.
+        project_of: the project of a run; None: nobody knows.
+        incidents_now, trouble, actions: see ``Surroundings``.
     """
 
     def __init__(
@@ -74,6 +83,11 @@ class AlertingService:
         retry_policy: RetryPolicy | None = None,
         lease_s: float = LEASE_S,
         is_news: Callable[[str, bytes, Alert], Awaitable[bool]] | None = None,
+        rules: Callable[[], Awaitable[Rules]] | None = None,
+        project_of: Callable[[str], Awaitable[str]] | None = None,
+        incidents_now: IncidentsNow | None = None,
+        trouble: Callable[[], str] | None = None,
+        actions: Actions | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -81,15 +95,35 @@ class AlertingService:
         self._redis = redis
         self._list_streams = list_streams
         self._is_news = is_news
+        self._rules = rules
+        self._project_of = project_of
         self._sinks = list(sinks)
         self._base_url = base_url
         self._clock = clock
         self._retry_policy = retry_policy or RetryPolicy()
         owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self._lease = Lease(redis, LEASE_KEY, owner, lease_s)
+        #: What was accepted and refused last, by receiver.
+        self.outcomes = Outcomes(redis, clock)
+        held = self._lease.held
+        self._surroundings = Surroundings(redis, base_url, clock, held, self.outcomes, trouble, incidents_now, actions)
         self._notifiers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """The receivers."""
+        return self._sinks
+
+    def receiver(self, name: str) -> Sink | None:
+        """Return the receiver of this name, None where none is set up."""
+        return next((sink for sink in self._sinks if sink.name == name), None)
+
+    async def notified(self, stream: str, incident_id: str) -> list[str]:
+        """Return the names of the receivers that were sent an incident. Raises RedisError when it is away."""
+        logs = [(sink.name, NotificationLog(self._redis, sink.name)) for sink in self._sinks]
+        return [name for name, log in logs if (await log.read(stream, incident_id)).told]
 
     def status(self) -> dict[str, Any]:
         """Return what is set up and what became of the events, by receiver; no secret is in it."""
@@ -99,6 +133,10 @@ class AlertingService:
             "unreadable": self.unreadable,
             "counts": {notifier.sink.name: dict(notifier.counts) for notifier in self._notifiers},
         }
+
+    def outcome_names(self) -> list[str]:
+        """Return the names under which ``outcomes`` has what receivers accepted and refused."""
+        return [name for sink in self._sinks for name in sink.outcome_names()]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; returns after the attempt to send that is under way."""
@@ -110,18 +148,23 @@ class AlertingService:
         self._notifiers = [
             Notifier(
                 sink,
-                NotificationLog(self._redis, sink.name),
+                self._redis,
                 self._base_url,
                 self._retry_policy,
                 self._lease.held,
                 stop,
+                self.outcomes,
             )
             for sink in self._sinks
         ]
-        with secrets_hidden(secret for sink in self._sinks if isinstance(sink, HttpSink) for secret in sink.secrets):
+        for sink in self._sinks:
+            sink.begin(self._surroundings)
+        with secrets_hidden(secret for sink in self._sinks for secret in sink.secrets):
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._lease.keep(stop), name="alerting-lease")
+                    for sink in self._sinks:
+                        tasks.create_task(sink.serve(stop), name=f"alerting-{sink.name}-serve")
                     for notifier in self._notifiers:
                         tasks.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
             finally:
@@ -139,6 +182,7 @@ class AlertingService:
                 streams = await self._list_streams()
                 if not streams:
                     await pause(stop, BLOCK_MS / 1000)
+                await self._deliver_due(notifier)
                 for stream, entry_id, fields in await _unless(stop, reader.read(streams)):
                     await self._handle(notifier, stream, entry_id, fields)
                     await reader.done(stream, entry_id)
@@ -166,7 +210,46 @@ class AlertingService:
         if self._is_news is not None and not await self._is_news(stream, entry_id, alert):
             notifier.counts["history"] += 1
             return
-        await notifier.deliver(stream, alert)
+        await self._deliver(notifier, stream, alert)
+
+    async def _deliver_due(self, notifier: Notifier) -> None:
+        """Deliver what was to wait until now: a mute is over, or nobody has acknowledged it."""
+        if self._surroundings.incidents_now is None:
+            return
+        for stream, run_id, incident_id in await notifier.due.ripe(self._clock()):
+            if stream == SUMMARY:
+                await self._report_storm(notifier, run_id)
+                continue
+            (stored,) = await self._surroundings.incidents_now(run_id, [incident_id])
+            again = None
+            if stored is not None:
+                try:
+                    again = await self._deliver(notifier, stream, Alert.from_json(stored))
+                except BadAlert as error:
+                    self.unreadable += 1
+                    _log.warning("alerting: incident %s of run %s is passed over: %s", incident_id, run_id, error)
+            if again is None:
+                await notifier.due.drop(stream, run_id, incident_id)
+
+    async def _report_storm(self, notifier: Notifier, key: str) -> None:
+        """Send the summary of a storm, if there is more to say."""
+        storm = await notifier.storms.summary(key)
+        if storm is not None and self._surroundings.incidents_now is not None:
+            (stored,) = await self._surroundings.incidents_now(storm.run_id, [storm.incident_id])
+            first = None if stored is None else Alert.from_json(stored)
+            if first is not None and first.is_open:
+                await notifier.report(storm, first)
+        await notifier.due.drop(SUMMARY, key, "")
+
+    async def _deliver(self, notifier: Notifier, stream: str, alert: Alert) -> float | None:
+        """Deliver an incident as it is; returns when it is looked at again, None where that has no time."""
+        if self._project_of is not None and not alert.project:
+            alert = replace(alert, project=await self._project_of(alert.run_id))
+        rules = Rules() if self._rules is None else await self._rules()
+        again = await notifier.deliver(stream, alert, rules, self._clock())
+        if again is not None:
+            await notifier.due.put(stream, alert.run_id, alert.incident_id, again)
+        return again
 
 
 class _Reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -11,8 +12,9 @@ from typing import Any
 
 import httpx
 
-from .alert import Notice, Severity
+from .alert import Alert, Notice, Severity
 from .errors import SendError
+from .surroundings import Surroundings
 from .variables import Variables
 
 #: Longest time for a whole attempt to connect, to write and to get the answer, seconds each.
@@ -57,15 +59,23 @@ class Sink(ABC):
     """A receiver of notices.
 
     Attributes:
-        name: unique among the channels, lower case; part of Redis keys.
+        channel: what kind of receiver it is: ``slack`` ...; by default its name.
+        name: unique among the receivers, lower case; part of Redis keys.
         min_severity: milder incidents are not sent.
+        acknowledges: whether it is told that somebody acknowledged an incident.
         idempotent: True when the receiver makes one of two equal messages. Such a message is sent again when a crash
             leaves open whether it arrived; one to another receiver is not.
     """
 
+    channel: str = ""
     name: str
     idempotent: bool
     min_severity: Severity
+    acknowledges: bool = False
+    #: False for one that takes any number of messages at once: it groups by itself.
+    rate_bound: bool = True
+    #: Strings that must never show up in a message of ours.
+    secrets: tuple[str, ...] = ()
 
     @classmethod
     def from_variables(cls, variables: Variables) -> Sink | None:
@@ -87,6 +97,23 @@ class Sink(ABC):
         Raises:
             SendError: the receiver did not take it. No secret is in its text.
         """
+
+    def outcome_names(self) -> list[str]:
+        """Return the names under which it is noted what was accepted and refused: its own, unless it has several."""
+        return [self.name]
+
+    def begin(self, surroundings: Surroundings) -> None:  # noqa: B027
+        """Take what the service gives, before the first notice. Nothing by default."""
+
+    def follow(self, stream: str, alert: Alert) -> None:  # noqa: B027
+        """Note that an incident changed in a way that is no message of its own. Returns at once, raises nothing."""
+
+    async def arrived(self, stream: str, incident_id: str, key: str) -> bool | None:
+        """Return whether the notice with this idempotency key has arrived: asked after a crash. None: not known."""
+        return None
+
+    async def serve(self, stop: asyncio.Event) -> None:  # noqa: B027
+        """Work beside the messages until ``stop`` is set: listen to what people press. Nothing by default."""
 
     async def aclose(self) -> None:  # noqa: B027  (most doubles hold nothing)
         """Give back what the sink holds. Nothing by default."""
@@ -157,6 +184,7 @@ class HttpSink(Sink):
             f"{self.name} answered {status}: {text}",
             recoverable=status >= 500 or status in RECOVERABLE_STATUS,
             retry_after_s=retry_after_s,
+            status=status,
         )
 
 

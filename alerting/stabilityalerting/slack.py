@@ -51,6 +51,8 @@ def _message(notice: Notice) -> dict[str, Any]:
     if notice.change == "resolved":
         became = alert.status_word or "resolved"
         heading = f":white_check_mark: {became[:1].upper()}{became[1:]}: {alert.title}"
+    elif notice.change == "grouped":
+        heading = f"{_SIGNS[alert.severity]} More like this: {alert.title}"
     elif notice.change == "escalated":
         heading = f"{_SIGNS[alert.severity]} Escalated: {alert.title}"
     else:
@@ -64,19 +66,27 @@ def _message(notice: Notice) -> dict[str, Any]:
         where.append(f"rank {alert.rank}")
     if alert.node:
         where.append(_escape(alert.node))
+    said = f"{notice.why} {alert.text}" if notice.why else alert.text
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": heading[:MAX_HEADER_CHARS], "emoji": True}},
-        {"type": "section", "text": {"type": "mrkdwn", "text": _escape(alert.text)[:MAX_SECTION_CHARS] or " "}},
+        {"type": "section", "text": {"type": "mrkdwn", "text": _escape(said)[:MAX_SECTION_CHARS] or " "}},
     ]
     if alert.advice and notice.change != "resolved":
         advice = f"*What to do:* {_escape(alert.advice)}"[:MAX_SECTION_CHARS]
         blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": advice}})
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(where)}]})
-    button = {"type": "button", "text": {"type": "plain_text", "text": "Open the incident"}, "url": notice.url}
-    blocks.append({"type": "actions", "elements": [button]})
+    blocks.append({"type": "actions", "elements": _links(notice)})
     # What a phone shows: all of it in one line.
     line = heading.removesuffix(alert.title) + alert.line
     return {"text": f"{_escape(line)} (run {_escape(alert.run_id)})", "blocks": blocks}
+
+
+def _links(notice: Notice) -> list[dict[str, Any]]:
+    """Return what can be opened: a webhook's message can't do more. On the page it is rated and made rarer."""
+    words = [("Open the incident", notice.url)]
+    if notice.change != "resolved":
+        words.append(("Fewer of these", f"{notice.url}#incident-rating"))
+    return [{"type": "button", "text": {"type": "plain_text", "text": text}, "url": url} for text, url in words]
 
 
 def _escape(text: str) -> str:

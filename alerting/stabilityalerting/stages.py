@@ -6,10 +6,11 @@ A stage judges the job and either lets it pass (None) or stops it with a reason 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .alert import SEVERITIES, Alert, Change
 from .notification_log import Record
+from .routing.rules import Rules, labels_of
 from .sink import Sink
 
 __all__ = ["STAGES", "Job", "Stage", "run_stages"]
@@ -23,6 +24,10 @@ class Job:
         record: what the receiver knows of the incident.
         change: what there is to report, set by the stage ``news``.
         train_known: whether the receiver was sent another one of its train.
+        cause: what the receiver knows of the incident that this one follows from; None: it follows from none.
+        rules: routes and mutes. now: unix seconds.
+        again: when to look at it again, unix seconds, set by the stage that stopped it; None: at its next change.
+        why: why the receiver gets it now, where that is not plain.
     """
 
     alert: Alert
@@ -30,6 +35,11 @@ class Job:
     record: Record
     change: Change | None = None
     train_known: bool = False
+    cause: Record | None = None
+    rules: Rules = field(default_factory=Rules)
+    now: float = 0.0
+    again: float | None = None
+    why: str = ""
 
 
 Stage = Callable[[Job], str | None]
@@ -51,6 +61,8 @@ def news(job: Job) -> str | None:
         job.change = "resolved"
     elif alert.severity == "critical" and record.severity != "critical":
         job.change = "escalated"
+    elif alert.acknowledged_by and not record.acknowledged and job.sink.acknowledges:
+        job.change = "acknowledged"
     else:
         return "unchanged"
     return None
@@ -58,7 +70,7 @@ def news(job: Job) -> str | None:
 
 def quiet(job: Job) -> str | None:
     """Stop what is information only: it is shown on the page and wakes nobody. The server says what that is."""
-    return None if job.change == "resolved" or job.alert.alarm else "info_only"
+    return None if job.change in _AFTERWARDS or job.alert.alarm else "info_only"
 
 
 def train(job: Job) -> str | None:
@@ -66,16 +78,62 @@ def train(job: Job) -> str | None:
     return "in_train" if job.change == "opened" and job.train_known else None
 
 
-def route(job: Job) -> str | None:
-    """Stop what is below the severity that the receiver wants. Who got the opening always gets the resolution."""
-    if job.change == "resolved":
+def consequence(job: Job) -> str | None:
+    """Stop what follows from an incident that the receiver was sent, as grave as this one, and that is not over."""
+    cause = job.cause
+    if cause is None or cause.told != "open" or job.change != "opened":
+        return None
+    if cause.severity not in SEVERITIES or SEVERITIES.index(cause.severity) < SEVERITIES.index(job.alert.severity):
+        return None
+    job.again = job.now + AGAIN_S
+    return "follows_cause"
+
+
+def severity(job: Job) -> str | None:
+    """Stop what is below the severity that the receiver wants."""
+    if job.change in _AFTERWARDS:
         return None
     below = SEVERITIES.index(job.alert.severity) < SEVERITIES.index(job.sink.min_severity)
     return "below_min_severity" if below else None
 
 
+def mute(job: Job) -> str | None:
+    """Stop what somebody muted; what is still open at the end of the mute is looked at again then."""
+    if job.change in _AFTERWARDS:
+        return None
+    found = job.rules.muted(job.alert, job.now)
+    if found is None:
+        return None
+    job.again = found.ends
+    return "muted"
+
+
+def route(job: Job) -> str | None:
+    """Stop what no route brings to the receiver, or brings to it later if nobody has acknowledged it by then."""
+    table = job.rules.table
+    if table is None or job.change in _AFTERWARDS:
+        return None
+    decision, name = table.decide(labels_of(job.alert)), job.sink.name
+    if name in decision.now or job.record.told == "open":
+        return None
+    if name not in decision.later:
+        return "no_route"
+    if job.alert.acknowledged_by:
+        return "acknowledged_before"
+    after_min = decision.later[name]
+    if job.now < job.alert.opened + 60 * after_min:
+        job.again = job.alert.opened + 60 * after_min
+        return "not_yet"
+    job.why = f"Nobody acknowledged it for {after_min:g} min."
+    return None
+
+
+#: What follows from another incident is looked at again so often, seconds, in case that one is over before it.
+AGAIN_S = 60.0
+#: Who was told that an incident opened is told of these whatever else holds by then.
+_AFTERWARDS = ("acknowledged", "resolved")
 #: In the order in which they run. Rate bound, delivery with retry and the entry in the log follow in ``notifier.py``.
-STAGES: tuple[Stage, ...] = (dedupe, news, quiet, train, route)
+STAGES: tuple[Stage, ...] = (dedupe, news, quiet, train, consequence, severity, mute, route)
 
 
 def run_stages(job: Job) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -14,13 +14,22 @@ __all__ = ["Variables"]
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """The environment of the process; an empty variable counts as not set."""
+    """The environment of the process; an empty variable counts as not set.
+
+    Args:
+        receiver: name of a further receiver of a channel: its variables end in ``_NAME``.
+    """
 
     environ: Mapping[str, str]
+    receiver: str = ""
+
+    def named(self, name: str) -> str:
+        """Return the variable that a channel's own variable is here."""
+        return f"{name}_{self.receiver.upper()}" if self.receiver else name
 
     def text(self, name: str) -> str | None:
         """Return a variable's text, None where it is not set."""
-        return self.environ.get(name, "").strip() or None
+        return self.environ.get(self.named(name), "").strip() or None
 
     def url(self, name: str) -> str | None:
         """Return an address, None where it is not set.
@@ -31,7 +40,33 @@ class Variables:
         value = self.text(name)
         parts = urlsplit(value or "")
         if value is not None and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise AlertingSettingsError(f"{name} is not an address, expected https://host/path")
+            raise AlertingSettingsError(f"{self.named(name)} is not an address, expected https://host/path")
+        return value
+
+    def urls(self, name: str) -> list[str]:
+        """Return addresses that are separated by commas, none where it is not set.
+
+        Raises:
+            AlertingSettingsError: one is none, or has a user name or password in it.
+        """
+        found = [part.strip().rstrip("/") for part in (self.text(name) or "").split(",") if part.strip()]
+        for value in found:
+            parts = urlsplit(value)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise AlertingSettingsError(f"{name} is not a list of addresses, expected https://host:port,...")
+            if "@" in parts.netloc:
+                raise AlertingSettingsError(f"{name} has a user name or password in it: set those by variables")
+        return found
+
+    def choice(self, name: str, allowed: Sequence[str]) -> str:
+        """Return one of the allowed values, the first where it is not set.
+
+        Raises:
+            AlertingSettingsError: it is another one.
+        """
+        value = self.text(name) or allowed[0]
+        if value not in allowed:
+            raise AlertingSettingsError(f"{name} is {value!r}, expected one of {', '.join(allowed)}")
         return value
 
     def severity(self, name: str, default: Severity = "info") -> Severity:
@@ -44,4 +79,4 @@ class Variables:
         for severity in SEVERITIES:
             if value == severity:
                 return severity
-        raise AlertingSettingsError(f"{name} is {value!r}, expected one of {', '.join(SEVERITIES)}")
+        raise AlertingSettingsError(f"{self.named(name)} is {value!r}, expected one of {', '.join(SEVERITIES)}")

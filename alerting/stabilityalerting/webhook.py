@@ -71,7 +71,8 @@ class WebhookSink(HttpSink):
             return None
         if secret is None:
             raise AlertingSettingsError(
-                "STABILITY_WEBHOOK_URL is set without STABILITY_WEBHOOK_SECRET: "
+                f"{variables.named('STABILITY_WEBHOOK_URL')} is set without "
+                f"{variables.named('STABILITY_WEBHOOK_SECRET')}: "
                 "set a secret of your own, the receiver checks the signature with it"
             )
         return cls(url, secret, time.time, severity)

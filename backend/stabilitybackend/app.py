@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any
@@ -19,10 +20,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from stabilitybackend.alerts import alerting_service, heartbeat
+from stabilitybackend.alerts.actions import AlertActions
+from stabilitybackend.alerts.ratings import Ratings
+from stabilitybackend.alerts.service import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.api import (
     about,
     attempts,
+    autopilot,
     batches,
     commands,
     compare,
@@ -43,8 +47,8 @@ from stabilitybackend.api import (
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
+from stabilitybackend.api.people import alerting, proposals, ratings, slack
 from stabilitybackend.api.people import audit as audit_calls
-from stabilitybackend.api.people import proposals
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
@@ -65,6 +69,7 @@ from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.struct_types import prepare_struct_types
 from stabilitybackend.process.tasks import end
+from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
@@ -132,11 +137,17 @@ def create_app(
         agent_lost_s=settings.agent_lost_s,
     )
     manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
+    manager.two_persons = settings.two_persons
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
-    alerting = alerting_service(alarm, settings)
-    pulse = Pulse(time.monotonic)
+    trouble = partial(server.trouble, manager, storing)
     audit = AuditLog(redis)
+    sinks = receivers()
+    rules = alert_rules(alarm, settings, sinks)
+    actions = AlertActions(manager, audit, rules, ProposalBook(redis), two_persons=settings.two_persons)
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble, actions)
+    beat = heartbeat(alerts.outcomes, trouble)
+    pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis))
     run_digests = DigestUpdater(manager, RunIndex(redis), run_tables)
@@ -159,7 +170,7 @@ def create_app(
         ingest.start()
         await manager.start()
         stop = asyncio.Event()
-        alerts = asyncio.create_task(alerting.run(stop), name="alerting")
+        sending = asyncio.create_task(alerts.run(stop), name="alerting")
         others = [
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
@@ -167,7 +178,6 @@ def create_app(
             asyncio.create_task(work_out(manager), name="rollback-costs"),
             asyncio.create_task(run_digests.follow(), name="run-digests"),
         ]
-        beat = heartbeat(lambda: not server.reasons(manager, storing))
         if collector is not None:
             collector.start()
             others.append(asyncio.create_task(collector.follow(nobody_here), name="collector"))
@@ -179,8 +189,8 @@ def create_app(
             yield
         finally:
             stop.set()
-            await asyncio.wait({alerts}, timeout=2.0)
-            await end(alerts, *others)
+            await asyncio.wait({sending}, timeout=2.0)
+            await end(sending, *others)
             if collector is not None:
                 collector.stop()
             await manager.stop()
@@ -203,9 +213,13 @@ def create_app(
     app.state.sessions = sessions
     app.state.audit = audit
     app.state.views = SavedViews(redis)
+    app.state.alerting = alerts
+    app.state.alert_rules = rules
+    app.state.ratings = Ratings(redis)
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
+    app.state.heartbeat = beat
     app.state.retention = run_retention
     app.state.ingest = ingest
     app.state.version = ours
@@ -217,11 +231,12 @@ def create_app(
     gateway = Gateway(ingest, authenticator, manager, server_version=ours, takes_output=True)
     app.state.gateway = gateway
     app.state.metrics = registry(
-        ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector(), shared_answers)
+        ServerMetrics(manager, gateway, storing, alerts, pulse, collector or CycleCollector(), shared_answers)
     )
     rooms = (
-        server, login, runs, about, output, run_table, notes, attempts, batches, compare, commands, detectors, trial,
-        fleet, incidents, storage, export, views, proposals, audit_calls,
+        server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, ratings, proposals, slack,
+        audit_calls,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

@@ -173,7 +173,19 @@ def _about(one: Any) -> AuditEntry:
     return AuditEntry(one["time"], one["who"], None, "run.edit", "", orjson.dumps(given).decode()[:300])
 
 
+def _policy(one: Any) -> AuditEntry:
+    ended = one["text"] is None
+    return AuditEntry(one["time"], one["who"], None, f"autopilot.{'off' if ended else 'policy'}", "", one["text"] or "")
+
+
+def _piloted(one: Any) -> AuditEntry:
+    dry = " (dry run)" if one["dry_run"] else ""
+    what = f"autopilot.{one['action']}"
+    return AuditEntry(one.get("time", 0.0), "autopilot", None, what, one["incident_id"], f"{one['text']}{dry}")
+
+
 #: Field of a run's own record -> what it says.
 _KINDS: Mapping[bytes, Callable[[Any], AuditEntry]] = {
-    b"c": _command, b"p": _proposal, b"d": _settings, b"i": _category, b"a": _annotation, b"n": _about,
+    b"c": _command, b"q": _proposal, b"p": _policy, b"o": _piloted, b"d": _settings, b"i": _category,
+    b"a": _annotation, b"n": _about,
 }  # fmt: skip

@@ -20,7 +20,7 @@ from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.origins import Origins
 from stabilitybackend.proxy_people import person_of
 
-__all__ = ["MAX_BODY_BYTES", "MAX_LOGIN_BYTES", "HttpGuard", "security_headers"]
+__all__ = ["MAX_BODY_BYTES", "MAX_LOGIN_BYTES", "MAX_SLACK_BYTES", "HttpGuard", "security_headers"]
 
 #: Longest body of a request, bytes. Data comes over the agents' WebSocket: what is sent here are settings and orders.
 MAX_BODY_BYTES = 1024 * 1024
@@ -33,8 +33,11 @@ BODY_TIMEOUT_S = 20.0
 #: again, so that it fits its scripts, whose addresses hold a hash.
 _NO_STORE, _NO_CACHE = b"no-store", b"no-cache"
 
-#: Calls with a body that need no key.
-_OPEN = frozenset({"/api/v1/login", "/api/v1/logout"})
+#: Longest body of what Slack posts, bytes: it holds the whole message in which somebody pressed a button.
+MAX_SLACK_BYTES = 256 * 1024
+
+#: Calls with a body that need no key -> its longest body. What comes from Slack is signed instead.
+_OPEN = {"/api/v1/login": MAX_LOGIN_BYTES, "/api/v1/logout": MAX_LOGIN_BYTES, "/api/v1/slack": MAX_SLACK_BYTES}
 #: Browser features that no page of ours uses.
 _FEATURES = ("camera", "microphone", "geolocation", "payment", "usb", "serial", "midi", "display-capture")
 
@@ -120,11 +123,10 @@ class HttpGuard:
             Unauthorized: a key is needed, and none or a wrong one came.
             BadRequest: the body is too large (413) or too slow (408).
         """
-        most = MAX_LOGIN_BYTES
+        most = _OPEN.get(scope["path"], MAX_BODY_BYTES)
         if scope["path"] not in _OPEN:
             connection = HTTPConnection(scope)
             await self._authenticator.authenticate(connection.headers, connection.cookies, person_of(scope))
-            most = MAX_BODY_BYTES
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and int(announced) > most:
             raise _too_large(most)

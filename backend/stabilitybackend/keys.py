@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from stabilitybackend.errors import BadRequest
 
 __all__ = [
-    "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "FLEET_NODES",
-    "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "PROPOSALS", "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED",
-    "RUNS_WITH_INCIDENTS", "VIEWS", "RunKeys", "check_run_id", "check_source_id", "is_of_file", "session_key",
+    "ALERT_MUTES", "ALERT_RATINGS", "ALERT_ROUTES", "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES",
+    "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "FLEET_NODES", "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "PROPOSALS",
+    "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS", "VIEWS", "RunKeys", "check_run_id",
+    "check_source_id", "is_of_file", "session_key",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
@@ -47,6 +48,12 @@ FLEET_NODES = "sb:fleet:nodes"
 FLEET_CATEGORIES = "sb:fleet:categories"
 #: Hash: kind, project and name of a view that people saved, as JSON -> View as JSON (views.py).
 VIEWS = "sb:views"
+#: Hash: the routes of alerts that people wrote on the page: text, who, when, version (alert_rules.py).
+ALERT_ROUTES = "sb:alerting:routes"
+#: Hash: id of an incident -> whether people found its alert useful, as JSON. Stays when the run goes (ratings.py).
+ALERT_RATINGS = "sb:alerting:ratings"
+#: Hash: id of a mute -> Mute as JSON.
+ALERT_MUTES = "sb:alerting:mutes"
 #: A stream that nobody writes: who waits on it notices that Redis goes away.
 QUIET = "sb:quiet"
 
@@ -135,11 +142,21 @@ class RunKeys:
         return self._key("detector_settings")
 
     @property
+    def autopilot(self) -> str:
+        """String: the policy of the autopilot as JSON, with who set it or ended it (runs/derived/autopilot.py)."""
+        return self._key("autopilot")
+
+    @property
+    def autopilot_entries(self) -> str:
+        """List: what the autopilot did as JSON, oldest first; stored together with its commands."""
+        return self._key("autopilot_entries")
+
+    @property
     def command_audit(self) -> str:
         """Stream: what people changed, by whom and when, only ever appended to.
 
-        ``c`` a command, ``p`` a proposal, ``d`` settings, ``i`` what an interruption was,
-        ``a`` an annotation, ``n`` name, tags, notes.
+        ``c`` a command, ``q`` a proposal, ``d`` settings, ``i`` what an interruption was, ``a`` an annotation, ``n``
+        name, tags, notes, ``p`` a policy of the autopilot, ``o`` what that one did.
         """
         return self._key("command_audit")
 

@@ -70,6 +70,7 @@ class Settings:
         hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor.
         agent_lost_s: seconds that an agent may be silent, > 0.
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug``.
+        alert_routes: YAML file of routes of alerts (docs/routes.md). None: those that people wrote on the page.
         public_url: ``https://board.example.org``, where people open the pages: a proxy's address, and the one in
             alerts. With a name beyond loopback every call needs a key.
         trusted_hosts: further names of this server, separated by commas in the environment; ``*.example.org`` stands
@@ -99,6 +100,7 @@ class Settings:
     hang_floor_s: float = 10.0
     hang_ceiling_s: float = 1_800.0
     agent_lost_s: float = 30.0
+    alert_routes: str | None = None
     public_url: str | None = None
     trusted_hosts: tuple[str, ...] = ()
     trusted_proxies: str | None = None

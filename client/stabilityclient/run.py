@@ -16,6 +16,7 @@ from stabilityclient.metrics.values import Types
 from stabilityclient.rank_state.phase import Phase
 from stabilityclient.rank_state.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
 from stabilityclient.rollback.handler import Restoring
+from stabilityclient.skipping import SkipCalls
 from stabilityclient.step_calls import StepCalls
 
 TYPE_CHECKING = False
@@ -37,7 +38,7 @@ MAX_TITLE_CHARS = 300
 _SEVERITIES = ("info", "warning", "critical")
 
 
-class Run(DataCalls, Declarations, StepCalls):
+class Run(DataCalls, Declarations, StepCalls, SkipCalls):
     """One training run, seen from one rank. Made by :func:`stabilityclient.init`.
 
     Attributes:

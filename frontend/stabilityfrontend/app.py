@@ -37,7 +37,7 @@ from stabilityfrontend import (
 )
 from stabilityfrontend.bundle import bundle
 from stabilityfrontend.declared import MOVED, Declarations, collect
-from stabilityfrontend.fleet import audit_page, incidents_page, interruptions_page
+from stabilityfrontend.fleet import alerting_page, audit_page, incidents_page, interruptions_page, server_page
 from stabilityfrontend.gallery import page as gallery_page
 from stabilityfrontend.gallery.patterns import similar
 from stabilityfrontend.parts import REQUEST, ServerParts
@@ -65,7 +65,9 @@ OUR_PAGES = (
     audit_page,
     incidents_page,
     interruptions_page,
+    alerting_page,
     gallery_page,
+    server_page,
 )
 #: Scripts that a page loads when something on it needs them: the table's is 1.3 MB. As Dash writes them into the page.
 _LATER = '<script src="([^"]*/(dash_ag_grid|dash_table)/[^"]+)"></script>'

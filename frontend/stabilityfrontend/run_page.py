@@ -13,7 +13,7 @@ from stabilityfrontend import detectors_panel, walls_panel
 from stabilityfrontend.controls import frame, more_panels, panel_head, segmented
 from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
-from stabilityfrontend.job import about_panel, output_panel
+from stabilityfrontend.job import about_panel, autopilot_panel, output_panel
 
 __all__ = ["first_requests", "skeleton"]
 
@@ -49,6 +49,7 @@ def _bar() -> list[Any]:
         html.Span(id="run-segment", className="chip"),
         html.A(id="run-status", className="pill"),
         detectors_panel.badge(),
+        autopilot_panel.badge(),
         html.Span(className="grow"),
         html.Span(
             [html.Span("step", className="label"), html.Span(id="run-step", className="value")], className="fact"
@@ -82,6 +83,7 @@ def _body() -> list[Any]:
                         _focus(),
                         output_panel.panel(),
                         about_panel.panel(),
+                        autopilot_panel.panel(),
                         detectors_panel.panel(),
                         detectors_panel.watched(),
                         html.Section(id="panels", className="panels", hidden=True, **{"aria-label": "Charts"}),

@@ -98,6 +98,35 @@ export interface AgentState {
   log?: LogFacts | null;
 }
 
+/**
+ * Who would get an incident if it opened now.
+ *
+ * Attributes:
+ *     labels: what routes and mutes match it by. routes: which of the routes fit, from 1.
+ */
+export interface AlertPreview {
+  labels: Record<string, string>;
+  routes: number[];
+  receivers: ReceiverPreview[];
+}
+
+/**
+ * Alerting as it is now.
+ *
+ * Attributes:
+ *     sending: this process sends. False for a second without harm; then another one does, or Redis is away.
+ *     unreadable: events that were no incidents.
+ *     labels: what routes and mutes match by.
+ */
+export interface Alerting {
+  receivers: Receiver[];
+  sending: boolean;
+  unreadable: number;
+  routes: Routes;
+  mutes: MuteShown[];
+  labels: string[];
+}
+
 /** A line: ``xs`` in steps since its start or the fork. ``level``: its buckets are of ``2**level`` steps. */
 export interface AlignedCurve {
   xs: number[];
@@ -226,6 +255,31 @@ export interface AuditEntry {
   target: string;
   detail: string;
   run: string;
+}
+
+/**
+ * The autopilot of a run.
+ *
+ * Attributes:
+ *     policy: the YAML as it was given, null while it is off.
+ *     set_by, set_at: who set or ended it, and when, unix seconds; null where nobody ever did.
+ *     phase: what it does now. text: the same in a sentence or two, with the reason.
+ *     until_step: the step that it waits for, null for none.
+ *     to_step: where it goes then, null where it goes nowhere.
+ *     incident_id: what it is about, null for nothing.
+ *     entries: newest first, 200 at most.
+ */
+export interface Autopilot {
+  mode: "dry run" | "off" | "on";
+  policy: string | null;
+  set_by: string | null;
+  set_at: number | null;
+  phase: "handed over" | "held" | "idle" | "off" | "under way" | "waits";
+  text: string;
+  until_step: number | null;
+  to_step: number | null;
+  incident_id: string | null;
+  entries: ShownEntry[];
 }
 
 /**
@@ -1219,6 +1273,24 @@ export interface KeptBatch {
 }
 
 /**
+ * How useful the alerts of one kind were.
+ *
+ * Attributes:
+ *     incidents: that were an alarm. useful, noise: how many people called so.
+ *     precision: useful of those that people rated, null where nobody did.
+ *     noise_per_job_day: null where no job ran.
+ */
+export interface KindPrecision {
+  kind: string;
+  label: string;
+  incidents: number;
+  useful: number;
+  noise: number;
+  precision: number | null;
+  noise_per_job_day: number | null;
+}
+
+/**
  * An incident as the list over all runs has it; the fields that it shares are described at ``ShownIncident``.
  *
  * Attributes:
@@ -1369,6 +1441,40 @@ export interface MixtureShare {
 export interface MixtureStage {
   step: number;
   shares: Record<string, number>;
+}
+
+/** A new mute. */
+export interface MuteBody {
+  /** label -> patterns, as in a route */
+  match: Record<string, string | number | (string | number)[]>;
+  /** 1 to 300 characters */
+  reason: string;
+  /** unix seconds; left out: now */
+  starts?: number | null;
+  /** unix seconds, at most 30 days after the start */
+  ends: number;
+}
+
+/**
+ * One mute.
+ *
+ * Attributes:
+ *     match: label -> patterns. starts, ends: unix seconds.
+ *     state: ``pending``, ``active`` or ``expired``.
+ */
+export interface MuteShown {
+  mute_id: string;
+  match: Record<string, string | number | (string | number)[]>;
+  owner: string;
+  reason: string;
+  starts: number;
+  ends: number;
+  state: "active" | "expired" | "pending";
+}
+
+/** Mutes, those that end last first; of ended ones those of the last seven days. */
+export interface Mutes {
+  mutes: MuteShown[];
 }
 
 /** Of the samples of the steps ``first..last`` the share that no earlier step had seen. */
@@ -1573,6 +1679,14 @@ export interface PlannedSuspect {
   gpu: string | null;
 }
 
+/** A policy, as docs/autopilot.md has it. */
+export interface PolicyBody {
+  /** the YAML */
+  policy: string;
+  /** its name, for messages */
+  file?: string;
+}
+
 /**
  * The loader's position at the fork against the first one after it.
  *
@@ -1591,6 +1705,30 @@ export interface PositionCheck {
   position: number | string | null;
   by: number | null;
   ordered: boolean;
+}
+
+/**
+ * How useful alerts were in the last days.
+ *
+ * Attributes:
+ *     job_days: days that jobs ran, over all runs. noise_per_job_day: alerts that people called noise.
+ */
+export interface Precision {
+  days: number;
+  job_days: number;
+  noise_per_job_day: number | null;
+  kinds: KindPrecision[];
+  receivers: ReceiverPrecision[];
+}
+
+/** An incident, and routes that are tried on it. */
+export interface PreviewBody {
+  /** id of a run */
+  run: string;
+  /** id of one of its incidents, open or over */
+  incident: string;
+  /** YAML to try; left out: the routes of now */
+  text?: string | null;
 }
 
 /**
@@ -1755,10 +1893,108 @@ export interface RankState {
   applied?: Record<string, unknown> | null;
 }
 
+/**
+ * What somebody said of the alert of an incident.
+ *
+ * Attributes:
+ *     useful: false: noise.
+ *     receivers: names of those that were sent it.
+ *     opened: when the incident opened; rated: when somebody said so, unix seconds. who: their name.
+ */
+export interface Rating {
+  incident_id: string;
+  run_id: string;
+  project: string;
+  kind: string;
+  label: string;
+  useful: boolean;
+  receivers: string[];
+  opened: number;
+  rated: number;
+  who: string;
+}
+
+/** The rating of an incident, null for none. */
+export interface RatingAnswer {
+  rating: Rating | null;
+}
+
+/** What somebody says of the alert of an incident. */
+export interface RatingBody {
+  /** true: good to know; false: noise; null: takes the rating back */
+  useful: boolean | null;
+}
+
 /** Whether every live run is judged and stored, and else why not. */
 export interface Ready {
   status: "not ready" | "ready";
   reasons: ErrorFacts[];
+}
+
+/**
+ * One receiver.
+ *
+ * Attributes:
+ *     channel: slack, pagerduty ...
+ *     min_severity: milder incidents are not sent.
+ *     counts: events by what became of them, since the server started.
+ */
+export interface Receiver {
+  name: string;
+  channel: string;
+  min_severity: string;
+  counts: Record<string, number>;
+}
+
+/** How useful the alerts were that one receiver was sent. */
+export interface ReceiverPrecision {
+  name: string;
+  useful: number;
+  noise: number;
+  precision: number | null;
+}
+
+/** What becomes of an alert at one receiver: ``now``, ``later`` after ``after_min``, or ``no``, with the reason. */
+export interface ReceiverPreview {
+  receiver: string;
+  gets: "later" | "no" | "now";
+  after_min: number | null;
+  why: string;
+}
+
+/**
+ * What became of the newest messages to one receiver, to the watcher of the heartbeat, or of the watchdog.
+ *
+ * Attributes:
+ *     set_up: by an environment variable of the server. All else is as it was, where it is not any more.
+ *     status: of the newest message; late: the heartbeat or the watchdog should have been accepted since.
+ *     accepted, refused: when the last one was, unix seconds, null for never.
+ *     why: the last one was refused, with the status code of the answer; "" for never.
+ */
+export interface ReceiverStatus {
+  name: string;
+  set_up: boolean;
+  status: "accepted" | "late" | "nothing sent" | "off" | "refused";
+  accepted: number | null;
+  refused: number | null;
+  why: string;
+}
+
+/**
+ * Who is notified of incidents, and who notices that this server is away.
+ *
+ * Attributes:
+ *     time: now, unix seconds.
+ *     ready, reasons: as ``/readyz`` says.
+ *     heartbeat: says that all is well to a watcher outside. watchdog: an alert that always fires, for Alertmanager.
+ */
+export interface Receivers {
+  time: number;
+  ready: boolean;
+  reasons: ErrorFacts[];
+  heartbeat: ReceiverStatus;
+  watchdog: ReceiverStatus;
+  receivers: ReceiverStatus[];
 }
 
 /**
@@ -2042,6 +2278,35 @@ export interface RollbacksOfRun {
   project: string;
   last: number;
   deleted: boolean;
+}
+
+/**
+ * Who gets what.
+ *
+ * Attributes:
+ *     text: YAML; "" where nobody wrote any: each receiver gets everything.
+ *     source: ``page``, ``file`` (the page can't change it) or ``none``.
+ *     file: its path, "" where it is none.
+ *     version: grows by one with each change on the page.
+ *     changed_by, changed: who wrote it, and when (unix seconds; null: never).
+ *     problem: why it is not used and each receiver gets everything; "" where it is used.
+ */
+export interface Routes {
+  text: string;
+  source: "file" | "none" | "page";
+  file: string;
+  version: number;
+  changed_by: string;
+  changed: number | null;
+  problem: string;
+}
+
+/** New routes. */
+export interface RoutesBody {
+  /** YAML; empty: each receiver gets everything */
+  text: string;
+  /** of the routes that were changed: 409 where somebody was faster */
+  version: number;
 }
 
 /**
@@ -2545,6 +2810,32 @@ export interface ShowBatches {
 }
 
 /**
+ * An entry as it is shown.
+ *
+ * Attributes:
+ *     command: state of its command; null for a dry run, where it gave up, and where the command is forgotten.
+ */
+export interface ShownEntry {
+  entry_id: string;
+  action: "gave_up" | "roll_back";
+  dry_run: boolean;
+  time: number;
+  step: number;
+  head_key: string;
+  incident_id: string;
+  kind: string;
+  onset_step: number;
+  text: string;
+  to_step: number | null;
+  segment: number | null;
+  skip_range: number[] | null;
+  skip_batches: number | null;
+  lr_scale: number | null;
+  seed: number | null;
+  command: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected" | null;
+}
+
+/**
  * One real event in the life of a run, as it is shown.
  *
  * Attributes:
@@ -2630,6 +2921,17 @@ export interface SkipCheck {
   batches: number;
   known: "different" | "equal" | "not_seen";
   why: string;
+}
+
+/**
+ * What Slack is to do with the question that was answered; no body at all where there is nothing to do.
+ *
+ * Attributes:
+ *     response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, as Slack's Block Kit has it.
+ */
+export interface SlackAnswer {
+  response_action: "clear" | "update";
+  view?: Record<string, unknown> | null;
 }
 
 /** The open incident at or after whose onset a checkpoint was saved: it may hold the damage already. */
@@ -3073,6 +3375,12 @@ export interface WorstIncident {
 
 /** Method and path of a call, and what it answers when it succeeds. */
 export interface Answers {
+  "GET /api/v1/alerting": Alerting;
+  "POST /api/v1/alerting/mutes": Mutes;
+  "DELETE /api/v1/alerting/mutes/{mute_id}": Mutes;
+  "GET /api/v1/alerting/precision": Precision;
+  "POST /api/v1/alerting/preview": AlertPreview;
+  "PUT /api/v1/alerting/routes": Routes;
   "GET /api/v1/audit": Audit;
   "GET /api/v1/audit/export": Blob;
   "GET /api/v1/compare": Comparison;
@@ -3085,6 +3393,7 @@ export interface Answers {
   "POST /api/v1/logout": LoggedOut;
   "GET /api/v1/me": Me;
   "GET /api/v1/proposals": Proposals;
+  "GET /api/v1/receivers": Receivers;
   "POST /api/v1/retention": Retained;
   "GET /api/v1/rollback_costs": FleetRollbacks;
   "GET /api/v1/run_columns": RunColumns;
@@ -3099,6 +3408,9 @@ export interface Answers {
   "PUT /api/v1/runs/{run_id}/annotations/{annotation_id}": Annotation;
   "DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}": ChangedAnnotation;
   "GET /api/v1/runs/{run_id}/attempts": Attempts;
+  "GET /api/v1/runs/{run_id}/autopilot": Autopilot;
+  "PUT /api/v1/runs/{run_id}/autopilot": Autopilot;
+  "DELETE /api/v1/runs/{run_id}/autopilot": Autopilot;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/batch_samples": BatchAnswers;
   "GET /api/v1/runs/{run_id}/batch_samples/{request}": BatchSamples;
@@ -3120,6 +3432,8 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/incidents/{incident_id}": ShownIncident;
   "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": ShownIncident;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
+  "GET /api/v1/runs/{run_id}/incidents/{incident_id}/rating": RatingAnswer;
+  "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/rating": RatingAnswer;
   "GET /api/v1/runs/{run_id}/mixture": Mixture;
   "GET /api/v1/runs/{run_id}/output": OutputAnswer;
   "GET /api/v1/runs/{run_id}/plan": Plan;
@@ -3138,6 +3452,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/storage": Storage;
   "GET /api/v1/runs/{run_id}/watched": Watched;
   "GET /api/v1/search": Found;
+  "POST /api/v1/slack": SlackAnswer;
   "GET /api/v1/views": Views;
   "PUT /api/v1/views": View;
   "DELETE /api/v1/views": Views;

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
+from support.slack.fake_slack import FakeSlack
 
 
 @dataclass
@@ -87,3 +89,10 @@ async def receiver() -> AsyncIterator[Receiver]:
     server = await running.start()
     yield running
     await running.close(server)
+
+
+@pytest.fixture
+def slack() -> Iterator[FakeSlack]:
+    """A workspace; a message that Slack would not take fails the test."""
+    with FakeSlack() as running:
+        yield running

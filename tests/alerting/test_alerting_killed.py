@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -13,21 +14,26 @@ import pytest
 from redis.asyncio import Redis
 
 from support.incident_stream import SLACK_PATH, STREAM, incident, publish, settled
+from support.outside.alertmanager import Alertmanager
 from support.waiting import until
 
 
 class Process:
     """An alerting process of its own, with Slack, PagerDuty and the webhook at one receiver."""
 
-    def __init__(self, redis_url: str, url: str, longest_s: float = 0.2) -> None:
-        env = {
-            **os.environ,
-            "STABILITY_SLACK_WEBHOOK_URL": url + SLACK_PATH,
-            "STABILITY_PAGERDUTY_ROUTING_KEY": "key",
-            "STABILITY_PAGERDUTY_URL": url + "/v2/enqueue",
-            "STABILITY_WEBHOOK_URL": url + "/hook",
-            "STABILITY_WEBHOOK_SECRET": "secret",
-        }
+    def __init__(
+        self, redis_url: str, url: str, longest_s: float = 0.2, receivers: dict[str, str] | None = None
+    ) -> None:
+        env = os.environ | (
+            receivers
+            or {
+                "STABILITY_SLACK_WEBHOOK_URL": url + SLACK_PATH,
+                "STABILITY_PAGERDUTY_ROUTING_KEY": "key",
+                "STABILITY_PAGERDUTY_URL": url + "/v2/enqueue",
+                "STABILITY_WEBHOOK_URL": url + "/hook",
+                "STABILITY_WEBHOOK_SECRET": "secret",
+            }
+        )
         script = Path(__file__).with_name("alerting_process.py")
         self.process = subprocess.Popen([sys.executable, str(script), redis_url, str(longest_s), STREAM], env=env)
 
@@ -117,3 +123,35 @@ async def test_a_kill_while_a_retry_waits_loses_nothing(redis: Redis, redis_url:
 async def _no_mark(redis: Redis) -> bool:
     records = [json.loads(await redis.get(key)) async for key in redis.scan_iter("*:told:*")]
     return len(records) == 3 and all(record["sending"] is None for record in records)
+
+
+async def test_after_a_kill_alertmanager_is_told_again_by_the_next_process_and_nothing_ended_in_between(
+    redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    with Alertmanager(tmp_path, "http://127.0.0.1:9") as alertmanager:
+        receivers = {"STABILITY_ALERTMANAGER_URL": alertmanager.url}
+
+        async def until_known(what: str, **more: str) -> dict[str, Any]:
+            async def known() -> dict[str, Any] | None:
+                found = await asyncio.to_thread(alertmanager.alerts, run="run-1")
+                return found[0] if len(found) == 1 and found[0]["updatedAt"] > more.get("after", "") else None
+
+            found: dict[str, Any] = await until(known, 20, what)
+            return found
+
+        first = Process(redis_url, "", receivers=receivers)
+        try:
+            await publish(redis, incident(1))
+            before = await until_known("it fires")
+        finally:
+            first.kill()
+        assert [one["fingerprint"] for one in alertmanager.alerts(run="run-1")] == [before["fingerprint"]]
+        second = Process(redis_url, "", receivers=receivers)
+        try:
+            after = await until_known("it is told again", after=before["updatedAt"])
+            await publish(redis, incident(1, 2, state="resolved"))
+            await until(lambda: not alertmanager.alerts(run="run-1"), 20, "it ended")
+        finally:
+            second.kill()
+    assert (after["fingerprint"], after["startsAt"]) == (before["fingerprint"], before["startsAt"])
+    assert after["endsAt"] > before["endsAt"]

@@ -12,6 +12,8 @@ _ALL = {
     "STABILITY_WEBHOOK_URL": "http://receiver.test/hook",
     "STABILITY_WEBHOOK_SECRET": "s3cret",
     "STABILITY_WEBHOOK_MIN_SEVERITY": "critical",
+    "STABILITY_ALERTMANAGER_URL": "https://one.test/alertmanager/,https://two.test",
+    "STABILITY_ALERTMANAGER_TOKEN": "t0ken",
 }
 
 
@@ -20,6 +22,7 @@ def test_a_channel_is_there_where_its_address_or_key_is_set_with_its_least_sever
         ("slack", "info"),
         ("pagerduty", "warning"),
         ("webhook", "critical"),
+        ("alertmanager", "info"),
     ]
     assert sinks_from_env({"STABILITY_SLACK_WEBHOOK_URL": " "}) == []
 
@@ -30,6 +33,10 @@ def test_a_channel_is_there_where_its_address_or_key_is_set_with_its_least_sever
         ("STABILITY_SLACK_WEBHOOK_URL", "hooks.slack.test/s3cret"),
         ("STABILITY_PAGERDUTY_URL", "ftp://s3cret.test"),
         ("STABILITY_WEBHOOK_SECRET", ""),
+        ("STABILITY_ALERTMANAGER_URL", "https://user:s3cret@one.test"),
+        ("STABILITY_ALERTMANAGER_URL", "https://one.test,s3cret.test"),
+        ("STABILITY_ALERTMANAGER_PASSWORD", "s3cret"),
+        ("STABILITY_ALERTMANAGER_USER", "s3cret"),
     ],
 )
 def test_a_wrong_value_stops_the_start_and_names_the_variable_alone(variable: str, value: str) -> None:

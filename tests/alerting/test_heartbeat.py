@@ -17,7 +17,7 @@ from support.waiting import until
 async def beats(receiver: Any) -> AsyncIterator[tuple[Heartbeat, list[bool]]]:
     """A heartbeat that is as well as the last entry of a list says."""
     well = [True]
-    heart = Heartbeat(f"{receiver.url}/ping/s3cret", lambda: well[-1], every_s=0.01)
+    heart = Heartbeat(f"{receiver.url}/ping/s3cret", lambda: "" if well[-1] else "restoring", every_s=0.01)
     stop = asyncio.Event()
     task = asyncio.create_task(heart.run(stop))
     yield heart, well
@@ -52,3 +52,26 @@ async def test_a_watcher_that_is_away_is_tried_again_and_its_address_is_never_lo
     sent = heart.sent
     await until(lambda: heart.sent > sent, 10, "it is taken")
     assert "s3cret" not in caplog.text
+
+
+async def test_a_watcher_that_understands_it_hears_of_the_start_and_of_trouble_that_lasts(receiver: Any) -> None:
+    trouble = ["restoring"]
+    heart = Heartbeat(f"{receiver.url}/ping/s3cret?a=b", lambda: trouble[-1], every_s=0.01, style="healthchecks")
+    stop = asyncio.Event()
+    task = asyncio.create_task(heart.run(stop))
+
+    def paths() -> list[str]:
+        return list(dict.fromkeys(one.path for one in receiver.received))
+
+    try:
+        await until(lambda: heart.missed >= 5, 10, "it is not ready yet")
+        assert paths() == ["/ping/s3cret/start?a=b"]
+        trouble.append("")
+        await until(lambda: heart.sent, 10, "it is well")
+        trouble.append("redis_full: Redis is full")
+        await until(lambda: len(paths()) == 3, 10, "it says that something is wrong")
+    finally:
+        stop.set()
+        await task
+    assert paths() == ["/ping/s3cret/start?a=b", "/ping/s3cret?a=b", "/ping/s3cret/fail?a=b"]
+    assert receiver.received[-1].body == b"redis_full: Redis is full"

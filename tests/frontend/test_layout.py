@@ -20,7 +20,12 @@ from stabilityfrontend.run_page import first_requests
 
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
 ADDRESSES = {"/": "Runs", "/runs": "Runs", "/runs/a%20b": "Run", "/runs/a/incidents/i": "Incident"}
-ADDRESSES |= {"/incidents": "Incidents", "/interruptions": "Interruptions", "/gallery": "Gallery"}
+ADDRESSES |= {
+    "/incidents": "Incidents",
+    "/interruptions": "Interruptions",
+    "/gallery": "Gallery",
+    "/alerting": "Alerting",
+}
 ADDRESSES |= {"/login": "Login", "/compare": "Compare", "/runs/a/b": "Page not found", "/x": "Page not found"}
 #: Regions that scripts make themselves.
 MADE_BY_SCRIPTS = {
@@ -83,7 +88,9 @@ def test_the_table_of_pages_is_plain_json_that_comes_with_the_frame() -> None:
         "Audit",
         "Incidents",
         "Interruptions",
+        "Alerting",
         "Gallery",
+        "Server",
         "Page not found",
     }
 

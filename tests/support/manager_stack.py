@@ -87,7 +87,7 @@ class Stage:
         """
 
         def done() -> bool:
-            facts = worker.storage()
+            facts = worker.window.facts(worker.state.store)
             return self.begun >= parts and facts.hot.bytes <= WINDOW_BYTES and facts.state == "ok"
 
         await self.until(done, f"{parts} parts are written")

@@ -35,7 +35,7 @@ async def every_attempt(
     request = SeriesRequest.of([metric], points=points, rank="primary")
     state, heads = await worker.ready(), [head for _, head in worker.state.fold.heads]
     found = partial(
-        attempts, state.store.view([metric]), LineageView.of(state.fold), worker.segments().segments, heads,
+        attempts, state.store.view([metric]), LineageView.of(state.fold), worker.state.fold.tree.view().segments, heads,
         _ended_by(state), worker.run().status, request,
     )  # fmt: skip
     return answer(await threads.run(found))
@@ -59,7 +59,7 @@ async def both_branches(
         branches,
         state.store.view([metric]),
         LineageView.of(state.fold),
-        worker.segments().segments,
+        worker.state.fold.tree.view().segments,
         fork,
         left,
         request,

@@ -69,7 +69,7 @@ async def export(
     state, cursor = worker.state, worker.cursor
     stored, lineage = state.store.view(metric), LineageView.of(state.fold)
     settings: Settings = request.app.state.settings
-    run, segments = worker.run(), worker.segments().segments
+    run, segments = worker.run(), worker.state.fold.tree.view().segments
     noted = await AnnotationBook(worker.run_id, request.app.state.redis, state.fold.tree).all()
 
     loop = asyncio.get_running_loop()

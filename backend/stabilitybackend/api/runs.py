@@ -69,7 +69,7 @@ async def run(reader: Reader, manager: Manager, worker: Worker) -> Response:
 @router.get("/{run_id}/segments", responses=answers(Segments))
 async def segments(reader: Reader, worker: Worker) -> Response:
     """The tree of segments and its head."""
-    found = worker.segments()
+    found = worker.state.fold.tree.view()
     found.cursor = worker.cursor
     return answer(found)
 

@@ -12,9 +12,10 @@ from redis.exceptions import RedisError
 from stabilitybackend.api.access import Reader
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.errors import NotFound
+from stabilitybackend.receivers import receivers_now
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema.runs import StoringProblem
-from stabilitybackend.schema.server import Alive, ErrorFacts, Ready, ServerHealth
+from stabilitybackend.schema.server import Alive, ErrorFacts, Ready, Receivers, ServerHealth
 from stabilitybackend.storing import Storing
 
 __all__ = ["fallback", "reasons", "router"]
@@ -64,6 +65,11 @@ def reasons(manager: RunManager, storing: Storing) -> list[ErrorFacts]:
     return found
 
 
+def trouble(manager: RunManager, storing: Storing) -> str:
+    """Return why the server is not ready in one line, "" while it is."""
+    return "; ".join(f"{one.code}: {one.message}" for one in reasons(manager, storing))
+
+
 @router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", responses=answers(ServerHealth, 200, 503))
 async def healthz(request: Request) -> Response:
@@ -79,6 +85,15 @@ async def healthz(request: Request) -> Response:
         except (RedisError, OSError, TimeoutError) as error:
             found.status, found.redis = "degraded", f"away: {type(error).__name__}"
     return answer(found, 200 if found.status == "ok" else 503)
+
+
+@router.get("/api/v1/receivers", responses=answers(Receivers))
+async def receivers(reader: Reader, request: Request) -> Response:
+    """Who is notified of incidents, and who notices that this server is away: what was accepted and refused last."""
+    reader.require_all_projects()
+    state = request.app.state
+    why = reasons(state.manager, state.storing)
+    return answer(await receivers_now(state.alerting, state.heartbeat, why, time.time()))
 
 
 @router.get("/metrics", response_class=Response, responses=answers(None, media_types=(CONTENT_TYPE_LATEST,)))

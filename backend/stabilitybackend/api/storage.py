@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1", tags=["storage"])
 @router.get("/runs/{run_id}/storage", responses=answers(Storage))
 async def storage(reader: Reader, worker: Worker) -> Response:
     """How much of the run is in Redis and how much in files."""
-    return answer(worker.storage())
+    return answer(worker.window.facts(worker.state.store))
 
 
 @router.post("/runs/{run_id}/compact", responses=answers(Storage))

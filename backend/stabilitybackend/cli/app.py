@@ -29,6 +29,7 @@ from stabilitybackend.cli.exporting import export_run
 from stabilitybackend.cli.importing import import_paths
 from stabilitybackend.cli.interruptions import interruptions
 from stabilitybackend.cli.options import AsJson, show_json
+from stabilitybackend.cli.orders.autopilot import autopilot
 from stabilitybackend.cli.people import keys
 from stabilitybackend.cli.people.audit import audit
 from stabilitybackend.cli.people.mcp import serve_mcp
@@ -135,6 +136,7 @@ def demo(context: typer.Context) -> None:
 _COMMANDS: dict[str, Callable[..., None]] = {
     "runs": list_runs,
     "rollback": roll_back,
+    "autopilot": autopilot,
     "commands": list_commands,
     "approve": approve,
     "decline": decline,

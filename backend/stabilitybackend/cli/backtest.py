@@ -52,6 +52,16 @@ def backtest_command(
         list[str] | None,
         typer.Option(metavar="OLD=NEW", help="Judge a metric under another name, e.g. step_loss=loss; repeat it."),
     ] = None,
+    autopilot: Annotated[
+        Path | None, typer.Option(metavar="POLICY", help="Say what the autopilot would have done with this policy.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="With --autopilot: GPUs of the job.")] = 1,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=1, help="With --autopilot: steps between two checkpoints, where a log has none.")
+    ] = 250,
+    reaction_min: Annotated[
+        float, typer.Option(min=0, help="With --autopilot: minutes that a person needs, to compare with.")
+    ] = 10.0,
     jobs: Annotated[int, typer.Option(min=1, help="Logs that are judged at once, a process each.")] = 1,
     url: Url = None,
     api_key: ApiKey = None,
@@ -80,6 +90,12 @@ def backtest_command(
     renames = parse_renames(rename or [])
     if plot is not None:
         _check_page(plot)
+    if autopilot is not None:
+        good = _fly(paths, autopilot, (gpus, checkpoint_every, reaction_min), settings, renames, step_key, as_json,
+                    (url, api_key, data_dir))  # fmt: skip
+        if not good:
+            raise typer.Exit(1)
+        return
     good, drawn = True, []
     with ExitStack() as stack, _rare_collections():
         stored = _StoredRuns(stack, url, api_key, data_dir)
@@ -96,6 +112,35 @@ def backtest_command(
         typer.echo(f"drawn: {plot}", err=True)
     if not good:
         raise typer.Exit(1)
+
+
+def _fly(
+    paths: list[str],
+    policy: Path,
+    assumed: tuple[int, int, float],
+    settings: Mapping[str, Mapping[str, float]],
+    renames: Mapping[str, str],
+    step_key: str | None,
+    as_json: bool,
+    server: tuple[str | None, str | None, Path | None],
+) -> bool:
+    """Print what the autopilot would have done in each log, one after another; return whether all could be judged."""
+    from stabilitybackend.autopilot.policy import read_policy
+    from stabilitybackend.backtest.autopilot import Assumed, Flight, fly
+    from stabilitybackend.backtest.judged import Judged
+    from stabilitybackend.cli.orders.autopilot import policy_text
+    from stabilitybackend.cli.orders.flights import report_flights
+
+    known, given = read_policy(policy_text(policy), str(policy)), Assumed(assumed[0], assumed[1], 60.0 * assumed[2])
+    with ExitStack() as stack, _rare_collections():
+        logs = _logs(paths, step_key, renames, _StoredRuns(stack, *server))
+        flights = (
+            Flight(log.name, error=log.error, hint=log.hint)
+            if isinstance(log, Judged)
+            else fly(log, known, given, settings)
+            for log in logs
+        )
+        return report_flights(flights, given, as_json)
 
 
 def _check_page(plot: Path) -> None:

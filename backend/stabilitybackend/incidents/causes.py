@@ -49,8 +49,12 @@ _RULES: Mapping[str, Sequence[_Rule]] = {
     ),
     "process_death": (_Rule("gpu_fault", math.inf, shares=True), _Rule("hang", math.inf, shares=False)),
     "agent_lost": (_Rule("gpu_fault", DIED_WITHIN_S, shares=True),),
-    "straggler": (_Rule("gpu_fault", math.inf, shares=True),),
+    "straggler": (
+        _Rule("gpu_fault", math.inf, shares=True),
+        _Rule("hang", SLOWED_WITHIN_S, shares=False),
+    ),
     "throughput": (
+        _Rule("hang", SLOWED_WITHIN_S, shares=False),
         _Rule("gpu_fault", SLOWED_WITHIN_S, shares=False),
         _Rule("straggler", SLOWED_WITHIN_S, shares=False),
     ),

@@ -15,6 +15,9 @@ from stabilitybackend.schema.json_data import MAX_LISTED, MAX_NODES, SENTENCE_CH
 
 #: Those that matter where a rank is stalled: the others are about GPUs, logs and disks.
 BLIND_FOR_RANKS = frozenset({"clock", "signals", "slot"})
+#: Within so long after a restart of the server every agent that is well is back, seconds: it tries at least each 10 s,
+#: and a connection may take 10 s.
+RECONNECT_S = 25.0
 
 __all__ = ["SILENT_AFTER_S", "Agent", "AgentBook"]
 
@@ -33,6 +36,8 @@ class Agent:
     blind: list[VisibilityGap] = field(default_factory=list)
     #: It is no agent: it follows this log.
     log: LogFacts | None = None
+    #: It stands for one that was there before the server was restarted, and has not come back yet.
+    expected: bool = False
     _reported_at: float = 0.0
     clock: float = 0.0
 
@@ -53,6 +58,7 @@ class Agent:
             passed = reported - self._reported_at - (state.clock_step_s or 0.0)
             self.clock += passed if passed >= 0 else max(0.0, now - self.seen_at)
         self._reported_at, self.seen_at, self.connected, self.lost_at = reported, now, True, None
+        self.expected = False
         self.node = health.node
         self.started = state.started or 0.0
         self.log = state.log
@@ -95,6 +101,24 @@ class AgentBook:
         agent = self.of(name)
         agent.connected, agent.lost_at, agent.opened_at = True, None, now
 
+    def expect(self, ranks: Iterable[RankWatch], now: float, lost_after_s: float) -> None:
+        """Wait for the agents of ranks that ran before a restart of the server: one that stays away is lost."""
+        reported = {node: name for name, node in self._lost.members() if node}
+        for watch in ranks:
+            if watch.agent:
+                continue  # it reports already
+            name = reported.get(watch.node, f"the agent of {watch.node or 'an unknown node'}")
+            if name not in self.all:
+                agent = self.of(name)
+                agent.node, agent.connected, agent.expected = watch.node, False, True
+                agent.lost_at = now + max(0.0, RECONNECT_S - lost_after_s)
+            watch.agent = name
+
+    def expects(self, name: str) -> bool:
+        """Return whether an agent has not come back since a restart of the server."""
+        agent = self.all.get(name)
+        return agent is not None and agent.expected
+
     def disconnected(self, name: str, now: float) -> None:
         """Take note that a connection closed, or is not there."""
         agent = self.of(name)
@@ -135,7 +159,11 @@ class AgentBook:
     def unheard(self, now: float) -> set[str]:
         """Return the agents that are away, or silent for so long that their ranks report nothing any more."""
         agents = self.all.items()
-        return {name for name, agent in agents if not agent.connected or agent.silent_s(now) > SILENT_AFTER_S}
+        return {
+            name
+            for name, agent in agents
+            if not (agent.connected or agent.expected) or agent.silent_s(now) > SILENT_AFTER_S
+        }
 
     def tick(
         self,
@@ -182,7 +210,9 @@ class AgentBook:
         found = {}
         for name, node in self._lost.members():
             agent = self.all.get(name)
-            if agent is not None and agent.seen_at > 0 and name not in away:
+            if agent is not None and agent.expected and node and node in speaking:
+                found[name] = (True, "It had not come back after a restart of the server")
+            elif agent is not None and agent.seen_at > 0 and name not in away:
                 anew = agent.started > self._lost.last_message(name)
                 found[name] = (True, "It had died and was started again" if anew else "It had been cut off or stopped")
             elif node and node in speaking:

@@ -66,7 +66,7 @@ def how_it_runs(
         does = "does" if len(lost) == 1 else "do"
         note = f"No data: the {who} on {nodes} {does} not reach the server; the job itself may be well.{rest}"
         return ("running" if seen else "unreachable"), note
-    unheard = not visible and any(watch.running and watch.agent == "" for watch in ranks)
+    unheard = not visible and any(w.running and (w.agent == "" or agents.expects(w.agent)) for w in ranks)
     soon = now - first_tick <= lost_after_s
     if hang is not None and (soon or not unheard):
         return "stalled", hang.text

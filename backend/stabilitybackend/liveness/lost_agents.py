@@ -212,7 +212,7 @@ def _closed(agent: Agent) -> bool:
 
 def _verdict(agents: list[Agent], ranks: list[RankWatch], job: Silence) -> Verdict:
     """Say what the silence of agents means: they ended, or nothing comes through; and whether training goes on."""
-    closed = sum(map(_closed, agents))
+    closed, absent = sum(map(_closed, agents)), all(agent.expected for agent in agents)
     ended, many = 2 * closed > len(agents), len(agents) > 1
     last = min(agent.seen_at for agent in agents)
     silent_s = job.now - last
@@ -253,6 +253,10 @@ def _verdict(agents: list[Agent], ranks: list[RankWatch], job: Silence) -> Verdi
     followed = all(agent.log is not None for agent in agents)
     if followed:
         what = f"The log is no longer followed on {where}"
+    elif absent:
+        what = (
+            f"No agent on {where} has connected since the server was restarted: it ended meanwhile, or can't reach it"
+        )
     elif ended:
         what = f"The {len(agents)} agents on {where} have ended" if many else f"The agent on {where} has ended"
     else:

@@ -108,6 +108,11 @@ class LivenessMonitor(Stateful):
         """Take note that an agent's connection closed; also call it for an agent that should be there and is not."""
         self._agents.disconnected(agent, now)
 
+    def expect_agents(self, now: float) -> None:
+        """Wait for the agents of a job that was under way before a restart of the server: call it once all is read."""
+        running = [watch for watch in self._ranks.values() if watch.running]
+        self._agents.expect(running, now, self.limits.agent_lost_s)
+
     def left_at(self, agent: str) -> float | None:
         """Return when an agent's connection ended, unix seconds; None where it is there, or was never known."""
         return self._agents.left_at(agent)
@@ -200,6 +205,8 @@ class LivenessMonitor(Stateful):
         if watch is None:
             return  # of a process that a newer one has replaced
         watch.step = max(watch.step, -1 if event.step is None else event.step)
+        if not of_agent and not watch.node:
+            watch.node = event.source.node
         agent = self._agents.all.get(watch.agent)
         # Who follows a log is on a machine of its own.
         seen_on = "" if agent is not None and agent.log is not None else watch.node

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.job.autopilot import PilotEntry
 
 __all__ = ["Changes"]
 
@@ -22,6 +23,19 @@ class Changes:
     checkpoints: set[str] = field(default_factory=set)
     incidents: dict[str, Incident] = field(default_factory=dict)
     commands: dict[str, Command] = field(default_factory=dict)
+    #: What the autopilot did.
+    entries: dict[str, PilotEntry] = field(default_factory=dict)
+
+    def keep(self, later: Changes) -> None:
+        """Take in what of a later one is to be stored."""
+        self.incidents.update(later.incidents)
+        self.commands.update(later.commands)
+        self.entries.update(later.entries)
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether anything is to be stored."""
+        return bool(self.incidents or self.commands or self.entries)
 
     def add(self, later: Changes, *, with_incidents: bool) -> None:
         """Take in what came after."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,9 +19,11 @@ from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.schema.commands import Command, read_command
 from stabilitybackend.schema.incidents import Incident, decoded, encoded
+from stabilitybackend.schema.job.autopilot import MAX_ENTRIES
 from stabilitybackend.schema.reading import Misfit
 
 if TYPE_CHECKING:
+    from stabilitybackend.runs.changes import Changes
     from stabilitybackend.runs.state import RunState
 
 __all__ = ["Journal", "StoredRun"]
@@ -140,10 +142,11 @@ class Journal:
         found: Any = await self.patiently(lambda: self._redis.xrange(self._keys.frames, cursor, cursor, count=1))
         return found[0][1][b"b"] if found else None
 
-    async def save(self, incidents: Iterable[Incident], commands: Iterable[Command], cursor: str) -> None:
+    async def save(self, changes: Changes, cursor: str) -> None:
         """Store changed incidents and commands, their events, and the place in the stream, all or nothing."""
-        news = [(incident.incident_id, encoded(incident)) for incident in incidents]
-        written = [(command.command_id, msgspec.json.encode(command)) for command in commands]
+        news = [(incident.incident_id, encoded(incident)) for incident in changes.incidents.values()]
+        written = [(command.command_id, msgspec.json.encode(command)) for command in changes.commands.values()]
+        entries = [msgspec.json.encode(entry) for entry in changes.entries.values()]
 
         async def save() -> None:
             if news:
@@ -155,6 +158,10 @@ class Journal:
             for command_id, data in written:
                 pipe.hset(self._keys.commands, command_id, data)
                 pipe.xadd(self._keys.command_audit, {"c": data})
+            for data in entries:
+                pipe.rpush(self._keys.autopilot_entries, data)
+                pipe.ltrim(self._keys.autopilot_entries, -MAX_ENTRIES, -1)
+                pipe.xadd(self._keys.command_audit, {"o": data})
             pipe.hset(self._keys.meta, "applied", cursor)
             await pipe.execute()
 

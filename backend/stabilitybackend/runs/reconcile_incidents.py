@@ -52,7 +52,7 @@ class Reconciliation:
 
 def _of_processes(incidents: Iterable[Incident]) -> list[Incident]:
     """Return the incidents that do not follow from a run's frames alone: hangs, deaths, machines, data of others."""
-    return [incident for incident in incidents if incident.detector in ("liveness", BY_OTHER_RUNS)]
+    return [incident for incident in incidents if incident.detector in ("liveness", "autopilot", BY_OTHER_RUNS)]
 
 
 def reconciled(stored: Iterable[Incident], retold: Iterable[Incident], fork_step: int, now: float) -> list[Incident]:

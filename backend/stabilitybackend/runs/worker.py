@@ -29,6 +29,7 @@ from stabilitybackend.runs.archiving.restart_points import RestartPoints
 from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.connected_agents import Send, Senders, agent_connected, agent_disconnected, hand_out
+from stabilitybackend.runs.derived.autopilot import RunAutopilot
 from stabilitybackend.runs.derived.fleet_reporter import FleetReporter
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.feed.health import HealthFeed
@@ -47,7 +48,6 @@ from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.runs import Run
-from stabilitybackend.schema.server import Storage
 from stabilitybackend.streams import stream_order
 from stabilityclient.wire import Health, Hello
 
@@ -88,6 +88,7 @@ class RunWorker:
         self.rest = Wakeups(clock, lambda: me.busy)
         self.journal = Journal(run_id, redis, clock)
         self.detectors = DetectorSettings(run_id, redis, self.journal.patiently, self.channel, clock)
+        self.autopilot = RunAutopilot(run_id, redis, self.journal.patiently, self.channel, clock)
         self.listing = RunListing(run_id, RunIndex(redis), self.channel, overview)
         self._fleet_reporter = FleetReporter(run_id, fleet)
         self._archive = RunArchive(run_id, redis, files, lambda: me.state.fold.tree.cuts())
@@ -182,6 +183,8 @@ class RunWorker:
             if not entries and not self.readiness.reached:
                 await self._reconcile_incidents()
                 self.readiness.reach()
+                if self.listing.run.status in ("running", "stalled"):  # as the server before said last
+                    self.state.liveness.expect_agents(self._clock())
                 self.internal_errors.mended(FOLLOWING)
                 self.rest.begin()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
@@ -204,6 +207,7 @@ class RunWorker:
         """Start from what is stored; return the stream id up to which incidents and commands are complete."""
         stored = await self.journal.load()
         await self.detectors.load()
+        await self.autopilot.load()
         agents = self.state.agents
         async with self.window.changing:
             processes = self._reconciliation.begun(stored.incidents, stored.retell)
@@ -239,7 +243,9 @@ class RunWorker:
         changes = Changes()
         with self.internal_errors.noted(JUDGING):
             changes = await self._slices.run(self.state.ticking())
+            self.autopilot.judge(self.state, changes)
         await self._conclude(changes)
+        self.autopilot.publish(self.state)
         with self.internal_errors.noted("reporting it"):
             await self.report_to_fleet()
             await self._slices.run(self._health.flushing(self.state.statuses))
@@ -254,11 +260,10 @@ class RunWorker:
 
     async def _conclude(self, changes: Changes) -> None:
         """Store what changed (once, together with the place in the stream), then publish and deliver it."""
-        self._unsaved.incidents.update(changes.incidents)
-        self._unsaved.commands.update(changes.commands)
-        if self._unsaved.incidents or self._unsaved.commands:
+        self._unsaved.keep(changes)
+        if self._unsaved.unsaved:
             unsaved, self._unsaved = self._unsaved, Changes()
-            await self.journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
+            await self.journal.save(unsaved, self._concluded)
             await self._fleet_reporter.incidents(self.listing.names, unsaved.incidents.values())
         if changes:
             with self.internal_errors.noted("showing what is new"):
@@ -304,12 +309,16 @@ class RunWorker:
             if (agent := report()) is not None:
                 self._health.put(agent)
 
-    async def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
-        """Issue a command, store it and send it on; return it, or the one issued under the same idempotency key."""
+    async def issue(
+        self, request: CommandRequest, *, command_id: str, issuer: str, check: Callable[[RunState], None] | None = None
+    ) -> Command:
+        """Issue, store and send a command, unless ``check`` raises; return it, or that of the same idempotency key."""
         state = await self.ready()
         self.rest.came()
         if (known := state.commands.find(request.idempotency_key)) is not None:
             return known
+        if check is not None:
+            check(state)
         command = state.issue(request, command_id=command_id, issuer=issuer)
         await self._conclude(Changes(commands={command.command_id: command}))
         return command
@@ -336,7 +345,7 @@ class RunWorker:
         async with self._turning:
             found = undoable(self.run_id, (await self.ready()).fold.tree, segment)
             if found.undone:
-                return self.segments()
+                return self.state.fold.tree.view()
             with redis_errors():
                 await self.journal.undo(found.key, found.fork_step)
             _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
@@ -346,16 +355,12 @@ class RunWorker:
                 self.start()
             await self.ready()
         self.channel.publish({"type": "reset", "reason": "the lineage was corrected; fetch again"}, self.cursor)
-        return self.segments()
+        return self.state.fold.tree.view()
 
     def arrived(self, frame_id: str, size: int) -> None:
         """Note that an agent's frame of ``size`` bytes was stored in the stream."""
         self.rest.wake()
         self.window.arrived(self.state.store, frame_id, size)
-
-    def storage(self) -> Storage:
-        """Return where the run's points are."""
-        return self.window.facts(self.state.store)
 
     async def flush(self) -> None:
         """Archive everything: the run is idle. Raises ArchiveError when that is not possible."""
@@ -376,10 +381,6 @@ class RunWorker:
             async with self.window.changing:
                 await self._archive.delete()
                 await self._restart.forget()
-
-    def segments(self) -> Segments:
-        """Return the lineage as the API has it."""
-        return self.state.fold.tree.view()
 
     def run(self) -> Run:
         """Return the run as it is now."""

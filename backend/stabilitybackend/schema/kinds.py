@@ -123,6 +123,10 @@ KINDS: dict[str, IncidentKind] = {
                      settles=True),
         IncidentKind("plateau", "Plateau", "plateau"),
         IncidentKind("grad_norm", "Gradient norm", "gradient norm", compared=True, settles=True),
+        IncidentKind("autopilot_gave_up", "Autopilot gave up", "autopilot that gave up", "user", band=False,
+                     since="When it gave up",
+                     advice="Open the incident that it is about, and decide: roll back, correct the cause, or stop. "
+                     "Acknowledge this one when somebody is at it."),
         IncidentKind("alert", "User alert", "user alert", "user", nearby="alert"),
     )
 }  # fmt: skip

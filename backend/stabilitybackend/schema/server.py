@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 __all__ = [
     "Alive", "Audit", "AuditEntry", "ColdPoints", "Deleted", "ErrorAnswer", "ErrorFacts", "HotPoints", "LoggedOut",
-    "Me", "Ready", "Retained", "RetainedRun", "ServerHealth", "Storage",
+    "Me", "Ready", "ReceiverStatus", "Receivers", "Retained", "RetainedRun", "ServerHealth", "SlackAnswer", "Storage",
 ]  # fmt: skip
 
 
@@ -31,6 +31,17 @@ class ErrorAnswer(msgspec.Struct):
     error: ErrorFacts
 
 
+class SlackAnswer(msgspec.Struct, omit_defaults=True):
+    """What Slack is to do with the question that was answered; no body at all where there is nothing to do.
+
+    Attributes:
+        response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, as Slack's Block Kit has it.
+    """
+
+    response_action: Literal["clear", "update"]
+    view: dict[str, Any] | None = None
+
+
 class Alive(msgspec.Struct):
     """The process answers."""
 
@@ -51,6 +62,41 @@ class ServerHealth(msgspec.Struct):
     version: str
     redis: str
     uptime_s: float
+
+
+class ReceiverStatus(msgspec.Struct):
+    """What became of the newest messages to one receiver, to the watcher of the heartbeat, or of the watchdog.
+
+    Attributes:
+        set_up: by an environment variable of the server. All else is as it was, where it is not any more.
+        status: of the newest message; late: the heartbeat or the watchdog should have been accepted since.
+        accepted, refused: when the last one was, unix seconds, null for never.
+        why: the last one was refused, with the status code of the answer; "" for never.
+    """
+
+    name: str
+    set_up: bool
+    status: Literal["off", "nothing sent", "accepted", "refused", "late"]
+    accepted: float | None = None
+    refused: float | None = None
+    why: str = ""
+
+
+class Receivers(msgspec.Struct):
+    """Who is notified of incidents, and who notices that this server is away.
+
+    Attributes:
+        time: now, unix seconds.
+        ready, reasons: as ``/readyz`` says.
+        heartbeat: says that all is well to a watcher outside. watchdog: an alert that always fires, for Alertmanager.
+    """
+
+    time: float
+    ready: bool
+    reasons: list[ErrorFacts]
+    heartbeat: ReceiverStatus
+    watchdog: ReceiverStatus
+    receivers: list[ReceiverStatus]
 
 
 class Me(msgspec.Struct):

@@ -23,6 +23,7 @@ from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
 from stabilityclient.agent.gpu.poller import POLL_S
 from stabilityclient.agent.logfile import AgentLog
 from stabilityclient.agent.output.follower import OutputFollower
+from stabilityclient.agent.server_watch import ServerWatch
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.statefile import StateFile, read_as
 from stabilityclient.agent.upload.records import Record, SpooledEvent
@@ -62,7 +63,7 @@ class AgentService:
     Args:
         folder: run folder.
         environ: STABILITY_URL, STABILITY_API_KEY, STABILITY_DRAIN_S, STABILITY_SPOOL_MIB, STABILITY_NODE,
-            STABILITY_KMSG, STABILITY_GPU_POLL_S, STABILITY_AGENT_PLUGINS.
+            STABILITY_KMSG, STABILITY_GPU_POLL_S, STABILITY_AGENT_PLUGINS, STABILITY_AGENT_ALERT_URL and _AFTER_S.
     """
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
@@ -140,6 +141,7 @@ class AgentService:
             output=self._output.message,
             log=self._log.write,
         )
+        self._watch = ServerWatch(folder, environ, url, node, self._sources, self._uplink, self._log.write)
 
     async def run(self) -> str:
         """Work until the end; return ``done`` (all confirmed) or ``left`` (time over, the spool stays)."""
@@ -149,7 +151,7 @@ class AgentService:
         self._own.reserve()
         self._poll()
         parts = (self._uplink, self._gpus, self._checkpoint_poll, self._agent_commands, self._facts, self._output)
-        tasks = [asyncio.create_task(part.run()) for part in parts]
+        tasks = [asyncio.create_task(part.run()) for part in (*parts, self._watch)]
         outcome = "left"
         try:
             while not stopping.is_set():

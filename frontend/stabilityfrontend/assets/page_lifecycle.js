@@ -1,5 +1,6 @@
 // Brings a page to life when Dash has put its skeleton there, and ends the one before. All other modules hang on this one.
 
+import { AlertingPage } from "./alerting/alerting_page.js";
 import { AttemptsPage } from "./compare/attempts_page.js";
 import { ComparePage } from "./compare/compare_page.js";
 import { viewer, watchParts } from "./core/parts.js";
@@ -27,6 +28,7 @@ const PAGES = {
   run: RunPage,
   incident: IncidentPage,
   incidents: IncidentsPage,
+  alerting: AlertingPage,
   attempts: AttemptsPage,
   compare: ComparePage,
   gallery: GalleryPage,

@@ -22,7 +22,9 @@ async def test_what_is_older_than_the_window_is_in_files_and_nothing_is_missing_
     assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 1_001)}
     entries: Any = await stage.redis.xrange(KEYS.frames)
     assert sum(len(fields[b"b"]) for _, fields in entries) <= WINDOW_BYTES
-    assert worker.storage().cold.rows + worker.storage().hot.values == 1_000
+    assert (
+        worker.window.facts(worker.state.store).cold.rows + worker.window.facts(worker.state.store).hot.values == 1_000
+    )
 
 
 async def test_a_restart_resumes_from_the_archive_with_the_same_lineage_points_and_numbers(stage: Stage) -> None:
@@ -30,10 +32,10 @@ async def test_a_restart_resumes_from_the_archive_with_the_same_lineage_points_a
     frames = [*rows(job, 1, 400), job.rolled_back(250, "k", reason="spike"), *rows(job, 251, 600)]
     worker = await stage.send(*frames)
     await stage.archived(worker, 2)
-    before = (worker.segments(), points(worker), worker.run())
+    before = (worker.state.fold.tree.view(), points(worker), worker.run())
     await stage.restart()
     again = await stage.manager.get("run-1")
-    assert (again.segments(), points(again)) == before[:2]
+    assert (again.state.fold.tree.view(), points(again)) == before[:2]
     counts = attrgetter("latest", "last_step", "effective_points", "dead_points")
     assert counts(again.run()) == counts(before[2])
     assert before[2].dead_points == 150
@@ -64,7 +66,7 @@ async def test_an_archiver_that_dies_around_its_commit_neither_loses_nor_doubles
     worker = await stage.send(*rows(job, 1, 300))
     worker._archive._redis = Lossy(stage.redis, after=after)  # type: ignore[assignment]
     await stage.send(*rows(job, 301, 600))
-    await stage.until(lambda: worker.storage().state == "failed", "the commit has failed")
+    await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the commit has failed")
     assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 601)}
     await stage.restart()  # as if the process had been killed there
     worker = await stage.send(*rows(job, 601, 900))
@@ -83,14 +85,14 @@ async def test_a_segment_that_was_only_inferred_is_taken_back_after_it_was_archi
     job = Job()
     worker = await stage.send(*rows(job, 1, 200), *rows(job, 150, 190), *rows(job, 201, 700))
     await stage.archived(worker, 2)
-    assert len(worker.segments().segments) == 2
+    assert len(worker.state.fold.tree.view().segments) == 2
     await worker.undo_segment(1, "me")
     expected = {(0, False, s): job.value(s) for s in range(1, 701)}
     assert {at: v for at, v in points(worker).items() if not at[1]} == expected
     await stage.restart()
     again = await stage.manager.get("run-1")
     assert {at: v for at, v in points(again).items() if not at[1]} == expected
-    assert again.segments().head == 0
+    assert again.state.fold.tree.view().head == 0
     assert {s for (_, stray, s) in points(again) if stray} == set(range(150, 191))
 
 
@@ -105,7 +107,7 @@ async def test_incidents_are_as_if_a_segment_that_was_taken_back_had_never_been(
     frames = as_frames(eventful_rows(declared=False), range(0, 1_000, frame_steps))
     worker = await stage.send(*frames)
     await stage.archived(worker, 2)
-    assert (worker.storage().cold.parts == 1) is merged
+    assert (worker.window.facts(worker.state.store).cold.parts == 1) is merged
     for incident in worker.state.incidents.all():
         await worker.acknowledge(incident.incident_id, "ada")
     before = {one.incident_id: one for one in worker.state.incidents.all()}
@@ -140,14 +142,14 @@ async def test_an_archive_that_cannot_be_written_is_named_and_all_stays_in_redis
     stage.folder.rmdir() if stage.folder.is_dir() else None
     stage.folder.write_text("a file where a folder is needed")
     worker = await stage.send(*rows(job, 1, 300))
-    await stage.until(lambda: worker.storage().state == "failed", "the trouble is named")
-    assert str(stage.folder) in worker.storage().problem
+    await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the trouble is named")
+    assert str(stage.folder) in worker.window.facts(worker.state.store).problem
     assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 301)}
     stage.folder.unlink()
     stage.now += 60.0
     worker = await stage.send(*rows(job, 301, 320))
     await stage.archived(worker, 1)
-    assert worker.storage().problem is None
+    assert worker.window.facts(worker.state.store).problem is None
     assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 321)}
 
 
@@ -161,7 +163,7 @@ async def test_a_full_window_turns_agents_away_until_there_is_room(
         stage.folder.rmdir()
     stage.folder.write_text("a file where a folder is needed")
     worker = await stage.send(*rows(job, 1, 600))
-    await stage.until(lambda: worker.storage().state == "failed", "the trouble is named")
+    await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the trouble is named")
     with pytest.raises(Unavailable, match="window of run run-1 is full"):
         await stage.manager.room("run-1")
     stage.folder.unlink()
@@ -247,13 +249,13 @@ async def test_a_damaged_snapshot_is_made_anew_from_the_frames(stage: Stage) -> 
     job = Job()
     worker = await stage.send(*rows(job, 1, 300), job.rolled_back(200, "k"), *rows(job, 201, 700))
     await stage.archived(worker, 2)
-    before = (worker.segments(), points(worker))
+    before = (worker.state.fold.tree.view(), points(worker))
     await stage.manager.stop()
     for state in stage.folder.rglob("*.state"):
         state.write_bytes(b"damaged")
     await stage.restart()
     again = await stage.manager.get("run-1")
-    assert (again.segments(), points(again)) == before
+    assert (again.state.fold.tree.view(), points(again)) == before
     stage.now += 60.0
     stems = {reader.part.stem for reader in again.state.store.parts}
     await stage.until(lambda: {name.split(".")[0] for name in stage.files()} == stems, "the old files are gone")

@@ -99,7 +99,7 @@ async def _fill_folder(stage: Stage) -> None:
 async def test_two_who_merge_at_once_double_nothing(stage: Stage, gate: _Gate) -> None:
     worker = await stage.send(*rows(Job(), 1, 400))
     await stage.archived(worker, 3)
-    await stage.until(lambda: worker.storage().state == "ok", "nothing is being written")
+    await stage.until(lambda: worker.window.facts(worker.state.store).state == "ok", "nothing is being written")
     gate.close()
     both = [asyncio.create_task(stage.manager.compact_run("run-1")) for _ in range(2)]
     await stage.until(gate.waits.is_set, "a part is being written")
@@ -131,7 +131,7 @@ async def test_files_that_another_server_takes_for_garbage_are_written_again_bef
     await meddler.load()
     await meddler.sweep()
     gate.open()
-    await stage.until(lambda: worker.storage().state == "failed", "it is noticed")
+    await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "it is noticed")
     stage.now += 60.0
     await stage.archived(worker, 1)
     await _assert_whole(stage, worker, 400)
@@ -140,7 +140,7 @@ async def test_files_that_another_server_takes_for_garbage_are_written_again_bef
 async def test_a_run_that_is_archived_whole_while_its_window_is_full_is_archived_once(stage: Stage) -> None:
     await _fill_folder(stage)
     worker = await stage.send(*rows(Job(), 1, 600))
-    await stage.until(lambda: worker.storage().state == "failed", "the trouble is named")
+    await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the trouble is named")
     stage.folder.unlink()
     stage.now += 60.0
     flush = asyncio.create_task(worker.flush())
@@ -171,7 +171,7 @@ async def test_a_segment_that_two_people_take_back_at_once_is_taken_back_once(st
     job = Job()
     worker = await stage.send(*rows(job, 1, 100), *rows(job, 50, 90))
     await asyncio.gather(worker.undo_segment(1, "ada"), worker.undo_segment(1, "bob"))
-    assert worker.storage().hot.frames == await stage.redis.xlen(KEYS.frames)
+    assert worker.window.facts(worker.state.store).hot.frames == await stage.redis.xlen(KEYS.frames)
 
 
 # --- room --------------------------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ async def test_a_frame_that_the_worker_read_before_its_agent_had_the_answer_does
     stage: Stage,
 ) -> None:
     worker = await stage.send(*rows(Job(), 1, 20))
-    before = worker.storage().hot.bytes
+    before = worker.window.facts(worker.state.store).hot.bytes
     await stage.manager.frame_stored("run-1", worker.cursor, 10 * WINDOW_BYTES)
-    assert worker.storage().hot.bytes == before
+    assert worker.window.facts(worker.state.store).hot.bytes == before
     await stage.manager.room("run-1")
 
 
@@ -193,7 +193,7 @@ async def test_only_the_first_of_many_frames_waits_for_room_so_that_health_gets_
     monkeypatch.setattr("stabilitybackend.runs.archiving.window.ROOM_TIMEOUT_S", 0.15)
     await _fill_folder(stage)
     worker = await stage.send(*rows(Job(), 1, 600))
-    await stage.until(lambda: worker.storage().state == "failed", "the trouble is named")
+    await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the trouble is named")
     began = time.monotonic()
     for _ in range(16):
         with pytest.raises(Unavailable, match="is full"):
@@ -204,7 +204,7 @@ async def test_only_the_first_of_many_frames_waits_for_room_so_that_health_gets_
 async def test_a_clock_that_is_put_back_does_not_keep_the_archive_waiting(stage: Stage) -> None:
     await _fill_folder(stage)
     worker = await stage.send(*rows(Job(), 1, 400))
-    await stage.until(lambda: worker.storage().state == "failed", "the trouble is named")
+    await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the trouble is named")
     stage.folder.unlink()
     stage.now -= 3_600.0
     await stage.archived(worker, 1)
@@ -219,7 +219,7 @@ async def test_after_a_commit_without_an_answer_the_whole_run_can_be_archived_an
     worker = await stage.send(*rows(Job(), 1, 20))
     worker._archive._redis = Lossy(stage.redis, after=True)  # type: ignore[assignment]
     await stage.send(*(frame for frame in rows(_sent(20), 21, 400)))
-    await stage.until(lambda: worker.storage().state == "failed", "the commit has no answer")
+    await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the commit has no answer")
     await worker.flush()
     await _assert_whole(stage, worker, 400)
 
@@ -268,7 +268,7 @@ async def test_a_redis_that_comes_back_without_its_newest_words_loses_and_double
     worker = await stage.send(*lost)  # the agent has them still, and sends them again
     last = 500 if archived else 140
     await stage.until(lambda: worker.readiness.reached and len(points(worker)) == last, "all is there")
-    assert len(worker.segments().segments) == 1
+    assert len(worker.state.fold.tree.view().segments) == 1
     if archived:
         await stage.archived(worker, 1)
     await _assert_whole(stage, worker, last)
@@ -300,8 +300,8 @@ async def test_a_disk_that_is_unmounted_under_a_live_run_is_named_and_nothing_is
     aside = stage.folder.rename(stage.folder.with_name("aside"))
     stage.folder.mkdir()
     await stage.send(*rows(job, 301, 600))
-    await stage.until(lambda: worker.storage().state == "failed", "the trouble is named")
-    assert "no file of run run-1" in worker.storage().problem
+    await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the trouble is named")
+    assert "no file of run run-1" in worker.window.facts(worker.state.store).problem
     assert stage.files() == []
     stage.folder.rmdir()
     aside.rename(stage.folder)

@@ -61,7 +61,7 @@ async def written(stage: Stage, run: RunWorker, times: int = 1) -> None:
 def told(run: RunWorker) -> tuple[Any, ...]:
     """All that people see of a run."""
     numbers = attrgetter("latest", "last_step", "effective_points", "dead_points", "metrics")(run.run())
-    return facts(run.state.incidents.all()), run.segments(), points(run), numbers, run.state.checkpoints()
+    return facts(run.state.incidents.all()), run.state.fold.tree.view(), points(run), numbers, run.state.checkpoints()
 
 
 async def test_a_run_is_written_down_more_often_while_a_restart_would_take_long(

@@ -62,6 +62,7 @@ STAGES: dict[str, tuple[str, list[State]]] = {
     "/interruptions?days=all": ("#lost .kpi-value", []),
     "/compare?run=run-a&run=run-b": ("#compare-table tr", []),
     "/gallery": (".pattern canvas, canvas", []),
+    "/server": ("#server-receivers *", []),
     "/login": ("#login-key", [State(_click("#login-send"), "#login-error:not(:empty)")]),
     "/?wall=1&rotate=0": (WALL, []),
     "/runs/run-a?wall=1": (WALL, []),

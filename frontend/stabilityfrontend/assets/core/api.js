@@ -176,6 +176,12 @@ export const api = {
   rollbackCosts: (id) => call("GET", `${runPath(id)}/rollback_costs`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */
   detectorsOf: (id) => call("GET", `${runPath(id)}/detectors`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/autopilot"]>} */
+  autopilotOf: (id) => call("GET", `${runPath(id)}/autopilot`),
+  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/autopilot"]>} */
+  setAutopilot: (id, policy) => call("PUT", `${runPath(id)}/autopilot`, { policy }),
+  /** @returns {Promise<Answers["DELETE /api/v1/runs/{run_id}/autopilot"]>} */
+  stopAutopilot: (id) => call("DELETE", `${runPath(id)}/autopilot`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/watched"]>} */
   watchedOf: (id) => call("GET", `${runPath(id)}/watched`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/headline"]>} */
@@ -186,6 +192,23 @@ export const api = {
   saveView: (view) => call("PUT", "/views", view),
   /** @returns {Promise<Answers["DELETE /api/v1/views"]>} */
   deleteView: ({ kind, project, name }) => call("DELETE", `/views?${new URLSearchParams({ kind, project, name })}`),
+  /** @returns {Promise<Answers["GET /api/v1/alerting"]>} */
+  alerting: () => call("GET", "/alerting"),
+  /** @returns {Promise<Answers["PUT /api/v1/alerting/routes"]>} */
+  saveRoutes: (routes) => call("PUT", "/alerting/routes", routes),
+  /** @returns {Promise<Answers["POST /api/v1/alerting/mutes"]>} */
+  mute: (mute) => call("POST", "/alerting/mutes", mute),
+  /** @returns {Promise<Answers["DELETE /api/v1/alerting/mutes/{mute_id}"]>} */
+  endMute: (mute) => call("DELETE", `/alerting/mutes/${encodeURIComponent(mute)}`),
+  /** @returns {Promise<Answers["GET /api/v1/alerting/precision"]>} */
+  alertPrecision: (days) => call("GET", `/alerting/precision?days=${days}`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/incidents/{incident_id}/rating"]>} */
+  ratingOf: (id, incident) => call("GET", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/rating`),
+  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/incidents/{incident_id}/rating"]>} */
+  rate: (id, incident, useful) =>
+    call("PUT", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/rating`, { useful }),
+  /** @returns {Promise<Answers["POST /api/v1/alerting/preview"]>} */
+  alertPreview: (wanted) => call("POST", "/alerting/preview", wanted),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/mixture"]>} */
   mixtureOf: (id, query) => call("GET", `${runPath(id)}/mixture?${new URLSearchParams(query)}`),
   /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */

@@ -326,6 +326,7 @@ export class Feed {
       page.dirtyAll();
     } else if (message.type === "incident") page.setIncident(message.incident);
     else if (message.type === "detectors") page.detectors.set(message.detectors);
+    else if (message.type === "autopilot") page.autopilot.set(message.autopilot);
     else if (message.type === "annotation") this.notes.take(message);
     else if (message.type === "proposal") this.proposals.take(message.proposal);
     else if (message.type === "command") page.setCommand(message.command);

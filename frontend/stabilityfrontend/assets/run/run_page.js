@@ -25,6 +25,7 @@ import { Health } from "../ranks/health.js";
 import { RankGrid } from "../ranks/rank_grid.js";
 import { actions } from "./actions.js";
 import { Asked } from "./asked.js";
+import { AutopilotPanel } from "./autopilot.js";
 import { Detectors } from "./detectors.js";
 import { drawCommandStrip, drawHeader } from "./header.js";
 import { drawKpis, median } from "./kpis.js";
@@ -90,6 +91,7 @@ export class RunPage {
     this.storage = new StorageLine(this);
     this.detectors = new Detectors(this);
     this.watched = new Watched(this);
+    this.autopilot = new AutopilotPanel(this);
     this.about = new About(this);
     this.output = new Output(this);
     this.asked = new Asked(this);
@@ -166,7 +168,7 @@ export class RunPage {
     // What forks discarded stands above the charts, too.
     if (this.forkList.length && !this.belowCharts.near) this.rollbackCosts.fetch();
     this.foot.ask();
-    for (const part of [this.detectors, this.watched, this.about, this.output]) part.fetch();
+    for (const part of [this.detectors, this.watched, this.autopilot, this.about, this.output]) part.fetch();
     drawParts();
     if (this.asked.unseen) this.feed.fetchHealth(); // the ranks are far below the charts
     this.asked.act();

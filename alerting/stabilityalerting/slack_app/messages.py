@@ -1,0 +1,257 @@
+"""What is sent about an incident: the message of its thread, and the replies in it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from stabilityalerting.actions import CommandNews, Facts, Proposed
+from stabilityalerting.alert import Alert, Change, Severity
+
+from .chart_block import chart_of
+from .texts import MAX_BUTTON_VALUE, MAX_FIELD, MAX_URL, button, context, header, mrkdwn, plain, section
+from .values import values_of
+
+#: Longest text and longest advice in a message, characters: Slack refuses some 13,000 in all, and nobody reads them.
+MAX_TEXT = 1_500
+#: Longest name of a run, a node or a data set.
+MAX_NAME = 200
+#: The line that a phone shows, characters.
+MAX_LINE = 300
+#: How long a mute from a button lasts, minutes.
+MUTE_MINUTES = 60
+#: Our names of what can be pressed.
+ACK, MUTE, ROLL_BACK, OPEN = "stability_ack", "stability_mute", "stability_roll_back", "stability_open"
+APPROVE, DECLINE = "stability_approve", "stability_decline"
+
+_SIGNS: dict[Severity, str] = {"critical": "\U0001f6a8", "warning": "\u26a0\ufe0f", "info": "\u2139\ufe0f"}
+_DONE, _SEEN = "\u2705", "\U0001f440"
+
+__all__ = [
+    "ACK", "APPROVE", "DECLINE", "MUTE", "MUTE_MINUTES", "OPEN", "ROLL_BACK", "Message", "Shown", "decided", "message",
+    "metadata", "order_text", "outcome_text", "pressed", "proposal", "proposal_of", "reply",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Text for those who see no blocks, and blocks for all others."""
+
+    text: str
+    blocks: Sequence[dict[str, Any]]
+
+    def has_chart(self) -> bool:
+        """Return whether Slack's chart block is in it."""
+        return any(block["type"] == "data_visualization" for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the message of a thread is made from.
+
+    Args:
+        url: page of the incident.
+        chart: Slack's chart block may be used.
+        buttons: there is somebody who obeys them. mute: that one too.
+    """
+
+    alert: Alert
+    facts: Facts
+    url: str
+    chart: bool = True
+    buttons: bool = True
+    mute: bool = False
+
+
+def message(shown: Shown) -> Message:
+    """Return the message of an incident's thread, as the incident is now."""
+    alert, facts = shown.alert, shown.facts
+    blocks: list[dict[str, Any]] = [header(f"{_sign(alert)} {_head(alert)}")]
+    if alert.text:
+        blocks.append({"type": "section", "text": plain(alert.text, MAX_TEXT)})
+    if facts.curve is not None and (words := values_of(facts.curve).words()):
+        blocks.append(section(f"*{mrkdwn(facts.curve.metric, MAX_NAME)}:* {words}"))
+    if alert.advice and alert.is_open:
+        blocks.append(section(f"*What to do:* {mrkdwn(alert.advice, MAX_TEXT)}"))
+    fields = _fields(alert, facts)
+    blocks.append({"type": "section", "fields": [{"type": "mrkdwn", "text": text} for text in fields[:10]]})
+    chart = chart_of(facts.curve) if shown.chart and facts.curve is not None else None
+    if chart is not None:
+        blocks.append(chart)
+    if alert.acknowledged_by:
+        blocks.append(context(f"{_SEEN} {mrkdwn(alert.acknowledged_by, MAX_NAME)} takes care of it"))
+    blocks.append({"type": "actions", "elements": _buttons(shown)})
+    return Message(_line(alert, facts), blocks)
+
+
+def reply(alert: Alert, change: Change, url: str, why: str = "") -> Message:
+    """Return what is written into the thread when an incident opens again, gets worse, has more like it, or is over.
+
+    Args:
+        why: of ``Notice``.
+    """
+    if change == "resolved":
+        line = f"{_DONE} {_became(alert)}: {alert.title}"
+    elif change == "escalated":
+        line = f"{_SIGNS[alert.severity]} Now critical: {alert.title}"
+    elif change == "grouped":
+        line = f"{_SIGNS[alert.severity]} More like this: {alert.title}"
+    else:
+        line = f"{_SIGNS[alert.severity]} Open again: {alert.title}"
+    blocks: list[dict[str, Any]] = [{"type": "section", "text": plain(line, MAX_TEXT)}]
+    if why:
+        blocks.append({"type": "section", "text": plain(why, MAX_TEXT)})
+    if change not in ("resolved", "grouped") and alert.advice_line:
+        blocks.append(section(f"*What to do:* {mrkdwn(alert.advice_line, MAX_TEXT)}"))
+    if alert.text and change == "escalated":
+        blocks.append({"type": "section", "text": plain(alert.text, MAX_TEXT)})
+    if len(url) <= MAX_URL:
+        blocks.append({"type": "actions", "elements": [button("Open", OPEN, url=url)]})
+    return Message(mrkdwn(f"{line} (run {alert.run_id})", MAX_LINE), blocks)
+
+
+def order_text(who: str, to_step: int, reason: str, news: CommandNews) -> str:
+    """Return the reply about an order: who ordered what, which states it went through, and how far it is.
+
+    Args:
+        who: Slack user id.
+    """
+    said = f"Rollback to step {to_step:,} ordered by <@{who}>"
+    said += f": {mrkdwn(reason, MAX_NAME)}" if reason else ""
+    went = ", ".join(f"{_STATES.get(state, state)} after {after_s:.1f} s" for state, after_s in news.passed[-12:])
+    lines = [said, went, mrkdwn(news.line, MAX_LINE)]
+    return "\n".join(line for line in lines if line)[:MAX_FIELD]
+
+
+def proposal(who: str, proposed: Proposed, run_id: str, to_step: int, reason: str) -> Message:
+    """Return the reply that asks another person to approve an order.
+
+    Args:
+        who: Slack user id of the one who proposes it.
+    """
+    said = f"<@{who}> proposes: {mrkdwn(proposed.what, MAX_LINE)}" + (
+        f" ({mrkdwn(reason, MAX_NAME)})" if reason else ""
+    )
+    asked = {"run": run_id, "proposal": proposed.proposal_id, "to_step": to_step, "by": who, "reason": reason}
+    value = json.dumps(asked, separators=(",", ":"))
+    ends = f"Nothing is sent before another person approves it, until {_when(proposed.expires)}."
+    buttons = [button("Approve", APPROVE, value, style="primary"), button("Decline", DECLINE, value)]
+    return Message(said, [section(said), context(ends), {"type": "actions", "elements": buttons}])
+
+
+def decided(who: str, by: str, to_step: int, *, approved: bool) -> Message:
+    """Return what a proposal's message becomes. ``who``, ``by``: Slack user ids of who decided and who proposed."""
+    said = (
+        f"{'Approved' if approved else 'Declined'} by <@{who}>: the rollback to step {to_step:,} that <@{by}> proposed."
+    )
+    return Message(said, [section(said)])
+
+
+def outcome_text(to_step: int, news: CommandNews) -> str:
+    """Return the last reply about an order."""
+    if news.failed:
+        state = _STATES.get(news.state, news.state)
+        why = f": {mrkdwn(news.trouble, MAX_TEXT)}" if news.trouble else ""
+        return f"\u274c The rollback to step {to_step:,} was not carried out ({state}){why}"
+    return f"{_DONE} {mrkdwn(news.line, MAX_TEXT)}"
+
+
+#: State of a command -> the word for it.
+_STATES = {
+    "pending": "requested", "delivered": "sent", "ready": "ready on all ranks", "acted": "executed", "done": "done",
+    "rejected": "refused",
+}  # fmt: skip
+
+
+def metadata(alert: Alert, key: str) -> dict[str, Any]:
+    """Return what Slack keeps beside a message, by which it is found again after a crash."""
+    return {"event_type": "stability_incident", "event_payload": {"incident": alert.incident_id, "key": key}}
+
+
+def pressed(value: object) -> tuple[str, str] | None:
+    """Return the run and the incident that a button is about, None where that can't be read."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("run"), str):
+        return None
+    return (found["run"], found["incident"]) if isinstance(found.get("incident"), str) else None
+
+
+def proposal_of(value: object) -> dict[str, Any] | None:
+    """Return what a button of a proposal is about, None where that can't be read."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    kinds = {"run": str, "proposal": str, "to_step": int, "by": str, "reason": str}
+    right = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
+    return found if right else None
+
+
+def _buttons(shown: Shown) -> list[dict[str, Any]]:
+    alert = shown.alert
+    value = json.dumps({"run": alert.run_id, "incident": alert.incident_id}, separators=(",", ":"))
+    found = []
+    if shown.buttons and alert.is_open and not shown.facts.gone and len(value) <= MAX_BUTTON_VALUE:
+        if not alert.acknowledged_by:
+            found.append(button("Acknowledge", ACK, value, style="primary"))
+        if shown.mute:
+            found.append(button("Mute 1 h", MUTE, value))
+        if shown.facts.can_roll_back:
+            found.append(button("Roll back …", ROLL_BACK, value, style="danger"))
+    if len(shown.url) <= MAX_URL:
+        found.append(button("Open", OPEN, url=shown.url))
+    return found
+
+
+def _fields(alert: Alert, facts: Facts) -> list[str]:
+    """Return what, where and since when, each with its name."""
+    name = facts.run_name or alert.run_id
+    run = mrkdwn(name, MAX_NAME) + (f"\n{mrkdwn(alert.run_id, MAX_NAME)}" if name != alert.run_id else "")
+    known = {"Run": run, "What": f"{mrkdwn(alert.label, MAX_NAME)}, {alert.severity}"}
+    if alert.onset_step is not None:
+        known["Since"] = f"step {alert.onset_step:,}" if alert.onset_step >= 0 else "before the first step"
+        known["Since"] += f", {_when(alert.opened)}" if alert.opened else ""
+    if facts.project:
+        known["Project"] = mrkdwn(facts.project, MAX_NAME)
+    where = [f"rank {alert.rank}"] if alert.rank is not None else []
+    if alert.node:
+        where.append(f"node {mrkdwn(alert.node, MAX_NAME)}")
+    if where:
+        known["Where"] = ", ".join(where)
+    if alert.dataset:
+        known["Data set"] = mrkdwn(alert.dataset, MAX_NAME)
+    return [f"*{title}*\n{text}"[:MAX_FIELD] for title, text in known.items()]
+
+
+def _when(unix_s: float) -> str:
+    """Return a moment that Slack shows in the zone of whoever reads it."""
+    spelled = datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"<!date^{int(unix_s)}^{{date_short_pretty}} {{time}}|{spelled}>"
+
+
+def _line(alert: Alert, facts: Facts) -> str:
+    line = f"{_sign(alert)} {_head(alert)}"
+    if alert.is_open and alert.advice_line:
+        line += f": {alert.advice_line}"
+    return mrkdwn(f"{line} (run {facts.run_name or alert.run_id})", MAX_LINE)
+
+
+def _head(alert: Alert) -> str:
+    return alert.title if alert.is_open else f"{_became(alert)}: {alert.title}"
+
+
+def _became(alert: Alert) -> str:
+    word = alert.status_word or "resolved"
+    return f"{word[:1].upper()}{word[1:]}"
+
+
+def _sign(alert: Alert) -> str:
+    if not alert.is_open:
+        return _DONE
+    return _SEEN if alert.acknowledged_by else _SIGNS[alert.severity]

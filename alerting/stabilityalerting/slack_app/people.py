@@ -1,0 +1,87 @@
+"""Which Slack users may do what: a small file that maps their ids, or their e-mail addresses, to a scope."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from stabilityalerting.errors import AlertingSettingsError
+
+Scope = Literal["read", "command"]
+VARIABLE = "STABILITY_SLACK_USERS"
+#: Most people in the file, and its size in bytes: it is read whole.
+MAX_PEOPLE, MAX_FILE_BYTES = 10_000, 1024 * 1024
+_USER_ID = re.compile(r"[UW][A-Z0-9]{2,30}")
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
+
+__all__ = ["People", "Scope", "read_people"]
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """Who is in the file.
+
+    Args:
+        by_id: Slack user id -> scope. by_email: e-mail address, lower case -> scope.
+    """
+
+    by_id: Mapping[str, Scope]
+    by_email: Mapping[str, Scope]
+
+    @property
+    def needs_email(self) -> bool:
+        """Whether somebody is known by an address alone: Slack has to be asked for it."""
+        return bool(self.by_email)
+
+
+def read_people(text: str) -> People:
+    """Return what ``STABILITY_SLACK_USERS`` says: the path of a YAML or JSON file, or that text itself.
+
+    Raises:
+        AlertingSettingsError: there is no such file, or a line of it is not ``user: scope``.
+    """
+    inline = "{" in text or "\n" in text or re.match(r"\s*[^/\s:]+:\s", text) is not None
+    source = VARIABLE if inline else f"the file of {VARIABLE}"
+    if not inline:
+        try:
+            path = Path(text)
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise AlertingSettingsError(f"{source} is larger than {MAX_FILE_BYTES:,} bytes")
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise AlertingSettingsError(
+                f"{source} can't be read ({type(error).__name__}): give the path of a file, or lines 'U012ABC: command'"
+            ) from None
+    found = _parsed(text, source)
+    if not isinstance(found, dict):
+        raise AlertingSettingsError(f"{source} is no mapping, expected lines 'U012ABC: command'")
+    if len(found) > MAX_PEOPLE:
+        raise AlertingSettingsError(f"{source} names {len(found):,} people, expected at most {MAX_PEOPLE:,}")
+    by_id: dict[str, Scope] = {}
+    by_email: dict[str, Scope] = {}
+    for number, (who, scope) in enumerate(found.items(), 1):
+        if scope not in get_args(Scope):
+            raise AlertingSettingsError(f"entry {number} of {source} gives {scope!r:.40}, expected read or command")
+        if isinstance(who, str) and _USER_ID.fullmatch(who):
+            by_id[who] = scope
+        elif isinstance(who, str) and _EMAIL.fullmatch(who):
+            by_email[who.lower()] = scope
+        else:
+            raise AlertingSettingsError(
+                f"entry {number} of {source} names {who!r:.60}, expected a Slack user id (U012ABC) or an e-mail address"
+            )
+    return People(by_id, by_email)
+
+
+def _parsed(text: str, source: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "somewhere"
+        raise AlertingSettingsError(f"{source} is no YAML or JSON: {where}") from None

@@ -1,0 +1,301 @@
+"""What people do from within a message, done by this server: the same functions as behind the HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from stabilityalerting import (
+    ActionRefused,
+    Branch,
+    CommandNews,
+    Curve,
+    Facts,
+    Order,
+    Proposed,
+    RollbackNow,
+    fingerprint,
+)
+from stabilitybackend.alerts.rules import AlertRules
+from stabilitybackend.audit import AuditLog
+from stabilitybackend.commands.progress import progress_of
+from stabilitybackend.commands.proposals import Person, in_words
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.proposals import ProposalBook
+from stabilitybackend.query import query
+from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.runs.derived.rollback_offer import offer_of
+from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.commands import KINDS, Command, CommandRequest
+from stabilitybackend.schema.incidents import Incident, shown
+from stabilitybackend.schema.lineage import Offer
+
+__all__ = ["AlertActions"]
+
+#: Steps that are drawn before the onset, and at most after it.
+BEFORE_STEPS, AFTER_STEPS = 100, 2_000
+#: Points of a drawn line, at most about so many.
+POINTS = 400
+#: Steps back from the newest one in which its value is looked for: a metric need not be logged at each step.
+NEWEST_WITHIN = 200
+
+T = TypeVar("T")
+
+
+class AlertActions:
+    """The ``stabilityalerting.Actions`` of this server.
+
+    Args:
+        audit: where it is noted who did what. rules: the mutes. book: the proposals.
+        two_persons: nobody rolls a job back alone.
+    """
+
+    offers_mute = True
+
+    def __init__(
+        self, manager: RunManager, audit: AuditLog, rules: AlertRules, book: ProposalBook, *, two_persons: bool = False
+    ) -> None:
+        self._manager = manager
+        self._audit = audit
+        self._rules = rules
+        self._book = book
+        self._two_persons = two_persons
+
+    async def facts(self, run_id: str, incident_id: str) -> Facts:
+        """Return what a message says beside the incident."""
+        worker = await _spoken(self._manager.glance(run_id))
+        run, state = worker.run(), worker.state
+        incident = state.incidents.get(incident_id)
+        if incident is None:
+            return Facts(run.name, run.project, gone=True)
+        read = _curve_of(state, incident)
+        curve = await asyncio.to_thread(read)
+        return Facts(run.name, run.project, curve, "roll_back" in shown(incident).actions)
+
+    async def acknowledge(self, run_id: str, incident_id: str, who: str, person: str) -> str:
+        """Note that somebody takes care of it; return who does."""
+        worker = await _spoken(self._manager.get(run_id))
+        incident = await _spoken(worker.acknowledge(incident_id, who))
+        if incident.acknowledged_by == who:
+            await _spoken(self._audit.add(who, None, "incident.acknowledge", incident_id, _in_slack(person), run_id))
+        return incident.acknowledged_by or who
+
+    async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
+        """Mute what the run has of this kind; return until when, unix seconds."""
+        worker = await _spoken(self._manager.glance(run_id))
+        incident = worker.state.incidents.get(incident_id)
+        if incident is None:
+            raise ActionRefused("There is no such incident any more.")
+        match = {"run": run_id, "kind": incident.kind}
+        made = await _spoken(self._rules.mute(match, reason, None, time.time() + 60 * minutes, who))
+        what = f"run {run_id}, kind {incident.kind}, for {minutes} min; {_in_slack(person)}"
+        await _spoken(self._audit.add(who, None, "alerting.mute", made.mute_id, what, run_id))
+        return made.ends
+
+    async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
+        """Return what a rollback would be at this moment."""
+        worker = await _spoken(self._manager.get(run_id))
+        state = await _spoken(worker.ready())
+        offer = await _spoken(_called(lambda: offer_of(state, incident_id)))
+        job = state.job()
+        chosen = next((c for c in offer.checkpoints if c.step == offer.to_step), None)
+        return RollbackNow(
+            head=job.head,
+            head_key=job.head_key,
+            step=job.running_step,
+            to_step=None if chosen is None else chosen.step,
+            checkpoint=None if chosen is None else chosen.path,
+            saved=None if chosen is None else chosen.time,
+            changes=_changes(offer),
+            cannot=list(dict.fromkeys(offer.cannot.values())),
+            text=offer.text,
+            refused=_refused(state),
+            warning=_warning(state),
+            two_persons=self._two_persons,
+            ranks=job.world_size,
+            run_name=worker.run().name,
+        )
+
+    async def roll_back(self, order: Order) -> CommandNews | Proposed:
+        """Order a rollback, or propose it, if what the person was shown still holds."""
+        worker = await _spoken(self._manager.get(order.run_id))
+        state = await _spoken(worker.ready())
+        if (known := state.commands.find(order.key)) is not None:
+            return _news(known)
+        offer = await _spoken(_called(lambda: offer_of(state, order.incident_id)))
+        request = CommandRequest(
+            "rollback",
+            to_step=order.to_step,
+            lr_scale=offer.lr_scale,
+            seed=secrets.randbelow(1 << 16) if offer.reseed else None,
+            skip_range=offer.skip_range,
+            skip_batches=None if offer.skip_range is not None else offer.skip_batches,
+            reason=order.reason or "ordered in Slack",
+            idempotency_key=None if self._two_persons else order.key,
+        )
+        if self._two_persons:
+            _check_holds(state, order)
+            person = Person(order.who, _key_of(order.person))
+            made = await _spoken(self._book.propose(worker, request, person, by_program=False))
+            detail = f"{made.what}; {_in_slack(order.person)}"
+            await _spoken(self._audit.add(order.who, None, "proposal.made", made.proposal_id, detail, order.run_id))
+            return Proposed(made.proposal_id, made.what, made.expires)
+        command_id = f"c-{secrets.token_hex(8)}"
+        issued = await _spoken(
+            worker.issue(request, command_id=command_id, issuer=order.who, check=lambda now: _check_holds(now, order))
+        )
+        detail = f"{in_words(request)}; {_in_slack(order.person)}"
+        await _spoken(self._audit.add(order.who, None, "command.order", issued.command_id, detail, order.run_id))
+        return _news(issued)
+
+    async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
+        """Order what another person proposed."""
+        worker = await _spoken(self._manager.get(run_id))
+        approving = Person(who, _key_of(person))
+        made = await _spoken(self._book.approve(worker, proposal_id, approving, two_persons=self._two_persons))
+        issued = None if made.command_id is None else worker.state.commands.get(made.command_id)
+        if issued is None:
+            raise ActionRefused("It is approved, and was not sent: see the page of the run.")
+        detail = f"{made.what}, proposed by {made.proposer}; {_in_slack(person)}"
+        await _spoken(self._audit.add(who, None, "proposal.approved", proposal_id, detail, run_id))
+        return _news(issued)
+
+    async def decline(self, run_id: str, proposal_id: str, who: str, person: str) -> None:
+        """Say that what was proposed is not wanted."""
+        worker = await _spoken(self._manager.get(run_id))
+        made = await _spoken(self._book.decline(worker, proposal_id, Person(who, _key_of(person)), "declined in Slack"))
+        detail = f"{made.what}, proposed by {made.proposer}; {_in_slack(person)}"
+        await _spoken(self._audit.add(who, None, "proposal.declined", proposal_id, detail, run_id))
+
+    async def command(self, run_id: str, command_id: str) -> CommandNews | None:
+        """Return how far a command is."""
+        found = (await _spoken(self._state(run_id))).commands.get(command_id)
+        return None if found is None else _news(found)
+
+    async def _state(self, run_id: str) -> RunState:
+        return await (await self._manager.glance(run_id)).ready()
+
+
+def _in_slack(person: str) -> str:
+    """Return how the audit log names a person whose own name can be changed."""
+    return f"Slack user {person}"
+
+
+def _key_of(person: str) -> str:
+    """Return what two names of one person in Slack have in common: who proposes can't approve under another name."""
+    return f"slack:{person}"
+
+
+async def _spoken(work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns; what the server refuses becomes words for a person. Raises ActionRefused."""
+    try:
+        return await work
+    except StabilityBoardError as error:
+        raise ActionRefused(". ".join(part for part in (error.message, error.hint) if part)) from error
+
+
+async def _called(work: Callable[[], T]) -> T:
+    return work()
+
+
+def _check_holds(state: RunState, order: Order) -> None:
+    """Raise ActionRefused where what the person was shown is no longer so."""
+    head = state.fold.tree[state.fold.tree.head]
+    if fingerprint(head.key) != order.head:
+        raise ActionRefused(
+            f"The job has gone elsewhere since you were asked: it is in segment {head.id} now. Nothing was ordered. "
+            "Press the button again and look at what is true now."
+        )
+    offer = offer_of(state, order.incident_id)
+    chosen = next((c for c in offer.checkpoints if c.step == offer.to_step), None)
+    if chosen is None or chosen.step != order.to_step or fingerprint(chosen.path) != order.checkpoint:
+        now = "none is suggested" if chosen is None else f"step {chosen.step:,} is suggested"
+        raise ActionRefused(
+            f"The checkpoint has changed since you were asked: you were shown that of step {order.to_step:,}, now "
+            f"{now}. Nothing was ordered. Press the button again."
+        )
+
+
+def _refused(state: RunState) -> str:
+    """Return why nothing can be ordered now, "" where it can; what issues the command judges again."""
+    job = state.job(for_command=False)
+    if job.agents == 0:
+        return "no agent of this run is connected, so nobody can deliver a command."
+    if job.running_step is None:
+        return "the job has not begun a step yet."
+    if job.duplicates:
+        return f"ranks can't agree: {job.duplicates}."
+    for busy in state.commands.waiting():
+        if not KINDS[busy.kind].beside:
+            return f"{busy.kind} {busy.command_id} is under way (state {busy.state})."
+    return ""
+
+
+def _warning(state: RunState) -> str:
+    """Return why an order may come to nothing although it can be given, "" where nothing speaks for that."""
+    view = state.view()
+    if view.status not in ("stalled", "unreachable"):
+        return ""
+    why = f" ({view.note.rstrip('.')})" if view.note else ""
+    return (
+        f"the run is {view.status}{why}. While no rank reaches a step boundary none can obey, and the order expires. "
+        "A restart reaches a job that hangs: see the page."
+    )
+
+
+def _changes(offer: Offer) -> list[str]:
+    found = []
+    if offer.skip_range is not None:
+        found.append(f"the batches of steps {offer.skip_range[0]:,} to {offer.skip_range[1]:,} left out")
+    elif offer.skip_batches:
+        found.append(f"{offer.skip_batches:,} batches left out")
+    if offer.lr_scale not in (None, 1):
+        found.append(f"the learning rate of its schedule x {offer.lr_scale:g}")
+    if offer.reseed:
+        found.append("a new seed")
+    return found
+
+
+def _news(command: Command) -> CommandNews:
+    progress = progress_of(command)
+    passed = [(one.state, max(0.0, one.time - command.issued)) for one in command.history if one.rank is None]
+    return CommandNews(
+        command.command_id, command.state, progress.line, progress.trouble, progress.ended, progress.failed, passed
+    )
+
+
+def _curve_of(state: RunState, incident: Incident) -> Callable[[], Curve | None]:
+    """Return what reads the curve around an onset, in any thread; call it on the event loop."""
+    metric, onset = incident.metric, incident.onset_step
+    if metric is None:
+        return lambda: None
+    stored, lineage = state.store.view([metric]), LineageView.of(state.fold)
+    labels = {segment.id: segment.label for segment in state.fold.tree.view().segments}
+    newest = state.view().last_step or onset
+    rank = "primary" if incident.rank is None else str(incident.rank)
+    start, stop = max(0, onset - BEFORE_STEPS), max(onset, min(newest, onset + AFTER_STEPS))
+    window = SeriesRequest.of([metric], view="all", start=start, stop=stop, points=POINTS, rank=rank)
+    tail = replace(window, view="effective", start=max(0, newest - NEWEST_WITHIN), stop=None, points=None)
+
+    def read() -> Curve | None:
+        found = [one for one in query.select(stored, lineage, window).series if not one.stray]
+        if not found:
+            return None
+        last = [one for one in query.select(stored, lineage, tail).series if len(one.steps)]
+        ends = [(int(one.steps[-1]), float(one.values[-1])) for one in last]
+        found.sort(key=lambda one: (one.segment, one.dead))
+        branches = []
+        named: set[int] = set()
+        for one in found:
+            label = "" if one.segment in named else labels.get(one.segment, "")
+            named.add(one.segment)
+            branches.append(Branch(one.steps.tolist(), one.values.tolist(), one.dead, label))
+        return Curve(metric, branches, onset, max(ends, default=None))
+
+    return read

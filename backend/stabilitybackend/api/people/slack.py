@@ -1,0 +1,38 @@
+"""What people press in Slack, where Slack can reach the server (docs/slack.md). Socket Mode needs no route."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from stabilityalerting import AlertingService
+from stabilityalerting.slack_app import SlackAppSink
+from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.errors import BadRequest, NotFound, Unauthorized, Unavailable
+from stabilitybackend.schema.server import SlackAnswer
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1", tags=["alerting"])
+
+
+@router.post("/slack", responses=answers(SlackAnswer))
+async def slack(request: Request) -> Response:
+    """Take what Slack signed and sent within five minutes, once; it says who pressed what."""
+    alerting: AlertingService = request.app.state.alerting
+    sink = alerting.receiver(SlackAppSink.name)
+    if not isinstance(sink, SlackAppSink) or sink.requests is None:
+        raise NotFound(
+            "this server takes nothing from Slack over HTTP", hint="set STABILITY_SLACK_SIGNING_SECRET: docs/slack.md"
+        )
+    status, content = await sink.requests.answer(request.headers, await request.body())
+    if status == 401:
+        raise Unauthorized(
+            "the request is not signed by the Slack app, is older than five minutes, or came before",
+            hint="check STABILITY_SLACK_SIGNING_SECRET and the clock of this machine",
+            code="bad_signature",
+        )
+    if status == 400:
+        raise BadRequest("the request holds no payload of Slack", hint="it is for Slack alone: docs/slack.md")
+    if status != 200:
+        raise Unavailable("Redis is away, so it is not known whether this came before", hint="press again")
+    return Response() if content is None else answer(SlackAnswer(**content))

@@ -1,0 +1,180 @@
+"""``run.should_skip``: whether an update is so odd that it is left out. Decided in the job, alike on all ranks."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from stabilityclient.arguments import step_of
+from stabilityclient.errors import RefusedError
+from stabilityclient.metrics.values import on_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from stabilityclient.guard import Guard
+
+__all__ = ["SKIPPED", "SkipCalls", "SkipRule"]
+
+#: Metric that counts the updates that were left out; logged at each.
+SKIPPED = "skipped_updates"
+#: Points that say what is usual, newest ones, and those that it takes before anything is skipped. OLMo-core's
+#: SkipStepOptimizer looks at as many.
+WINDOW, FEW_POINTS = 128, 64
+#: Robust sigmas above the usual level; OLMo-core's 6 of plain ones is too eager where noise has a heavy tail.
+SIGMAS = 8.0
+#: ... and at least so much of the level: noise that is very small makes no odd update.
+LOSS_RISE, GRAD_RISE = 0.05, 1.0
+#: Skips in so many steps, as of the autopilot's rollbacks. One more, and nothing is skipped any more.
+MOST, IN_STEPS = 3, 1_000
+#: Steps remembered: a rollback further back than that begins with no past.
+KEPT = 8_192
+#: Median absolute deviation to standard deviation of a normal distribution.
+_MAD = 1.4826
+
+
+class SkipRule:
+    """Says which updates to leave out, by nothing but the steps and values that it was given before.
+
+    No clock, no randomness, no file: who is given the same gives the same answers. What was skipped is no part of what
+    is usual.
+
+    Args:
+        most, in_steps: at most ``most`` skips in any ``in_steps`` steps, however often they are trained. One that would
+            be one more ends it: from then on nothing is skipped.
+        sigmas: how far above the usual level.
+
+    Attributes:
+        skipped: how many were, so far.
+        ended: why nothing is skipped any more, "" while it is.
+    """
+
+    def __init__(self, most: int = MOST, in_steps: int = IN_STEPS, sigmas: float = SIGMAS) -> None:
+        self.most, self.in_steps, self.sigmas = most, in_steps, sigmas
+        self.skipped = 0
+        self.ended = ""
+        #: (step, loss, gradient norm) of updates that were made, steps rising; None where it was not given.
+        self._past: list[tuple[int, float, float | None]] = []
+        #: Calls at which one was skipped: a rollback does not make them undone.
+        self._skips: list[int] = []
+        self._calls = 0
+        self._last = -1
+
+    def skips(self, step: int, loss: float, grad_norm: float | None) -> bool:
+        """Return whether to leave out the update of ``step``; a step that was there before says that the run went back.
+
+        Args:
+            loss, grad_norm: of all ranks together.
+        """
+        if self.ended:
+            return False
+        self._calls += 1
+        if step <= self._last:
+            self._past = [one for one in self._past if one[0] < step]
+        self._last = step
+        losses = [one[1] for one in self._past[-WINDOW:]]
+        norms = [one[2] for one in self._past[-WINDOW:] if one[2] is not None]
+        odd = self._odd(loss, losses, LOSS_RISE) or (grad_norm is not None and self._odd(grad_norm, norms, GRAD_RISE))
+        if odd:
+            self._skips = [one for one in self._skips if one > self._calls - self.in_steps]
+            if len(self._skips) < self.most:
+                self._skips.append(self._calls)
+                self.skipped += 1
+                return True
+            self.ended = (
+                f"the update of step {step} is odd, too, after {len(self._skips)} skipped ones within {self.in_steps} "
+                "steps: it is no single batch. Nothing is skipped any more"
+            )
+        if isfinite(loss) and (grad_norm is None or isfinite(grad_norm)):
+            self._past.append((step, loss, grad_norm))
+            if len(self._past) > 2 * KEPT:
+                del self._past[:-KEPT]
+        return False
+
+    def _odd(self, value: float, past: list[float], rise: float) -> bool:
+        if len(past) < FEW_POINTS:
+            return False
+        if not isfinite(value):
+            return True
+        level = _median(past)
+        if value - level <= rise * abs(level):
+            return False  # nearly always: the spread need not be known
+        return value - level > self.sigmas * _MAD * _median([abs(one - level) for one in past])
+
+
+class SkipCalls:
+    """The calls of a run about updates that are left out."""
+
+    _guard: Guard
+    _skip_rule: SkipRule | None = None
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Store the metrics of one step."""
+        raise NotImplementedError
+
+    def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
+        """Notify people of something."""
+        raise NotImplementedError
+
+    def skip_limits(self, most: int = MOST, in_steps: int = IN_STEPS, sigmas: float = SIGMAS) -> None:
+        """Set the limits of :meth:`should_skip`, before its first call and alike on all ranks.
+
+        Args:
+            most: skips in any ``in_steps`` steps, 0 to 100. One that would be one more ends it for this process.
+            in_steps: 1 to 1,000,000.
+            sigmas: how far above the usual level an update has to be, robust standard deviations, 3 to 100.
+        """
+        try:
+            given = {"most": (most, 0, 100), "in_steps": (in_steps, 1, 1_000_000), "sigmas": (sigmas, 3, 100)}
+            wrong = [
+                f"{name} is {value!r:.80}, expected {low} to {high:,}"
+                for name, (value, low, high) in given.items()
+                if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high
+            ]
+            if self._skip_rule is not None:
+                wrong.append("skip_limits() came after should_skip(), expected before its first call")
+            if wrong:
+                raise RefusedError(wrong)
+            self._skip_rule = SkipRule(int(most), int(in_steps), float(sigmas))
+        except Exception as error:
+            self._guard.caught("skip_limits()", error)
+
+    def should_skip(self, step: int, loss: float, grad_norm: float | None = None) -> bool:
+        """Return whether to leave out the optimizer's update of a step; call it on every rank, once a step.
+
+        All ranks get the same answer if they pass the same numbers: the mean loss and the norm of the gradients *after*
+        they were reduced over all ranks, as plain numbers. A rank's own loss would make one rank skip and the others
+        not, and their weights would differ from then on. It asks nobody and waits for nothing, and works alike where
+        nothing is recorded. A skip is logged as the metric ``skipped_updates``; when the limit is reached it raises an
+        alert and never skips again in this process.
+
+        Args:
+            step: a step that was there before says that the run went back: what came after it is forgotten.
+            loss: not finite means odd. grad_norm: before clipping.
+        """
+        rule = self._skip_rule
+        if rule is None:
+            rule = self._skip_rule = SkipRule()
+        try:
+            if on_device(loss) or on_device(grad_norm):
+                raise RefusedError(
+                    ["loss or grad_norm is on a device, expected plain numbers: call .item() on the reduced value"]
+                )
+            value, norm = float(loss), None if grad_norm is None else float(grad_norm)
+            ended = rule.ended
+            skip = rule.skips(step_of(step), value, norm)
+        except Exception as error:
+            self._guard.caught("should_skip()", error)
+            return False
+        if skip:
+            self.log(step, {SKIPPED: rule.skipped})
+        elif rule.ended != ended:
+            self.alert("No update is skipped any more", rule.ended)
+        return skip
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

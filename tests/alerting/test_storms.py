@@ -1,0 +1,150 @@
+"""One cause that breaks many runs is a few messages; what is still open when the first is over gets its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+
+from stabilityalerting import AlertingService, RecordingSink, RetryPolicy
+from stabilityalerting.storms import AGAIN_S, SUMMARY_S
+from support.incident_stream import incident
+from support.waiting import until
+
+QUICK = RetryPolicy(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
+START = 1_700_000_000.0
+
+
+@dataclass
+class Cluster:
+    """Runs with incidents, and a clock."""
+
+    redis: Redis
+    sink: RecordingSink
+    service: AlertingService | None = None
+    now: float = START
+    stored: dict[str, bytes] = field(default_factory=dict)
+    streams: list[str] = field(default_factory=list)
+    events: int = 0
+
+    async def breaks(self, run: str, number: int = 1, version: int = 1, **changes: Any) -> None:
+        """Publish an incident of a run, and wait until the receiver is done with it."""
+        one = incident(number, version, run_id=run, incident_id=f"{run}-{number}", opened=self.now, **changes)
+        stream = f"sb:{{{run}}}:incident_events"
+        self.stored[one["incident_id"]] = json.dumps(one).encode()
+        if stream not in self.streams:
+            self.streams.append(stream)
+        await self.redis.xadd(stream, {"i": json.dumps(one)})
+        self.events += 1
+        await until(self._is_done, 20, f"the event of {run} is done")
+
+    async def _is_done(self) -> bool:
+        assert self.service is not None
+        counts = self.service.status()["counts"].get("recording", {})
+        return (
+            sum(counts.get(name, 0) for name in ("sent", "grouped", "follows_cause", "never_notified")) >= self.events
+        )
+
+    def sent(self) -> list[tuple[str, str]]:
+        return [(notice.alert.run_id, notice.change) for notice in self.sink.notices]
+
+    async def later(self, seconds: float, messages: int) -> None:
+        """Let time pass, until so many messages have been sent in all."""
+        self.now += seconds
+        await until(self._has(messages), 20, f"{messages} messages")
+
+    def _has(self, messages: int) -> Any:
+        async def enough() -> bool:
+            return len(self.sink.notices) >= messages
+
+        return enough
+
+
+@contextlib.asynccontextmanager
+async def cluster(redis: Redis) -> AsyncIterator[Cluster]:
+    found = Cluster(redis, RecordingSink())
+
+    async def streams() -> list[str]:
+        return found.streams
+
+    async def incidents_now(run_id: str, incident_ids: list[str]) -> list[bytes | None]:
+        return [found.stored.get(incident_id) for incident_id in incident_ids]
+
+    found.service = AlertingService(
+        redis, streams, [found.sink], "http://board", lambda: found.now, retry_policy=QUICK, lease_s=0.6,
+        incidents_now=incidents_now,
+    )  # fmt: skip
+    stop = asyncio.Event()
+    task = asyncio.create_task(found.service.run(stop))
+    try:
+        yield found
+    finally:
+        stop.set()
+        await task
+
+
+async def test_a_kind_that_breaks_many_runs_in_a_minute_is_two_messages_and_a_summary(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        for at in range(12):
+            runs.now += 1
+            await runs.breaks(f"run-{at:02}", kind="hang", label="hang", about="process", severity="critical")
+        assert runs.sent() == [("run-00", "opened"), ("run-01", "opened")]
+        await runs.later(SUMMARY_S, 3)
+        summary = runs.sink.notices[2]
+        assert (summary.alert.run_id, summary.change) == ("run-01", "grouped")
+        assert summary.why.startswith("10 more incidents in 10 runs with the same kind (hang): run-02, run-03, ")
+
+
+async def test_what_is_still_open_when_the_first_is_over_is_sent_for_itself(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        for at in range(4):
+            await runs.breaks(f"run-{at}", kind="hang", about="process")
+        await runs.later(SUMMARY_S, 3)
+        await runs.breaks("run-2", version=2, kind="hang", about="process", state="resolved")
+        await runs.breaks("run-1", version=2, kind="hang", about="process", state="resolved")
+        await runs.later(AGAIN_S, 5)
+        assert runs.sent()[3:] == [("run-1", "resolved"), ("run-3", "opened")]
+
+
+async def test_a_node_that_makes_two_runs_sick_is_one_message(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        await runs.breaks("run-a", kind="gpu_fault", about="gpu", node="n7")
+        runs.now += 300
+        await runs.breaks("run-b", kind="process_death", about="process", node="n7")
+        await runs.breaks("run-c", kind="gpu_fault", about="gpu", node="n8")
+        assert runs.sent() == [("run-a", "opened"), ("run-c", "opened")]
+        await runs.later(SUMMARY_S, 3)
+        assert "the same node n7: run-b" in runs.sink.notices[2].why
+
+
+async def test_what_is_graver_than_the_first_is_not_held_back(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        await runs.breaks("run-a", kind="gpu_fault", about="gpu", node="n7")
+        await runs.breaks("run-b", kind="process_death", about="process", node="n7", severity="critical")
+        assert runs.sent() == [("run-a", "opened"), ("run-b", "opened")]
+
+
+async def test_runs_that_break_minutes_apart_are_no_storm(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        for at in range(5):
+            runs.now += 61
+            await runs.breaks(f"run-{at}")
+        assert [change for _, change in runs.sent()] == ["opened"] * 5
+
+
+async def test_what_follows_from_an_open_incident_waits_until_that_is_over(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        await runs.breaks("run-a", 1, kind="hang", severity="critical", about="process")
+        await runs.breaks("run-a", 2, kind="throughput", caused_by="run-a-1", about="process")
+        assert runs.sent() == [("run-a", "opened")]
+        await runs.breaks("run-a", 1, version=2, kind="hang", severity="critical", about="process", state="resolved")
+        await runs.later(61, 3)
+        assert [(one.alert.kind, one.change) for one in runs.sink.notices[1:]] == [
+            ("hang", "resolved"),
+            ("throughput", "opened"),
+        ]

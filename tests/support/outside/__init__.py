@@ -1,0 +1,1 @@
+"""What stands outside of the server: Alertmanager, and those who get messages."""
