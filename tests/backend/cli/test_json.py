@@ -39,6 +39,7 @@ CASES: dict[str, tuple[str, int]] = {
     "export": ("r-plan --to {folder}/out.jsonl {server}", 0),
     "interruptions": ("{server}", 0),
     "audit": ("{server}", 0),
+    "autopilot": ("r-plan {server}", 0),
     "doctor": ("", 0),
     "keys create": ("anna --role viewer", 0),
     "keys list": ("", 0),
