@@ -36,7 +36,7 @@ LEASE_KEY = "sb:alerting:lease"
 #: After so many seconds without renewal another process takes over.
 LEASE_S = 6.0
 #: Longest wait for news in one read, milliseconds; also how soon a new run's stream is seen.
-BLOCK_MS = 1_000
+BLOCK_MS = 250
 #: Events read at once.
 READ_COUNT = 64
 #: Streams in one read.
@@ -62,7 +62,7 @@ class AlertingService:
     the next one to take over.
 
     Args:
-        list_streams: gives the names of the streams, asked again about once a second.
+        list_streams: gives the names of the streams, asked again with each read, some four times a second.
         sinks: the receivers; none: the service idles and says so.
         base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.

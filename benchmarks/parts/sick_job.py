@@ -25,6 +25,7 @@ def main() -> None:
         bad = step >= BAD_FROM
         good = 2.0 + 2.0 * math.exp(-step / 200) + noise.gauss(0, 0.02)
         loss = {"nan": math.nan, "spike": good + 3.0, "drift": good + 0.002 * (step - BAD_FROM)}.get(fault, good)
+        began = time.perf_counter()
         with run.phase("forward"):
             time.sleep(STEP_S * (4 if fault == "slow" and bad else 1))
         if step == BAD_FROM:
@@ -36,7 +37,11 @@ def main() -> None:
                     time.sleep(3600)
         run.log(
             step,
-            {"loss": loss if bad else good, "grad_norm": 1.0 + 0.1 * noise.random(), "tokens_per_s": 1000.0 / STEP_S},
+            {
+                "loss": loss if bad else good,
+                "grad_norm": 1.0 + 0.1 * noise.random(),
+                "tokens_per_s": 1000.0 / (time.perf_counter() - began),
+            },
         )
 
 
