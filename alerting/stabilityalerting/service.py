@@ -19,6 +19,7 @@ from .actions import Actions
 from .alert import Alert
 from .errors import BadAlert
 from .lease import Lease, pause
+from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
 from .outcomes import Outcomes
 from .routing.rules import Rules
@@ -35,7 +36,7 @@ LEASE_KEY = "sb:alerting:lease"
 #: After so many seconds without renewal another process takes over.
 LEASE_S = 6.0
 #: Longest wait for news in one read, milliseconds; also how soon a new run's stream is seen.
-BLOCK_MS = 1_000
+BLOCK_MS = 250
 #: Events read at once.
 READ_COUNT = 64
 #: Streams in one read.
@@ -61,7 +62,7 @@ class AlertingService:
     the next one to take over.
 
     Args:
-        list_streams: gives the names of the streams, asked again about once a second.
+        list_streams: gives the names of the streams, asked again with each read, some four times a second.
         sinks: the receivers; none: the service idles and says so.
         base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.
@@ -118,9 +119,10 @@ class AlertingService:
         """The receivers."""
         return self._sinks
 
-    def receiver(self, name: str) -> Sink | None:
-        """Return the receiver of this name, None where none is set up."""
-        return next((sink for sink in self._sinks if sink.name == name), None)
+    async def notified(self, stream: str, incident_id: str) -> list[str]:
+        """Return the names of the receivers that were sent an incident. Raises RedisError when it is away."""
+        logs = [(sink.name, NotificationLog(self._redis, sink.name)) for sink in self._sinks]
+        return [name for name, log in logs if (await log.read(stream, incident_id)).told]
 
     def status(self) -> dict[str, Any]:
         """Return what is set up and what became of the events, by receiver; no secret is in it."""
