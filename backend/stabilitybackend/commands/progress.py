@@ -29,6 +29,7 @@ from stabilitybackend.schema.commands import (
     Stop,
     Task,
 )
+from stabilitybackend.schema.orders.kinds import WORDS
 
 __all__ = ["JOB_ENDED", "progress_of", "shown"]
 
@@ -71,6 +72,7 @@ def progress_of(command: Command) -> Progress:
         stages = _rank_stages(command)
         acted, line = _ranks_at(command, "acted"), _rank_line(command, stages, trouble)
     return Progress(
+        word=WORDS[command.state],
         ended=command.state in END_STATES,
         failed=command.state in NOT_CARRIED_OUT,
         acted=acted,
@@ -82,7 +84,7 @@ def progress_of(command: Command) -> Progress:
 
 def _each(command: Command, reports: Iterable[tuple[str, str, RankState | NodeState]]) -> Iterator[Stage]:
     """Yield a stage for each rank or node by itself, given as (what people call it, its key, what it said)."""
-    yield Stage("pending", "Requested", "done", None)
+    yield Stage("pending", "Approved", "done", None)
     for name, key, report in islice(reports, _STAGES):
         label = f"{name}: {report.detail or _WORDS.get(report.state, report.state)}"
         yield Stage(key, label, _LOOKS.get(report.state, "active"), max(0.0, report.time - command.issued))
@@ -107,8 +109,8 @@ def _rank_stages(command: Command) -> list[Stage]:
     at = "" if boundary is None or (ended and not acted) else f", at the boundary before step {boundary:,}"
     first = "" if command.first_step is None else f": step {command.first_step:,}"
     rows = [
-        ("pending", "Requested", True),
-        ("delivered", "Delivered to the node", reached >= 1 or ready > 0),
+        ("pending", "Approved", True),
+        ("delivered", "Sent to the nodes", reached >= 1 or ready > 0),
         ("ready", f"Ranks ready: {ready} of {size}", ready >= size or reached >= 3),
         ("acted", f"Ranks {_ACT.get(command.kind, 'acted')}: {acted} of {size}{at}", acted >= size or reached >= 4),
     ]

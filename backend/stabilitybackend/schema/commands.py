@@ -168,11 +168,12 @@ class Progress(Struct, frozen=True):
     """How far a command is, for people.
 
     Attributes:
-        ended: it stays as it is. failed: it was not carried out, or by some only.
+        word: its state, for people. ended: it stays as it is. failed: it was not carried out, or by some only.
         acted: ranks, or nodes, that have done it.
         line: about all of it. trouble: why it failed, "" where it did not.
     """
 
+    word: str
     ended: bool
     failed: bool
     acted: int

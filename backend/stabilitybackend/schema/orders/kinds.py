@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "Kind", "State"]
+__all__ = ["END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "WORDS", "Kind", "State"]
 
 Kind = Literal["rollback", "restart", "stop", "checkpoint_now", "dump_stacks", "task", "show_batches"]
 State = Literal["pending", "delivered", "ready", "acted", "done", "rejected", "failed", "expired"]
@@ -17,6 +17,18 @@ OPEN_STATES: frozenset[State] = frozenset({"pending", "delivered", "ready"})
 END_STATES: frozenset[State] = frozenset(get_args(State)) - OPEN_STATES - {"acted"}
 #: Of these, those in which the job was left as it was, or half of it.
 NOT_CARRIED_OUT: frozenset[State] = END_STATES - {"done"}
+
+#: State -> what people read. Before it is a command: proposed, and declined, refused, expired or superseded.
+WORDS: Mapping[State, str] = {
+    "pending": "approved",
+    "delivered": "sent",
+    "ready": "ready",
+    "acted": "executing",
+    "done": "done",
+    "rejected": "refused",
+    "failed": "failed",
+    "expired": "expired",
+}
 
 #: Longest time that a command may wait for somebody to begin with it, seconds.
 MAX_EXPIRES_S = 86_400.0
