@@ -12,45 +12,14 @@ from typing import Any
 import pytest
 
 import stabilityclient
-from stabilityclient.agent.commands.downlink import Downlink
 from support.agent.gateway import Gateway
+from support.agent.ordered import answers as _answers
+from support.agent.ordered import command as _command
+from support.agent.ordered import deliver as _deliver
 from support.agent.spooled import child, stored
 from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]
-
-
-def _command(**more: Any) -> dict[str, Any]:
-    now = time.time()
-    return {
-        "command_id": "c1",
-        "kind": "rollback",
-        "to_step": 3,
-        "lr_scale": 0.5,
-        "seed": 9,
-        "skip_batches": 4,
-        "reason": "spike",
-        "issuer": "ada",
-        "issued": now,
-        "expires": now + 600,
-        "fence": {"segment": 0, "segment_key": ""},
-        "attempt": 1,
-        "apply_at_step": 8,
-        "world_size": 1,
-        "checkpoint": None,
-        "state": "pending",
-        **more,
-    }
-
-
-def _deliver(run_folder: Any, command: dict[str, Any]) -> None:
-    problems: list[str] = []
-    Downlink(Path(run_folder), problems.append).take(command, 0.0)
-    assert problems == []
-
-
-def _answers(run: stabilityclient.Run) -> list[tuple[int | None, str]]:
-    return [(event.step, event.data["state"]) for event in stored(run.folder).events("command")]
 
 
 def test_an_ordered_rollback_calls_the_handler_and_goes_on_behind_the_step(start: Start) -> None:
@@ -143,63 +112,6 @@ def test_a_stop_ends_the_loop_before_its_boundary(start: Start) -> None:
     run.finish()
     assert seen == [0, 1, 2, 3, 4]
     assert _answers(run) == [(3, "ready"), (5, "acted")]
-
-
-def test_after_a_stop_no_further_loop_has_steps_and_the_run_says_who_ordered_it(start: Start) -> None:
-    run = start()
-    told: list[stabilityclient.Stop] = []
-    run.on_stop(told.append)
-    _deliver(run.folder, _command(kind="stop", apply_at_step=2))
-    assert (list(run.steps(0, 10)), list(run.steps(10, 20))) == ([0, 1], [])
-    run.finish()
-    assert run.stopped is told[0]
-    assert (run.stopped.issuer, run.stopped.step, len(told)) == ("ada", 2, 1)
-
-
-def test_a_checkpoint_that_is_ordered_is_saved_between_two_steps_announced_and_training_goes_on(
-    start: Start, tmp_path: Path
-) -> None:
-    run = start()
-    saved: list[int] = []
-
-    @run.on_checkpoint
-    def save(step: int) -> Path:
-        saved.append(step)
-        return tmp_path / f"step-{step}"
-
-    _deliver(run.folder, _command(kind="checkpoint_now", apply_at_step=4))
-    assert list(run.steps(0, 8)) == [*range(8)]
-    run.finish()
-    assert _answers(run) == [(0, "ready"), (4, "acted")]
-    (told,) = stored(run.folder).events("checkpoint")
-    assert (saved, told.step, told.data["path"]) == ([3], 3, str(tmp_path / "step-3"))
-    assert [event.data for event in stored(run.folder).events("obeys")] == [{"orders": ["stop", "checkpoint_now"]}]
-
-
-def test_a_checkpoint_that_can_not_be_saved_fails_the_order_and_not_the_job(start: Start, quiet: None) -> None:
-    run = start()
-
-    @run.on_checkpoint
-    def save(step: int) -> None:
-        raise OSError("No space left on device")
-
-    _deliver(run.folder, _command(kind="checkpoint_now", apply_at_step=3))
-    _deliver(run.folder, _command(command_id="c2", kind="stop", save=True, apply_at_step=6))
-    assert list(run.steps(0, 9)) == [*range(6)]
-    run.finish()
-    last = {event.data["command_id"]: event.data for event in stored(run.folder).events("command")}
-    assert (last["c1"]["state"], last["c2"]["state"]) == ("failed", "acted")
-    assert "the checkpoint was not saved: OSError: No space left" in last["c2"]["detail"]
-
-
-def test_a_job_without_a_function_that_saves_refuses_what_would_need_one(start: Start) -> None:
-    run = start()
-    _deliver(run.folder, _command(kind="checkpoint_now", apply_at_step=3))
-    _deliver(run.folder, _command(command_id="c2", kind="stop", save=True, apply_at_step=4))
-    assert list(run.steps(0, 6)) == [*range(6)]
-    run.finish()
-    assert _answers(run) == [(0, "rejected")] * 2
-    assert stored(run.folder).events("obeys")[0].data == {"orders": ["stop"]}
 
 
 def test_a_handler_that_raises_is_the_users_and_the_command_failed(start: Start) -> None:

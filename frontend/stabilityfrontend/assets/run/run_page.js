@@ -16,6 +16,7 @@ import { pressed } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
 import { WhenNear } from "../core/when_near.js";
 import { OrderDialog } from "../dialogs/order_dialog.js";
+import { ordersMenu } from "../dialogs/orders_menu.js";
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
 import { TaskDialog } from "../dialogs/task_dialog.js";
 import { ExpressionFeed } from "../metrics/expression_feed.js";
@@ -32,7 +33,7 @@ import { drawCommandStrip, drawHeader } from "./header.js";
 import { drawKpis, median } from "./kpis.js";
 import { drawLineage, forgetLineage } from "./lineage.js";
 import { MixtureCurves } from "./mixture.js";
-import { ordersMenu } from "./orders_menu.js";
+
 import { Output } from "./output.js";
 import { RollbackCosts } from "./rollback_cost.js";
 import { Feed } from "./run_feed.js";
