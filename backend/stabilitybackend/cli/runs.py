@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -91,7 +92,8 @@ def follow(client: ApiClient, command: Command, timeout_s: float, *, quiet: bool
 
 def _word(state: str) -> str:
     """Return the word for a state of a command; a rank or agent may report one that is none of a command."""
-    return {**WORDS, "acted": "acted"}.get(state, state)
+    words: Mapping[str, str] = {**WORDS, "acted": "acted"}
+    return words.get(state, state)
 
 
 def _ranks(run: dict[str, Any]) -> str:

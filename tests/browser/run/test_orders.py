@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def test_a_checkpoint_and_then_a_stop_are_ordered_with_the_keyboard_and_the_run_says_who_stopped_it(
     server: Server, visit: Visit, tmp_path: Path
 ) -> None:
-    where = {"url": server.url, "folder": tmp_path / "spool", "run_id": "r-orders"}
-    with Ranks("orders/ordered_rank.py", [str(tmp_path), "0.03"], **where) as ranks:
+    script, arguments = "orders/ordered_rank.py", [str(tmp_path), "0.03"]
+    with Ranks(script, arguments, url=server.url, folder=tmp_path / "spool", run_id="r-orders") as ranks:
         server.wait_for("/runs/r-orders/orders", lambda r: r["checkpoint_now"]["possible"], "it says what it can")
         page = visit("/runs/r-orders")
         page.wait_for_selector("#checkpoint-open:not([disabled])", state="attached")
