@@ -35,14 +35,9 @@ def main() -> None:
             if fault == "hang":
                 with run.phase("data"):
                     time.sleep(3600)
-        run.log(
-            step,
-            {
-                "loss": loss if bad else good,
-                "grad_norm": 1.0 + 0.1 * noise.random(),
-                "tokens_per_s": 1000.0 / (time.perf_counter() - began),
-            },
-        )
+        speed = 1000.0 / (time.perf_counter() - began)
+        norm = 1.0 + 0.1 * noise.random()
+        run.log(step, {"loss": loss if bad else good, "grad_norm": norm, "tokens_per_s": speed})
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from time import time
 from stabilityclient.arguments import cut, step_of
 from stabilityclient.errors import RefusedError
 from stabilityclient.rollback.decision import Rollback
+from stabilityclient.rollback.order_calls import OrderCalls
 from stabilityclient.rollback.orders import Stop
-from stabilityclient.state_calls import StateCalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ STEPS = "steps()"
 BOUNDARY = "boundary()"
 
 
-class StepCalls(StateCalls):
+class StepCalls(OrderCalls):
     """The calls of a run between two steps."""
 
     _lineage: RankLineage
@@ -95,14 +95,17 @@ class StepCalls(StateCalls):
         """Yield ``start``, ``start + 1``, ... before ``stop``, and obey the commands that people send in between.
 
         On a rollback on which all ranks agreed, the handler of ``@run.on_rollback`` is called on every rank at the same
-        step boundary, and the steps go on from ``to_step + 1``; so they do after :meth:`rolled_back`. On an ordered
-        stop the loop ends.
+        step boundary, and the steps go on from ``to_step + 1``; so they do after :meth:`rolled_back`. A checkpoint is
+        saved on order by ``@run.on_checkpoint``. On an ordered stop the loop ends as after its last step, further loops
+        have no steps, and ``run.stopped`` says who ordered it.
 
         Raises:
             Exception: what the handler raises; the command is reported as failed.
         """
         step = index(start)
         end = None if stop is None else index(stop)
+        if self.stopped is not None:
+            return
         self._went_back = None
         self._enter(STEPS, step)
         try:
@@ -110,7 +113,7 @@ class StepCalls(StateCalls):
                 command = self._between(step, end)
                 if command is not None:
                     if command["kind"] == "stop":
-                        self._restoring.report(command, "acted", f"stopped before step {step}", step)
+                        self._stop_on_order(command, step)
                         return
                     step = self._roll_back(command, step)
                     continue
@@ -125,11 +128,12 @@ class StepCalls(StateCalls):
         """Say that ``step`` would begin now, and return what people ordered; None, nearly always: then it begins.
 
         For a loop that belongs to somebody else; it does what :meth:`steps` does between two steps, but calls no
-        handler. Call it on every rank before each step, in the thread that trains.
+        handler of rollbacks. Call it on every rank before each step, in the thread that trains.
 
         A :class:`Rollback` is returned on all ranks or on none. The job restores its state and calls :meth:`restored`
         before it logs the next step, or says with :meth:`refused` why it can't; else the rollback has failed. It is
-        returned only to jobs that called :meth:`can_roll_back`. After a :class:`Stop` the job ends.
+        returned only to jobs that called :meth:`can_roll_back`. After a :class:`Stop` the job ends: each
+        further call returns it again.
 
         Args:
             step: 0 to 2**53 - 1.
@@ -141,11 +145,13 @@ class StepCalls(StateCalls):
         try:
             if type(step) is not int or step < 0:
                 step = step_of(step)
-            if self._loop != BOUNDARY:
+            if self._loop != BOUNDARY and self.stopped is None:
                 self._begin(step)
             if stop is not None and step >= stop:
                 self._leave(step)
                 return None
+            if self.stopped is not None:
+                return self.stopped
         except Exception as error:
             self._guard.caught(BOUNDARY, error)
             return None
@@ -195,6 +201,9 @@ class StepCalls(StateCalls):
             takes = {STEPS: self._restoring.has_handler, BOUNDARY: self._restoring.promised}
             self._components.boundary.has_handler = takes.get(self._loop, any(takes.values()))
 
+    def _steps_here(self) -> bool:
+        return self._loop != ""
+
     def _enter(self, loop: str, step: int) -> None:
         """Steps begin, from ``step`` on, in this thread."""
         self._loop = loop
@@ -204,6 +213,7 @@ class StepCalls(StateCalls):
         try:
             parts.enter()
             self._offer()
+            self._say_orders()
             self._say_environment()
             if doubt := parts.boundary.doubt():
                 self._guard.note(loop, f"commands are refused: {doubt}")
@@ -226,10 +236,13 @@ class StepCalls(StateCalls):
         if parts is None:
             return None
         try:
-            command = parts.boundary.check(step, stop)
-            if command is None:
-                parts.slot.set_step(step, time())
-            return command
+            while True:
+                command = parts.boundary.check(step, stop)
+                if command is None:
+                    parts.slot.set_step(step, time())
+                if command is None or command["kind"] != "checkpoint_now":
+                    return command
+                self._save_on_order(command, step)
         except Exception as error:
             self._guard.caught(self._loop, error)
             return None
@@ -267,8 +280,7 @@ class StepCalls(StateCalls):
         try:
             self._leave(step)
             if command["kind"] == "stop":
-                order = Stop.of(command, step)
-                self._restoring.report(command, "acted", f"stopped before step {step}", step)
+                order = self._stop_on_order(command, step)
             else:
                 order = self._restoring.hand_out(command, step)
                 self._await_restore()

@@ -512,6 +512,34 @@ export interface Checkpoint {
   unchecked: string;
 }
 
+/** Save a checkpoint on all ranks at one step boundary; training goes on. */
+export interface CheckpointNow {
+  kind: "checkpoint_now";
+  command_id: string;
+  run_id: string;
+  to_step: number | null;
+  lr_scale: number | null;
+  seed: number | null;
+  skip_batches: number | null;
+  skip_range?: [number, number];
+  reason: string;
+  issuer: string;
+  issued: number;
+  expires: number;
+  fence: Fence;
+  state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
+  attempt: number;
+  apply_at_step: number | null;
+  world_size: number;
+  ranks: Record<string, RankState>;
+  history: HistoryEntry[];
+  checkpoint: string | null;
+  segment: number | null;
+  first_step: number | null;
+  idempotency_key: string | null;
+  progress?: Progress;
+}
+
 /** Newest first. */
 export interface Checkpoints {
   checkpoints: Checkpoint[];
@@ -549,7 +577,7 @@ export interface ColumnFacts {
 
 /** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.commands.request``. */
 export interface CommandRequest {
-  kind: "rollback" | "restart" | "dump_stacks" | "task" | "show_batches";
+  kind: "rollback" | "restart" | "stop" | "checkpoint_now" | "dump_stacks" | "task" | "show_batches";
   /** step of a checkpoint: training goes on from the step after it */
   to_step?: number | null;
   /** rollback: the discarded segment whose checkpoint it is; none if left out */
@@ -570,6 +598,8 @@ export interface CommandRequest {
   grace_s?: number | null;
   /** task: its name, as a plug-in of the agents registered it */
   task?: string | null;
+  /** stop: save a checkpoint first */
+  save?: boolean | null;
   /** show_batches: the step whose batch is looked at first, then its neighbours */
   step?: number | null;
   /** show_batches: the incident that it is about */
@@ -578,7 +608,7 @@ export interface CommandRequest {
   accept_inside_incident?: boolean;
   /** why, for the record */
   reason?: string;
-  /** seconds after which nobody may begin with it; rollback 600, restart 60, dump_stacks 15, task 60, show_batches 120 if left out */
+  /** seconds after which nobody may begin with it; rollback 600, stop 600, checkpoint_now 600, restart 60, dump_stacks 15, task 60, show_batches 120 if left out */
   expires_s?: number | null;
   /** the same key gives the same command again */
   idempotency_key?: string | null;
@@ -586,7 +616,7 @@ export interface CommandRequest {
 
 /** Newest first. ``proposals``: what waits for a person, or did; of them the newest 50. */
 export interface Commands {
-  commands: (Rollback | Restart | StackDump | Task | ShowBatches)[];
+  commands: (Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches)[];
   proposals: Proposal[];
 }
 
@@ -1595,6 +1625,36 @@ export interface OfferedCheckpoint {
 }
 
 /**
+ * Whether one order would be taken now.
+ *
+ * Attributes:
+ *     why: it would not, half a sentence; "" where it would.
+ *     works: what reaches this job instead.
+ */
+export interface OrderOffer {
+  possible: boolean;
+  why: string;
+  works: ("checkpoint_now" | "dump_stacks" | "restart" | "rollback" | "show_batches" | "stop" | "task")[];
+}
+
+/**
+ * What can be ordered of a job now.
+ *
+ * Attributes:
+ *     ranks: that all do it at one step boundary, or none.
+ *     last_checkpoint: step of the newest one that can be used, null for none.
+ *     steps_lost: that a stop loses which does not save first; null before the first step. seconds_lost: the same.
+ */
+export interface OrderOffers {
+  stop: OrderOffer;
+  checkpoint_now: OrderOffer;
+  ranks: number;
+  last_checkpoint: number | null;
+  steps_lost: number | null;
+  seconds_lost: number | null;
+}
+
+/**
  * Lines of a run, oldest first.
  *
  * Attributes:
@@ -1775,11 +1835,12 @@ export interface Proc {
  * How far a command is, for people.
  *
  * Attributes:
- *     ended: it stays as it is. failed: it was not carried out, or by some only.
+ *     word: its state, for people. ended: it stays as it is. failed: it was not carried out, or by some only.
  *     acted: ranks, or nodes, that have done it.
  *     line: about all of it. trouble: why it failed, "" where it did not.
  */
 export interface Progress {
+  word: string;
   ended: boolean;
   failed: boolean;
   acted: number;
@@ -2343,6 +2404,7 @@ export interface RoutesBody {
  *     loss_metric: the metric that is watched as the training loss, null where none is.
  *     unwatched: what to do about that, "" where a loss is watched.
  *     dead_points: points that a rollback discarded.
+ *     stopped: who ordered its end, null where nobody did, or it was started again since.
  */
 export interface Run {
   began: number | null;
@@ -2369,6 +2431,7 @@ export interface Run {
   effective_points: number;
   dead_points: number;
   unreadable: UnreadableCounts;
+  stopped: StoppedBy | null;
   run_id: string;
   project: string;
   name: string;
@@ -2538,6 +2601,7 @@ export interface RunWithStoring {
   effective_points: number;
   dead_points: number;
   unreadable: UnreadableCounts;
+  stopped: StoppedBy | null;
   run_id: string;
   project: string;
   name: string;
@@ -2919,7 +2983,7 @@ export interface ShownState {
   order: number;
   since: number | null;
   incident_id: string | null;
-  phase: "checkpointing" | "crashed" | "empty" | "evaluating" | "finished" | "lost" | "offline" | "restoring" | "stalled" | "starting" | "training" | "unreadable";
+  phase: "checkpointing" | "crashed" | "empty" | "evaluating" | "finished" | "lost" | "offline" | "restoring" | "stalled" | "starting" | "stopped" | "training" | "unreadable";
   status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved" | null;
 }
 
@@ -3035,6 +3099,56 @@ export interface Stage {
   label: string;
   state: "active" | "done" | "failed" | "waiting";
   after_s: number | null;
+}
+
+/**
+ * End training on all ranks at one step boundary; the job's script goes on to its own end.
+ *
+ * Attributes:
+ *     save: a checkpoint first.
+ */
+export interface Stop {
+  kind: "stop";
+  command_id: string;
+  run_id: string;
+  to_step: number | null;
+  lr_scale: number | null;
+  seed: number | null;
+  skip_batches: number | null;
+  skip_range?: [number, number];
+  reason: string;
+  issuer: string;
+  issued: number;
+  expires: number;
+  fence: Fence;
+  state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
+  attempt: number;
+  apply_at_step: number | null;
+  world_size: number;
+  ranks: Record<string, RankState>;
+  history: HistoryEntry[];
+  checkpoint: string | null;
+  segment: number | null;
+  first_step: number | null;
+  idempotency_key: string | null;
+  progress?: Progress;
+  save: boolean;
+}
+
+/**
+ * Who ordered the end of a run.
+ *
+ * Attributes:
+ *     by, reason: of the order. before_step: the step that did not begin any more. saved: a checkpoint first.
+ *     time: when all ranks had stopped, unix seconds.
+ */
+export interface StoppedBy {
+  by: string;
+  reason: string;
+  before_step: number | null;
+  time: number;
+  saved: boolean;
+  command_id: string;
 }
 
 /**
@@ -3431,9 +3545,9 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/batches": Batches;
   "GET /api/v1/runs/{run_id}/branches": Branches;
   "GET /api/v1/runs/{run_id}/checkpoints": Checkpoints;
-  "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | StackDump | Task | ShowBatches;
+  "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches;
   "GET /api/v1/runs/{run_id}/commands": Commands;
-  "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | StackDump | Task | ShowBatches;
+  "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches;
   "POST /api/v1/runs/{run_id}/compact": Storage;
   "GET /api/v1/runs/{run_id}/detectors": ListedRunDetectors;
   "PUT /api/v1/runs/{run_id}/detectors": RunDetectors;
@@ -3449,6 +3563,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/incidents/{incident_id}/rating": RatingAnswer;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/rating": RatingAnswer;
   "GET /api/v1/runs/{run_id}/mixture": Mixture;
+  "GET /api/v1/runs/{run_id}/orders": OrderOffers;
   "GET /api/v1/runs/{run_id}/output": OutputAnswer;
   "GET /api/v1/runs/{run_id}/plan": Plan;
   "GET /api/v1/runs/{run_id}/proposals": RunProposals;

@@ -100,12 +100,12 @@ def test_a_job_that_goes_back_by_boundary_alone_refuses_within_steps(start: Star
     assert _answers(run) == [(0, "rejected")]
 
 
-def test_a_stop_is_returned_once_and_has_acted(start: Start) -> None:
+def test_a_stop_is_returned_from_then_on_and_has_acted_once(start: Start) -> None:
     run = start()
     order = _order(run, kind="stop")
     assert isinstance(order, Stop)
     assert (order.step, order.reason, order.command_id, order.issuer) == (8, "spike", "c1", "ada")
-    assert run.boundary(8) is None
+    assert run.boundary(8) is run.boundary(9) is run.stopped is order
     run.finish()
     assert _answers(run) == [(6, "ready"), (8, "acted")]
 

@@ -48,7 +48,7 @@ def test_a_good_command_is_answered_with_ready_up_to_its_boundary() -> None:
     ("command", "situation", "words"),
     [
         ({"kind": "dump_stacks"}, {}, "dump_stacks is not supported by this job yet"),
-        ({"kind": "checkpoint_now"}, {}, "checkpoint_now is not supported by this job yet"),
+        ({"kind": "replay_step"}, {}, "replay_step is not supported by this job yet"),
         ({"apply_at_step": None}, {}, "no step boundary"),
         ({}, {"stop": 12}, "the loop ends before step 12"),
         ({}, {"now": 1700.0}, "expired 100 s ago"),

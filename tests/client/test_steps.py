@@ -12,45 +12,14 @@ from typing import Any
 import pytest
 
 import stabilityclient
-from stabilityclient.agent.commands.downlink import Downlink
 from support.agent.gateway import Gateway
+from support.agent.ordered import answers as _answers
+from support.agent.ordered import command as _command
+from support.agent.ordered import deliver as _deliver
 from support.agent.spooled import child, stored
 from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]
-
-
-def _command(**more: Any) -> dict[str, Any]:
-    now = time.time()
-    return {
-        "command_id": "c1",
-        "kind": "rollback",
-        "to_step": 3,
-        "lr_scale": 0.5,
-        "seed": 9,
-        "skip_batches": 4,
-        "reason": "spike",
-        "issuer": "ada",
-        "issued": now,
-        "expires": now + 600,
-        "fence": {"segment": 0, "segment_key": ""},
-        "attempt": 1,
-        "apply_at_step": 8,
-        "world_size": 1,
-        "checkpoint": None,
-        "state": "pending",
-        **more,
-    }
-
-
-def _deliver(run_folder: Any, command: dict[str, Any]) -> None:
-    problems: list[str] = []
-    Downlink(Path(run_folder), problems.append).take(command, 0.0)
-    assert problems == []
-
-
-def _answers(run: stabilityclient.Run) -> list[tuple[int | None, str]]:
-    return [(event.step, event.data["state"]) for event in stored(run.folder).events("command")]
 
 
 def test_an_ordered_rollback_calls_the_handler_and_goes_on_behind_the_step(start: Start) -> None:

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query, Request, Response
 from stabilitybackend.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.api.people.proposals import SHOWN, Book
+from stabilitybackend.commands.boundary_orders import offers
 from stabilitybackend.commands.progress import shown
 from stabilitybackend.commands.proposals import check_alone, in_words
 from stabilitybackend.errors import NotFound, Unavailable
@@ -20,6 +21,7 @@ from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.schema.commands import AnyCommand, CommandRequest
 from stabilitybackend.schema.lineage import Offer
+from stabilitybackend.schema.orders.offers import OrderOffers
 from stabilitybackend.schema.orders.proposals import Proposal
 from stabilitybackend.schema.plan import Plan
 
@@ -39,7 +41,7 @@ class Commands(msgspec.Struct):
 async def issue(
     body: CommandRequest, commander: Commander, worker: Worker, request: Request, record: Recorded
 ) -> Response:
-    """Issue a rollback, a restart, a dump of every rank's stacks, a look at the kept batches, or a task of your own."""
+    """Issue a command: a rollback, restart, stop, checkpoint, dump of all stacks, look at batches, or a task."""
     check_alone(body, two_persons=request.app.state.settings.two_persons)
     issued = await worker.issue(body, command_id=f"c-{secrets.token_hex(8)}", issuer=commander.name)
     await record.did(
@@ -74,6 +76,12 @@ async def rollback(
 ) -> Response:
     """The rollback that is suggested now, and the checkpoints that are offered; all pages show this one."""
     return answer(offer_of(await worker.ready(), incident))
+
+
+@router.get("/orders", responses=answers(OrderOffers))
+async def orders(reader: Reader, worker: Worker) -> Response:
+    """Whether the job would obey a stop and an order to save a checkpoint now, and what each one means."""
+    return answer(offers((await worker.ready()).job()))
 
 
 @router.get("/plan", responses=answers(Plan))

@@ -30,6 +30,7 @@ from stabilitybackend.cli.importing import import_paths
 from stabilitybackend.cli.interruptions import interruptions
 from stabilitybackend.cli.options import AsJson, show_json
 from stabilitybackend.cli.orders.autopilot import autopilot
+from stabilitybackend.cli.orders.boundary import checkpoint, stop
 from stabilitybackend.cli.people import keys
 from stabilitybackend.cli.people.audit import audit
 from stabilitybackend.cli.people.mcp import serve_mcp
@@ -136,6 +137,8 @@ def demo(context: typer.Context) -> None:
 _COMMANDS: dict[str, Callable[..., None]] = {
     "runs": list_runs,
     "rollback": roll_back,
+    "checkpoint": checkpoint,
+    "stop": stop,
     "autopilot": autopilot,
     "commands": list_commands,
     "approve": approve,

@@ -15,6 +15,7 @@ from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, 
 from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.errors import StabilityBoardError, Unavailable
 from stabilitybackend.schema.commands import AgentCommand, Command, CommandRequest, Restart
+from stabilitybackend.schema.orders.kinds import WORDS
 
 __all__ = ["dump", "plan", "restart", "task"]
 
@@ -154,7 +155,7 @@ def restart(
     if command.state == "done":
         typer.echo(f"done: the job goes on from step {command.first_step}")
     elif wait:
-        typer.echo(f"the job is not back: {command.state}", err=True)
+        typer.echo(f"the job is not back: {WORDS[command.state]}", err=True)
         raise typer.Exit(1)
 
 
@@ -178,7 +179,7 @@ def dump(
     if command.state == "done":
         typer.echo(f"stacks: {client.url}{run_path(run_id)}/stacks/{command.command_id}")
     elif wait:
-        typer.echo(f"no stacks: {command.state}", err=True)
+        typer.echo(f"no stacks: {WORDS[command.state]}", err=True)
         raise typer.Exit(1)
 
 
@@ -204,5 +205,5 @@ def task(
     for node, answer in sorted(command.nodes.items()):
         typer.echo(f"{node}: {answer.state}: {answer.detail}")
     if wait and command.state != "done":
-        typer.echo(f"not done: {command.state}", err=True)
+        typer.echo(f"not done: {WORDS[command.state]}", err=True)
         raise typer.Exit(1)

@@ -18,6 +18,7 @@ from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_una
 from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.schema.commands import CommandRequest
+from stabilitybackend.schema.orders.kinds import WORDS
 
 __all__ = ["roll_back"]
 
@@ -94,7 +95,7 @@ def roll_back(
     if not wait:
         return
     if command.state != "done":
-        typer.echo(f"the rollback did not happen: {command.state}", err=True)
+        typer.echo(f"the rollback did not happen: {WORDS[command.state]}", err=True)
         raise typer.Exit(1)
     typer.echo(f"done: segment {command.segment} goes on from step {command.first_step}")
 

@@ -16,6 +16,7 @@ from stabilitybackend.api_client import ApiClient, run_path
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest, read_command
+from stabilitybackend.schema.orders.kinds import WORDS
 
 __all__ = ["follow", "issue", "list_runs"]
 
@@ -67,7 +68,7 @@ def issue(client: ApiClient, run_id: str, request: CommandRequest, *, quiet: boo
     request = replace(request, idempotency_key=uuid.uuid4().hex)
     command = read_command(client.call("POST", f"{run_path(run_id)}/commands", request.given()))
     if not quiet:
-        typer.echo(f"command {command.command_id}: {command.state}")
+        typer.echo(f"command {command.command_id}: {WORDS[command.state]}")
     return command
 
 
@@ -79,17 +80,23 @@ def follow(client: ApiClient, command: Command, timeout_s: float, *, quiet: bool
             who = "" if entry.rank is None else f" rank {entry.rank}"
             at = "" if entry.step is None else f" at step {entry.step}"
             detail = f": {entry.detail}" if entry.detail else ""
-            typer.echo(f"  {entry.state}{who}{at}{detail}")
+            typer.echo(f"  {_word(entry.state)}{who}{at}{detail}")
         shown = max(shown, len(command.history))
         if command.state in END_STATES:
             return command
         if time.monotonic() > deadline:
             raise Unavailable(
-                f"command {command.command_id} is still {command.state}",
+                f"command {command.command_id} is still {WORDS[command.state]}",
                 hint="it goes on or expires by itself; see the run's page",
             )
         time.sleep(_POLL_S)
         command = read_command(client.get(f"{run_path(command.run_id)}/commands/{command.command_id}"))
+
+
+def _word(state: str) -> str:
+    """Return the word for a state of a command; a rank or agent may report one that is none of a command."""
+    words: dict[str, str] = {str(name): word for name, word in WORDS.items()} | {"acted": "acted"}
+    return words.get(state, state)
 
 
 def _ranks(run: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What the ranks' rollback handlers can change beside the step. Pure."""
+"""What the ranks' rollback handlers can change beside the step, and which other orders they obey. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ CHANGES: Mapping[str, str] = {
 }
 #: Of these, what no client knew that reports no list.
 _SINCE_LISTS = ("skip_range",)
+#: Orders beside a rollback -> what carries them out.
+ORDERS: Mapping[str, str] = {"stop": "ends it", "checkpoint_now": "saves a checkpoint"}
 
 
 @dataclass
@@ -30,6 +32,8 @@ class Handlers(Stateful):
     _can: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
     #: Ranks whose client is too old to go back to a branch that was left.
     _old: set[int] = field(default_factory=set)
+    #: Rank -> the orders beside a rollback that it obeys (the event ``obeys``).
+    _obeys: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def take(self, rank: int | None, data: Mapping[str, Any]) -> None:
         """A rank registered its handler."""
@@ -38,6 +42,24 @@ class Handlers(Stateful):
         can = data.get("can")
         self._can[rank] = None if can is None else tuple(name for name in CHANGES if name in can)
         (self._old.discard if data.get("branches") else self._old.add)(rank)
+
+    def obeys(self, rank: int | None, data: Mapping[str, Any]) -> None:
+        """A rank said which orders it carries out."""
+        if rank is not None and (len(self._obeys) < MAX_RANKS or rank in self._obeys):
+            self._obeys[rank] = tuple(kind for kind in ORDERS if kind in data["orders"])
+
+    def not_obeyed(self, kind: str, world_size: int) -> str:
+        """Return why the job would not carry out such an order, half a sentence; "" where it would."""
+        silent = [rank for rank in range(world_size) if rank not in self._obeys]
+        if silent:
+            whose = "" if len(silent) == world_size else f" of rank {silent[0]}"
+            return (
+                f"the job{whose} has not said that it looks for orders: its loop runs over run.steps() or calls "
+                "run.boundary() with a stabilityclient that knows them"
+            )
+        if all(kind in self._obeys[rank] for rank in range(world_size)):
+            return ""
+        return f"the job has no function that {ORDERS[kind]} on order (@run.on_checkpoint)"
 
     def no_return(self) -> str:
         """Return why the job can't go back to a branch that was left, half a sentence; "" where it can."""

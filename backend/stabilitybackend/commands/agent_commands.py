@@ -118,9 +118,10 @@ def check_free(kind: Kind, job: JobView, commands: Iterable[Command], now: float
                 f"restart {command.command_id} is under way (state {command.state})",
                 hint="wait until all agents answered, or until it expires",
             )
-        if command.kind == "rollback" and _is_acting(command, now):
+        if KINDS[command.kind].by == "ranks" and _is_acting(command, now):
+            to_step = "" if command.to_step is None else f" to step {command.to_step}"
             raise Conflict(
-                f"rollback {command.command_id} to step {command.to_step} is under way (state {command.state})",
+                f"{command.kind} {command.command_id}{to_step} is under way (state {command.state})",
                 hint=f"wait until it is done; one that no rank answers gives way after {UNANSWERED_AFTER_S:.0f} s",
             )
     if not job.starts:
@@ -130,11 +131,11 @@ def check_free(kind: Kind, job: JobView, commands: Iterable[Command], now: float
         )
 
 
-def _is_acting(rollback: Command, now: float) -> bool:
-    if rollback.state == "acted":
-        return now < rollback.expires
-    unanswered = not rollback.ranks and now - rollback.issued >= UNANSWERED_AFTER_S
-    return rollback.state in OPEN_STATES and not unanswered
+def _is_acting(command: Command, now: float) -> bool:
+    if command.state == "acted":
+        return now < command.expires
+    unanswered = not command.ranks and now - command.issued >= UNANSWERED_AFTER_S
+    return command.state in OPEN_STATES and not unanswered
 
 
 def answered(command: AgentCommand, node: str, state: str, detail: str, time: float) -> bool:

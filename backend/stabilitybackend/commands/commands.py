@@ -16,14 +16,13 @@ from stabilitybackend.commands.agent_commands import (
     check_free,
     comes_back,
     is_under_way,
-    new_dump,
     new_restart,
-    new_task,
     verdict,
 )
-from stabilitybackend.commands.batch_orders import check_batches, conclude, may_ask, new_show_batches, take
+from stabilitybackend.commands.batch_orders import check_batches, conclude, may_ask, take
+from stabilitybackend.commands.makers import MAKERS
 from stabilitybackend.commands.progress import JOB_ENDED
-from stabilitybackend.commands.rank_answers import draw_conclusion, why_ignored
+from stabilitybackend.commands.rank_answers import draw_conclusion, what_came, why_ignored
 from stabilitybackend.commands.request import JobView, NewCommand, check_fields
 from stabilitybackend.commands.rollback import new_rollback
 from stabilitybackend.errors import Conflict
@@ -39,6 +38,7 @@ from stabilitybackend.schema.commands import (
     Restart,
     ShowBatches,
     State,
+    Stop,
 )
 from stabilitybackend.schema.events import CommandReport
 from stabilitybackend.schema.plan import Plan
@@ -64,6 +64,8 @@ class CommandBook:
         self._commands: dict[str, Command] = {}
         #: The newest restart, until its job is back: rows are looked at for it.
         self._restart: Restart | None = None
+        #: The newest stop that was carried out.
+        self.stop: Stop | None = None
         #: Commands that a restart ended, until they are returned.
         self._ended: list[Command] = []
 
@@ -73,6 +75,8 @@ class CommandBook:
             self._commands[command.command_id] = command
             if isinstance(command, Restart) and is_under_way(command):
                 self._restart = command
+            if isinstance(command, Stop) and command.state == "done":
+                self.stop = command
 
     def all(self) -> list[Command]:
         """Return the commands, newest first."""
@@ -97,10 +101,12 @@ class CommandBook:
         """Return the restart whose job is not back yet, None where there is none."""
         return self._restart if self._restart is not None and is_under_way(self._restart) else None
 
-    def restart_that_ends(self, node: str, started_ns: int) -> str | None:
-        """Return the id of the restart that a process of ``node`` is to be ended by, None where there is none."""
+    def order_that_ends(self, node: str, started_ns: int) -> str | None:
+        """Return the id of the restart or stop by which a process of ``node`` ends, None where there is none."""
         command = self.restart_under_way()
-        return command.command_id if command is not None and not comes_back(command, node, started_ns) else None
+        if command is not None and not comes_back(command, node, started_ns):
+            return command.command_id
+        return self.stop.command_id if self.stop is not None and started_ns < self.stop.issued * 1e9 else None
 
     def find(self, idempotency_key: str | None) -> Command | None:
         """Return the command that was issued under this key before."""
@@ -147,15 +153,11 @@ class CommandBook:
                 )
             self._check_free(now)
         new = NewCommand(request, job, command_id, self._run_id, issuer, now)
-        if request.kind == "dump_stacks":
-            return self._begin(new_dump(new))
-        if request.kind == "task":
-            return self._begin(new_task(new))
-        if request.kind == "show_batches":
-            return self._begin(new_show_batches(new))
         if request.kind == "rollback":
             rollback = new_rollback(new)
             return self._begin(rollback, ", ".join(rollback.unpromised or ()))
+        if request.kind in MAKERS:
+            return self._begin(MAKERS[request.kind](new))
         assert plan is not None
         self._give_way(now)
         self._restart = new_restart(new, plan)
@@ -166,13 +168,13 @@ class CommandBook:
         if command_id in self._commands or job.agents == 0:
             return []
         request = CommandRequest("dump_stacks", reason=reason)
-        return [self._begin(new_dump(NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
+        return [self._begin(MAKERS["dump_stacks"](NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
 
     def ask_for_batches(self, request: CommandRequest, command_id: str, job: JobView, now: float) -> list[Command]:
         """Return the server's own command to look at the batches, nothing when it was issued already or may not be."""
         if command_id in self._commands or not may_ask(job, self._commands.values(), now):
             return []
-        return [self._begin(new_show_batches(NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
+        return [self._begin(MAKERS["show_batches"](NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
 
     def _begin(self, command: Command, unpromised: str = "") -> Command:
         by = f"ordered by {command.issuer}"
@@ -202,7 +204,7 @@ class CommandBook:
             if command.kind == "restart" and command.state == "acted":
                 text = "no new row came before the next restart"
             elif KINDS[command.kind].by == "ranks" and command.state in OPEN_STATES:
-                text = "no rank answered, and the job is restarted; nothing was rolled back"
+                text = f"no rank answered, and the job is restarted; {KINDS[command.kind].nothing}"
             else:
                 continue
             self._ended += _noted(command, "failed", now, text)
@@ -254,6 +256,8 @@ class CommandBook:
         )
         command.add_line(reported, time, detail, rank=rank, step=step)
         draw_conclusion(command, reported, time, detail, rank)
+        if isinstance(command, Stop) and command.state == "done":
+            self.stop = command
         return [command]
 
     def _on_agent(
@@ -330,10 +334,9 @@ class CommandBook:
         """
         changed: list[Command] = []
         for command in self._waiting_for_ranks():
-            acted = [rank for rank, reported in command.ranks.items() if reported.state == "acted"]
-            ranks = f"only rank{'s' if len(acted) > 1 else ''} {', '.join(acted)}"
-            what = f"{ranks} had gone back" if acted else "nothing was rolled back"
-            changed += _noted(command, "failed", now, f"{JOB_ENDED} before all ranks could act; {what}. {why}")
+            changed += _noted(
+                command, "failed", now, f"{JOB_ENDED} before all ranks could act; {what_came(command)}. {why}"
+            )
         for command in self.waiting():
             changed += conclude(command, now, f"{JOB_ENDED}. {why}") if isinstance(command, ShowBatches) else []
         return changed
@@ -377,7 +380,7 @@ class CommandBook:
             elif isinstance(command, ShowBatches):
                 changed += conclude(command, now) if now > command.expires + ANSWER_S else []
             elif command.state in OPEN_STATES and now > command.expires:
-                text = f"{len(command.ranks)} of {command.world_size} ranks answered; nothing was rolled back"
+                text = f"{len(command.ranks)} of {command.world_size} ranks answered; {KINDS[command.kind].nothing}"
                 if command.segment is not None:
                     text = "the steps went back, but not all ranks said that their state was restored (run.restored)"
                 changed += _noted(command, "expired", now, text)

@@ -16,6 +16,7 @@ from stabilitybackend.schema.commands import (
     END_STATES,
     NOT_CARRIED_OUT,
     AgentCommand,
+    CheckpointNow,
     Command,
     NodeState,
     Progress,
@@ -25,8 +26,10 @@ from stabilitybackend.schema.commands import (
     ShowBatches,
     Stage,
     StageState,
+    Stop,
     Task,
 )
+from stabilitybackend.schema.orders.kinds import WORDS
 
 __all__ = ["JOB_ENDED", "progress_of", "shown"]
 
@@ -42,6 +45,9 @@ _LOOKS: dict[str, StageState] = {"acted": "done", "done": "done", "failed": "fai
 #: The same -> what is shown where it said nothing.
 _WORDS = {"pending": "requested", "acted": "done", "rejected": "refused"}
 _KINDS = {"restart": "Restart", "dump_stacks": "Stacks"}
+#: What ranks do on order, where nothing has to come of it.
+_WHAT = {"stop": "Stop", "checkpoint_now": "Checkpoint"}
+_ACT = {"stop": "stopped", "checkpoint_now": "saved"}
 #: From here on durations are in whole seconds, and from here on in minutes.
 _WHOLE_S, _MINUTES_S = 10.0, 60.0
 
@@ -66,6 +72,7 @@ def progress_of(command: Command) -> Progress:
         stages = _rank_stages(command)
         acted, line = _ranks_at(command, "acted"), _rank_line(command, stages, trouble)
     return Progress(
+        word=WORDS[command.state],
         ended=command.state in END_STATES,
         failed=command.state in NOT_CARRIED_OUT,
         acted=acted,
@@ -77,7 +84,7 @@ def progress_of(command: Command) -> Progress:
 
 def _each(command: Command, reports: Iterable[tuple[str, str, RankState | NodeState]]) -> Iterator[Stage]:
     """Yield a stage for each rank or node by itself, given as (what people call it, its key, what it said)."""
-    yield Stage("pending", "Requested", "done", None)
+    yield Stage("pending", "Approved", "done", None)
     for name, key, report in islice(reports, _STAGES):
         label = f"{name}: {report.detail or _WORDS.get(report.state, report.state)}"
         yield Stage(key, label, _LOOKS.get(report.state, "active"), max(0.0, report.time - command.issued))
@@ -101,13 +108,14 @@ def _rank_stages(command: Command) -> list[Stage]:
     boundary = steps[0] if steps else command.apply_at_step
     at = "" if boundary is None or (ended and not acted) else f", at the boundary before step {boundary:,}"
     first = "" if command.first_step is None else f": step {command.first_step:,}"
-    rows = (
-        ("pending", "Requested", True),
-        ("delivered", "Delivered to the node", reached >= 1 or ready > 0),
+    rows = [
+        ("pending", "Approved", True),
+        ("delivered", "Sent to the nodes", reached >= 1 or ready > 0),
         ("ready", f"Ranks ready: {ready} of {size}", ready >= size or reached >= 3),
-        ("acted", f"Ranks acted: {acted} of {size}{at}", acted >= size or reached >= 4),
-        ("done", f"First new point{first}", command.state == "done"),
-    )
+        ("acted", f"Ranks {_ACT.get(command.kind, 'acted')}: {acted} of {size}{at}", acted >= size or reached >= 4),
+    ]
+    if command.kind == "rollback":  # the others are done when all ranks have acted
+        rows.append(("done", f"First new point{first}", command.state == "done"))
     # The first stage that is not done is where the command is, or was when it ended.
     here: StageState = "failed" if command.state in NOT_CARRIED_OUT else "active"
     stages = []
@@ -140,7 +148,8 @@ def _trouble(command: Command) -> str:
         words = ["No rank took it up in time, so it will not happen any more.", why]
     elif acted:
         # Ranks that went back while others did not are no longer one job.
-        went = f"{_plural(acted, 'rank')} of {command.world_size or '?'} went back, the others did not."
+        did = _ACT.get(command.kind, "went back")
+        went = f"{_plural(acted, 'rank')} of {command.world_size or '?'} {did}, the others did not."
         words = [went, why, "Look at the job: its ranks may be at different steps."]
     else:
         over = any(one.detail.startswith(JOB_ENDED) for one in command.history if one.state in NOT_CARRIED_OUT)
@@ -149,9 +158,13 @@ def _trouble(command: Command) -> str:
 
 
 def _rank_line(command: Command, stages: list[Stage], trouble: str) -> str:
-    what = f"Rollback to step {command.to_step:,}" if command.to_step is not None else "Rollback"
+    what = (
+        f"Rollback to step {command.to_step:,}" if command.to_step is not None else _WHAT.get(command.kind, "Rollback")
+    )
     if isinstance(command, Rollback) and command.branch is not UNSET:
         what = f"Return to step {command.to_step:,} of the discarded branch"
+    if command.state == "done" and command.kind != "rollback":
+        return _done_line(command)
     if command.state == "done":
         after_s = stages[-1].after_s
         took = "" if after_s is None else f" in {_duration(after_s)}"
@@ -161,6 +174,18 @@ def _rank_line(command: Command, stages: list[Stage], trouble: str) -> str:
     here = next((stage.label for stage in stages if stage.state == "active"), "The end")
     again = f" (attempt {command.attempt} of 3)" if command.attempt > 1 else ""
     return f"{what} under way{again}. Waiting for: {here[0].lower()}{here[1:]}."
+
+
+def _done_line(command: Command) -> str:
+    size = command.world_size
+    ranks = "The rank has" if size == 1 else f"All {size:,} ranks have"
+    at = command.apply_at_step or 0
+    if isinstance(command, CheckpointNow):
+        return f"Checkpoint saved: {ranks.lower()} saved the state after step {max(0, at - 1):,}."
+    trouble = command.history[-1].detail.partition("; ")[2]
+    saved = " after a checkpoint" if isinstance(command, Stop) and command.save and not trouble else ""
+    line = f"Stopped: {ranks.lower()} stopped before step {at:,}{saved}."
+    return f"{line} {_sentence(trouble)}".rstrip()
 
 
 # --- answered by each rank for itself ------------------------------------------------------------------------------

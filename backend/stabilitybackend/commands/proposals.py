@@ -43,7 +43,7 @@ class Person:
 
 def needs_two(request: CommandRequest) -> bool:
     """Return whether the two persons' rule is about such an order: it ends or moves training."""
-    return not KINDS[request.kind].beside
+    return KINDS[request.kind].moves
 
 
 def check_alone(request: CommandRequest, *, two_persons: bool) -> None:
@@ -149,6 +149,8 @@ def in_words(request: CommandRequest) -> str:
     what = {
         "rollback": f"Roll back{step}" if request.branch is None else f"Go back{step} of segment {request.branch}",
         "restart": "Restart all ranks" + (f" from step {request.to_step:,}" if request.to_step is not None else ""),
+        "stop": "Save a checkpoint, then stop training on all ranks" if request.save else "Stop training on all ranks",
+        "checkpoint_now": "Save a checkpoint now",
         "dump_stacks": "Collect the stacks of all ranks",
         "task": f"Run the task {request.task} on every node",
         "show_batches": "Look at the batches that the ranks keep",

@@ -45,6 +45,7 @@ class JobView:
         keepers: ranks that keep their newest batches.
         segment_keys: segment -> what the ranks call it, of those that nobody undid.
         duplicates: which processes say that they are one rank, in words; empty where each is a rank of its own.
+        hung: how it hangs, a sentence; "" where it does not.
     """
 
     running_step: int | None
@@ -60,6 +61,7 @@ class JobView:
     keepers: int = 0
     segment_keys: Mapping[int, str] = field(default_factory=dict)
     duplicates: str = ""
+    hung: str = ""
 
     def boundary(self, attempt: int) -> int | None:
         """Return the step before which all ranks shall act, None when the job's step is unknown."""

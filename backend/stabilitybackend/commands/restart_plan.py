@@ -62,6 +62,7 @@ class RestartFacts:
         settled: False while the last messages of an ended job may still be on their way: the first rank that is told
             dead need not be the cause.
         offer: the rollback that the run offers (``commands/rollback_offer.py``), None for none.
+        stopped: people ordered its end; the note says who.
     """
 
     status: str
@@ -72,6 +73,7 @@ class RestartFacts:
     fruitless: int
     settled: bool = True
     offer: Offer | None = None
+    stopped: bool = False
 
 
 def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandRequest | None = None) -> Plan:
@@ -160,6 +162,8 @@ def _blamed(incidents: Iterable[Incident], stopping: Sequence[Incident]) -> tupl
 
 def _action(job: RestartFacts, cause: Incident | None, hung: Incident | None, now: float) -> tuple[PlannedAction, str]:
     """Return what to do and why; of the open incidents that stop a job ``cause`` and ``hung`` are the first ones."""
+    if job.stopped:
+        return ("stop", f"{job.note} Nobody but a person starts it again.")
     if job.status == "finished":
         return ("none", "The job is finished.")
     if job.status == "offline":

@@ -34,7 +34,7 @@ class ProposingTools:
         run: Run,
         kind: Annotated[
             Literal["rollback", "restart", "stop", "checkpoint_now", "dump_stacks"],
-            Field(description="What the job shall do. Not every server and job can do all of it."),
+            Field(description="What the job shall do. Not every job can do all of it: then the answer says why."),
         ],
         reason: Annotated[str, Field(description="Why, for the person who decides.", min_length=1, max_length=1000)],
         to_step: Annotated[
@@ -52,6 +52,7 @@ class ProposingTools:
         exclude_nodes: Annotated[
             list[str] | None, Field(description="restart: nodes to come up without.", max_length=64)
         ] = None,
+        save: Annotated[bool | None, Field(description="stop: save a checkpoint first.")] = None,
     ) -> str:
         """Propose an order for a run. It is NOT carried out: a person has to approve it within 15 minutes.
 
@@ -59,7 +60,7 @@ class ProposingTools:
         """
         order = {
             "kind": kind, "reason": reason, "to_step": to_step, "lr_scale": lr_scale, "seed": seed,
-            "skip_batches": skip_batches, "skip_range": skip_range, "exclude_nodes": exclude_nodes,
+            "skip_batches": skip_batches, "skip_range": skip_range, "exclude_nodes": exclude_nodes, "save": save,
         }  # fmt: skip
         given = {name: value for name, value in order.items() if value is not None}
         made = self._client.call("POST", f"{run_path(run)}/proposals?by_program=true", given)

@@ -47,7 +47,8 @@ def stated(run: V, phase: RunPhase | None = None, since: float | None = None) ->
         phase, since = run.state.phase, None if run.state.incident_id else run.state.since
     phase, since = _phase(run, phase, since)
     worst, found = run.worst_incident, PHASE_APPEARANCES[phase]
-    state = ShownState(found.word, found.tone, found.shape, found.order, since, None, phase)
+    word = f"{found.word} by {run.stopped.by}" if phase == "stopped" and run.stopped is not None else found.word
+    state = ShownState(word, found.tone, found.shape, found.order, since, None, phase)
     if worst is not None:
         status: IncidentStatus = "acknowledged" if worst.acknowledged else "open"
         found = INCIDENT_APPEARANCES[worst.severity][status]
@@ -64,4 +65,4 @@ def _phase(run: RunView, phase: RunPhase, since: float | None) -> tuple[RunPhase
         return "empty", None
     if known is None:
         return (phase, since) if phase in _AT_WORK else ("training", None)
-    return known, run.logged
+    return ("stopped" if known == "finished" and run.stopped is not None else known), run.logged

@@ -42,6 +42,7 @@ from stabilitybackend.runs.derived.advice_turns import turned
 from stabilitybackend.runs.derived.batch_orders import own_orders, with_step
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of, undo_of
+from stabilitybackend.runs.derived.stopped import status_fields
 from stabilitybackend.runs.gpu_notes import GpuNotes
 from stabilitybackend.runs.health_reports import take_health
 from stabilitybackend.runs.shown_state import stated
@@ -252,8 +253,8 @@ class RunState:
             self.found(alert_finding(event), event.time, changes)
         elif event.type in ("names", "mixture"):
             found += self.judge.declared(event)
-        elif event.type == "handler":
-            self.handlers.take(rank, event.data)
+        elif event.type in ("handler", "obeys"):
+            (self.handlers.take if event.type == "handler" else self.handlers.obeys)(rank, event.data)
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
             found += self.batches.event(event, self.fold)
@@ -273,7 +274,7 @@ class RunState:
         if event.type in ("process_death", "exception") and not replayed:
             source = event.data.get("source") or event.source.source
             # Also the peers of those that an agent ended: they fail in their collectives before their own agent acts.
-            restart = self.commands.restart_that_ends(event.source.node, started_ns(source))
+            restart = self.commands.order_that_ends(event.source.node, started_ns(source))
             event = replace(event, data={**event.data, "ordered": event.data.get("ordered") or restart})
         if event.type in GPU_EVENTS:
             for finding in self.gpus.event(event, self._step_clock.newest):
@@ -373,7 +374,6 @@ class RunState:
     def view(self) -> RunView:
         """Return what the points and the job show of the run now."""
         now = self._clock()
-        status, note = self.liveness.status(now)
         tree = self.fold.tree
         began, logged = self.stretches.span or (None, None)
         connected = [agent.node for agent in self.agents.values() if agent.connected and agent.agent_state.log is None]
@@ -382,9 +382,7 @@ class RunState:
             **self._summary.watched(self.store, self.judge.names.chosen.get("loss"), missing_text(self.judge.names)),
             began=began,
             logged=logged,
-            status=status,
-            note=" ".join(part for part in (note, self.unreadable.note) if part),
-            note_incident=None if status in ("running", "finished") else self.incidents.stopper(status),
+            **status_fields(self, now),
             unreadable=self.unreadable.view(),
             twins=bool(self.liveness.duplicates(now)),
             head=tree.head,

@@ -8,99 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from stabilitybackend.schema.lineage import Branch
+from stabilitybackend.schema.orders.kinds import END_STATES, KINDS, NOT_CARRIED_OUT, OPEN_STATES, Kind, State
 from stabilitybackend.schema.plan import Plan
 
 __all__ = [
-    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "Command",
-    "CommandKind", "CommandRequest", "Fence", "HistoryEntry", "Kind", "NodeState", "Progress", "RankState", "Restart",
-    "Rollback", "ShowBatches", "StackDump", "Stage", "StageState", "State", "Task", "read_command",
+    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "CheckpointNow", "Command",
+    "CommandRequest", "Fence", "HistoryEntry", "Kind", "NodeState", "Progress", "RankState", "Restart",
+    "Rollback", "ShowBatches", "StackDump", "Stage", "StageState", "State", "Stop", "Task", "read_command",
 ]  # fmt: skip
 
-Kind = Literal["rollback", "restart", "dump_stacks", "task", "show_batches"]
-State = Literal["pending", "delivered", "ready", "acted", "done", "rejected", "failed", "expired"]
-
-#: States in which a command may still be acted on.
-OPEN_STATES: frozenset[State] = frozenset({"pending", "delivered", "ready"})
-#: States in which a command stays. One that is acted is in neither: it waits for the first new row.
-END_STATES: frozenset[State] = frozenset(get_args(State)) - OPEN_STATES - {"acted"}
-#: Of these, those in which the job was left as it was, or half of it.
-NOT_CARRIED_OUT: frozenset[State] = END_STATES - {"done"}
-
-#: Longest time that a command may wait for somebody to begin with it, seconds.
-MAX_EXPIRES_S = 86_400.0
-#: The same of a look at stacks, which takes seconds: one that nobody answers must not keep the next one waiting.
-MAX_DUMP_EXPIRES_S = 60.0
 #: Lines kept in the history of a command.
 MAX_HISTORY = 200
-
-
-@dataclass(frozen=True, slots=True)
-class CommandKind:
-    """What a kind of command is.
-
-    Args:
-        by: who carries it out. Ranks agree on a step boundary; agents need none, so they reach a job that hangs; each
-            rank by itself answers at a boundary of its own.
-        takes: the fields of a request beside ``reason``, ``expires_s`` and ``idempotency_key``.
-        expires_s: nobody may begin with it after so long, seconds, where the request names nothing else.
-        max_expires_s: the most that a request may name, seconds.
-        answered: of agents, the state once all of them have answered and one has done it.
-        unanswered: of agents, what is not known where one ended before it answered.
-        beside: it leaves the ranks as they are, so that a rollback or restart need not wait for it.
-    """
-
-    by: Literal["ranks", "agents", "each rank"]
-    takes: frozenset[str]
-    expires_s: float
-    max_expires_s: float = MAX_EXPIRES_S
-    answered: State = "acted"
-    unanswered: str = ""
-    beside: bool = False
-
-
-#: The one table of kinds. A further kind is a line here, a Struct below, and what carries it out in the client.
-KINDS: Mapping[Kind, CommandKind] = {
-    # Long enough for a few slow steps, short enough that nobody is surprised by a rollback ordered before lunch.
-    "rollback": CommandKind(
-        "ranks", frozenset({"to_step", "branch", "lr_scale", "seed", "skip_batches", "skip_range"}), expires_s=600.0
-    ),
-    # It waits for ranks that leave by themselves.
-    "restart": CommandKind(
-        "agents",
-        frozenset({"to_step", "lr_scale", "skip_batches", "skip_range", "exclude_nodes", "keep_nodes", "grace_s"}),
-        expires_s=60.0,
-        unanswered="whether its ranks were ended is not known",
-    ),
-    # At most 3 s a node.
-    "dump_stacks": CommandKind(
-        "agents",
-        frozenset(),
-        expires_s=15.0,
-        max_expires_s=MAX_DUMP_EXPIRES_S,
-        answered="done",
-        unanswered="its stacks are missing",
-        beside=True,
-    ),
-    # As long as the agent waits for its function.
-    "task": CommandKind(
-        "agents",
-        frozenset({"task"}),
-        expires_s=60.0,
-        answered="done",
-        unanswered="whether it was done is not known",
-        beside=True,
-    ),
-    # A rank reads it with its next batch: a step of a large model takes half a minute.
-    "show_batches": CommandKind(
-        "each rank", frozenset({"incident_id", "step"}), expires_s=120.0, answered="done", beside=True
-    ),
-}
 
 
 def _described(description: str, **limits: int) -> Mapping[str, object]:
@@ -144,6 +68,7 @@ class CommandRequest:
     task: str | None = field(
         default=None, metadata=_described("task: its name, as a plug-in of the agents registered it", max_length=100)
     )
+    save: bool | None = field(default=None, metadata=_described("stop: save a checkpoint first"))
     step: int | None = field(
         default=None, metadata=_described("show_batches: the step whose batch is looked at first, then its neighbours")
     )
@@ -243,11 +168,12 @@ class Progress(Struct, frozen=True):
     """How far a command is, for people.
 
     Attributes:
-        ended: it stays as it is. failed: it was not carried out, or by some only.
+        word: its state, for people. ended: it stays as it is. failed: it was not carried out, or by some only.
         acted: ranks, or nodes, that have done it.
         line: about all of it. trouble: why it failed, "" where it did not.
     """
 
+    word: str
     ended: bool
     failed: bool
     acted: int
@@ -321,6 +247,23 @@ class Rollback(Command, kw_only=True, tag="rollback"):
     branch: Branch | UnsetType = UNSET
 
 
+class Stop(Command, kw_only=True, tag="stop"):
+    """End training on all ranks at one step boundary; the job's script goes on to its own end.
+
+    Attributes:
+        save: a checkpoint first.
+    """
+
+    kind: ClassVar[Kind] = "stop"
+    save: bool = False
+
+
+class CheckpointNow(Command, kw_only=True, tag="checkpoint_now"):
+    """Save a checkpoint on all ranks at one step boundary; training goes on."""
+
+    kind: ClassVar[Kind] = "checkpoint_now"
+
+
 class AgentCommand(Command, kw_only=True):
     """A command that agents carry out."""
 
@@ -387,7 +330,7 @@ class Restart(AgentCommand, kw_only=True, tag="restart"):
 
 
 #: What ``kind`` tells apart in JSON.
-AnyCommand = Rollback | Restart | StackDump | Task | ShowBatches
+AnyCommand = Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches
 
 
 def read_command(data: object) -> Command:

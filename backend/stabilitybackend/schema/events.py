@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from stabilitybackend.schema.job.about import LaunchReported
+from stabilitybackend.schema.job.obeys import OrdersObeyed
 from stabilitybackend.schema.lineage import Branch
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, EventBlock
@@ -20,7 +21,7 @@ __all__ = [
     "StepSeen", "Whole", "read_event",
 ]  # fmt: skip
 
-#: A number that is one: NaN, the infinities and what no time and no counter can be are no facts.
+#: A number: NaN, the infinities and what no time and no counter can be are no facts.
 Finite = Annotated[float, Meta(ge=-1e18, le=1e18)]
 #: A whole number that a browser's double holds exactly.
 Whole = Annotated[int, Meta(ge=-MAX_STEP, le=MAX_STEP)]
@@ -369,6 +370,7 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "alert": JobAlert,
     "command": CommandReport,
     "handler": HandlerReport,
+    "obeys": OrdersObeyed,
     "exception": ExceptionRaised,
     "left": RankLeft,
     "process_death": ProcessDeath,
@@ -390,11 +392,7 @@ def read_event(block: EventBlock) -> tuple[EventBlock, list[str]]:
     kind = EVENTS.get(block.type)
     if kind is None:
         return block, []
-    if block.type in _WITH_STEP and block.step is None:
+    if block.type in ("checkpoint", "checkpoint_seen", "restored") and block.step is None:
         raise Misfit("step: none came, expected the step that it is about")
     data, left_out = fitted(block.data, kind)
     return (EventBlock(block.type, block.time, block.step, data), left_out) if left_out else (block, [])
-
-
-#: Events that are about a step.
-_WITH_STEP = frozenset({"checkpoint", "checkpoint_seen", "restored"})

@@ -22,6 +22,7 @@ __all__ = [
     "RunView",
     "RunWithStoring",
     "StatusFacts",
+    "StoppedBy",
     "StoringProblem",
     "UnreadableCounts",
     "UnreadableReason",
@@ -146,6 +147,28 @@ class WorstIncident(msgspec.Struct):
     advice: str = ""
 
 
+class StoppedBy(msgspec.Struct, kw_only=True):
+    """Who ordered the end of a run.
+
+    Attributes:
+        by, reason: of the order. before_step: the step that did not begin any more. saved: a checkpoint first.
+        time: when all ranks had stopped, unix seconds.
+    """
+
+    by: str
+    reason: str
+    before_step: int | None
+    time: float
+    saved: bool
+    command_id: str
+
+    def text(self) -> str:
+        """Return it as a sentence."""
+        at = "" if self.before_step is None else f" before step {self.before_step:,}"
+        reason = f": {self.reason.strip()}" if self.reason.strip() else ""
+        return f"Stopped by {self.by}{at}{reason}{'' if reason[-1:] in ('.', '!', '?') else '.'}"
+
+
 class RunView(msgspec.Struct, kw_only=True):
     """What a run's points and its job show; the defaults are those of a run without points. Fields: see ``Run``."""
 
@@ -173,6 +196,7 @@ class RunView(msgspec.Struct, kw_only=True):
     effective_points: int = 0
     dead_points: int = 0
     unreadable: UnreadableCounts = msgspec.field(default_factory=UnreadableCounts)
+    stopped: StoppedBy | None = None
 
 
 class Run(RunView, kw_only=True):
@@ -196,6 +220,7 @@ class Run(RunView, kw_only=True):
         loss_metric: the metric that is watched as the training loss, null where none is.
         unwatched: what to do about that, "" where a loss is watched.
         dead_points: points that a rollback discarded.
+        stopped: who ordered its end, null where nobody did, or it was started again since.
     """
 
     run_id: str

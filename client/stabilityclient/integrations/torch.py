@@ -93,6 +93,7 @@ class Training:
         self._can += ["skip_batches", "skip_range"] if self._batches is not None else []
         self._can += ["seed"] if self._takes_seeds() else []
         run.can_roll_back(*self._can)
+        run.on_checkpoint(self._save_on_order)
         if resume:
             self._resume()
 
@@ -149,6 +150,10 @@ class Training:
             self._run.checkpoint(self.step, path)
 
     # --- inside --------------------------------------------------------------------------------------------------
+
+    def _save_on_order(self, step: int) -> None:
+        if self._saved != step:
+            self.save()
 
     def _parts_of(self, parts: dict[str, Any]) -> Any:
         """Return what saves and loads the parts: :class:`Parts`, or the like of it."""

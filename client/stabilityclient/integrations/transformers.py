@@ -100,7 +100,7 @@ class _Obeying(Hooks):
         """The next ``train`` loads the checkpoint of this rollback."""
         self._enter(None)
         self._rollback, self._waits = rollback, True
-        self._theirs = self._ours = None
+        self._theirs = self._ours = self._saved_at = None
         self._changes = Order.of(rollback)
         if (handle := getattr(self._trainer, "neftune_hook_handle", None)) is not None:
             handle.remove()  # or the next train() adds its noise a second time
@@ -219,9 +219,19 @@ class _Obeying(Hooks):
         if any(getattr(trainer, kind, False) for kind in _UNTRIED):
             return
         args = trainer.args
+        if not args.save_only_model:  # weights alone are no state to go back to
+            self._run.on_checkpoint(self._save_on_order)
         keeps_place = not args.ignore_data_skip and not args.auto_find_batch_size
         again = keeps_place and order_comes_again(trainer.callback_handler.train_dataloader)
         self._promise(*("lr_scale", "skip_batches") if again else ("lr_scale",))
+
+    def _save_on_order(self, step: int) -> None:
+        """Do what Trainer does where ``control.should_save`` is set at the end of a step: this one has just ended."""
+        trainer = self._trainer
+        if self._saved_at == step:
+            return
+        trainer._save_checkpoint(trainer.model, trial=None)
+        trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
 
     def _promise(self, *changes: str) -> None:
         self._can = changes

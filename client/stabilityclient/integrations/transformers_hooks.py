@@ -35,6 +35,8 @@ class Hooks:
         self._rate: Any = None
         #: The state is not back yet: what is logged now belongs to no segment.
         self._waits = False
+        #: The step of the newest checkpoint, on ranks that write none, too.
+        self._saved_at: int | None = None
 
     def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any, **named: Any) -> Any:
         """Return the batches of the next step as ``get_batch_samples`` does."""
@@ -118,6 +120,7 @@ class Hooks:
 
     @guarded
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._saved_at = state.global_step
         path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         # Weights alone are no state to go back to. What others than the first rank write is small and written before.
         if args.should_save and not args.save_only_model and os.path.isdir(path):

@@ -60,6 +60,8 @@ class Boundary:
         self.segment_key = ""
         self.segment_entered = time.time()
         self.has_handler = False
+        #: Whether somebody saves a checkpoint on order.
+        self.saves = False
         #: Whether somebody else of this rank answers orders for batches (``data/ring.py``).
         self.keeps_batches = False
 
@@ -146,6 +148,7 @@ class Boundary:
             world_size=self._world_size,
             has_handler=self.has_handler,
             exists=os.path.exists,
+            saves=self.saves,
         )
         verdict, detail = ("rejected", doubt) if doubt else judge(command, situation)
         arbiter = None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["ENDED_STATES", "INFERRED", "KINDS", "SHOW_BATCHES", "Rollback", "Situation", "checkpoint_path", "judge"]
 
 #: Kinds of command that a job can obey. The others are answered with "not supported by this job yet".
-KINDS = frozenset({"rollback", "stop"})
+KINDS = frozenset({"rollback", "stop", "checkpoint_now"})
 #: Kind of command that each rank answers for itself, with what its ring of batches holds.
 SHOW_BATCHES = "show_batches"
 #: States of a command that need nobody any more.
@@ -142,6 +142,7 @@ class Situation:
         segment_entered: unix seconds of this node when it entered that segment (the start of the process for "").
         world_size: ranks in the job.
         has_handler: somebody would carry it out (``@run.on_rollback``, ``run.can_roll_back``).
+        saves: somebody would save a checkpoint (``@run.on_checkpoint``).
         exists: whether a path is on disk.
     """
 
@@ -156,6 +157,7 @@ class Situation:
         world_size: int,
         has_handler: bool,
         exists: Callable[[str], bool],
+        saves: bool = False,
     ) -> None:
         self.boundary = boundary
         self.stop = stop
@@ -165,6 +167,7 @@ class Situation:
         self.world_size = world_size
         self.has_handler = has_handler
         self.exists = exists
+        self.saves = saves
 
 
 def judge(command: Mapping[str, Any], at: Situation) -> tuple[str, str]:
@@ -192,7 +195,9 @@ def judge(command: Mapping[str, Any], at: Situation) -> tuple[str, str]:
         return ("rejected", stale)
     if kind == "rollback":
         return _judge_rollback(command, at, apply_at)
-    return ("ready", f"stops at step {apply_at}")
+    if not at.saves and (kind == "checkpoint_now" or command.get("save")):
+        return ("rejected", "the job has no function that saves a checkpoint on order (@run.on_checkpoint)")
+    return ("ready", f"{'stops' if kind == 'stop' else 'saves'} before step {apply_at}")
 
 
 def _judge_rollback(command: Mapping[str, Any], at: Situation, apply_at: int) -> tuple[str, str]:

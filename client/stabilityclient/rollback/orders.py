@@ -20,15 +20,17 @@ class Stop:
         reason: why, in words of who ordered it.
         command_id: the command.
         issuer: who ordered it.
+        save: a checkpoint was ordered first; ``@run.on_checkpoint`` has saved it already.
     """
 
-    __slots__ = ("command_id", "issuer", "reason", "step")
+    __slots__ = ("command_id", "issuer", "reason", "save", "step")
 
-    def __init__(self, step: int, reason: str = "", command_id: str = "", issuer: str = "") -> None:
+    def __init__(self, step: int, reason: str = "", command_id: str = "", issuer: str = "", save: bool = False) -> None:
         self.step = step
         self.reason = reason
         self.command_id = command_id
         self.issuer = issuer
+        self.save = save
 
     def __repr__(self) -> str:
         return f"Stop({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
@@ -36,7 +38,8 @@ class Stop:
     @classmethod
     def of(cls, command: Mapping[str, Any], step: int) -> Stop:
         """Return the stop that a command (docs/api.md) asks for."""
-        return cls(step, str(command.get("reason") or ""), str(command["command_id"]), str(command.get("issuer") or ""))
+        words = (str(command.get("reason") or ""), str(command["command_id"]), str(command.get("issuer") or ""))
+        return cls(step, *words, save=bool(command.get("save")))
 
 
 class Rewind(BaseException):

@@ -82,6 +82,7 @@ NEEDED = {
     "GET /api/v1/runs/{run_id}/batch_samples/{request}": "command",
     "GET /api/v1/runs/{run_id}/mixture": "read",
     "GET /api/v1/runs/{run_id}/watched": "read",
+    "GET /api/v1/runs/{run_id}/orders": "read",
     "GET /api/v1/runs/{run_id}/rollback_costs": "read",
     "GET /api/v1/runs/{run_id}/gpus": "read",
     "GET /api/v1/incident_kinds": "read",

@@ -48,7 +48,7 @@ async def test_a_rollback_is_followed_until_its_first_new_point(server: RunningS
         code, out, err = await asyncio.to_thread(program, *order)
         await job_obeys
     assert (code, err) == (0, "")
-    assert "pending" in out
+    assert "approved" in out
     assert "acted" in out
     assert out.splitlines()[-1] == "done: segment 1 goes on from step 6"
 

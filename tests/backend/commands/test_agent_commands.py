@@ -174,7 +174,7 @@ def test_a_restart_whose_agent_went_with_its_ranks_is_done_when_the_job_comes_ba
     for each in (book, late):
         command = _issued(RESTART, each, replace(JOB, agents=1))
         each.agents_gone({"n0": NOW + 1}, NOW + 12)
-        assert (each.restart_that_ends("n0", 500), command.state) == ("c-1", "failed")
+        assert (each.order_that_ends("n0", 500), command.state) == ("c-1", "failed")
     again = CommandBook("run")
     again.load(book.all())  # the server is restarted
     (restart,) = again.all()
@@ -182,7 +182,7 @@ def test_a_restart_whose_agent_went_with_its_ranks_is_done_when_the_job_comes_ba
     assert restart.state == "done"
     late.settle(NOW + 76)
     # A death of a job that was never ended is not taken for one that was ordered.
-    assert (late.restart_under_way(), late.restart_that_ends("n0", 500)) == (None, None)
+    assert (late.restart_under_way(), late.order_that_ends("n0", 500)) == (None, None)
     assert late.on_row("n0", 501, 4, 151, NOW + 80) == []
 
 
@@ -223,7 +223,7 @@ def test_a_restart_that_never_came_back_gives_way_to_the_next_one() -> None:
     assert (first.state, book.restart_under_way().command_id) == ("failed", "c-2")
 
 
-def test_a_job_that_ends_does_not_end_the_restart_that_ends_it() -> None:
+def test_a_job_that_ends_does_not_end_the_order_that_ends_it() -> None:
     book = CommandBook("run")
     command = _issued(RESTART, book)
     assert book.job_over("rank 0 is gone", NOW + 6) == []
@@ -237,8 +237,8 @@ def test_a_server_that_starts_anew_still_waits_for_the_job() -> None:
         _say(book, node, "acted")
     again = CommandBook("run")
     again.load([command])
-    assert again.restart_that_ends("n0", 500) == "c-1"
-    assert again.restart_that_ends("n0", 501) is None
+    assert again.order_that_ends("n0", 500) == "c-1"
+    assert again.order_that_ends("n0", 501) is None
     assert again.on_row("n0", 501, 4, 151, NOW + 9)[0].state == "done"
 
 

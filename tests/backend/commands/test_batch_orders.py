@@ -65,7 +65,7 @@ def test_it_is_done_when_all_ranks_answered_although_one_could_not() -> None:
     )
     progress = progress_of(command)
     assert ([stage.label for stage in progress.stages], progress.line) == (
-        ["Requested", "Rank 0: 8 samples", "Rank 1: KeyError: 'text'"],
+        ["Approved", "Rank 0: 8 samples", "Rank 1: KeyError: 'text'"],
         "Batches shown by 1 of 2 ranks.",
     )
 

@@ -199,7 +199,7 @@ def test_nothing_is_ordered_while_no_agent_could_deliver_it() -> None:
         _issued(job=replace(JOB, agents=0))
 
 
-@pytest.mark.parametrize(("acted", "text"), [((), "nothing was rolled back"), ((1,), "only rank 1 had gone back")])
+@pytest.mark.parametrize(("acted", "text"), [((), "nothing was rolled back"), ((1,), "only rank 1 had rolled back")])
 def test_a_command_fails_with_the_job_that_should_obey_it(acted: tuple[int, ...], text: str) -> None:
     book, command = _issued()
     book.delivered([command], 1000.1, "sent to 1 agent")

@@ -42,8 +42,8 @@ def test_the_stages_of_a_rollback_say_where_it_is_and_how_long_each_took() -> No
     progress = progress_of(under_way)
 
     assert [(one.label, one.state, one.after_s) for one in progress.stages] == [
-        ("Requested", "done", None),
-        ("Delivered to the node", "done", 0.5),
+        ("Approved", "done", None),
+        ("Sent to the nodes", "done", 0.5),
         ("Ranks ready: 2 of 2", "done", 2.0),
         ("Ranks acted: 1 of 2, at the boundary before step 212", "active", None),
         ("First new point", "waiting", None),

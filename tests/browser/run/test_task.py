@@ -33,6 +33,7 @@ def test_a_task_is_run_by_its_name_and_its_answer_is_told_a_wrong_name_is_refuse
     training: Server, visit: Visit
 ) -> None:
     page = visit("/runs/r-task")
+    page.click("#orders-open")
     page.click("#task-open:not([disabled])")
     assert page.is_disabled("#task-confirm")
     page.fill("#task-name", "rm_rf")
@@ -40,6 +41,7 @@ def test_a_task_is_run_by_its_name_and_its_answer_is_told_a_wrong_name_is_refuse
     page.wait_for_selector("#task-progress .problem:has-text(\"There is no task 'rm_rf' on this node\")")
     page.click("#task-close")
 
+    page.click("#orders-open")
     page.click("#task-open")
     page.fill("#task-name", "disk_space")
     page.fill("#task-reason", "before the long run")

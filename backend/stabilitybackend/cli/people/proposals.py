@@ -48,7 +48,7 @@ def list_commands(
         table.add_row(one["proposal_id"], _when(one["proposed"]), escape(by), state, escape(what))
     for one in commands:
         table.add_row(
-            one["command_id"], _when(one["issued"]), escape(one["issuer"]), one["state"],
+            one["command_id"], _when(one["issued"]), escape(one["issuer"]), one["progress"]["word"],
             escape(one["progress"]["line"]),
         )  # fmt: skip
     Console().print(table)

@@ -86,7 +86,14 @@ def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *
         keepers=state.kept.ranks,
         segment_keys={one.id: one.key for one in state.fold.tree if not one.undone} if for_command else {},
         duplicates=state.liveness.duplicates(now),
+        hung=_hung(state, now) if for_command else "",
     )
+
+
+def _hung(state: RunState, now: float) -> str:
+    """Return how the job hangs, "" where it does not."""
+    status, note = state.liveness.status(now)
+    return note if status == "stalled" else ""
 
 
 def offer_of(state: RunState, incident_id: str | None = None) -> Offer:

@@ -36,7 +36,7 @@ IncidentStatus = Literal["open", "acknowledged", "recovered", "resolved", "accep
 #: unreadable: the server itself can't work it out. empty: registered, nothing has come yet.
 RunPhase = Literal[
     "starting", "restoring", "training", "checkpointing", "evaluating", "stalled", "lost", "unreadable", "crashed",
-    "empty", "finished", "offline",
+    "empty", "finished", "stopped", "offline",
 ]  # fmt: skip
 
 SHAPES: Mapping[StateTone, Shape] = {
@@ -118,6 +118,7 @@ PHASE_APPEARANCES: Mapping[RunPhase, Appearance] = {
     "training": _row("training", "good", 20),
     "empty": _row("no data yet", "calm", 25),
     "finished": _row("finished", "calm", 30),
+    "stopped": _row("stopped", "calm", 30),
     "offline": _row("offline", "calm", 30),
 }
 

@@ -122,6 +122,8 @@ export const api = {
     }),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/plan"]>} */
   plan: (id) => call("GET", `${runPath(id)}/plan?ordered=true`),
+  /** What can be ordered beside it. @returns {Promise<Answers["GET /api/v1/runs/{run_id}/orders"]>} */
+  orders: (id) => call("GET", `${runPath(id)}/orders`),
   /** The rollback that the server suggests, and the checkpoints that it offers. */
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback"]>} */
   wayBack: (id, incident) =>

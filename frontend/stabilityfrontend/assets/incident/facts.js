@@ -28,10 +28,12 @@ export const HOWS = {
 };
 
 const COMMANDS = {
+  checkpoint_now: "Checkpoint",
   dump_stacks: "Stacks",
   restart: "Restart",
   rollback: "Rollback",
   show_batches: "Batches",
+  stop: "Stop",
   task: "Task",
 };
 

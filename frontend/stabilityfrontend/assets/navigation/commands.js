@@ -22,6 +22,8 @@ const BUTTONS = [
   { words: "Acknowledge what is chosen", also: "ack incidents", find: "#incidents-ack" },
   { words: "Dump stacks now", also: "stacks trace", find: "#incident-dump" },
   { words: "Show the batches", also: "samples data", find: "#incident-show-batches" },
+  { words: "Checkpoint now", also: "save state", find: "#checkpoint-open" },
+  { words: "Stop training …", also: "end kill", find: "#stop-open" },
   { words: "Run a task …", also: "task plug-in", find: "#task-open" },
   { words: "Detectors", also: "settings sensitivity thresholds quieter", find: "#detectors-open" },
   { words: "Half as sensitive", also: "quieter detector fewer alerts sensitivity", find: "#quieter-half" },
@@ -46,8 +48,12 @@ const ALWAYS = [
   { words: "Copy the address of this page", also: "link share", run: copyAddress },
 ];
 
-const canBePressed = (element) =>
-  !element.matches(":disabled") && (element.checkVisibility?.({ visibilityProperty: true }) ?? true);
+/** What is in a menu can be pressed where the menu could be opened. */
+const canBePressed = (element) => {
+  const menu = element.closest("[popover]");
+  const seen = menu ? document.querySelector(`[popovertarget="${menu.id}"]`) : element;
+  return !element.matches(":disabled") && (seen?.checkVisibility?.({ visibilityProperty: true }) ?? true);
+};
 
 /** What can be done now: `{words, also, of, run}`; `of`: the run in a list that it is done to, the one with the focus. */
 export function commands() {

@@ -74,11 +74,11 @@ export function drawBanner(live, trouble) {
 
 /** What stands under the header: `{words, tone, href}`; null while there is nothing that somebody has to know. */
 export function noteOf(run) {
-  if (!run.note || (run.status === "running" && run.twins !== true))
+  if (!run.note || (run.status === "running" && run.twins !== true && !run.stopped))
     return run.unwatched && run.status === "running" ? { words: run.unwatched, tone: "warning", href: null } : null;
   const doubles = run.twins === true; // two jobs share the run id: wrong however well it runs
   const well = run.status === "running" || run.status === "finished";
-  if (well && !doubles) return null;
+  if (well && !doubles && !run.stopped) return null; // who stopped it, and why, is worth a line
   const { tone } = phaseAppearance(run);
   return {
     words: run.note,
@@ -143,7 +143,10 @@ export function drawHeader(page) {
   const back = byId("rollback-open");
   const closed = !page.ready || page.lost === true || over;
   const task = byId("task-open");
-  for (const button of [back, task]) if (button.disabled !== closed) button.disabled = closed;
+  const [save, stop] = [byId("checkpoint-open"), byId("stop-open")];
+  for (const button of [back, task, save, stop]) if (button.disabled !== closed) button.disabled = closed;
+  setTitle(save, over ? "This run has ended: there is nothing to save." : "All ranks save their state after one step");
+  setTitle(stop, over ? "This run has ended." : "All ranks end training after one step; shows what is lost, then asks");
   setTitle(task, over ? "This run has ended: no agent would run it." : "A function that the nodes of the job have");
   setTitle(back, over ? "This run has ended: there is no job to roll back. Start it again from a checkpoint." : "");
   const gone = page.rollbackCosts.stepsLost();
@@ -203,7 +206,7 @@ export function drawCommandStrip(page) {
   const entry = command && (command.history || [])[command.history.length - 1];
   const ended = command && command.progress.ended;
   const fresh = command && (!ended || (entry && page.now() - entry.time < STRIP_S));
-  if (!fresh || page.dialog.open || page.task.open) {
+  if (!fresh || [page.dialog, page.task, ...Object.values(page.orders)].some((one) => one.open)) {
     setShown(strip, false);
   } else {
     setText(strip, command.progress.line);

@@ -99,7 +99,7 @@ export const news = {
     this.commands.set(command.command_id, command);
     this.dirty("command");
     this.dialog.refresh();
-    this.task.refresh();
+    for (const dialog of [this.task, ...Object.values(this.orders)]) dialog.refresh();
   },
 
   setCheckpoint(checkpoint) {

@@ -15,6 +15,8 @@ import { drawAgain, drawParts } from "../core/parts.js";
 import { pressed } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
 import { WhenNear } from "../core/when_near.js";
+import { OrderDialog } from "../dialogs/order_dialog.js";
+import { ordersMenu } from "../dialogs/orders_menu.js";
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
 import { TaskDialog } from "../dialogs/task_dialog.js";
 import { ExpressionFeed } from "../metrics/expression_feed.js";
@@ -31,6 +33,7 @@ import { drawCommandStrip, drawHeader } from "./header.js";
 import { drawKpis, median } from "./kpis.js";
 import { drawLineage, forgetLineage } from "./lineage.js";
 import { MixtureCurves } from "./mixture.js";
+
 import { Output } from "./output.js";
 import { RollbackCosts } from "./rollback_cost.js";
 import { Feed } from "./run_feed.js";
@@ -74,6 +77,7 @@ export class RunPage {
     this.board.onFrame = () => this.beat(TICK_MS - 70);
     this.dialog = new RollbackDialog(this);
     this.task = new TaskDialog(this);
+    this.orders = { stop: new OrderDialog(this, "stop"), checkpoint: new OrderDialog(this, "checkpoint") };
     this.look = new View(this);
     this.settings = this.look.settings;
     this.derived = new Derived(this, (words) => this.look.giveUp(words));
@@ -136,6 +140,9 @@ export class RunPage {
     });
     byId("rollback-open").addEventListener("click", () => this.dialog.show(null));
     byId("task-open").addEventListener("click", () => this.task.show());
+    ordersMenu();
+    for (const [kind, dialog] of Object.entries(this.orders))
+      byId(`${kind}-open`).addEventListener("click", () => dialog.show());
     byId("incidents-all").addEventListener("click", () => {
       this.allIncidents = !this.allIncidents;
       this.dirty("incidents");
@@ -324,7 +331,7 @@ export class RunPage {
     for (const part of [this.detectors, this.watched, this.output, this.mixture]) part.close();
     this.board.close();
     this.dialog.destroy();
-    this.task.destroy();
+    for (const dialog of [this.task, ...Object.values(this.orders)]) dialog.destroy();
     forgetRail();
     forgetLineage();
   }

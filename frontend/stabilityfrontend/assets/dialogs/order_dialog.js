@@ -1,0 +1,179 @@
+// "Checkpoint now" and "Stop …": what this job can do, what will happen in plain words, and then how far it is.
+
+import { api } from "../core/api.js";
+import { fill, h, setText } from "../core/dom.js";
+import { duration, errorText, formatCount, plural, sentence } from "../core/format.js";
+import { patch } from "../core/patch.js";
+import { CommandDialog, stageList } from "./command_dialog.js";
+
+/** What has to be typed before a stop, as before a restart. */
+const WORD = "stop";
+/** @type {Record<string, {title: string, order: string, action: string, failed: string}>} */
+const KINDS = {
+  stop: { title: "Stop training", order: "stop", action: "Stop", failed: "Not stopped" },
+  checkpoint: { title: "Save a checkpoint now", order: "checkpoint_now", action: "Save", failed: "No checkpoint" },
+};
+/** What reaches a job that hangs. */
+const WORKS = { dump_stacks: "collect the stacks of all ranks", restart: "restart the job" };
+
+export class OrderDialog extends CommandDialog {
+  /** `page` as in run_page.js; `kind`: a key of KINDS. */
+  constructor(page, kind) {
+    super(page, kind);
+    this.words = KINDS[kind];
+    /** What the job can do, as the server said when it was opened. @type {any} */
+    this.offer = null;
+  }
+
+  async show() {
+    this.begin();
+    this.box(
+      h("div", { class: "collecting", role: "status" }, h("i", { class: "spinner" }), "Asking what it can do …"),
+    );
+    this.raise(false);
+    try {
+      this.offer = await api.orders(this.page.id);
+    } catch (error) {
+      if (this.open) this.box(h("p", { class: "problem", role: "alert" }, errorText(error)));
+      return;
+    }
+    if (!this.open || this.commandId) return;
+    if (this.able().possible) this.form();
+    else this.refuse();
+  }
+
+  box(...body) {
+    fill(this.dialog, this.head(this.words.title, this.page.name()), h("div", { class: "dialog-body" }, body));
+  }
+
+  able() {
+    return this.offer[this.words.order];
+  }
+
+  /** Why it can't be ordered, and what works instead. */
+  refuse() {
+    const { why, works } = this.able();
+    const instead = works.map((kind) => WORKS[kind] || kind).join(", or ");
+    const [hang] = this.page.incidents().filter((one) => one.kind === "hang" && one.state === "open");
+    this.box(
+      h("p", { class: "away" }, sentence(`Not possible now: ${why}`)),
+      instead ? h("p", { class: "sentence" }, `What works: ${instead}. The agents do that, not the ranks.`) : null,
+      hang
+        ? h(
+            "p",
+            {},
+            h(
+              "a",
+              { href: `/runs/${encodeURIComponent(this.page.id)}/incidents/${encodeURIComponent(hang.incident_id)}` },
+              "Open the hang's page, which has both",
+            ),
+          )
+        : null,
+    );
+    this.dialog.append(this.foot(true, true));
+    this.dialog.querySelector(`#${this.kind}-close`)?.focus();
+  }
+
+  form() {
+    const stops = this.kind === "stop";
+    const saves = this.offer.checkpoint_now;
+    const label = (id, words, hint, input) =>
+      h("label", { class: "form-field", for: id }, h("span", {}, words), input, hint ? h("small", {}, hint) : null);
+    const input = (id, more) =>
+      h("input", { id, class: "field", type: "text", autocomplete: "off", maxlength: "300", ...more });
+    this.reason = input(`${this.kind}-reason`, {});
+    this.save = h("input", { type: "checkbox", id: "stop-save", on: { change: () => this.update() } });
+    this.save.checked = saves.possible;
+    this.save.disabled = !saves.possible;
+    this.typed = input("stop-typed", {
+      autocapitalize: "none",
+      spellcheck: "false",
+      "aria-describedby": "stop-sentence",
+      on: { input: () => this.update() },
+    });
+    this.told = h("p", { class: "sentence", id: `${this.kind}-sentence`, "aria-live": "polite" });
+    this.confirm = h(
+      "button",
+      { type: "submit", class: `button ${stops ? "danger" : "primary"}`, id: `${this.kind}-confirm` },
+      this.words.action,
+    );
+    const choice = h(
+      "label",
+      { class: "order-choice", for: "stop-save" },
+      this.save,
+      h(
+        "span",
+        {},
+        "Save a checkpoint first",
+        saves.possible ? "" : h("small", { class: "sub" }, ` (not possible: ${saves.why})`),
+      ),
+    );
+    fill(
+      this.dialog,
+      this.formOf(
+        this.head(this.words.title, this.page.name()),
+        [
+          stops ? choice : null,
+          label(`${this.kind}-reason`, "Reason", "saved in the run's history", this.reason),
+          this.told,
+          stops ? label("stop-typed", `Type “${WORD}” to go ahead`, "", this.typed) : null,
+          this.makeProblem(),
+        ],
+        this.confirm,
+      ),
+    );
+    this.update();
+    this.beginAt(stops ? this.typed : this.confirm);
+  }
+
+  order() {
+    const order = { kind: this.words.order, reason: this.reason.value.trim(), idempotency_key: this.key };
+    return this.kind === "stop" && this.save.checked ? { ...order, save: true } : order;
+  }
+
+  update() {
+    setText(this.told, this.kind === "stop" ? this.stopWords() : this.saveWords());
+    const typed = this.kind !== "stop" || this.typed.value.trim().toLowerCase() === WORD;
+    this.confirm.disabled = this.sending || !typed;
+    this.setAction(this.sending ? "Ordering …" : this.words.action);
+  }
+
+  ranks() {
+    const { ranks } = this.offer;
+    return ranks === 1 ? "The rank" : `All ${formatCount(ranks)} ranks`;
+  }
+
+  saveWords() {
+    const one = this.offer.ranks === 1;
+    return `${this.ranks()} ${one ? "saves" : "save"} the state after the same step${one ? "" : ", or none does"}; training goes on as soon as it is saved.`;
+  }
+
+  stopWords() {
+    const { ranks, last_checkpoint: last, steps_lost: lost, seconds_lost: seconds } = this.offer;
+    const begin = `${this.ranks()} ${ranks === 1 ? "stops" : "stop"} after one step${ranks === 1 ? "" : ", or none does"}. The script goes on to its own end, and no launcher is asked to start it again.`;
+    if (this.save.checked) return `${begin} A checkpoint is saved first, so no step is lost.`;
+    if (!lost) return begin;
+    const took = seconds ? `, ${duration(seconds)} of training` : "";
+    const since = last === null ? "there is no checkpoint" : `since the checkpoint of step ${formatCount(last)}`;
+    return `${begin} About ${plural(lost, "step")} are lost (${since}${took}), unless the script saves at its end.`;
+  }
+
+  progress() {
+    const command = this.page.commands.get(this.commandId);
+    if (!command) return;
+    const { failed, ended, stages, line } = command.progress;
+    const done = this.kind === "stop" ? "Training is stopped" : "The checkpoint is saved";
+    const title = failed ? this.words.failed : ended ? done : this.words.title;
+    patch(
+      this.dialog,
+      this.head(title, this.page.name()),
+      h(
+        "div",
+        { class: "dialog-body", id: `${this.kind}-progress`, data: { state: command.state } },
+        stageList(stages),
+        h("p", { class: failed ? "problem" : `sentence${ended ? " good" : ""}`, role: "status" }, line),
+      ),
+      this.foot(ended, ended),
+    );
+  }
+}
