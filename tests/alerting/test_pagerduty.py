@@ -12,14 +12,15 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilityalerting import Alert, AlertingSettingsError, BoardChange, Notice, Outcomes, SendError, sinks_from_env
-from stabilityalerting.pagerduty import PagerDutySink, change_events
+from stabilityalerting.pagerduty import PagerDutySink, Webhooks, change_events
 from stabilityalerting.pagerduty.change_events import ChangeEvents
 from stabilityalerting.pagerduty.events import MAX_BODY_BYTES, alert_event
 from stabilityalerting.pagerduty.memory import Memory, Ours
 from stabilityalerting.sink import BeforeWrite, Outgoing
 from stabilityalerting.surroundings import Surroundings
 from support.incident_stream import incident
-from support.outside.pagerduty import ROUTING_KEY, FakePagerDuty
+from support.outside.pagerduty import ROUTING_KEY, WEBHOOK_SECRET, FakePagerDuty
+from support.slack.pretended_actions import PretendedActions
 
 BOARD = "http://board"
 OURS = Ours("run-1", "i-1")
@@ -177,6 +178,28 @@ def test_a_wrong_or_lonely_value_stops_the_start(variable: str, value: str) -> N
     with pytest.raises(AlertingSettingsError, match=variable) as caught:
         sinks_from_env({variable: value})
     assert "s3cret" not in str(caught.value)
+
+
+async def test_where_no_key_says_which_incident_it_is_its_title_does(
+    there: FakePagerDuty, sink: PagerDutySink, redis: Redis
+) -> None:
+    actions = PretendedActions()
+    webhooks = Webhooks([WEBHOOK_SECRET], Memory(redis, "pagerduty"), actions, time.time)
+    await sink.send(notice(), mark)
+    [alert] = there.alerts[ROUTING_KEY]
+
+    results = [
+        (await webhooks.take(there.webhook(kind, alert, key=""))).outcome
+        for kind in ("incident.annotated", "incident.acknowledged")
+    ]
+    alert.events[0]["payload"]["summary"] = "Another title"
+    results.append((await webhooks.take(there.webhook("incident.acknowledged", alert, key=""))).outcome)
+    other = there.webhook("incident.acknowledged", alert, key="", incident="POTHER")
+    results.append((await webhooks.take(other)).outcome)
+
+    assert results == ["noted", "acknowledged", "acknowledged", "unknown"], "what it is was learnt by then"
+    assert actions.acknowledged == [("run-1", "i-1", WHO)] * 2
+    assert actions.noted == [("i-1", "incident.note_in_pagerduty", WHO, "It is the learning rate.")]
 
 
 # --- change events -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from stabilityalerting.surroundings import Surroundings
 from stabilityalerting.variables import Variables
 
 from .change_events import ChangeEvents
-from .events import alert_event, dedup_key
+from .events import alert_event, dedup_key, summary
 from .memory import Memory, Ours
 from .rest_api import PAGERDUTY_API_URL, IncidentAlerts
 from .webhooks import Webhooks
@@ -113,7 +113,8 @@ class PagerDutySink(HttpSink):
             # Somebody resolved it there: one more trigger would be a new page.
             return not await memory.is_resolved(alert.incident_id)
         if notice.change != "resolved":
-            await memory.triggered(dedup_key(alert.incident_id), Ours(alert.run_id, alert.incident_id))
+            ours = Ours(alert.run_id, alert.incident_id)
+            await memory.triggered(dedup_key(alert.incident_id), summary(notice), ours)
         return True
 
     async def serve(self, stop: asyncio.Event) -> None:
