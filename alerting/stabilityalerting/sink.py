@@ -98,6 +98,10 @@ class Sink(ABC):
             SendError: the receiver did not take it. No secret is in its text.
         """
 
+    async def knows(self, notice: Notice) -> bool:
+        """Return whether the receiver knows this by itself, so that it is not sent. Raises RedisError."""
+        return False
+
     def outcome_names(self) -> list[str]:
         """Return the names under which it is noted what was accepted and refused: its own, unless it has several."""
         return [self.name]

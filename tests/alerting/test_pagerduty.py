@@ -12,14 +12,15 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilityalerting import Alert, AlertingSettingsError, BoardChange, Notice, Outcomes, SendError, sinks_from_env
-from stabilityalerting.pagerduty import PagerDutySink, change_events
+from stabilityalerting.pagerduty import PagerDutySink, Webhooks, change_events
 from stabilityalerting.pagerduty.change_events import ChangeEvents
 from stabilityalerting.pagerduty.events import MAX_BODY_BYTES, alert_event
 from stabilityalerting.pagerduty.memory import Memory, Ours
 from stabilityalerting.sink import BeforeWrite, Outgoing
 from stabilityalerting.surroundings import Surroundings
 from support.incident_stream import incident
-from support.outside.pagerduty import ROUTING_KEY, FakePagerDuty
+from support.outside.pagerduty import ROUTING_KEY, WEBHOOK_SECRET, FakePagerDuty
+from support.slack.pretended_actions import PretendedActions
 
 BOARD = "http://board"
 OURS = Ours("run-1", "i-1")
@@ -33,6 +34,12 @@ def notice(change: Any = "opened", why: str = "", **changes: Any) -> Notice:
 
 async def mark() -> None:
     pass
+
+
+async def deliver(sink: PagerDutySink, one: Notice) -> None:
+    """Send a notice as the notifier does."""
+    if not await sink.knows(one):
+        await sink.send(one, mark)
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ async def test_one_incident_is_one_page_from_its_begin_to_its_end(there: FakePag
         notice("acknowledged", version=3, acknowledged_by="ada"),
         notice("resolved", version=4, state="resolved"),
     ):
-        await sink.send(one, mark)
+        await deliver(sink, one)
 
     [alert] = there.alerts[ROUTING_KEY]
     assert there.refused == []
@@ -88,7 +95,7 @@ async def test_what_is_too_long_is_made_to_fit(
     there: FakePagerDuty, sink: PagerDutySink, large: dict[str, Any]
 ) -> None:
     one = notice(**large)
-    await sink.send(one, mark)
+    await deliver(sink, one)
 
     assert there.refused == []
     assert there.pages() == 1
@@ -98,26 +105,26 @@ async def test_what_is_too_long_is_made_to_fit(
 async def test_what_pagerduty_said_itself_it_is_not_sent(
     there: FakePagerDuty, sink: PagerDutySink, redis: Redis
 ) -> None:
-    await sink.send(notice(), mark)
+    await deliver(sink, notice())
     await Memory(redis, "pagerduty").acknowledged(OURS, WHO)
-    await sink.send(notice("acknowledged", acknowledged_by=WHO), mark)
+    await deliver(sink, notice("acknowledged", acknowledged_by=WHO))
     assert there.actions("i-1") == ["trigger"]
 
-    await sink.send(notice("acknowledged", acknowledged_by="somebody else"), mark)
+    await deliver(sink, notice("acknowledged", acknowledged_by="somebody else"))
     assert there.actions("i-1") == ["trigger", "acknowledge"]
 
 
 async def test_who_resolved_it_there_is_not_paged_by_a_summary_but_when_it_opens_again(
     there: FakePagerDuty, sink: PagerDutySink, redis: Redis
 ) -> None:
-    await sink.send(notice(), mark)
+    await deliver(sink, notice())
     there.alerts[ROUTING_KEY][0].status = "resolved"
     await Memory(redis, "pagerduty").resolved(OURS)
-    await sink.send(notice("grouped", "2 more incidents.", version=2), mark)
+    await deliver(sink, notice("grouped", "2 more incidents.", version=2))
     assert there.pages() == 1
 
-    await sink.send(notice(version=3), mark)
-    await sink.send(notice("grouped", "4 more incidents.", version=3), mark)
+    await deliver(sink, notice(version=3))
+    await deliver(sink, notice("grouped", "4 more incidents.", version=3))
     assert there.pages() == 2
     assert there.actions("i-1") == ["trigger"] * 3
 
@@ -177,6 +184,28 @@ def test_a_wrong_or_lonely_value_stops_the_start(variable: str, value: str) -> N
     with pytest.raises(AlertingSettingsError, match=variable) as caught:
         sinks_from_env({variable: value})
     assert "s3cret" not in str(caught.value)
+
+
+async def test_where_no_key_says_which_incident_it_is_its_title_does(
+    there: FakePagerDuty, sink: PagerDutySink, redis: Redis
+) -> None:
+    actions = PretendedActions()
+    webhooks = Webhooks([WEBHOOK_SECRET], Memory(redis, "pagerduty"), actions, time.time)
+    await sink.send(notice(), mark)
+    [alert] = there.alerts[ROUTING_KEY]
+
+    results = [
+        (await webhooks.take(there.webhook(kind, alert, key=""))).outcome
+        for kind in ("incident.annotated", "incident.acknowledged")
+    ]
+    alert.events[0]["payload"]["summary"] = "Another title"
+    results.append((await webhooks.take(there.webhook("incident.acknowledged", alert, key=""))).outcome)
+    other = there.webhook("incident.acknowledged", alert, key="", incident="POTHER")
+    results.append((await webhooks.take(other)).outcome)
+
+    assert results == ["noted", "acknowledged", "acknowledged", "unknown"], "what it is was learnt by then"
+    assert actions.acknowledged == [("run-1", "i-1", WHO)] * 2
+    assert actions.noted == [("i-1", "incident.note_in_pagerduty", WHO, "It is the learning rate.")]
 
 
 # --- change events -----------------------------------------------------------------------------------------------

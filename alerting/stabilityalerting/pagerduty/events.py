@@ -22,7 +22,15 @@ SHORT_CHARS = 1_000
 
 _ACTIONS: dict[Change, str] = {"acknowledged": "acknowledge", "resolved": "resolve"}
 
-__all__ = ["MAX_BODY_BYTES", "MAX_KEY_CHARS", "MAX_SUMMARY_CHARS", "alert_event", "change_event", "dedup_key"]
+__all__ = [
+    "MAX_BODY_BYTES",
+    "MAX_KEY_CHARS",
+    "MAX_SUMMARY_CHARS",
+    "alert_event",
+    "change_event",
+    "dedup_key",
+    "summary",
+]
 
 
 def dedup_key(incident_id: str) -> str:
@@ -30,6 +38,11 @@ def dedup_key(incident_id: str) -> str:
     if len(incident_id) <= MAX_KEY_CHARS:
         return incident_id
     return hashlib.sha256(incident_id.encode()).hexdigest()
+
+
+def summary(notice: Notice) -> str:
+    """Return what becomes the title of PagerDuty's incident where this opens one."""
+    return f"{notice.line} (run {notice.alert.run_id}): {notice.alert.text}"[:MAX_SUMMARY_CHARS]
 
 
 def alert_event(notice: Notice, routing_key: str) -> bytes:
@@ -53,7 +66,7 @@ def alert_event(notice: Notice, routing_key: str) -> bytes:
             {"href": _run_url(notice, alert), "text": f"Run {alert.run_id}"},
         ],
         "payload": {
-            "summary": f"{notice.line} (run {alert.run_id}): {alert.text}"[:MAX_SUMMARY_CHARS],
+            "summary": summary(notice),
             "source": alert.node or alert.run_id,
             "severity": alert.severity,
             "component": alert.run_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ from stabilityalerting.notification_log import KEEP_S
 EVENT_KEPT_S = 86_400
 #: How long it is known which changes were sent, seconds.
 SENT_KEPT_S = 86_400
+
+#: Characters of a title that have to be the same: where PagerDuty cuts one off is nowhere said.
+TITLE_CHARS = 200
 
 __all__ = ["EVENT_KEPT_S", "Memory", "Ours"]
 
@@ -37,15 +41,21 @@ class Memory:
 
     # --- incidents -----------------------------------------------------------------------------------------------
 
-    async def triggered(self, key: str, ours: Ours) -> None:
-        """Note an incident under its dedup_key, before it is triggered: it is open there from now on."""
+    async def triggered(self, key: str, title: str, ours: Ours) -> None:
+        """Note an incident under its dedup_key and its title, before it is triggered: it is open there from now on."""
         await self._redis.set(f"{self._prefix}:of:{key}", json.dumps(ours), ex=KEEP_S)
+        await self._redis.set(self._of_title(title), key, ex=KEEP_S)
         await self._redis.delete(f"{self._prefix}:over:{ours.incident_id}")
 
     async def ours(self, key: str) -> Ours | None:
         """Return the incident of a dedup_key, None where it is none of ours."""
         raw: Any = await self._redis.get(f"{self._prefix}:of:{key}")
         return None if raw is None else Ours(*json.loads(raw))
+
+    async def titled(self, title: str) -> str | None:
+        """Return the dedup_key of the newest incident that was triggered with this title, None where none was."""
+        raw: Any = await self._redis.get(self._of_title(title))
+        return None if raw is None else raw.decode()
 
     async def learn(self, there: str, keys: list[str]) -> None:
         """Note which of our alerts an incident of PagerDuty has: its notes don't say it."""
@@ -94,6 +104,10 @@ class Memory:
     async def sending(self, change: str) -> None:
         """Note that a change is on its way."""
         await self._redis.set(f"{self._prefix}:sent:{change}", "1", ex=SENT_KEPT_S)
+
+    def _of_title(self, title: str) -> str:
+        begin = " ".join(title.split())[:TITLE_CHARS]
+        return f"{self._prefix}:titled:{hashlib.sha256(begin.encode()).hexdigest()}"
 
     async def cursors(self) -> dict[str, str]:
         """Return how far each stream of changes was read."""

@@ -13,7 +13,7 @@ from stabilityalerting.surroundings import Surroundings
 from stabilityalerting.variables import Variables
 
 from .change_events import ChangeEvents
-from .events import alert_event, dedup_key
+from .events import alert_event, dedup_key, summary
 from .memory import Memory, Ours
 from .rest_api import PAGERDUTY_API_URL, IncidentAlerts
 from .webhooks import Webhooks
@@ -94,27 +94,23 @@ class PagerDutySink(HttpSink):
     def outgoing(self, notice: Notice) -> Outgoing:
         return Outgoing(self._url, alert_event(notice, self._routing_key))
 
-    async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
-        try:
-            if not await self._is_news_there(notice):
-                return
-        except (RedisError, OSError) as error:
-            raise SendError(f"pagerduty: Redis is away ({type(error).__name__})", recoverable=True) from None
-        await super().send(notice, before_write)
-
-    async def _is_news_there(self, notice: Notice) -> bool:
-        """Return whether PagerDuty does not know it by itself; note what is triggered, for what comes back."""
-        memory, alert = self._memory, notice.alert
-        if memory is None:
-            return True
-        if notice.change == "acknowledged":
-            return alert.acknowledged_by != await memory.acknowledged_by(alert.incident_id)
+    async def knows(self, notice: Notice) -> bool:
+        """Return whether PagerDuty said it itself, or somebody resolved it there: a summary would be a new page."""
+        alert, memory = notice.alert, self._memory
+        if memory is None or notice.change not in ("acknowledged", "grouped"):
+            return False
         if notice.change == "grouped":
-            # Somebody resolved it there: one more trigger would be a new page.
-            return not await memory.is_resolved(alert.incident_id)
-        if notice.change != "resolved":
-            await memory.triggered(dedup_key(alert.incident_id), Ours(alert.run_id, alert.incident_id))
-        return True
+            return await memory.is_resolved(alert.incident_id)
+        return bool(alert.acknowledged_by) and alert.acknowledged_by == await memory.acknowledged_by(alert.incident_id)
+
+    async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
+        if self._memory is not None and notice.change in ("opened", "escalated"):
+            ours = Ours(notice.alert.run_id, notice.alert.incident_id)
+            try:
+                await self._memory.triggered(dedup_key(ours.incident_id), summary(notice), ours)
+            except (RedisError, OSError) as error:
+                raise SendError(f"{self.name}: Redis is away ({type(error).__name__})", recoverable=True) from None
+        await super().send(notice, before_write)
 
     async def serve(self, stop: asyncio.Event) -> None:
         if self._changes is not None:

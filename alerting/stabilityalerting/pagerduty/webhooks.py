@@ -19,6 +19,7 @@ from typing import Any, Literal
 from stabilityalerting.actions import ActionRefused, Actions
 from stabilityalerting.errors import AlertingError
 
+from .events import MAX_SUMMARY_CHARS
 from .memory import EVENT_KEPT_S, Memory, Ours
 from .rest_api import IncidentAlerts
 
@@ -188,6 +189,10 @@ class Webhooks:
             keys += await self._memory.keys_of(event.there)
         keys = list(dict.fromkeys(keys))
         found = {key: ours for key in keys if (ours := await self._memory.ours(key)) is not None}
+        # In webhooks of many accounts ``incident_key`` is null; its title is that of the alert which made it.
+        if not found and event.title and (key := await self._memory.titled(event.title)) is not None:
+            ours = await self._memory.ours(key)
+            found = {} if ours is None else {key: ours}
         if found and event.there:
             await self._memory.learn(event.there, list(found))
         return list(found.values())
@@ -223,7 +228,7 @@ def _read(body: bytes, now: float) -> _Event:
         agent=_words(agent.get("type"), MAX_NAME_CHARS),
         there=_words(incident.get("id"), MAX_NAME_CHARS),
         key=_words(incident.get("incident_key"), 255),
-        title=_words(incident.get("title") or incident.get("summary"), MAX_NOTE_CHARS),
+        title=_words(incident.get("title") or incident.get("summary"), MAX_SUMMARY_CHARS),
         url=_words(incident.get("html_url"), MAX_NOTE_CHARS),
         note=_words(data.get("content"), MAX_NOTE_CHARS),
     )

@@ -168,15 +168,16 @@ class FakePagerDuty:
             "id": incident or alert.incident, "html_url": f"https://acme.pagerduty.com/incidents/{alert.incident}",
             "self": f"https://api.pagerduty.com/incidents/{alert.incident}",
         }  # fmt: skip
+        title = alert.events[0]["payload"]["summary"] if alert.events else "A spike"
         if event_type in _NOTES:
             data = {
-                "incident": {**there, "summary": "A spike", "type": "incident_reference"}, "id": "P2LA89X",
+                "incident": {**there, "summary": title, "type": "incident_reference"}, "id": "P2LA89X",
                 "content": changes.pop("note", "It is the learning rate."), "trimmed": False, "type": "incident_note",
             }  # fmt: skip
         else:
             data = {
-                **there, "type": "incident", "number": 2, "status": event_type.partition(".")[2], "title": "A spike",
-                "incident_key": alert.key if key is None else key, "created_at": _now(), "urgency": "high",
+                **there, "type": "incident", "number": 2, "status": event_type.partition(".")[2], "title": title,
+                "incident_key": alert.key if key is None else key or None, "created_at": _now(), "urgency": "high",
                 "service": {"id": "PF9KMXH", "summary": "Training", "type": "service_reference"}, "priority": None,
                 "resolve_reason": None,
             }  # fmt: skip
