@@ -19,7 +19,8 @@ from stabilityalerting import BoardChange
 from stabilitybackend.commands.progress import progress_of
 from stabilitybackend.keys import AUDIT, RunKeys
 from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.schema.commands import END_STATES, Command, Restart, Rollback, read_command
+from stabilitybackend.schema.commands import END_STATES, Command, Restart, Rollback, Stop, read_command
+from stabilitybackend.schema.orders.kinds import WORDS
 from stabilitybackend.schema.server import AuditEntry
 
 __all__ = ["RecordedChanges"]
@@ -30,8 +31,8 @@ LOOKBACK_S = 600.0
 ACTIVE_S = 86_400.0
 #: Entries of a stream, and streams, in one read.
 READ_COUNT, STREAMS_PER_READ = 100, 512
-#: How far commands are is written with each rank that answers: only these say something to somebody else.
-_WORDS: Mapping[str, str] = {"done": "done", "rejected": "refused", "failed": "failed", "expired": "expired"}
+#: What changes the job, as people say it.
+_KINDS: Mapping[type[Command], str] = {Rollback: "Rollback", Restart: "Restart", Stop: "Stop"}
 
 _log = logging.getLogger(__name__)
 
@@ -90,11 +91,13 @@ def _nothing(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
 
 
 def _command(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
-    """Yield that a rollback or restart was ordered, and what became of it."""
+    """Yield that something was ordered which changes the job, and what became of it; not each rank's answer."""
     command = read_command(orjson.loads(data))
-    if not isinstance(command, Rollback | Restart):
+    what = _KINDS.get(type(command))
+    if what is None:
         return
-    what = _words(command)
+    if command.to_step is not None:
+        what += f" to step {command.to_step:,}"
     details = {"command": command.command_id, "ordered by": command.issuer, "reason": command.reason}
     if command.state == "pending" and len(command.history) <= 1:
         summary = f"{what} of run {run_id} ordered by {command.issuer}"
@@ -102,15 +105,11 @@ def _command(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
     elif command.state in END_STATES:
         ended = max((line.time for line in command.history), default=command.issued)
         progress = progress_of(command)
-        outcome = _WORDS[command.state]
-        summary = f"{what} of run {run_id}: {outcome}" + (f": {progress.trouble}" if progress.trouble else "")
+        summary = f"{what} of run {run_id}: {WORDS[command.state].lower()}" + (
+            f": {progress.trouble}" if progress.trouble else ""
+        )
         details["outcome"] = progress.trouble or progress.line
         yield BoardChange(f"{command.command_id}:{command.state}", ended, run_id, summary, details)
-
-
-def _words(command: Command) -> str:
-    kind = "Rollback" if isinstance(command, Rollback) else "Restart"
-    return kind if command.to_step is None else f"{kind} to step {command.to_step:,}"
 
 
 def _settings(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
