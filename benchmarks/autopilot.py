@@ -37,7 +37,7 @@ from seeds import RULES, report_seeds  # noqa: E402
 #: Families without a fault, some of which look like one.
 HEALTHY = (
     "healthy_smooth", "healthy_noisy", "healthy_heavy_tailed", "healthy_decay", "healthy_curriculum",
-    "healthy_epochs", "healthy_few_rows", "warm_up", "batch_ramp", "lr_drop",
+    "healthy_epochs", "sudden_drop", "warm_up", "batch_ramp", "lr_drop",
 )  # fmt: skip
 POLICY = "dry_run: false\n"
 #: Seconds until a person who was called is at it.

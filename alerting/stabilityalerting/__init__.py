@@ -1,6 +1,17 @@
 """Stabilityboard's alerting: incident events in, messages to Slack, PagerDuty and webhooks out, each change once."""
 
-from .actions import ActionRefused, Actions, Branch, CommandNews, Curve, Facts, Order, RollbackNow, fingerprint
+from .actions import (
+    ActionRefused,
+    Actions,
+    Branch,
+    CommandNews,
+    Curve,
+    Facts,
+    Order,
+    Proposed,
+    RollbackNow,
+    fingerprint,
+)
 from .alert import Alert, Notice, Severity
 from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
 from .heartbeat import Heartbeat, heartbeat_from_env
@@ -34,6 +45,7 @@ __all__ = [
     "Outcomes",
     "Outgoing",
     "Preview",
+    "Proposed",
     "RecordingSink",
     "RetryPolicy",
     "RollbackNow",

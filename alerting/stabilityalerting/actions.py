@@ -20,6 +20,7 @@ __all__ = [
     "Curve",
     "Facts",
     "Order",
+    "Proposed",
     "RollbackNow",
     "fingerprint",
 ]
@@ -98,6 +99,7 @@ class RollbackNow:
         text: why this checkpoint.
         refused: why nothing can be ordered now, "" where it can.
         warning: what is to be known first, "" for nothing: the job stands still, for one.
+        two_persons: it is proposed, and another person approves it.
         ranks: how many have to agree. run_name: for people.
     """
 
@@ -112,6 +114,7 @@ class RollbackNow:
     text: str = ""
     refused: str = ""
     warning: str = ""
+    two_persons: bool = False
     ranks: int = 1
     run_name: str = ""
 
@@ -123,7 +126,7 @@ class Order:
     Args:
         head, to_step, checkpoint: what the person was shown, the first and the last as their fingerprints; it is
             refused where one of them is another one now.
-        who: as the command's issuer. detail: of the person, for the audit log.
+        who: as the command's issuer. person: id of the person where the message is shown; it can't be changed.
         key: the same for every attempt to send this order.
     """
 
@@ -133,7 +136,7 @@ class Order:
     to_step: int
     checkpoint: str
     who: str
-    detail: str
+    person: str
     reason: str
     key: str
 
@@ -158,6 +161,19 @@ class CommandNews:
     passed: Sequence[tuple[str, float]] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """An order that waits for another person.
+
+    Args:
+        what: the order in words. expires: nobody can approve it later, unix seconds.
+    """
+
+    proposal_id: str
+    what: str
+    expires: float
+
+
 class Actions(Protocol):
     """What the server does for whoever presses a button. Each raises ``ActionRefused`` with words for that person."""
 
@@ -167,17 +183,29 @@ class Actions(Protocol):
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         """Return what a message says beside the incident."""
 
-    async def acknowledge(self, run_id: str, incident_id: str, who: str, detail: str) -> str:
+    async def acknowledge(self, run_id: str, incident_id: str, who: str, person: str) -> str:
         """Note that somebody takes care of it; return who does: the first one stays."""
 
-    async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, detail: str) -> float:
+    async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
         """Keep everybody from hearing of incidents like this one; return until when, unix seconds."""
+
+    async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
+        """Note whether hearing of it was useful, or noise; the newest rating counts."""
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
         """Return what a rollback would be at this moment."""
 
-    async def roll_back(self, order: Order) -> CommandNews:
-        """Order a rollback, if what the person was shown still holds; the same key again gives the same command."""
+    async def roll_back(self, order: Order) -> CommandNews | Proposed:
+        """Order a rollback, if what the person was shown still holds; the same key again gives the same command.
+
+        Where an order takes two persons it is proposed.
+        """
+
+    async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
+        """Order what another person proposed."""
+
+    async def decline(self, run_id: str, proposal_id: str, who: str, person: str) -> None:
+        """Say that what was proposed is not wanted."""
 
     async def command(self, run_id: str, command_id: str) -> CommandNews | None:
         """Return how far a command is, None where there is no such command."""

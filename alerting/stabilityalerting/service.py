@@ -19,6 +19,7 @@ from .actions import Actions
 from .alert import Alert
 from .errors import BadAlert
 from .lease import Lease, pause
+from .notification_log import NotificationLog
 from .notifier import Interrupted, Notifier, RetryPolicy
 from .outcomes import Outcomes
 from .routing.rules import Rules
@@ -115,9 +116,10 @@ class AlertingService:
         """The receivers."""
         return self._sinks
 
-    def receiver(self, name: str) -> Sink | None:
-        """Return the receiver of this name, None where none is set up."""
-        return next((sink for sink in self._sinks if sink.name == name), None)
+    async def notified(self, stream: str, incident_id: str) -> list[str]:
+        """Return the names of the receivers that were sent an incident. Raises RedisError when it is away."""
+        logs = [(sink.name, NotificationLog(self._redis, sink.name)) for sink in self._sinks]
+        return [name for name, log in logs if (await log.read(stream, incident_id)).told]
 
     def status(self) -> dict[str, Any]:
         """Return what is set up and what became of the events, by receiver; no secret is in it."""

@@ -75,11 +75,18 @@ def _message(notice: Notice) -> dict[str, Any]:
         advice = f"*What to do:* {_escape(alert.advice)}"[:MAX_SECTION_CHARS]
         blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": advice}})
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(where)}]})
-    button = {"type": "button", "text": {"type": "plain_text", "text": "Open the incident"}, "url": notice.url}
-    blocks.append({"type": "actions", "elements": [button]})
+    blocks.append({"type": "actions", "elements": _links(notice)})
     # What a phone shows: all of it in one line.
     line = heading.removesuffix(alert.title) + alert.line
     return {"text": f"{_escape(line)} (run {_escape(alert.run_id)})", "blocks": blocks}
+
+
+def _links(notice: Notice) -> list[dict[str, Any]]:
+    """Return what can be opened: a webhook's message can't do more. On the page it is rated and made rarer."""
+    words = [("Open the incident", notice.url)]
+    if notice.change != "resolved":
+        words.append(("Fewer of these", f"{notice.url}#incident-rating"))
+    return [{"type": "button", "text": {"type": "plain_text", "text": text}, "url": url} for text, url in words]
 
 
 def _escape(text: str) -> str:

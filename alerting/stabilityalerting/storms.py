@@ -157,8 +157,11 @@ def _causes(alert: Alert) -> list[_Cause]:
     if alert.dataset:
         words = f"the same data set {alert.dataset}"
         found.append(_Cause(f"dataset {alert.project} {alert.dataset} {alert.kind}", words, SAME_PLACE_S, 1))
-    kind = f"the same kind ({alert.label or alert.kind})"
-    found.append(_Cause(f"kind {alert.kind}", kind, TOGETHER_S, SINGLE_RUNS))
+    # Machines are shared by all projects; what a model does is at most the doing of its project's data or code.
+    shared = alert.about in ("process", "gpu")
+    kind = f"the same kind ({alert.label or alert.kind})" + ("" if shared else f" in project {alert.project or '-'}")
+    key = f"kind {alert.kind}" if shared else f"kind {alert.kind} {alert.project}"
+    found.append(_Cause(key, kind, TOGETHER_S, SINGLE_RUNS))
     # Names of nodes and data sets may hold anything.
     return [one._replace(key=hashlib.sha256(one.key.encode()).hexdigest()[:24]) for one in found]
 

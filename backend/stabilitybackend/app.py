@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from stabilitybackend.alerts.actions import AlertActions
+from stabilitybackend.alerts.ratings import Ratings
 from stabilitybackend.alerts.service import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.api import (
     about,
@@ -46,7 +47,7 @@ from stabilitybackend.api import (
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
-from stabilitybackend.api.people import alerting, proposals, slack
+from stabilitybackend.api.people import alerting, proposals, ratings, slack
 from stabilitybackend.api.people import audit as audit_calls
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
@@ -68,6 +69,7 @@ from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.struct_types import prepare_struct_types
 from stabilitybackend.process.tasks import end
+from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
@@ -121,7 +123,8 @@ def create_app(
     probe = make_redis(redis_url, connections=1)
     ring = KeyRing(door)
     sessions = Sessions(door)
-    authenticator = Authenticator(ring, sessions, key_needed=settings.exposed)
+    needed = settings.exposed or settings.proxy_user_header is not None
+    authenticator = Authenticator(ring, sessions, key_needed=needed)
     origins = Origins.of(settings)
     ingest = Ingest(door)
     cache = ByteCache(int(settings.cache_mib * MIB))
@@ -134,13 +137,17 @@ def create_app(
         agent_lost_s=settings.agent_lost_s,
     )
     manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
+    manager.two_persons = settings.two_persons
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
     trouble = partial(server.trouble, manager, storing)
     audit = AuditLog(redis)
     sinks = receivers()
     rules = alert_rules(alarm, settings, sinks)
-    alerts = alerting_service(alarm, settings, sinks, rules, trouble, AlertActions(manager, audit, rules))
+    ratings_kept = Ratings(redis)
+    actions = AlertActions(manager, audit, rules, ProposalBook(redis), ratings_kept, two_persons=settings.two_persons)
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble, actions)
+    actions.notified = alerts.notified
     beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
@@ -210,6 +217,7 @@ def create_app(
     app.state.views = SavedViews(redis)
     app.state.alerting = alerts
     app.state.alert_rules = rules
+    app.state.ratings = ratings_kept
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
@@ -229,7 +237,8 @@ def create_app(
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
-        detectors, trial, fleet, incidents, storage, export, views, alerting, proposals, slack, audit_calls,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, ratings, proposals, slack,
+        audit_calls,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

@@ -30,6 +30,7 @@ from stabilitybackend.settings import Settings
 
 __all__ = [
     "ROLES", "SCOPES", "USUAL_SCOPES", "ApiKey", "Authenticator", "KeyRing", "Principal", "check_exposure", "role_of",
+    "scopes_of",
 ]  # fmt: skip
 
 #: What a key may allow: send data; see everything; propose commands, which a person has to approve; order and approve
@@ -92,6 +93,7 @@ class Principal:
         key_id: the key, or None where none was needed.
         project: the only project that it may do it in, or None for every project.
         session: it is a browser that is logged in.
+        proxied: a trusted proxy says who it is.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Principal:
     key_id: str | None = None
     project: str | None = None
     session: bool = False
+    proxied: bool = False
 
     def require(self, scope: str) -> None:
         """Raise Forbidden unless this identity has ``scope``."""
@@ -123,13 +126,20 @@ class Principal:
         return self.project is None or self.project == project
 
     @property
-    def by(self) -> Literal["session", "key", "local"]:
+    def by(self) -> Literal["session", "key", "local", "proxy"]:
         """How it is known who calls."""
-        return "session" if self.session else "local" if self.key_id is None else "key"
+        return "proxy" if self.proxied else "session" if self.session else "local" if self.key_id is None else "key"
 
     def shown(self) -> Me:
         """Return the answer of ``GET /api/v1/me``."""
         return Me(self.name, sorted(self.scopes), self.project, self.by, role_of(self.scopes))
+
+
+def scopes_of(role: str) -> tuple[str, ...]:
+    """Return the scopes of a role. Raises BadRequest for a name that is none."""
+    if role not in ROLES:
+        raise BadRequest(f"role is {role!r}, expected one of {', '.join(ROLES)}", hint="or name scopes")
+    return ROLES[role]
 
 
 def role_of(scopes: Iterable[str]) -> str:
@@ -230,12 +240,15 @@ class Authenticator:
         self._reading = SingleFlight(self._read_keys)
         self._marked: dict[str, float] = {}
 
-    async def authenticate(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> Principal:
+    async def authenticate(
+        self, headers: Mapping[str, str], cookies: Mapping[str, str], proxied: Principal | None = None
+    ) -> Principal:
         """Return who calls.
 
         Args:
             headers: with lower-case or case-insensitive names (Starlette's are).
             cookies: the request's cookies.
+            proxied: whom a trusted proxy signed in; a key that is sent counts before that.
 
         Raises:
             Unauthorized: a key is needed and none was sent, or the key or the session that was sent does not work.
@@ -244,6 +257,8 @@ class Authenticator:
         keys = await self._current_keys()
         needed = self._key_needed or any(key.revoked is None for key in keys.values())
         header = headers.get("authorization")
+        if header is None and proxied is not None:
+            return proxied
         if header is None and not needed:
             return LOCAL  # a cookie left by another server on this host does not count
         session = session_of(headers, cookies) if header is None and self._sessions is not None else None

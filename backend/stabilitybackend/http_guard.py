@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket
 from stabilitybackend.auth import Authenticator
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.origins import Origins
+from stabilitybackend.proxy_people import person_of
 
 __all__ = ["MAX_BODY_BYTES", "MAX_LOGIN_BYTES", "MAX_SLACK_BYTES", "HttpGuard", "security_headers"]
 
@@ -100,6 +101,7 @@ class HttpGuard:
 
         try:
             self._origins.check(scope["headers"])
+            person_of(scope)
             if scope["type"] == "http" and _has_body(scope):
                 receive = await self._whole_body(scope, receive)
         except StabilityBoardError as error:
@@ -124,7 +126,7 @@ class HttpGuard:
         most = _OPEN.get(scope["path"], MAX_BODY_BYTES)
         if scope["path"] not in _OPEN:
             connection = HTTPConnection(scope)
-            await self._authenticator.authenticate(connection.headers, connection.cookies)
+            await self._authenticator.authenticate(connection.headers, connection.cookies, person_of(scope))
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and int(announced) > most:
             raise _too_large(most)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from stabilitybackend.errors import BadRequest
 
 __all__ = [
-    "ALERT_MUTES", "ALERT_ROUTES", "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS",
-    "FLEET_INTERRUPTIONS", "FLEET_NODES", "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "PROPOSALS", "QUIET", "RUNS",
-    "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS", "VIEWS", "RunKeys", "check_run_id", "check_source_id",
-    "is_of_file", "session_key",
+    "ALERT_MUTES", "ALERT_RATINGS", "ALERT_ROUTES", "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES",
+    "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "FLEET_NODES", "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "PROPOSALS",
+    "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS", "VIEWS", "RunKeys", "check_run_id",
+    "check_source_id", "is_of_file", "session_key",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
@@ -50,6 +50,8 @@ FLEET_CATEGORIES = "sb:fleet:categories"
 VIEWS = "sb:views"
 #: Hash: the routes of alerts that people wrote on the page: text, who, when, version (alert_rules.py).
 ALERT_ROUTES = "sb:alerting:routes"
+#: Hash: id of an incident -> whether people found its alert useful, as JSON. Stays when the run goes (ratings.py).
+ALERT_RATINGS = "sb:alerting:ratings"
 #: Hash: id of a mute -> Mute as JSON.
 ALERT_MUTES = "sb:alerting:mutes"
 #: A stream that nobody writes: who waits on it notices that Redis goes away.

@@ -24,6 +24,8 @@ __all__ = ["ProposalBook", "run_of"]
 
 #: Proposals of one run that wait at once, and that are kept; the oldest decided ones go.
 MAX_OPEN, MAX_KEPT = 20, 200
+#: Code of what no longer holds.
+_REFUSED = "proposal_refused"
 #: Tries of a change while others change proposals of the same run.
 _TRIES = 5
 
@@ -96,21 +98,21 @@ class ProposalBook(InRedis):
         claimed = await self._change(
             worker, proposal_id, lambda known: approved(known, person, self._clock(), two_persons=two_persons)
         )
-        # No waiting between this look and the command, whose fence is the head of the same moment.
-        if why := refusal(claimed, _head(worker.state)):
-            await self._change(worker, proposal_id, lambda known: replace(known, state="refused", detail=why))
-            raise Conflict(f"proposal {proposal_id} is refused. {why}", code="proposal_refused")
+
+        def check(state: RunState) -> None:
+            if why := refusal(claimed, _head(state)):
+                raise Conflict(f"proposal {proposal_id} is refused. {why}", code=_REFUSED, why=why)
+
         try:
             command = await worker.issue(
                 claimed.request, command_id=f"c-{secrets.token_hex(8)}",
-                issuer=f"{claimed.decided_by}, proposed by {claimed.proposer}",
+                issuer=f"{claimed.decided_by}, proposed by {claimed.proposer}", check=check,
             )  # fmt: skip
         except StabilityBoardError as error:
-            detail = error.message
-            await self._change(
-                worker, proposal_id,
-                lambda known: replace(known, state="proposed", decided_by=None, decided=None, detail=detail),
-            )  # fmt: skip
+            back = {"state": "proposed", "decided_by": None, "decided": None, "detail": error.message}
+            if error.code == _REFUSED:
+                back = {"state": "refused", "detail": error.facts["why"]}
+            await self._change(worker, proposal_id, lambda known: replace(known, **back))
             raise
         return await self._change(worker, proposal_id, lambda known: replace(known, command_id=command.command_id))
 

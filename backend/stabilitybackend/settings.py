@@ -31,10 +31,14 @@ _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "hang_floor_s": (float, "a number of seconds"),
     "hang_ceiling_s": (float, "a number of seconds"),
     "agent_lost_s": (float, "a number of seconds"),
+    "proxy_roles": (Path, "a file"),
     "two_persons": (lambda text: bool(("0", "1").index(text)), "1 or 0"),
 }
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
+#: Headers that say something else.
+_TAKEN_HEADERS = frozenset({"authorization", "cookie", "host", "origin", "x-forwarded-for", "x-forwarded-proto"})
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
 #: Schemes of several servers behind one address, and what to do instead.
 _REDIS_MANY = {
@@ -73,6 +77,10 @@ class Settings:
             for all below. They need keys as a public URL does.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are believed, separated by
             commas. None: nobody's.
+        proxy_user_header: header in which a trusted proxy says who somebody is, such as X-Forwarded-User. None: no
+            proxy signs anybody in. With it every call needs a key or a person.
+        proxy_groups_header: header with that person's groups, separated by commas.
+        proxy_roles: TOML file of their roles (docs/security.md).
         two_persons: rollbacks and restarts take two persons: one proposes, another one approves. ``1`` or ``0``.
 
     Raises:
@@ -96,6 +104,9 @@ class Settings:
     public_url: str | None = None
     trusted_hosts: tuple[str, ...] = ()
     trusted_proxies: str | None = None
+    proxy_user_header: str | None = None
+    proxy_groups_header: str | None = None
+    proxy_roles: Path | None = None
     two_persons: bool = False
 
     def __post_init__(self) -> None:
@@ -123,6 +134,10 @@ class Settings:
         for name in self.trusted_hosts:
             if not _HOST_NAME.fullmatch(name):
                 raise _wrong("trusted_hosts", name, "names without port, such as board.example.org or *.example.org")
+        for name in ("proxy_user_header", "proxy_groups_header"):
+            header = getattr(self, name)
+            if header is not None and (not _HEADER.fullmatch(header) or header.lower() in _TAKEN_HEADERS):
+                raise _wrong(name, header, "the name of a header such as X-Forwarded-User")
         if self.data_dir.exists() and not self.data_dir.is_dir():
             raise _wrong("data_dir", self.data_dir, "a folder, but this is a file")
 

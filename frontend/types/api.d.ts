@@ -614,9 +614,10 @@ export interface CommandRequest {
   idempotency_key?: string | null;
 }
 
-/** Newest first. */
+/** Newest first. ``proposals``: what waits for a person, or did; of them the newest 50. */
 export interface Commands {
   commands: (Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches)[];
+  proposals: Proposal[];
 }
 
 /**
@@ -1302,6 +1303,24 @@ export interface KeptBatch {
 }
 
 /**
+ * How useful the alerts of one kind were.
+ *
+ * Attributes:
+ *     incidents: that were an alarm. useful, noise: how many people called so.
+ *     precision: useful of those that people rated, null where nobody did.
+ *     noise_per_job_day: null where no job ran.
+ */
+export interface KindPrecision {
+  kind: string;
+  label: string;
+  incidents: number;
+  useful: number;
+  noise: number;
+  precision: number | null;
+  noise_per_job_day: number | null;
+}
+
+/**
  * An incident as the list over all runs has it; the fields that it shares are described at ``ShownIncident``.
  *
  * Attributes:
@@ -1383,7 +1402,7 @@ export interface Me {
   name: string;
   scopes: string[];
   project: string | null;
-  by: "key" | "local" | "session";
+  by: "key" | "local" | "proxy" | "session";
   role: string;
   two_persons: boolean;
 }
@@ -1748,6 +1767,20 @@ export interface PositionCheck {
   ordered: boolean;
 }
 
+/**
+ * How useful alerts were in the last days.
+ *
+ * Attributes:
+ *     job_days: days that jobs ran, over all runs. noise_per_job_day: alerts that people called noise.
+ */
+export interface Precision {
+  days: number;
+  job_days: number;
+  noise_per_job_day: number | null;
+  kinds: KindPrecision[];
+  receivers: ReceiverPrecision[];
+}
+
 /** An incident, and routes that are tried on it. */
 export interface PreviewBody {
   /** id of a run */
@@ -1921,6 +1954,38 @@ export interface RankState {
   applied?: Record<string, unknown> | null;
 }
 
+/**
+ * What somebody said of the alert of an incident.
+ *
+ * Attributes:
+ *     useful: false: noise.
+ *     receivers: names of those that were sent it.
+ *     opened: when the incident opened; rated: when somebody said so, unix seconds. who: their name.
+ */
+export interface Rating {
+  incident_id: string;
+  run_id: string;
+  project: string;
+  kind: string;
+  label: string;
+  useful: boolean;
+  receivers: string[];
+  opened: number;
+  rated: number;
+  who: string;
+}
+
+/** The rating of an incident, null for none. */
+export interface RatingAnswer {
+  rating: Rating | null;
+}
+
+/** What somebody says of the alert of an incident. */
+export interface RatingBody {
+  /** true: good to know; false: noise; null: takes the rating back */
+  useful: boolean | null;
+}
+
 /** Whether every live run is judged and stored, and else why not. */
 export interface Ready {
   status: "not ready" | "ready";
@@ -1940,6 +2005,14 @@ export interface Receiver {
   channel: string;
   min_severity: string;
   counts: Record<string, number>;
+}
+
+/** How useful the alerts were that one receiver was sent. */
+export interface ReceiverPrecision {
+  name: string;
+  useful: number;
+  noise: number;
+  precision: number | null;
 }
 
 /** What becomes of an alert at one receiver: ``now``, ``later`` after ``after_min``, or ``no``, with the reason. */
@@ -3419,6 +3492,7 @@ export interface Answers {
   "GET /api/v1/alerting": Alerting;
   "POST /api/v1/alerting/mutes": Mutes;
   "DELETE /api/v1/alerting/mutes/{mute_id}": Mutes;
+  "GET /api/v1/alerting/precision": Precision;
   "POST /api/v1/alerting/preview": AlertPreview;
   "PUT /api/v1/alerting/routes": Routes;
   "GET /api/v1/audit": Audit;
@@ -3472,6 +3546,8 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/incidents/{incident_id}": ShownIncident;
   "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": ShownIncident;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
+  "GET /api/v1/runs/{run_id}/incidents/{incident_id}/rating": RatingAnswer;
+  "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/rating": RatingAnswer;
   "GET /api/v1/runs/{run_id}/mixture": Mixture;
   "GET /api/v1/runs/{run_id}/orders": OrderOffers;
   "GET /api/v1/runs/{run_id}/output": OutputAnswer;

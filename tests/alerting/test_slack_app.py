@@ -37,7 +37,7 @@ async def test_an_incident_is_one_message_and_its_changes_are_replies_in_its_thr
         ("\U0001f6a8 Now critical: Loss spike at step 100 (run run-1)", True),
         ("\u2705 Resolved: Loss spike at step 100 (run run-1)", False),
     ]
-    assert list(parent.buttons()) == ["stability_open"]
+    assert list(parent.buttons()) == ["stability_open", "stability_useful", "stability_noise"]
 
 
 async def test_what_is_no_message_of_its_own_is_in_the_message_of_the_thread(redis: Redis, slack: FakeSlack) -> None:

@@ -55,8 +55,9 @@ def test_a_message_with_any_name_is_taken_by_slack_and_mentions_nobody(name: str
     for state in ("open", "resolved"):
         said = message(Shown(alert(name, state=state), facts, "http://board/" + "x" * 300, mute=True))
         assert errors(said) == []
-    assert [errors(reply(alert(name), change, "http://board")) for change in ("opened", "escalated", "resolved")] == [
-        [], [], [],
+    changes = ("opened", "escalated", "grouped", "resolved")
+    assert [errors(reply(alert(name), change, "http://board", name)) for change in changes] == [
+        [], [], [], [],
     ]  # fmt: skip
     news = CommandNews("c", "failed", name, name, ended=True, failed=True, passed=[("ready", 1.0)] * 50)
     for text in (order_text("U0ADA", 50, name, news), outcome_text(50, news)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import Facts, fingerprint
+from stabilityalerting import Facts, Proposed, fingerprint
 from support.incident_stream import incident, publish
 from support.slack.app_stack import ACK, MUTE, NOW, ROLL_BACK, running, soon, told
 from support.slack.fake_slack import FakeSlack
@@ -60,6 +61,22 @@ async def test_mute_is_offered_where_the_server_can_do_it_and_nowhere_else(redis
     assert actions.muted == [("run-1", "i-1", 60, "slack:ada")]
     assert slack.replies(message)[0].text == "Muted until 23:13 UTC by <@U0ADA>."
     assert MUTE not in slack.parents()[1].buttons()
+
+
+async def test_whether_it_was_useful_is_asked_once_somebody_takes_care_of_it(redis: Redis, slack: FakeSlack) -> None:
+    actions = PretendedActions()
+    async with running(redis, slack, actions):
+        await publish(redis, incident(1))
+        message = await told(slack)
+        before = list(message.buttons())
+        await publish(redis, incident(1, 2, acknowledged_by="slack:ada"))
+        await soon(lambda: "stability_noise" in message.buttons(), "it is asked")
+        await asyncio.to_thread(slack.press, message, "stability_noise")
+        await soon(lambda: slack.whispers, "it is noted")
+
+    assert [name for name in before if name in ("stability_useful", "stability_noise")] == []
+    assert actions.rated == [("i-1", False, "slack:ada")]
+    assert slack.whispers[0]["text"] == "Noted: noise."
 
 
 @pytest.mark.parametrize("action", [ACK, ROLL_BACK])
@@ -144,6 +161,34 @@ async def test_the_outcome_is_told_after_a_restart_in_between(redis: Redis, slac
         "\u274c The rollback to step 50 was not carried out (expired): 0 of 8 ranks answered"
     )
     assert slack.messages[2].broadcast
+
+
+async def test_where_an_order_takes_two_persons_it_is_proposed_and_another_one_decides_in_the_thread(
+    redis: Redis, slack: FakeSlack
+) -> None:
+    actions = PretendedActions(proposed=Proposed("p-1", "Roll back to step 50", NOW + 900))
+    actions.now = replace(actions.now, two_persons=True)
+    async with running(redis, slack, actions):
+        await publish(redis, incident(1))
+        message = await told(slack)
+        view = await asyncio.to_thread(slack.asked, message, ROLL_BACK)
+        await asyncio.to_thread(slack.deliver, slack.submit(view, "bad data"))
+        await soon(lambda: len(slack.messages) == 2, "it is proposed")
+        proposal = slack.messages[1]
+        before = proposal.text
+        await asyncio.to_thread(slack.press, proposal, "stability_approve", "U0BOB", "bob")
+        await soon(lambda: slack.whispers, "who may only read can't approve")
+        slack.emails = {"U0EVE": "eve@example.com"}
+        await asyncio.to_thread(slack.press, proposal, "stability_approve", "U0EVE", "eve")
+        await soon(lambda: proposal.updates, "it is approved")
+        await soon(lambda: len(slack.messages) == 3, "the order is told")
+
+    assert view["submit"]["text"] == "Propose"
+    assert before == "<@U0ADA> proposes: Roll back to step 50 (bad data)"
+    assert actions.decided == [("approved", "p-1", "slack:eve", "U0EVE")]
+    assert proposal.text == "Approved by <@U0EVE>: the rollback to step 50 that <@U0ADA> proposed."
+    assert proposal.buttons() == {}
+    assert slack.messages[2].thread_ts == message.ts
 
 
 async def test_an_answer_after_fifteen_minutes_is_refused(redis: Redis, slack: FakeSlack) -> None:

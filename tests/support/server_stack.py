@@ -16,6 +16,7 @@ import uvloop
 
 from stabilitybackend.app import create_app
 from stabilitybackend.cli.serving import server_config
+from stabilitybackend.proxy_people import ProxyPeople
 from stabilitybackend.settings import Settings
 from support.checked_answers import AnswersChecked
 from support.waiting import wait_until
@@ -59,8 +60,14 @@ class RunningServer:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             self.app = create_app(self._settings, self._redis_url, plug_ins=self._plug_ins)
             self.checked = AnswersChecked(self.app)
-            self._server = uvicorn.Server(server_config(self.checked, log_level="critical"))
+            self._server = uvicorn.Server(self._config())
             runner.run(self._server.serve(sockets=[self._socket]))
+
+    def _config(self) -> uvicorn.Config:
+        return server_config(
+            self.checked, log_level="critical", trusted_proxies=self._settings.trusted_proxies,
+            people=ProxyPeople.of(self._settings),
+        )  # fmt: skip
 
     @property
     def url(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from stabilityalerting.actions import CommandNews, Facts
+from stabilityalerting.actions import CommandNews, Facts, Proposed
 from stabilityalerting.alert import Alert, Change, Severity
 
 from .chart_block import chart_of
@@ -25,14 +25,15 @@ MAX_LINE = 300
 MUTE_MINUTES = 60
 #: Our names of what can be pressed.
 ACK, MUTE, ROLL_BACK, OPEN = "stability_ack", "stability_mute", "stability_roll_back", "stability_open"
+APPROVE, DECLINE = "stability_approve", "stability_decline"
+USEFUL, NOISE = "stability_useful", "stability_noise"
 
 _SIGNS: dict[Severity, str] = {"critical": "\U0001f6a8", "warning": "\u26a0\ufe0f", "info": "\u2139\ufe0f"}
 _DONE, _SEEN = "\u2705", "\U0001f440"
 
 __all__ = [
-    "ACK", "MUTE", "MUTE_MINUTES", "OPEN", "ROLL_BACK", "Message", "Shown", "message", "metadata", "order_text",
-    "outcome_text",
-    "pressed", "reply",
+    "ACK", "APPROVE", "DECLINE", "MUTE", "MUTE_MINUTES", "NOISE", "OPEN", "ROLL_BACK", "USEFUL", "Message", "Shown",
+    "decided", "message", "metadata", "order_text", "outcome_text", "pressed", "proposal", "proposal_of", "reply",
 ]  # fmt: skip
 
 
@@ -84,6 +85,10 @@ def message(shown: Shown) -> Message:
     if alert.acknowledged_by:
         blocks.append(context(f"{_SEEN} {mrkdwn(alert.acknowledged_by, MAX_NAME)} takes care of it"))
     blocks.append({"type": "actions", "elements": _buttons(shown)})
+    can = shown.buttons and not facts.gone and len(_about(alert)) <= MAX_BUTTON_VALUE
+    if can and (alert.acknowledged_by or not alert.is_open):  # first act, then judge
+        rated = [button("Useful", USEFUL, _about(alert)), button("Noise", NOISE, _about(alert))]
+        blocks.append({"type": "actions", "elements": rated})
     return Message(_line(alert, facts), blocks)
 
 
@@ -126,6 +131,30 @@ def order_text(who: str, to_step: int, reason: str, news: CommandNews) -> str:
     return "\n".join(line for line in lines if line)[:MAX_FIELD]
 
 
+def proposal(who: str, proposed: Proposed, run_id: str, to_step: int, reason: str) -> Message:
+    """Return the reply that asks another person to approve an order.
+
+    Args:
+        who: Slack user id of the one who proposes it.
+    """
+    said = f"<@{who}> proposes: {mrkdwn(proposed.what, MAX_LINE)}" + (
+        f" ({mrkdwn(reason, MAX_NAME)})" if reason else ""
+    )
+    asked = {"run": run_id, "proposal": proposed.proposal_id, "to_step": to_step, "by": who, "reason": reason}
+    value = json.dumps(asked, separators=(",", ":"))
+    ends = f"Nothing is sent before another person approves it, until {_when(proposed.expires)}."
+    buttons = [button("Approve", APPROVE, value, style="primary"), button("Decline", DECLINE, value)]
+    return Message(said, [section(said), context(ends), {"type": "actions", "elements": buttons}])
+
+
+def decided(who: str, by: str, to_step: int, *, approved: bool) -> Message:
+    """Return what a proposal's message becomes. ``who``, ``by``: Slack user ids of who decided and who proposed."""
+    said = (
+        f"{'Approved' if approved else 'Declined'} by <@{who}>: the rollback to step {to_step:,} that <@{by}> proposed."
+    )
+    return Message(said, [section(said)])
+
+
 def outcome_text(to_step: int, news: CommandNews) -> str:
     """Return the last reply about an order."""
     if news.failed:
@@ -158,9 +187,20 @@ def pressed(value: object) -> tuple[str, str] | None:
     return (found["run"], found["incident"]) if isinstance(found.get("incident"), str) else None
 
 
+def proposal_of(value: object) -> dict[str, Any] | None:
+    """Return what a button of a proposal is about, None where that can't be read."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    kinds = {"run": str, "proposal": str, "to_step": int, "by": str, "reason": str}
+    right = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
+    return found if right else None
+
+
 def _buttons(shown: Shown) -> list[dict[str, Any]]:
     alert = shown.alert
-    value = json.dumps({"run": alert.run_id, "incident": alert.incident_id}, separators=(",", ":"))
+    value = _about(alert)
     found = []
     if shown.buttons and alert.is_open and not shown.facts.gone and len(value) <= MAX_BUTTON_VALUE:
         if not alert.acknowledged_by:
@@ -172,6 +212,10 @@ def _buttons(shown: Shown) -> list[dict[str, Any]]:
     if len(shown.url) <= MAX_URL:
         found.append(button("Open", OPEN, url=shown.url))
     return found
+
+
+def _about(alert: Alert) -> str:
+    return json.dumps({"run": alert.run_id, "incident": alert.incident_id}, separators=(",", ":"))
 
 
 def _fields(alert: Alert, facts: Facts) -> list[str]:

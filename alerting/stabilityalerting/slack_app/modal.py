@@ -69,6 +69,10 @@ def question(
     """
     blocks = [*_facts(now, run_name, unix_s)]
     can = may_order and not now.refused and now.to_step is not None
+    if now.two_persons and can:
+        blocks.append(
+            section("*Two persons:* you propose it. It is sent when another person approves it in the thread.")
+        )
     if now.warning and not now.refused:
         blocks.append(section(f"*Know first:* {mrkdwn(now.warning, 1_500)}"))
     if now.refused:
@@ -88,7 +92,7 @@ def question(
     blocks.append({"type": "actions", "elements": [button("Choose another checkpoint on the page", "open", url=url)]})
     view = _view("Roll back", blocks)
     if can:
-        view["submit"] = plain("Roll back", MAX_MODAL_TITLE)
+        view["submit"] = plain("Propose" if now.two_persons else "Roll back", MAX_MODAL_TITLE)
         view["private_metadata"] = sealed
     return view
 

@@ -9,10 +9,23 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from stabilityalerting.actions import ActionRefused, Order, fingerprint
+from stabilityalerting.actions import ActionRefused, Order, Proposed, fingerprint
 from stabilityalerting.errors import SendError
 
-from .messages import ACK, MUTE, MUTE_MINUTES, ROLL_BACK, pressed
+from .messages import (
+    ACK,
+    APPROVE,
+    DECLINE,
+    MUTE,
+    MUTE_MINUTES,
+    NOISE,
+    ROLL_BACK,
+    USEFUL,
+    decided,
+    pressed,
+    proposal,
+    proposal_of,
+)  # fmt: skip
 from .modal import CALLBACK, MAX_AGE_S, Asked, notice, question, reason_of
 from .orders import Orders
 from .parts import Parts
@@ -108,8 +121,9 @@ class Presses:
     async def _press(self, payload: dict[str, Any]) -> None:
         actions = payload.get("actions")
         action = actions[0] if isinstance(actions, list) and actions and isinstance(actions[0], dict) else {}
-        name, about = action.get("action_id"), pressed(action.get("value"))
-        if name not in (ACK, MUTE, ROLL_BACK) or about is None:
+        name, about, asked = action.get("action_id"), pressed(action.get("value")), proposal_of(action.get("value"))
+        deciding = name in (APPROVE, DECLINE) and asked is not None
+        if not deciding and (name not in (ACK, MUTE, NOISE, ROLL_BACK, USEFUL) or about is None):
             return  # "Open" opens a page by itself; what is not ours is nobody's business here
         self._parts.counts[str(name)] += 1
         scope = await self._scope(payload)
@@ -121,19 +135,43 @@ class Presses:
                 + (" with the scope command." if scope == "read" else f" (you are {_user(payload)[0]})."),
             )
             return
+        if deciding:
+            assert asked is not None
+            await self._decide(payload, asked, approved=name == APPROVE)
+            return
+        assert about is not None
         if name == ROLL_BACK:
             await self._ask(payload, *about, may_order=scope == "command")
             return
         assert self._parts.actions is not None
-        who, detail = _issuer(payload), f"Slack user {_user(payload)[0]}"
+        who, person = _issuer(payload), _user(payload)[0]
         if name == ACK:
-            holder = await self._parts.actions.acknowledge(*about, who, detail)
+            holder = await self._parts.actions.acknowledge(*about, who, person)
             if holder != who:
                 await self._whisper(payload, f"{mrkdwn(holder, 200)} takes care of it already.")
+        elif name in (USEFUL, NOISE):
+            await self._parts.actions.rate(*about, name == USEFUL, who, person)
+            await self._whisper(payload, f"Noted: {'useful' if name == USEFUL else 'noise'}.")
         else:
-            until = await self._parts.actions.mute(*about, MUTE_MINUTES, who, "from Slack", detail)
+            until = await self._parts.actions.mute(*about, MUTE_MINUTES, who, "from Slack", person)
             spelled = time.strftime("%H:%M UTC", time.gmtime(until))
-            await self._reply(payload, f"Muted until {spelled} by <@{_user(payload)[0]}>.")
+            await self._reply(payload, f"Muted until {spelled} by <@{person}>.")
+
+    async def _decide(self, payload: dict[str, Any], asked: dict[str, Any], *, approved: bool) -> None:
+        """Approve or decline what somebody proposed; the message about it loses its buttons."""
+        parts = self._parts
+        assert parts.actions is not None
+        who, person = _issuer(payload), _user(payload)[0]
+        channel, thread = _place(payload)
+        if approved:
+            news = await parts.actions.approve(asked["run"], asked["proposal"], who, person)
+            reason = f"approved by another person; {asked['reason']}".rstrip("; ")
+            await self.orders.begin(channel, thread, asked["by"], asked["to_step"], reason, asked["run"], news)
+        else:
+            await parts.actions.decline(asked["run"], asked["proposal"], who, person)
+        said = decided(person, asked["by"], asked["to_step"], approved=approved)
+        ts = _of(payload, "container").get("message_ts")
+        await parts.api.call("chat.update", channel=channel, ts=ts, text=said.text, blocks=said.blocks)
 
     async def _ask(self, payload: dict[str, Any], run_id: str, incident_id: str, *, may_order: bool) -> None:
         parts = self._parts
@@ -177,11 +215,18 @@ class Presses:
                 asked.to_step,
                 asked.checkpoint,
                 _issuer(payload),
-                f"Slack user {user_id}",
+                user_id,
                 reason,
                 f"slack-{view.get('id')}",
             )
         )
+        if isinstance(news, Proposed):
+            said = proposal(user_id, news, asked.run_id, asked.to_step, reason)
+            await parts.api.call(
+                "chat.postMessage", channel=asked.channel, thread_ts=asked.thread, text=said.text, blocks=said.blocks,
+                reply_broadcast=True,
+            )  # fmt: skip
+            return {"response_action": "clear"}
         try:
             await self.orders.begin(asked.channel, asked.thread, user_id, asked.to_step, reason, asked.run_id, news)
         except (RedisError, OSError) as error:

@@ -256,6 +256,7 @@ class SlackAppSink(Sink):
             if not self._parts.may_send():
                 await pause(stop, 0.2)
                 continue
+            await self._greet()
             over = asyncio.Event()
             work = [
                 asyncio.create_task(self._updates.run(over), name="slack-updates"),
@@ -280,6 +281,14 @@ class SlackAppSink(Sink):
                 for task in work:
                     task.cancel()
                 await asyncio.gather(*work, return_exceptions=True)
+
+    async def _greet(self) -> None:
+        """Say in the log at once what the first alert would meet otherwise: a wrong token."""
+        try:
+            found = await self._api.call("auth.test")
+            _log.info("slack_app: posting as %s in %s", found.get("user"), found.get("team"))
+        except SendError as error:
+            _log.warning("slack_app: no alert can be posted yet: %s", error)
 
     async def aclose(self) -> None:
         await self._presses.aclose()

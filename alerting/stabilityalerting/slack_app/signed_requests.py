@@ -35,7 +35,7 @@ class SignedRequests:
     async def answer(self, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, Any] | None]:
         """Return the status and the JSON of the answer, None for an empty one."""
         signature = headers.get("x-slack-signature", "")
-        if not self._signed(headers.get("x-slack-request-timestamp", ""), signature, body):
+        if not self.signed(headers, body):
             self._parts.counts["requests_refused"] += 1
             return 401, None
         try:
@@ -52,8 +52,9 @@ class SignedRequests:
             return 400, None
         return 200, await self._presses.take(payload)
 
-    def _signed(self, timestamp: str, signature: str, body: bytes) -> bool:
-        """Return whether Slack signed this body within the last five minutes."""
+    def signed(self, headers: Mapping[str, str], body: bytes) -> bool:
+        """Return whether Slack signed this body, for this app, within the last five minutes."""
+        timestamp, signature = headers.get("x-slack-request-timestamp", ""), headers.get("x-slack-signature", "")
         from slack_sdk.signature import Clock, SignatureVerifier
 
         if not timestamp.isascii() or not timestamp.isdecimal() or len(timestamp) > 12 or not signature.isascii():

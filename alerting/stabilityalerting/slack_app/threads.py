@@ -10,14 +10,14 @@ from redis.asyncio import Redis
 
 from stabilityalerting.notification_log import KEEP_S
 
-#: Hash: command id -> Order as JSON: orders whose end the thread has not told yet.
-ORDERS = "sb:alerting:slack_app:orders"
+#: Begin of a hash's name, a receiver each: command id -> order as JSON, of those whose end the thread has not told yet.
+_ORDERS = "sb:alerting:slack_app:orders:"
 #: String, a key a press: something that Slack delivered was acted on.
 _ONCE = "sb:alerting:slack_app:once:"
 #: How long something that was delivered once may be delivered again, seconds.
 ONCE_S = 3_600
 
-__all__ = ["ORDERS", "OpenOrder", "Thread", "ThreadLog"]
+__all__ = ["OpenOrder", "Thread", "ThreadLog"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +81,16 @@ class ThreadLog:
 
     async def orders(self) -> list[OpenOrder]:
         """Return the orders whose end nobody was told."""
-        found: Any = await self._redis.hgetall(ORDERS)
+        found: Any = await self._redis.hgetall(_ORDERS + self._sink)
         return [OpenOrder(**json.loads(raw)) for raw in found.values()]
 
     async def keep_order(self, order: OpenOrder) -> None:
         """Remember an order, or how far it was told."""
-        await self._redis.hset(ORDERS, order.command_id, json.dumps(asdict(order)))
+        await self._redis.hset(_ORDERS + self._sink, order.command_id, json.dumps(asdict(order)))
 
     async def end_order(self, command_id: str) -> None:
         """Its end was told."""
-        await self._redis.hdel(ORDERS, command_id)
+        await self._redis.hdel(_ORDERS + self._sink, command_id)
 
     def _key(self, stream: str, incident_id: str) -> str:
         return f"{stream}:told:{self._sink}:{incident_id}:thread"

@@ -102,8 +102,8 @@ class SlackApi:
         return await self._ask(method, before_write, json=_given(fields))
 
     async def read(self, method: str, **fields: Any) -> Mapping[str, Any]:
-        """Call a method that takes no JSON (those that read, in Slack's API). Raises SendError."""
-        return await self._ask(method, None, params=_given(fields))
+        """Call a method that reads: those take no JSON. Raises SendError."""
+        return await self._ask(method, None, http_verb="GET", params=_given(fields))
 
     async def _ask(self, method: str, before_write: BeforeWrite | None, **sent: Any) -> Mapping[str, Any]:
         wait_s = self._quiet_until.get(method, 0.0) - time.monotonic()
@@ -130,7 +130,8 @@ class SlackApi:
 
     async def upload(self, name: str, content: bytes, title: str, alt: str, channel: str, thread: str) -> None:
         """Put a picture into a thread. Raises SendError."""
-        begun = await self.read("files.getUploadURLExternal", filename=name, length=len(content), alt_txt=alt)
+        what = {"filename": name, "length": str(len(content)), "alt_txt": alt}
+        begun = await self._ask("files.getUploadURLExternal", None, data=what)
         url, file_id = begun.get("upload_url"), begun.get("file_id")
         if not isinstance(url, str) or not isinstance(file_id, str):
             raise SendError("slack_app: files.getUploadURLExternal gave no address", recoverable=True)

@@ -5,15 +5,29 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from stabilityalerting import ActionRefused, Branch, CommandNews, Curve, Facts, Order, RollbackNow, fingerprint
+from stabilityalerting import (
+    ActionRefused,
+    Branch,
+    CommandNews,
+    Curve,
+    Facts,
+    Order,
+    Proposed,
+    RollbackNow,
+    fingerprint,
+)
+from stabilitybackend.alerts.ratings import Ratings, rating_of
 from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.commands.progress import progress_of
+from stabilitybackend.commands.proposals import Person, in_words
 from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.query import query
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
@@ -40,15 +54,30 @@ class AlertActions:
     """The ``stabilityalerting.Actions`` of this server.
 
     Args:
-        audit: where it is noted who did what. rules: the mutes.
+        audit: where it is noted who did what. rules: the mutes. book: the proposals. ratings: of alerts.
+        two_persons: nobody rolls a job back alone.
     """
 
     offers_mute = True
 
-    def __init__(self, manager: RunManager, audit: AuditLog, rules: AlertRules) -> None:
+    def __init__(
+        self,
+        manager: RunManager,
+        audit: AuditLog,
+        rules: AlertRules,
+        book: ProposalBook,
+        ratings: Ratings,
+        *,
+        two_persons: bool = False,
+    ) -> None:
         self._manager = manager
         self._audit = audit
         self._rules = rules
+        self._book = book
+        self._two_persons = two_persons
+        self._ratings = ratings
+        #: Says which receivers were sent an incident, of a stream; whoever makes the alerting service sets it.
+        self.notified: Callable[[str, str], Awaitable[list[str]]] = _nobody
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         """Return what a message says beside the incident."""
@@ -61,15 +90,15 @@ class AlertActions:
         curve = await asyncio.to_thread(read)
         return Facts(run.name, run.project, curve, "roll_back" in shown(incident).actions)
 
-    async def acknowledge(self, run_id: str, incident_id: str, who: str, detail: str) -> str:
+    async def acknowledge(self, run_id: str, incident_id: str, who: str, person: str) -> str:
         """Note that somebody takes care of it; return who does."""
         worker = await _spoken(self._manager.get(run_id))
         incident = await _spoken(worker.acknowledge(incident_id, who))
         if incident.acknowledged_by == who:
-            await _spoken(self._audit.add(who, None, "incident.acknowledge", f"{run_id}/{incident_id}", detail))
+            await _spoken(self._audit.add(who, None, "incident.acknowledge", incident_id, _in_slack(person), run_id))
         return incident.acknowledged_by or who
 
-    async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, detail: str) -> float:
+    async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
         """Mute what the run has of this kind; return until when, unix seconds."""
         worker = await _spoken(self._manager.glance(run_id))
         incident = worker.state.incidents.get(incident_id)
@@ -77,9 +106,22 @@ class AlertActions:
             raise ActionRefused("There is no such incident any more.")
         match = {"run": run_id, "kind": incident.kind}
         made = await _spoken(self._rules.mute(match, reason, None, time.time() + 60 * minutes, who))
-        what = f"run {run_id}, kind {incident.kind}, for {minutes} min; {detail}"
-        await _spoken(self._audit.add(who, None, "alerting.mute", made.mute_id, what))
+        what = f"run {run_id}, kind {incident.kind}, for {minutes} min; {_in_slack(person)}"
+        await _spoken(self._audit.add(who, None, "alerting.mute", made.mute_id, what, run_id))
         return made.ends
+
+    async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
+        """Note whether hearing of it was useful, or noise."""
+        worker = await _spoken(self._manager.glance(run_id))
+        incident = worker.state.incidents.get(incident_id)
+        if incident is None:
+            raise ActionRefused("There is no such incident any more.")
+        sent_to = await self.notified(RunKeys(run_id).incident_events, incident_id)
+        await _spoken(
+            self._ratings.put(rating_of(incident, worker.listing.run.project, useful, sent_to, who, time.time()))
+        )
+        detail = f"{'useful' if useful else 'noise'}: {incident.title}; {_in_slack(person)}"
+        await _spoken(self._audit.add(who, None, "incident.rate", incident_id, detail, run_id))
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
         """Return what a rollback would be at this moment."""
@@ -100,12 +142,13 @@ class AlertActions:
             text=offer.text,
             refused=_refused(state),
             warning=_warning(state),
+            two_persons=self._two_persons,
             ranks=job.world_size,
             run_name=worker.run().name,
         )
 
-    async def roll_back(self, order: Order) -> CommandNews:
-        """Order a rollback, if what the person was shown still holds."""
+    async def roll_back(self, order: Order) -> CommandNews | Proposed:
+        """Order a rollback, or propose it, if what the person was shown still holds."""
         worker = await _spoken(self._manager.get(order.run_id))
         state = await _spoken(worker.ready())
         if (known := state.commands.find(order.key)) is not None:
@@ -119,15 +162,41 @@ class AlertActions:
             skip_range=offer.skip_range,
             skip_batches=None if offer.skip_range is not None else offer.skip_batches,
             reason=order.reason or "ordered in Slack",
-            idempotency_key=order.key,
+            idempotency_key=None if self._two_persons else order.key,
         )
+        if self._two_persons:
+            _check_holds(state, order)
+            person = Person(order.who, _key_of(order.person))
+            made = await _spoken(self._book.propose(worker, request, person, by_program=False))
+            detail = f"{made.what}; {_in_slack(order.person)}"
+            await _spoken(self._audit.add(order.who, None, "proposal.made", made.proposal_id, detail, order.run_id))
+            return Proposed(made.proposal_id, made.what, made.expires)
         command_id = f"c-{secrets.token_hex(8)}"
         issued = await _spoken(
             worker.issue(request, command_id=command_id, issuer=order.who, check=lambda now: _check_holds(now, order))
         )
-        detail = f"{issued.command_id} to step {order.to_step}; {order.detail}"
-        await _spoken(self._audit.add(order.who, None, "command.rollback", order.run_id, detail))
+        detail = f"{in_words(request)}; {_in_slack(order.person)}"
+        await _spoken(self._audit.add(order.who, None, "command.order", issued.command_id, detail, order.run_id))
         return _news(issued)
+
+    async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
+        """Order what another person proposed."""
+        worker = await _spoken(self._manager.get(run_id))
+        approving = Person(who, _key_of(person))
+        made = await _spoken(self._book.approve(worker, proposal_id, approving, two_persons=self._two_persons))
+        issued = None if made.command_id is None else worker.state.commands.get(made.command_id)
+        if issued is None:
+            raise ActionRefused("It is approved, and was not sent: see the page of the run.")
+        detail = f"{made.what}, proposed by {made.proposer}; {_in_slack(person)}"
+        await _spoken(self._audit.add(who, None, "proposal.approved", proposal_id, detail, run_id))
+        return _news(issued)
+
+    async def decline(self, run_id: str, proposal_id: str, who: str, person: str) -> None:
+        """Say that what was proposed is not wanted."""
+        worker = await _spoken(self._manager.get(run_id))
+        made = await _spoken(self._book.decline(worker, proposal_id, Person(who, _key_of(person)), "declined in Slack"))
+        detail = f"{made.what}, proposed by {made.proposer}; {_in_slack(person)}"
+        await _spoken(self._audit.add(who, None, "proposal.declined", proposal_id, detail, run_id))
 
     async def command(self, run_id: str, command_id: str) -> CommandNews | None:
         """Return how far a command is."""
@@ -136,6 +205,20 @@ class AlertActions:
 
     async def _state(self, run_id: str) -> RunState:
         return await (await self._manager.glance(run_id)).ready()
+
+
+async def _nobody(stream: str, incident_id: str) -> list[str]:
+    return []
+
+
+def _in_slack(person: str) -> str:
+    """Return how the audit log names a person whose own name can be changed."""
+    return f"Slack user {person}"
+
+
+def _key_of(person: str) -> str:
+    """Return what two names of one person in Slack have in common: who proposes can't approve under another name."""
+    return f"slack:{person}"
 
 
 async def _spoken(work: Coroutine[Any, Any, T]) -> T:

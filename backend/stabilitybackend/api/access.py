@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, Principal
 from stabilitybackend.errors import Forbidden, NotFound, Unauthorized, Unavailable
+from stabilitybackend.proxy_people import person_of
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 
@@ -31,7 +32,7 @@ async def identify(connection: HTTPConnection) -> Principal:
         Unauthorized: a key is needed and none, or a wrong one, came.
     """
     authenticator: Authenticator = connection.app.state.authenticator
-    return await authenticator.authenticate(connection.headers, connection.cookies)
+    return await authenticator.authenticate(connection.headers, connection.cookies, person_of(connection.scope))
 
 
 async def until_refused(connection: HTTPConnection, scope: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from stabilitybackend.api.access import Commander, Reader, Worker, audit
+from stabilitybackend.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.autopilot.policy import POLICY_FILE
 from stabilitybackend.schema.job.autopilot import Autopilot
@@ -34,19 +34,19 @@ async def shown(reader: Reader, worker: Worker) -> Response:
 
 
 @router.put("", responses=answers(Autopilot))
-async def put(body: PolicyBody, commander: Commander, worker: Worker, request: Request) -> Response:
+async def put(body: PolicyBody, commander: Commander, worker: Worker, record: Recorded) -> Response:
     """Turn it on with a policy; a wrong one names file, line and what may stand there, and nothing changes."""
     await worker.autopilot.put(body.policy, commander.name, body.file)
-    await audit(request, commander, "set autopilot", worker.run_id, worker.autopilot.mode)
+    await record.did(commander, "autopilot.policy", "", worker.autopilot.mode)
     worker.autopilot.publish(worker.state)
     worker.rest.came()
     return answer(worker.autopilot.shown(worker.state))
 
 
 @router.delete("", responses=answers(Autopilot))
-async def stop(commander: Commander, worker: Worker, request: Request) -> Response:
+async def stop(commander: Commander, worker: Worker, record: Recorded) -> Response:
     """Turn it off at once. A rollback of its that is under way goes on."""
     await worker.autopilot.put(None, commander.name)
-    await audit(request, commander, "ended autopilot", worker.run_id)
+    await record.did(commander, "autopilot.off")
     worker.autopilot.publish(worker.state)
     return answer(worker.autopilot.shown(worker.state))

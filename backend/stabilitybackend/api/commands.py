@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -11,15 +12,17 @@ from fastapi import APIRouter, Query, Request, Response
 
 from stabilitybackend.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.api.people.proposals import SHOWN, Book
 from stabilitybackend.commands.boundary_orders import offers
 from stabilitybackend.commands.progress import shown
 from stabilitybackend.commands.proposals import check_alone, in_words
-from stabilitybackend.errors import NotFound
+from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.schema.commands import AnyCommand, CommandRequest
 from stabilitybackend.schema.lineage import Offer
 from stabilitybackend.schema.orders.offers import OrderOffers
+from stabilitybackend.schema.orders.proposals import Proposal
 from stabilitybackend.schema.plan import Plan
 
 __all__ = ["router"]
@@ -28,9 +31,10 @@ router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["commands"])
 
 
 class Commands(msgspec.Struct):
-    """Newest first."""
+    """Newest first. ``proposals``: what waits for a person, or did; of them the newest 50."""
 
     commands: list[AnyCommand]
+    proposals: list[Proposal] = []
 
 
 @router.post("/commands", status_code=201, responses=answers(AnyCommand, 201))
@@ -47,9 +51,12 @@ async def issue(
 
 
 @router.get("/commands", responses=answers(Commands))
-async def commands(reader: Reader, worker: Worker) -> Response:
-    """Commands of the run, newest first."""
-    return answer({"commands": [shown(one) for one in worker.state.commands.all()]})
+async def commands(reader: Reader, worker: Worker, book: Book) -> Response:
+    """Commands of the run, newest first, and what was proposed."""
+    proposals: list[Proposal] = []
+    with suppress(Unavailable):  # the commands are known without Redis
+        proposals = (await book.of_run(worker.run_id))[:SHOWN]
+    return answer({"commands": [shown(one) for one in worker.state.commands.all()], "proposals": proposals})
 
 
 @router.get("/commands/{command_id}", responses=answers(AnyCommand))

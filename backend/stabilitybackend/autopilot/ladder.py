@@ -186,7 +186,8 @@ def _order(now: Situation, policy: Policy, way: Way, known: Sequence[PilotEntry]
     begin = now.now_step - policy.limit.in_steps
     recent = sum(one.action == "roll_back" and one.step > begin and _done(one, now) for one in known)
     if recent >= policy.limit.actions:
-        return f"it has gone back {recent} times within {policy.limit.in_steps:,} steps, the policy allows no more"
+        times = "once" if recent == 1 else f"{recent} times"
+        return f"it has gone back {times} within {policy.limit.in_steps:,} steps, the policy allows no more"
     wanted = {
         "skip_batches": way.back.bad is not None, "lr_scale": way.lr_scale is not None, "seed": way.reseed,
     }  # fmt: skip

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -27,6 +28,7 @@ from stabilitybackend.cli.drill import drill
 from stabilitybackend.cli.exporting import export_run
 from stabilitybackend.cli.importing import import_paths
 from stabilitybackend.cli.interruptions import interruptions
+from stabilitybackend.cli.options import AsJson, show_json
 from stabilitybackend.cli.orders.autopilot import autopilot
 from stabilitybackend.cli.orders.boundary import checkpoint, stop
 from stabilitybackend.cli.people import keys
@@ -36,7 +38,7 @@ from stabilitybackend.cli.people.proposals import approve, decline, list_command
 from stabilitybackend.cli.plan import dump, plan, restart, task
 from stabilitybackend.cli.rollback import roll_back
 from stabilitybackend.cli.runs import list_runs
-from stabilitybackend.errors import WRONG_USE, SettingsError, StabilityBoardError
+from stabilitybackend.errors import WRONG_USE, BadRequest, SettingsError, StabilityBoardError
 from stabilitybackend.settings import Settings
 
 __all__ = ["app", "main"]
@@ -49,6 +51,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+#: What a wrong option raises where typer does not say it by itself: with ``--json``.
+_UsageError: Any = typer.BadParameter.__bases__[0]
 _DATA_DIR_HELP = "Folder of everything that is kept."
 
 
@@ -84,6 +88,7 @@ def up(
         float | None, typer.Option(help="MiB of a run's newest points that stay in Redis. (default: 32)")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Start the server: gateway, live pages, detectors and, unless --redis-url is given, its own Redis."""
     from stabilitybackend.cli.up import run_up
@@ -102,6 +107,9 @@ def up(
     console = Console(highlight=False)
 
     def announce(url: str, redis: str) -> None:
+        if as_json:
+            show_json({"url": url, "version": version("stabilityboard"), "redis": redis, "exposed": settings.exposed})
+            return
         console.print(f"[bold]Stabilityboard[/bold] {version('stabilityboard')} is up at [bold cyan]{url}[/bold cyan]")
         console.print(f"Redis: {escape(redis)}", style="dim", soft_wrap=True)
         if context.obj:
@@ -158,14 +166,34 @@ app.add_typer(archive.app, name="archive")
 
 def main() -> None:
     """Run the program with the arguments of this process."""
+    as_json = _wants_json(sys.argv[1:])
     try:
-        app(obj=plugins.load(os.environ))
+        left = app(obj=plugins.load(os.environ), standalone_mode=not as_json)
+        sys.exit(left if isinstance(left, int) else 0)
+    except typer.Abort:
+        sys.exit(1)
+    except _UsageError as error:
+        _say_json(BadRequest(error.format_message(), hint="see --help", code=WRONG_USE))
+        sys.exit(error.exit_code)
     except StabilityBoardError as error:
+        code = 2 if isinstance(error, SettingsError) or error.code == WRONG_USE else 1
+        if as_json:
+            _say_json(error)
+            sys.exit(code)
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         console.print(f"[bold red]error:[/bold red] {escape(error.message)}")
         if error.hint:
             console.print(f"[bold]hint:[/bold]  {escape(error.hint)}")
-        sys.exit(2 if isinstance(error, SettingsError) or error.code == WRONG_USE else 1)
+        sys.exit(code)
+
+
+def _say_json(error: StabilityBoardError) -> None:
+    sys.stderr.write(orjson.dumps(error.as_json()).decode() + "\n")
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    """Return whether what goes wrong is said as JSON too, on standard error: ``--json`` is there, not behind ``--``."""
+    return "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from stabilitybackend.api_client import ApiClient, run_path
-from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
+from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_unasked, connect, show_json
 
 __all__ = ["app"]
 
@@ -31,6 +31,7 @@ _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 @app.command()
 def status(
     run_id: Annotated[str | None, typer.Argument(help="One run. (default: the newest 500)")] = None,
+    as_json: AsJson = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
@@ -39,6 +40,9 @@ def status(
     with connect(url, api_key, data_dir) as client:
         ids = [run_id] if run_id is not None else [run["run_id"] for run in client.runs(500)[0]]
         found = [(run, client.get(f"{run_path(run)}/storage")) for run in ids]
+    if as_json:
+        show_json({"runs": [{"run_id": run, **facts} for run, facts in found]})
+        raise typer.Exit(int(any(facts["problem"] for _, facts in found)))
     if not found:
         typer.echo(f"no runs yet at {client.url}")
         return
@@ -61,11 +65,16 @@ def status(
 
 
 @app.command()
-def compact(run_id: _Run, url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None) -> None:
+def compact(
+    run_id: _Run, as_json: AsJson = False, url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None
+) -> None:
     """Merge the small files of a run; one that is over is moved out of Redis first."""
     with connect(url, api_key, data_dir) as client:
         before = client.get(f"{run_path(run_id)}/storage")["cold"]
         facts = client.call("POST", f"{run_path(run_id)}/compact", timeout_s=None)
+    if as_json:
+        show_json({"run_id": run_id, "before": before, **facts})
+        return
     cold = facts["cold"]
     typer.echo(
         f"{run_id}: {before['parts']} parts of {_size(before['bytes'])} are {cold['parts']} of {_size(cold['bytes'])}"
@@ -79,18 +88,24 @@ def delete(
         bool, typer.Option(help="Also while its job is live; an agent that goes on creates it again.")
     ] = False,
     yes: _Yes = False,
+    as_json: AsJson = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
     """Delete a run: points, files, incidents, commands."""
+    if as_json:
+        check_unasked(yes)
     with connect(url, api_key, data_dir) as client:
         run = client.get(run_path(run_id))
         if not yes:
             points = run["effective_points"] + run["dead_points"]
             what = f"{run_id} ({run['name']}, {run['status']}, {points:,} points of its loss)"
             typer.confirm(f"Delete {what} for good?", abort=True, err=True)
-        client.call("DELETE", f"{run_path(run_id)}?{urlencode({'force': str(force).lower()})}", timeout_s=None)
+        gone = client.call("DELETE", f"{run_path(run_id)}?{urlencode({'force': str(force).lower()})}", timeout_s=None)
+    if as_json:
+        show_json(gone)
+        return
     typer.echo(f"{run_id}: deleted")
 
 
@@ -99,11 +114,18 @@ def retain(
     days: Annotated[float, typer.Option(min=1, help="Delete runs that have not reported for so many days.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
     yes: _Yes = False,
+    as_json: AsJson = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
     """Delete the runs that ended some days ago. With STABILITY_RETENTION_DAYS the server does it by itself."""
+    if as_json:
+        check_unasked(yes or dry_run)
+        with connect(url, api_key, data_dir) as client:
+            found = _retain(client, days, dry_run=dry_run)
+        show_json({"days": days, "dry_run": dry_run, "runs": found})
+        raise typer.Exit(int(not dry_run and not all(run["deleted"] for run in found)))
     with connect(url, api_key, data_dir) as client:
         found = _retain(client, days, dry_run=True)
         if not found:

@@ -13,6 +13,7 @@ from rich.table import Table
 from stabilitybackend.api_client import run_path
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.cli.runs import follow, issue
+from stabilitybackend.errors import Conflict
 from stabilitybackend.schema.batches import BatchSample, BatchSamples
 from stabilitybackend.schema.commands import CommandRequest
 
@@ -43,6 +44,8 @@ def show_batches(
         command = issue(client, run_id, request, quiet=json)
         command = follow(client, command, _WITHIN_S, quiet=json)
         if command.state != "done":
+            if json:
+                raise Conflict(f"no batches: {command.history[-1].detail}", code=f"command_{command.state}")
             typer.echo(f"no batches: {command.history[-1].detail}", err=True)
             raise typer.Exit(1)
         found: dict[str, Any] = client.get(f"{run_path(run_id)}/batch_samples/{command.command_id}")

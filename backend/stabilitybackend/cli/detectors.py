@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from stabilitybackend.api_client import run_path
-from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
+from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.errors import BadRequest
 
 __all__ = ["detector_table", "detectors"]
@@ -23,6 +23,7 @@ def detectors(
         list[str] | None, typer.Option("--set", help="DETECTOR.PARAMETER=NUMBER, added to the settings; repeat it.")
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Undo all settings, before any --set.")] = False,
+    as_json: AsJson = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
@@ -35,6 +36,9 @@ def detectors(
         raise BadRequest("--set and --reset need a run", hint="stabilityboard detectors RUN_ID --set ...")
     with connect(url, api_key, data_dir) as client:
         listed = client.get("/api/v1/detectors")["detectors"]
+        if run_id is None and as_json:
+            show_json({"detectors": listed})
+            return
         if run_id is None:
             Console().print(detector_table(listed, {}))
             return
@@ -45,6 +49,9 @@ def detectors(
             for name, values in wished.items():
                 together[name] = {**together.get(name, {}), **values}
             shown = client.call("PUT", place, {"settings": together})
+    if as_json:
+        show_json(shown)
+        return
     Console().print(detector_table(listed, shown["settings"]))
     for change in shown["changes"][:1]:
         typer.echo(f"last changed by {change['who']}; it holds for what came after that")

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from stabilitybackend.cli.options import AsJson, show_json
 from stabilitybackend.settings import Settings
 
 __all__ = ["doctor"]
@@ -22,6 +23,7 @@ def doctor(
     port: Annotated[int | None, typer.Option(help="As for up.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="As for up.")] = None,
     redis_url: Annotated[str | None, typer.Option(help="As for up.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show what works here, what does not, and what to do. Exit code 1 if something needed is missing."""
     from stabilitybackend.cli.checkup import examine  # brings Polars and Redis: no other command pays for them
@@ -31,9 +33,13 @@ def doctor(
     results = examine(
         settings, url=os.environ.get("STABILITY_URL") or None, api_key=os.environ.get("STABILITY_API_KEY") or None
     )
+    failed = any(result.state == "fail" for result in results)
+    if as_json:
+        show_json({"ok": not failed, "checks": results})
+        raise typer.Exit(int(failed))
     for result in results:
         console.print(f"{_MARKS[result.state]}  [bold]{result.name}[/bold]: {escape(result.text)}")
         if result.advice:
             console.print(f"        {escape(result.advice)}", style="dim")
-    if any(result.state == "fail" for result in results):
+    if failed:
         raise typer.Exit(1)

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from stabilitybackend.api_client import ApiClient, run_path
-from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
-from stabilitybackend.errors import BadRequest, StabilityBoardError, Unavailable
+from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
+from stabilitybackend.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
 
 __all__ = ["download", "export_run"]
 
@@ -39,6 +39,7 @@ def export_run(
     file_format: Annotated[
         str | None, typer.Option("--format", help="jsonl or parquet. (default: by the end of FILE; jsonl for -)")
     ] = None,
+    as_json: AsJson = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
@@ -48,12 +49,17 @@ def export_run(
     The file appears under its name when it is complete.
     """
     wanted = _format_of(to, file_format)
+    if as_json and to == "-":
+        raise BadRequest("--json and --to - both want standard output", hint="write to a file", code=WRONG_USE)
     if view not in _VIEWS:
         raise BadRequest(f"--view is {view!r}, expected all or effective")
     with connect(url, api_key, data_dir) as client:
         client.get(run_path(run_id))  # its error names what is wrong with the URL, the key or the run
         with _destination(to) as file, _bar(run_id) as show:
             facts = download(client, f"{run_path(run_id)}/export", wanted, view, metric or [], file, show)
+    if as_json:
+        show_json({"run_id": run_id, "file": to, "format": wanted, "problems": [], **facts})
+        raise typer.Exit(int(bool(facts.get("problems"))))
     rows = facts.get("rows")
     known = "" if rows is None else f"{rows} rows ({facts['points']} points), "
     typer.echo(f"{run_id}: {known}{facts['bytes']} bytes of {wanted} to {to}", err=to == "-")

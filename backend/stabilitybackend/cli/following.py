@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def follow_paths(
     api_key: str | None,
     stored: Callable[[str], dict[str, Any] | None],
     report: Callable[[ImportResult, str], bool],
+    err: bool = False,
 ) -> bool:
     """Follow files and folders until their runs are over, or until Ctrl-C; return whether all could be read.
 
@@ -38,14 +40,15 @@ def follow_paths(
 
     Args:
         paths, run_id: as of ``find_plans``. stored: run id -> its config at the server. report: tells what came of a
-            run.
+            run. err: speak on standard error.
     """
+    say = partial(_say, err=err)
 
     def make(plan: ImportPlan) -> Follower:
-        return Follower(plan, asked, agent_url(url), api_key, stored, _say, lambda result: _tell(result, report))
+        return Follower(plan, asked, agent_url(url), api_key, stored, say, lambda result: _tell(result, report, say))
 
     async def follow() -> bool:
-        follower = PathFollower(paths, run_id, make, _say)
+        follower = PathFollower(paths, run_id, make, say)
         following = asyncio.create_task(follower.run())
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, follower.end)
@@ -55,16 +58,16 @@ def follow_paths(
     try:
         return asyncio.run(follow())
     except asyncio.CancelledError:
-        _say("ended by SIGTERM: the runs are as they were; start this again to go on")
+        say("ended by SIGTERM: the runs are as they were; start this again to go on")
         sys.stdout.flush()
         raise typer.Exit(_TERMINATED) from None
 
 
-def _tell(result: ImportResult, report: Callable[[ImportResult, str], bool]) -> None:
+def _tell(result: ImportResult, report: Callable[[ImportResult, str], bool], say: Callable[[str], None]) -> None:
     report(result, "its log")
-    _say(f"{result.run_id}: " + (f"crashed with exit code {result.exit_code}" if result.exit_code else "finished"))
+    say(f"{result.run_id}: " + (f"crashed with exit code {result.exit_code}" if result.exit_code else "finished"))
 
 
-def _say(line: str) -> None:
-    typer.echo(line)
+def _say(line: str, *, err: bool) -> None:
+    typer.echo(line, err=err)
     sys.stdout.flush()  # it may be a file that somebody follows

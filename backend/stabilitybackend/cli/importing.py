@@ -19,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from stabilitybackend.api_client import ApiClient, run_path
 from stabilitybackend.cli.import_annotations import bring_annotations
-from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
+from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def import_paths(
     formats: Annotated[
         bool, typer.Option("--formats", callback=_show_formats, is_eager=True, help="List the formats, and exit.")
     ] = False,
+    as_json: AsJson = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
@@ -94,28 +95,32 @@ def import_paths(
     plans = [] if follow else find_plans(paths, run_id=run_id)
     with connect(url, api_key, data_dir) as client:
         client.get("/healthz")  # a server that is away is reported at once, not after a minute of trying
-    target = client.url
+    target, reports = client.url, _Reports(as_json)
     if follow:
         from stabilitybackend.cli.following import follow_paths
         from stabilitybackend.importers.follow import FollowOptions
 
         stored = partial(_stored_config, url=target, api_key=api_key)
         asked = FollowOptions(options, quiet_after, until_quiet)
-        raise typer.Exit(0 if follow_paths(paths, run_id, asked, target, api_key, stored, _report) else 1)
+        good = follow_paths(paths, run_id, asked, target, api_key, stored, reports.report, as_json)
+        reports.close()
+        raise typer.Exit(0 if good else 1)
     good = True
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with Progress(*_COLUMNS, console=console, transient=True) as progress:
         for plan in plans:
             bar = progress.add_task(plan.name, total=plan.size or None)
             try:
-                good = _import(plan, options, target, api_key, _Bar(progress, bar)) and good
+                good = _import(plan, options, target, api_key, _Bar(progress, bar), reports) and good
             except (StabilityBoardError, OSError) as error:
                 hint = f" ({error.hint})" if isinstance(error, StabilityBoardError) and error.hint else ""
+                reports.failed(plan.name, str(error))
                 typer.echo(f"{plan.name}: failed: {error}{hint}", err=True)
                 for note in [*plan.notes, *map(str, plan.refused)]:
                     typer.echo(f"  note: {note}", err=True)
                 good = False
             progress.remove_task(bar)
+    reports.close()
     if not good:
         raise typer.Exit(1)
 
@@ -130,10 +135,10 @@ class _Bar:
         self.progress.update(self.task, completed=done, **more)  # type: ignore[arg-type]
 
 
-def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, bar: _Bar) -> bool:
+def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, bar: _Bar, reports: _Reports) -> bool:
     """Import one run, say what became of it, and return whether all of it is on the server."""
     if plan.kind == "spool":
-        return _import_spool(plan.paths[0], url, api_key, bar.show)
+        return _import_spool(plan.paths[0], url, api_key, bar.show, reports)
     from stabilitybackend.importers.job import ImportJob
     from stabilitybackend.importers.registry import IMPORTERS
     from stabilityclient.agent.upload.uplink import agent_url
@@ -143,7 +148,7 @@ def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, b
     config = _stored_config(job.run_id, url, api_key)
     result = asyncio.run(job.send(agent_url(url), api_key, lambda: bar.show(job.reading.bytes_read), config))
     result.reading.notes.extend(bring_annotations(plan.exported, job.run_id, url, api_key))
-    return _report(result, IMPORTERS[plan.kind].label)
+    return reports.report(result, IMPORTERS[plan.kind].label)
 
 
 def _stored_config(run_id: str, url: str, api_key: str | None) -> dict[str, Any] | None:
@@ -156,15 +161,46 @@ def _stored_config(run_id: str, url: str, api_key: str | None) -> dict[str, Any]
     return config if isinstance(config, dict) else None
 
 
-def _report(result: ImportResult, kind: str) -> bool:
+class _Reports:
+    """Says what became of each run: at once in words, at the end as one JSON document where that is wanted."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._runs: list[dict[str, Any]] = []
+
+    def note(self, facts: dict[str, Any], words: str) -> None:
+        self._runs.append(facts)
+        typer.echo(words, err=self._as_json)
+
+    def failed(self, name: str, why: str) -> None:
+        self._runs.append({"name": name, "failed": why})
+
+    def report(self, result: ImportResult, kind: str) -> bool:
+        """Say what became of a run that an importer read; return whether all of it could be read."""
+        reading = result.reading
+        self._runs.append({
+            "run_id": result.run_id, "format": kind, "rows": result.rows, "points": result.values,
+            "already": result.already, "renames": result.renames, "notes": list(reading.notes),
+            "unreadable": reading.count,
+        })  # fmt: skip
+        return _report(result, kind, err=self._as_json)
+
+    def close(self) -> None:
+        """Print the JSON document, where it is wanted."""
+        if self._as_json:
+            show_json({"runs": self._runs})
+
+
+def _report(result: ImportResult, kind: str, *, err: bool) -> bool:
     typer.echo(
         f"{result.run_id}: {result.rows} rows ({result.values} points) of {kind} sent, {result.already} rows were "
-        "there already"
+        "there already",
+        err=err,
     )
     for theirs, ours in result.renames.items():
-        typer.echo(f"  {theirs} is stored as {ours}")
+        typer.echo(f"  {theirs} is stored as {ours}", err=err)
     for note in result.reading.notes:
-        typer.echo(f"  note: {note}")
+        typer.echo(f"  note: {note}", err=err)
     reading = result.reading
     if not reading.count:
         return True
@@ -174,7 +210,9 @@ def _report(result: ImportResult, kind: str) -> bool:
     return False
 
 
-def _import_spool(folder: Path, url: str, api_key: str | None, progress: Callable[[int, int], None]) -> bool:
+def _import_spool(
+    folder: Path, url: str, api_key: str | None, progress: Callable[[int, int], None], reports: _Reports
+) -> bool:
     # Only here: the backend knows no other part of the client than its wire schema.
     from stabilityclient.agent.upload.importer import upload
     from stabilityclient.errors import StabilityError
@@ -182,9 +220,12 @@ def _import_spool(folder: Path, url: str, api_key: str | None, progress: Callabl
     try:
         report = asyncio.run(upload(folder, url, api_key, progress))
     except StabilityError as error:
+        reports.failed(str(folder), str(error))
         typer.echo(f"{folder}: failed: {error}", err=True)
         return False
     had = report.records - report.sent
     text = f"{report.run_id}: {report.sent} records sent, {had} were there already"
-    typer.echo(text + (f", {report.damaged} damaged in the spool" if report.damaged else ""))
+    facts = {"run_id": report.run_id, "format": "spool", "records": report.sent, "already": had}
+    text += f", {report.damaged} damaged in the spool" if report.damaged else ""
+    reports.note(facts | {"damaged": report.damaged}, text)
     return True

@@ -7,14 +7,16 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import orjson
 import typer
 
 from stabilitybackend.api_client import ApiClient
 from stabilitybackend.cli.serving import read_server_file
+from stabilitybackend.errors import WRONG_USE, BadRequest
 from stabilitybackend.settings import Settings
 
-__all__ = ["ApiKey", "AsJson", "DataDir", "Url", "connect", "show_json"]
+__all__ = ["ApiKey", "AsJson", "DataDir", "Url", "check_unasked", "connect", "show_json"]
 
 #: Where a server listens that was started with no options.
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -26,8 +28,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, e
 
 
 def show_json(document: Any) -> None:
-    """Print the one JSON document of a command called with ``--json``."""
-    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
+    """Print the one JSON document of a command called with ``--json``: JSON, or Structs in it."""
+    text = orjson.dumps(document, msgspec.to_builtins, orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+    sys.stdout.write(text.decode() + "\n")
+    sys.stdout.flush()
+
+
+def check_unasked(yes: bool) -> None:
+    """Raise BadRequest where ``--json`` is given to a command that would ask, without ``--yes``."""
+    if not yes:
+        raise BadRequest("--json asks no question, and this needs a yes", hint="add --yes", code=WRONG_USE)
 
 
 def connect(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:

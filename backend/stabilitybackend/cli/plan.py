@@ -6,15 +6,15 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from stabilitybackend.api_client import ApiClient, run_path
-from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
+from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.errors import StabilityBoardError, Unavailable
-from stabilitybackend.schema.commands import AgentCommand, CommandRequest, Restart
+from stabilitybackend.schema.commands import AgentCommand, Command, CommandRequest, Restart
 from stabilitybackend.schema.orders.kinds import WORDS
 
 __all__ = ["dump", "plan", "restart", "task"]
@@ -71,6 +71,12 @@ def plan(
     raise typer.Exit(int(found["exit_code"]))
 
 
+def _show(command: Command, waited: bool) -> NoReturn:
+    """Print a command as JSON, and leave: with 1 where somebody waited for nothing."""
+    show_json(command)
+    raise typer.Exit(0 if not waited or command.state == "done" else 1)
+
+
 def _warn(warning: str | None) -> None:
     """Print what is against the checkpoint of a plan, where something does."""
     if warning:
@@ -117,6 +123,7 @@ def restart(
     ] = False,
     reason: Reason = "",
     wait: Wait = True,
+    as_json: AsJson = False,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds to wait for the first new row.")
     ] = 600.0,
@@ -138,11 +145,13 @@ def restart(
         accept_inside_incident=accept_inside_incident,
     )
     with connect(url, api_key, data_dir) as client:
-        command = issue(client, run_id, request)
-        if isinstance(command, Restart):
+        command = issue(client, run_id, request, quiet=as_json)
+        if isinstance(command, Restart) and not as_json:
             _warn(command.plan.warning)
         if wait:
-            command = follow(client, command, timeout_s)
+            command = follow(client, command, timeout_s, quiet=as_json)
+    if as_json:
+        _show(command, wait)
     if command.state == "done":
         typer.echo(f"done: the job goes on from step {command.first_step}")
     elif wait:
@@ -154,6 +163,7 @@ def dump(
     run_id: RunId,
     reason: Reason = "",
     wait: Wait = True,
+    as_json: AsJson = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
@@ -161,9 +171,11 @@ def dump(
     """Collect the stacks of all ranks; the run's page shows them."""
     request = CommandRequest("dump_stacks", reason=reason)
     with connect(url, api_key, data_dir) as client:
-        command = issue(client, run_id, request)
+        command = issue(client, run_id, request, quiet=as_json)
         if wait:
-            command = follow(client, command, _DUMP_WITHIN_S)
+            command = follow(client, command, _DUMP_WITHIN_S, quiet=as_json)
+    if as_json:
+        _show(command, wait)
     if command.state == "done":
         typer.echo(f"stacks: {client.url}{run_path(run_id)}/stacks/{command.command_id}")
     elif wait:
@@ -176,6 +188,7 @@ def task(
     name: Annotated[str, typer.Argument(help="The task, as a plug-in of the agents registered it.")],
     reason: Reason = "",
     wait: Wait = True,
+    as_json: AsJson = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
@@ -183,9 +196,11 @@ def task(
     """Run a task of your own on every node of a job (docs/extending.md)."""
     request = CommandRequest("task", task=name, reason=reason)
     with connect(url, api_key, data_dir) as client:
-        command = issue(client, run_id, request)
+        command = issue(client, run_id, request, quiet=as_json)
         if wait:
-            command = follow(client, command, _TASK_WITHIN_S)
+            command = follow(client, command, _TASK_WITHIN_S, quiet=as_json)
+    if as_json:
+        _show(command, wait)
     assert isinstance(command, AgentCommand)
     for node, answer in sorted(command.nodes.items()):
         typer.echo(f"{node}: {answer.state}: {answer.detail}")

@@ -6,14 +6,15 @@ With ``--segment`` it undoes a rollback: the job goes back to a branch that it h
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from stabilitybackend.api_client import run_path
-from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
+from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_unasked, connect, show_json
 from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.schema.commands import CommandRequest
@@ -21,6 +22,8 @@ from stabilitybackend.schema.orders.kinds import WORDS
 
 __all__ = ["roll_back"]
 
+#: Shows a line.
+Say = Callable[[str], None]
 #: Checkpoints that are listed under the suggestion.
 _LISTED = 8
 
@@ -57,6 +60,7 @@ def roll_back(
     ] = False,
     wait: Annotated[bool, typer.Option(help="Show the states until the first new point is there.")] = True,
     timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait.")] = 300.0,
+    as_json: AsJson = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
@@ -73,22 +77,30 @@ def roll_back(
         reason=reason,
         accept_inside_incident=accept_inside_incident,
     )
+    if as_json and to_step is None:
+        check_unasked(yes)
     with connect(url, api_key, data_dir) as client:
+        # With --json what was chosen is in the command; the words go beside it.
+        say = partial(typer.echo, err=as_json)
         if to_step is None and segment is not None:
-            request = _take_branch(request, client.get(f"{run_path(run_id)}/rollback"), yes)
+            request = _take_branch(request, client.get(f"{run_path(run_id)}/rollback"), yes, say)
         elif to_step is None:
-            request = _take_suggestion(request, client.get(f"{run_path(run_id)}/rollback"), yes)
-        command = issue(client, run_id, request)
-        if not wait:
-            return
-        command = follow(client, command, timeout_s)
+            request = _take_suggestion(request, client.get(f"{run_path(run_id)}/rollback"), yes, say)
+        command = issue(client, run_id, request, quiet=as_json)
+        if wait:
+            command = follow(client, command, timeout_s, quiet=as_json)
+    if as_json:
+        show_json(command)
+        raise typer.Exit(0 if not wait or command.state == "done" else 1)
+    if not wait:
+        return
     if command.state != "done":
         typer.echo(f"the rollback did not happen: {WORDS[command.state]}", err=True)
         raise typer.Exit(1)
     typer.echo(f"done: segment {command.segment} goes on from step {command.first_step}")
 
 
-def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: bool) -> CommandRequest:
+def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: bool, say: Say) -> CommandRequest:
     """Show what the server suggests, ask, and return the request for it; what was given stays.
 
     Raises:
@@ -97,9 +109,9 @@ def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: boo
     for one in offer["checkpoints"][:_LISTED]:
         mark = "-> " if one["step"] == offer["to_step"] else "   "
         notes = [one["where"], _size(one), one["unchecked"], "INSIDE AN OPEN INCIDENT" if one["inside"] else ""]
-        typer.echo(f"{mark}step {one['step']:>8}  {', '.join(filter(None, notes))}".rstrip())
+        say(f"{mark}step {one['step']:>8}  {', '.join(filter(None, notes))}".rstrip())
     for one in offer["withheld"][:_LISTED]:
-        typer.echo(f"   step {one['step']:>8}  NOT OFFERED: {one['unfit']}")
+        say(f"   step {one['step']:>8}  NOT OFFERED: {one['unfit']}")
     if offer["to_step"] is None:
         raise BadRequest(f"no checkpoint is suggested: {offer['text']}", hint="name one with --to-step")
     named = request.skip_batches is not None or request.skip_range is not None
@@ -113,7 +125,7 @@ def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: boo
         skip_range=skip,
         seed=reseeded if request.seed is None else request.seed,
     )
-    typer.echo(offer["text"])
+    say(offer["text"])
     changes = [
         f"LR x {request.lr_scale:g}" if request.lr_scale is not None else "",
         f"seed {request.seed}" if request.seed is not None else "",
@@ -122,13 +134,13 @@ def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: boo
     ]
     what = ", ".join([f"Roll back to step {request.to_step}", *filter(None, changes)])
     if yes:
-        typer.echo(what)
+        say(what)
     else:
         typer.confirm(f"{what}?", abort=True)
     return request
 
 
-def _take_branch(request: CommandRequest, offer: Mapping[str, Any], yes: bool) -> CommandRequest:
+def _take_branch(request: CommandRequest, offer: Mapping[str, Any], yes: bool, say: Say) -> CommandRequest:
     """Show the checkpoints of the branch, ask, and return the request for the newest one.
 
     Raises:
@@ -143,11 +155,11 @@ def _take_branch(request: CommandRequest, offer: Mapping[str, Any], yes: bool) -
         )
     for one in branch["checkpoints"][:_LISTED]:
         mark = "-> " if one["step"] == branch["to_step"] else "   "
-        typer.echo(f"{mark}step {one['step']:>8}  {', '.join(filter(None, [one['where'], _size(one)]))}".rstrip())
-    typer.echo(branch["text"])
+        say(f"{mark}step {one['step']:>8}  {', '.join(filter(None, [one['where'], _size(one)]))}".rstrip())
+    say(branch["text"])
     what = f"Go back to step {branch['to_step']} of the discarded segment {request.branch}"
     if yes:
-        typer.echo(what)
+        say(what)
     else:
         typer.confirm(f"{what}?", abort=True)
     return replace(request, to_step=branch["to_step"])

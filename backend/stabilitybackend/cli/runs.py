@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from stabilitybackend.api_client import ApiClient, run_path
-from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
+from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest, read_command
 from stabilitybackend.schema.orders.kinds import WORDS
@@ -27,6 +27,7 @@ _STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "c
 
 def list_runs(
     limit: Annotated[int, typer.Option(min=0, help="At most so many; 0 shows all.")] = 200,
+    as_json: AsJson = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
@@ -34,6 +35,9 @@ def list_runs(
     """Show the runs, newest first."""
     with connect(url, api_key, data_dir) as client:
         runs, total = client.runs(limit or None)
+    if as_json:
+        show_json({"runs": runs, "total": total})
+        return
     if not runs:
         typer.echo(f"no runs yet at {client.url}")
         return

@@ -15,9 +15,11 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from stabilitybackend.cli.http_protocol import BoundedHttpProtocol, RubbishFilter
 from stabilitybackend.errors import SettingsError, StartError
+from stabilitybackend.proxy_people import PeopleFromProxy, ProxyPeople
 from stabilitybackend.settings import Settings
 from stabilityclient.wire import MAX_MESSAGE_BYTES
 
@@ -35,12 +37,19 @@ STOP_TIMEOUT_S = 2
 BACKLOG = 2048
 
 
-def server_config(app: Any, *, log_level: str = "warning", trusted_proxies: str | None = None) -> uvicorn.Config:
+def server_config(
+    app: Any, *, log_level: str = "warning", trusted_proxies: str | None = None, people: ProxyPeople | None = None
+) -> uvicorn.Config:
     """Return uvicorn's settings for our app: the fastest loop and WebSocket code measured, no compression.
 
     Args:
         trusted_proxies: addresses and networks whose X-Forwarded-For and -Proto count; None: nobody's.
+        people: whom one of them may sign in.
     """
+    if trusted_proxies is not None:
+        app = ProxyHeadersMiddleware(app, trusted_proxies)
+    if people is not None:  # around it: it has to see where the request came from
+        app = PeopleFromProxy(app, people)
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -54,8 +63,7 @@ def server_config(app: Any, *, log_level: str = "warning", trusted_proxies: str 
         log_level=log_level,
         access_log=False,
         server_header=False,
-        proxy_headers=trusted_proxies is not None,
-        forwarded_allow_ips=trusted_proxies,
+        proxy_headers=False,  # done above
         backlog=BACKLOG,
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )
@@ -101,7 +109,9 @@ def serve(app: Any, bound: socket.socket, settings: Settings, on_up: Callable[[s
         StartError: the app did not start; its reason is in the log.
     """
     url, data_dir = _url(bound), settings.data_dir
-    config = server_config(app, log_level=settings.log_level, trusted_proxies=settings.trusted_proxies)
+    config = server_config(
+        app, log_level=settings.log_level, trusted_proxies=settings.trusted_proxies, people=ProxyPeople.of(settings)
+    )
     server = _AnnouncingServer(config, lambda: _announce(data_dir, url, on_up))
     _raise_open_files()
     try:

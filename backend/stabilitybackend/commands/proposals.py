@@ -89,13 +89,18 @@ def approved(proposal: Proposal, person: Person, now: float, *, two_persons: boo
             "stabilityboard keys create assistant --role assistant",
             code="own_proposal",
         )
-    if two_persons and needs_two(proposal.request) and person.name.casefold() == proposal.proposer.casefold():
+    if two_persons and needs_two(proposal.request) and _bare(person.name) == _bare(proposal.proposer):
         raise Forbidden(
             f"{proposal.proposer!r} proposed this, and a {proposal.request.kind} takes two persons on this server",
             hint="somebody with another name approves it; make each person a key: stabilityboard keys create NAME",
             code="two_persons",
         )
     return replace(known, state="approved", decided_by=person.name, decided=now, detail="")
+
+
+def _bare(name: str) -> str:
+    """Return a name without the place where it was used: one person has a key and a name in Slack."""
+    return name.casefold().removeprefix("slack:")
 
 
 def declined(proposal: Proposal, person: Person, now: float, why: str) -> Proposal:

@@ -78,7 +78,7 @@ class RunManager:
         self._workers: dict[str, RunWorker] = {}
         #: Runs that are being deleted.
         self._leaving: set[str] = set()
-        self._stopping = False
+        self._stopping = self.two_persons = False
         self._sweeper: asyncio.Task[None] | None = None
         self._watch = StreamWatch(redis, self._workers.values)
         self._watcher: asyncio.Task[None] | None = None
@@ -135,7 +135,7 @@ class RunManager:
                 run_id, self._redis, self._clock, self.overview, self.files, self._window_bytes, self._limits,
                 self.fleet,
             )  # fmt: skip
-            worker.rest.tick_s = self._tick_s
+            worker.rest.tick_s, worker.autopilot.two_persons = self._tick_s, self.two_persons
             worker.start(after=before)
             if self._watcher is None:
                 self._watcher = asyncio.create_task(self._watch.follow(), name="stream-watch")

@@ -111,7 +111,7 @@ class Me(msgspec.Struct):
     name: str
     scopes: list[str]
     project: str | None
-    by: Literal["session", "key", "local"]
+    by: Literal["session", "key", "local", "proxy"]
     role: str = ""
     two_persons: bool = False
 

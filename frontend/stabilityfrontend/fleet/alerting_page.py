@@ -1,4 +1,4 @@
-"""The skeleton of the page of alerting: receivers, routes, who would get an incident, mutes."""
+"""The skeleton of the page of alerting: receivers, mutes, routes, who would get an incident, precision."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def skeleton() -> html.Div:
         _panel("mutes", "Mutes", "Nobody is alerted of what fits, until the end; what is still open then is sent"),
         _panel("routes", "Routes", "The first route that fits decides who gets an incident"),
         _panel("preview", "Who would get this?", "What would happen if this incident opened now"),
+        _panel("precision", "Precision", "Alerts of the last 30 days, as people rated them on the incidents' pages"),
     ]
     trouble = html.Div(id="alerting-trouble", className="note critical", role="alert", hidden=True)
     return frame(bar, html.Main([trouble, *panels, more_panels()], className="list stack"))

@@ -32,6 +32,8 @@ ACTIONS = {
     "segment": "segments undone",
     "annotation": "annotations",
     "interruption": "interruptions",
+    "alerting": "routes and mutes",
+    "autopilot": "autopilot",
     "view": "views",
     "key": "keys",
     "login": "logins",

@@ -121,7 +121,10 @@ async def test_a_browser_logs_in_is_known_and_logs_out(stage: Stage) -> None:
     _, admin = await stage.key("boss", "admin")
     async with stage.client() as browser:
         answer = (await browser.post("/login", json={"key": text})).json()
-        assert answer == {"name": "anna", "scopes": ["read"], "project": None, "by": "session"}
+        assert answer == {
+            "name": "anna", "scopes": ["read"], "project": None, "by": "session", "role": "viewer",
+            "two_persons": False,
+        }  # fmt: skip
         assert text not in str(browser.cookies.jar)
         assert (await browser.get("/me")).json() == answer
         stolen = dict(browser.cookies)

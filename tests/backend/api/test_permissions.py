@@ -114,6 +114,9 @@ NEEDED = {
     "POST /api/v1/alerting/mutes": "command",
     "DELETE /api/v1/alerting/mutes/{mute_id}": "command",
     "POST /api/v1/alerting/preview": "read",
+    "GET /api/v1/alerting/precision": "read",
+    "GET /api/v1/runs/{run_id}/incidents/{incident_id}/rating": "read",
+    "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/rating": "command",
     "WS /api/v1/live": "read",
     "WS /api/v1/agent": "agent",
     # The frame of the pages and its scripts: the same for everybody, nothing of a run is in it.

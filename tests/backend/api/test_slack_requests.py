@@ -9,9 +9,11 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from stabilitybackend.http_guard import MAX_SLACK_BYTES
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
@@ -32,6 +34,7 @@ class Stage:
 
     server: RunningServer
     slack: FakeSlack
+    redis_url: str
 
     @property
     def address(self) -> str:
@@ -58,20 +61,23 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("slack")
     with FakeSlack() as slack, EmbeddedRedis(folder) as redis, pytest.MonkeyPatch.context() as patch:
         variables = slack.variables(
-            STABILITY_SLACK_SIGNING_SECRET=SIGNING_SECRET, STABILITY_SLACK_USERS='{"U0ADA": "command"}'
+            STABILITY_SLACK_SIGNING_SECRET=SIGNING_SECRET,
+            STABILITY_SLACK_USERS='{"U0ADA": "command", "U0BEA": "command"}',
         )
         for name in variables.keys() - {"STABILITY_SLACK_APP_TOKEN"}:
             patch.setenv(name, variables[name])
         with RunningServer(redis.url, folder / "data") as server:
-            yield Stage(server, slack)
+            yield Stage(server, slack, redis.url)
 
 
 @asynccontextmanager
 async def spoiled(stage: Stage, run_id: str) -> AsyncIterator[tuple[RawAgent, Job, Posted]]:
     """A job whose loss is NaN from step 60 on, with checkpoints, and the message about it."""
-    job, at = Job(), time.time()
-    job._time = at
-    before = len(stage.slack.parents())
+    job = Job()
+    job._time = time.time()
+    with Redis.from_url(stage.redis_url) as redis:  # the runs before this one are no storm
+        for key in redis.scan_iter("*storm*"):
+            redis.delete(key)
     async with RawAgent(stage.server.agent_url) as agent:
         good, bad = range(1, 60), range(60, 90)
         await agent.begin(
@@ -81,8 +87,12 @@ async def spoiled(stage: Stage, run_id: str) -> AsyncIterator[tuple[RawAgent, Jo
             job.rows(bad, {"loss": [math.nan] * len(bad)}),
             run_id=run_id,
         )
-        await until(lambda: len(stage.slack.parents()) > before, 20, "the incident is told")
-        yield agent, job, stage.slack.parents()[-1]
+        await until(lambda: _about(stage, run_id), 20, "the incident is told")
+        yield agent, job, _about(stage, run_id)[0]
+
+
+def _about(stage: Stage, run_id: str) -> list[Posted]:
+    return [one for one in stage.slack.parents() if ROLL_BACK in one.buttons() and f'"{run_id}\\' in one.said()]
 
 
 async def test_a_rollback_from_slack_is_an_order_like_any_other_and_its_agent_gets_it(stage: Stage) -> None:
@@ -94,8 +104,9 @@ async def test_a_rollback_from_slack_is_an_order_like_any_other_and_its_agent_ge
     [command] = stage.server.get("/runs/ordered/commands")["commands"]
     assert order.command["command_id"] == command["command_id"]
     assert (command["to_step"], command["checkpoint"], command["issuer"]) == (50, "c/50", "slack:ada")
-    audit = [(one["who"], one["action"], one["target"]) for one in stage.server.get("/audit")["entries"]]
-    assert ("slack:ada", "command.rollback", "ordered") in audit
+    noted = next(one for one in stage.server.get("/audit")["entries"] if one["action"] == "command.order")
+    assert (noted["who"], noted["target"], noted["run"]) == ("slack:ada", command["command_id"], "ordered")
+    assert noted["detail"].endswith("; Slack user U0ADA")
 
 
 async def test_an_answer_is_refused_when_the_job_has_gone_elsewhere_since(stage: Stage) -> None:
@@ -131,18 +142,49 @@ async def test_the_question_of_a_job_without_an_agent_can_not_be_answered_and_sa
     assert "no agent of this run is connected" in json.dumps(view)
 
 
-async def test_a_mute_from_slack_is_one_of_this_run_and_kind_for_an_hour(stage: Stage) -> None:
+async def test_where_an_order_takes_two_persons_nobody_gives_it_alone_from_slack(stage: Stage, tmp_path: Path) -> None:
+    with RunningServer(stage.redis_url, tmp_path, two_persons=True) as server:
+        careful = Stage(server, stage.slack, stage.redis_url)
+        async with spoiled(careful, "careful") as (_, _, message):
+            said = await careful.answered(await careful.asked(message))
+            [proposal] = [one for one in stage.slack.replies(message) if "proposes" in one.text]
+            alone = stage.slack.click(proposal, "stability_approve", name="another-name")
+            await asyncio.to_thread(careful.post, alone)
+            await until(
+                lambda: any("can't approve" in one["text"] for one in stage.slack.whispers), 10, "it is refused"
+            )
+            assert server.get("/runs/careful/commands")["commands"] == []
+            await asyncio.to_thread(careful.post, stage.slack.click(proposal, "stability_approve", "U0BEA", "bea"))
+            [command] = server.wait_for(
+                "/runs/careful/commands", lambda found: found["commands"], "it is ordered"
+            )["commands"]  # fmt: skip
+
+    assert json.loads(said) == {"response_action": "clear"}
+    assert (command["issuer"], command["to_step"]) == ("slack:bea, proposed by slack:ada", 50)
+
+
+async def test_a_mute_and_a_rating_from_slack_are_those_of_the_server(stage: Stage) -> None:
     async with spoiled(stage, "muted") as (_, _, message):
         await asyncio.to_thread(stage.post, stage.slack.click(message, "stability_mute"))
         await until(lambda: stage.server.get("/alerting")["mutes"], 10, "it is muted")
         [mute] = stage.server.get("/alerting")["mutes"]
 
+        await asyncio.to_thread(stage.post, stage.slack.click(message, ACK))
+        await until(lambda: "stability_useful" in message.buttons(), 20, "it is asked whether that was useful")
+        await asyncio.to_thread(stage.post, stage.slack.click(message, "stability_useful"))
+        incident = stage.server.get("/runs/muted/incidents")["incidents"][-1]["incident_id"]
+        at = f"/runs/muted/incidents/{incident}/rating"
+        await until(lambda: stage.server.get(at)["rating"], 10, "it is rated")
+        rating = stage.server.get(at)["rating"]
+
+    assert (rating["useful"], rating["who"], rating["receivers"]) == (True, "slack:ada", ["slack_app"])
     assert (mute["match"], mute["owner"]) == ({"run": "muted", "kind": "nonfinite"}, "slack:ada")
     assert 3_590 < mute["ends"] - mute["starts"] <= 3_600
 
 
 async def test_acknowledging_twice_tells_the_second_one_who_has_it(stage: Stage) -> None:
     async with spoiled(stage, "seen") as (_, _, message):
+        stage.slack.whispers.clear()
         incident = stage.server.get("/runs/seen/incidents")["incidents"][0]["incident_id"]
         stage.server.client.post(f"/api/v1/runs/seen/incidents/{incident}/ack")
         await asyncio.to_thread(stage.post, stage.slack.click(message, ACK))

@@ -75,16 +75,11 @@ def test_it_never_goes_to_one_checkpoint_twice_however_often_there_is_trouble() 
     assert len(set(targets)) == len(targets)
 
 
-def test_at_the_limit_of_the_policy_people_are_asked() -> None:
-    job = PilotedJob("limit: {actions: 1, in_steps: 1000}", always).train(400)
-    job.train(300)
-    assert len(job.commands) == 1
-    assert "it has gone back 1 times within 1,000 steps" in job.asked[0].text
-
-
-def test_what_people_were_asked_is_over_with_the_incident() -> None:
+def test_at_the_limit_of_the_policy_people_are_asked_until_the_trouble_is_over() -> None:
     job = PilotedJob("limit: {actions: 1, in_steps: 1000}", always).train(700)
+    assert len(job.commands) == 1
     assert [one.state for one in job.asked] == ["open"]
+    assert "it has gone back once within 1,000 steps" in job.asked[0].text
     job.send(job.job.rolled_back(100, "by-hand"))
     job.judge()
     (asked,) = job.state.incidents.of({"autopilot_gave_up"})

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from stabilitybackend.errors import Conflict
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame
@@ -58,6 +59,17 @@ async def test_over_restarts_it_orders_once_and_knows_what_it_did(stage: Stage) 
     assert {b"p"} in audited
     assert {b"o"} in audited
     assert {b"c"} in audited
+
+
+async def test_where_orders_take_two_persons_it_orders_nothing(stage: Stage) -> None:
+    worker = await stage.send(*spiked(Job()))
+    await worker.autopilot.put("wait_steps: 40", "ada")
+    worker.autopilot.two_persons = True
+    await worker.autopilot.load()
+    assert worker.autopilot.mode == "dry run"
+    with pytest.raises(Conflict, match="takes two persons"):
+        await worker.autopilot.put("wait_steps: 40", "ada")
+    await worker.autopilot.put("dry_run: true", "ada")
 
 
 async def test_after_a_kill_before_it_was_stored_the_same_order_is_given_again_under_its_id(stage: Stage) -> None:

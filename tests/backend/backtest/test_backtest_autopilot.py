@@ -9,7 +9,7 @@ from support.cli_program import Program
 from support.jobs.piloted_job import falling, stuck
 
 
-def log_of(path: Path, spike: object, steps: int = 900) -> str:
+def log_of(path: Path, spike: object, steps: int = 740) -> str:
     rows = [{"step": step, "loss": spike(step)} for step in range(1, steps + 1)]  # type: ignore[operator]
     path.write_text("\n".join(json.dumps(row) for row in rows))
     return str(path)

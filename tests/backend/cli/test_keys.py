@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from support.cli_program import Program
 
 
@@ -23,3 +25,13 @@ def test_a_key_of_which_nothing_is_said_deletes_nothing(program: Program) -> Non
     assert "(agent, read, command)" in said
     code, _, said = program("keys", "create", "bob", "--scope", "owner")
     assert (code, "expected some of agent, read, propose, command, admin" in said) == (1, True)
+
+
+def test_a_role_is_a_name_for_scopes_and_the_list_has_it(program: Program) -> None:
+    assert "(read, command)" in program("keys", "create", "anna", "--role", "operator")[2]
+    keys = json.loads(program("keys", "list", "--json")[1])["keys"]
+    assert [(key["name"], key["role"], key["scopes"]) for key in keys] == [("anna", "operator", ["read", "command"])]
+    assert not {"sha256", "key"} & keys[0].keys()
+    code, _, said = program("keys", "create", "bob", "--role", "owner")
+    assert (code, "expected one of viewer, operator, admin, agent, assistant" in said) == (1, True)
+    assert program("keys", "create", "bob", "--role", "viewer", "--scope", "admin")[0] == 1

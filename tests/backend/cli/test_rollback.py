@@ -73,7 +73,7 @@ async def test_who_says_no_orders_nothing(
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     code, _, _ = await asyncio.to_thread(program, "rollback", "run-1", "--url", server.url)
     assert code == 1
-    assert await asyncio.to_thread(server.get, "/runs/run-1/commands") == {"commands": []}
+    assert await asyncio.to_thread(server.get, "/runs/run-1/commands") == {"commands": [], "proposals": []}
 
 
 async def test_a_checkpoint_from_inside_is_refused_until_it_is_accepted(

@@ -123,7 +123,7 @@ def test_one_broken_folder_does_not_stop_the_import_of_the_others(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("keys", "create", "x", "--scope", "root"), "scopes ['root'] given, expected some of agent, read, command"),
+        (("keys", "create", "x", "--scope", "root"), "scopes ['root'] given, expected some of agent, read, propose"),
         (("keys", "revoke", "nope"), "no key has the id 'nope'"),
         (("up", "--port", "99999"), "setting port is '99999', expected a number from 0 to 65535"),
         (("runs", "--url", "http://127.0.0.1:1"), "no server answers at http://127.0.0.1:1"),

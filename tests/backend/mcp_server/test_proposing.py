@@ -21,6 +21,7 @@ from support.people.assistant import spoken_to
 from support.server_stack import RunningServer
 
 
+@pytest.mark.soak
 async def test_an_assistant_proposes_a_person_approves_and_only_then_the_job_is_asked(
     redis_url: str, tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,8 @@ DONE = [
     ("GET", "/runs/r/output", None, "see.output"),
     ("PUT", "/runs/r/detectors", {"settings": {"spike": {"sensitivity": 0.5}}}, "settings.detectors"),
     ("POST", "/runs/r/annotations", {"text": "new data", "step": 100}, "annotation.made"),
+    ("PUT", "/runs/r/autopilot", {"policy": "dry_run: true"}, "autopilot.policy"),
+    ("DELETE", "/runs/r/autopilot", None, "autopilot.off"),
     ("PUT", "/runs/r/about", {"notes": "a note"}, "run.edit"),
     ("PUT", "/views", {"kind": "runs", "name": "mine", "project": "", "state": {}}, "view.save"),
 ]

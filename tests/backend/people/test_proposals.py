@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
+from stabilitybackend.api_client import ApiClient
 from stabilitybackend.auth import ROLES, KeyRing
 from stabilitybackend.commands.proposals import EXPIRES_S, Person, approved
 from stabilitybackend.errors import Conflict
+from stabilitybackend.mcp_server.proposing import ProposingTools
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.schema.commands import Fence
@@ -161,6 +164,18 @@ def test_one_proposed_on_another_head_is_refused_in_words(board: Board) -> None:
     assert "proposed on segment 0, but the job is in segment 1 now" in refused["message"]
     assert board.call("anna", "GET", "/runs/moved/proposals")["proposals"][0]["state"] == "refused"
     assert board.commands("moved") == []
+
+
+def test_the_assistants_tools_propose_and_say_what_became_of_it(board: Board) -> None:
+    board.job("tools")
+    with ApiClient(board.server.url, board.keys["assistant"]) as client:
+        tools = ProposingTools(client)
+        made = json.loads(tools.propose_command("tools", "rollback", "the loss is flat", to_step=200))
+        assert (made["state"], "You can't approve it" in made["next"]) == ("proposed", True)
+        board.decide("tools", made, "anna")
+        after = json.loads(tools.proposals("tools"))["proposals"][0]
+    assert (after["state"], after["decided_by"]) == ("approved", "anna")
+    assert after["command"]["line"].startswith("Rollback to step 200 under way")
 
 
 def test_a_declined_one_stays_so_and_says_by_whom(board: Board) -> None:

@@ -84,6 +84,8 @@ def test_from_a_mute_on_the_incidents_page_to_the_alert_at_its_end(
 
     # The incident's page leads to a form that is filled in.
     page = visit(f"{server.url}/runs/first/incidents/{incident_id}", quiet=False)
+    page.click("#rating-noise")
+    wait_until(lambda: "local called it noise" in page.inner_text("#incident-rating"), 20, "the rating is kept")
     page.click("#incident-mute")
     page.wait_for_selector("#mute-form")
     assert [page.input_value(f"#mute-{label}") for label in ("run", "kind")] == ["first", "process_death"]
@@ -96,6 +98,10 @@ def test_from_a_mute_on_the_incidents_page_to_the_alert_at_its_end(
     assert "<b>disk swap</b>" in page.inner_text("#alerting-mutes tr[data-mute]")
     assert "muted by local" in page.inner_text("#alerting-preview tr[data-receiver=webhook]")
 
+    precision = page.inner_text("#alerting-precision tr[data-kind=process_death]").split("\t")
+    assert precision[1:5] == ["1", "0", "1", "0 %"]
+    assert page.inner_text("#alerting-precision tr[data-receiver=webhook]").split("\t") == ["webhook", "0", "1", "0 %"]
+
     # Nobody hears of the second death until somebody ends the mute.
     die(server, tmp_path, "second")
     wait_until(
@@ -103,7 +109,10 @@ def test_from_a_mute_on_the_incidents_page_to_the_alert_at_its_end(
     )
     assert [run for run, _ in receiver.told()] == ["first"]
     page.click("#alerting-mutes tr[data-mute] button")
-    wait_until(lambda: ("second", "incident.opened") in receiver.told(), 20, "the second death is sent")
+    # It was on the node of the first: it comes in a summary behind that one.
+    wait_until(lambda: ("first", "incident.grouped") in receiver.told(), 40, "the second death is in a summary")
+    assert "1 more incident in 1 run with the same node" in receiver.bodies[-1]["why"]
+    assert ": second." in receiver.bodies[-1]["why"]
 
     # Routes: tried before they are saved, refused with a line, and then they hold.
     page.fill("#routes-text", ROUTES.replace("process_death", "spike"))
@@ -118,4 +127,6 @@ def test_from_a_mute_on_the_incidents_page_to_the_alert_at_its_end(
     wait_until(lambda: "Version 1, changed by local" in page.inner_text("#routes-about"), 20, "it is saved")
     page.wait_for_selector("#alerting-preview tr[data-gets=now]")
     audit = httpx.get(f"{server.url}/api/v1/audit", timeout=30).json()["entries"]
-    assert [one["action"] for one in audit][:3] == ["alerting.routes", "alerting.unmute", "alerting.mute"]
+    assert [one["action"] for one in audit][:4] == [
+        "alerting.routes", "alerting.unmute", "alerting.mute", "incident.rate",
+    ]  # fmt: skip

@@ -158,7 +158,7 @@ def test_a_page_of_another_site_orders_nothing_and_reads_nothing(
     assert answered.value.status == 403
     for path in ("live", "agent"):
         assert page.evaluate(SOCKET, f"ws://127.0.0.1:{server.port}/api/v1/{path}") == "closed"
-    assert server.get("/runs/run-1/commands") == {"commands": []}
+    assert server.get("/runs/run-1/commands")["commands"] == []
 
 
 def test_a_key_that_only_looks_sees_no_button_that_orders(
@@ -174,6 +174,6 @@ def test_a_key_that_only_looks_sees_no_button_that_orders(
     page.fill("#login-key", key)
     page.click("#login-send")
     page.wait_for_selector("#who-may")
-    assert page.inner_text("#who-may") == "read-only"
+    assert page.inner_text("#who-may") == "viewer · read-only"
     assert "scope “command”" in str(page.get_attribute("#who", "title"))
     page.wait_for_selector("#rollback-open", state="hidden")

@@ -64,6 +64,7 @@ def test_what_an_assistant_proposed_comes_up_and_is_sent_by_a_person(server: Ser
     loop.do(agent.socket.close())
 
 
+@pytest.mark.soak
 def test_a_declined_proposal_says_so_and_sends_nothing(server: Server, visit: Visit, loop: Loop) -> None:
     agent = _job(loop, server.url, "declined")
     _propose(server.url, "declined")
@@ -76,6 +77,7 @@ def test_a_declined_proposal_says_so_and_sends_nothing(server: Server, visit: Vi
     loop.do(agent.socket.close())
 
 
+@pytest.mark.soak
 def test_under_the_two_persons_rule_the_dialog_proposes(tmp_path: Path, open_page: OpenPage, loop: Loop) -> None:
     with EmbeddedRedis(tmp_path) as redis, RunningServer(redis.url, tmp_path / "d", two_persons=True) as server:
         agent = _job(loop, server.url, "two")

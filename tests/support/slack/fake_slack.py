@@ -217,6 +217,9 @@ class FakeSlack:
         self.whispers.append(given)
         return {"ok": True, "message_ts": f"{int(time.time())}.{next(self._ids):06d}"}
 
+    def _auth_test(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {"ok": True, "team": "Workspace", "user": "stabilityboard", "bot_id": "B1"}
+
     def _views_open(self, given: dict[str, Any]) -> dict[str, Any]:
         until = self._triggers.pop(given.get("trigger_id", ""), None)
         if until is None:
@@ -347,15 +350,16 @@ class FakeSlack:
         trigger = f"trigger-{next(self._ids)}"
         self._triggers[trigger] = time.monotonic() + TRIGGER_S
         pressed = message.buttons()[action]
+        in_thread = {} if message.thread_ts is None else {"thread_ts": message.thread_ts}
         return {
             "type": "block_actions",
             "user": {"id": user, "username": name, "name": name, "team_id": "T1"},
             "api_app_id": "A1",
             "team": {"id": "T1"},
-            "container": {"type": "message", "message_ts": message.ts, "channel_id": CHANNEL},
+            "container": {"type": "message", "message_ts": message.ts, "channel_id": CHANNEL} | in_thread,
             "trigger_id": trigger,
             "channel": {"id": CHANNEL, "name": "alerts"},
-            "message": {"ts": message.ts, "text": message.text, "blocks": message.blocks},
+            "message": {"ts": message.ts, "text": message.text, "blocks": message.blocks} | in_thread,
             "response_url": "http://127.0.0.1:9/never-used",
             "actions": [{"action_id": action, "value": pressed.get("value"), "type": "button", "block_id": "b"}],
         }

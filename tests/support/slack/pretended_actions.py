@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from stabilityalerting import ActionRefused, Branch, CommandNews, Curve, Facts, Order, RollbackNow
+from stabilityalerting import ActionRefused, Branch, CommandNews, Curve, Facts, Order, Proposed, RollbackNow
 
 __all__ = ["PretendedActions"]
 
@@ -39,6 +39,9 @@ class PretendedActions:
     acknowledged: list[tuple[str, str, str]] = field(default_factory=list)
     muted: list[tuple[str, str, int, str]] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
+    proposed: Proposed | None = None
+    decided: list[tuple[str, str, str, str]] = field(default_factory=list)
+    rated: list[tuple[str, bool, str]] = field(default_factory=list)
     holder: str = ""
     refuse: str = ""
     news: CommandNews = field(default_factory=lambda: CommandNews("c-1", "pending", "Requested"))
@@ -46,23 +49,33 @@ class PretendedActions:
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         return self.shown
 
-    async def acknowledge(self, run_id: str, incident_id: str, who: str, detail: str) -> str:
+    async def acknowledge(self, run_id: str, incident_id: str, who: str, person: str) -> str:
         self.holder = self.holder or who
         self.acknowledged.append((run_id, incident_id, who))
         return self.holder
 
-    async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, detail: str) -> float:
+    async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
         self.muted.append((run_id, incident_id, minutes, who))
         return 1_700_003_600.0
+
+    async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
+        self.rated.append((incident_id, useful, who))
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
         return self.now
 
-    async def roll_back(self, order: Order) -> CommandNews:
+    async def roll_back(self, order: Order) -> CommandNews | Proposed:
         if self.refuse:
             raise ActionRefused(self.refuse)
         self.orders.append(order)
+        return self.proposed or self.news
+
+    async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
+        self.decided.append(("approved", proposal_id, who, person))
         return self.news
+
+    async def decline(self, run_id: str, proposal_id: str, who: str, person: str) -> None:
+        self.decided.append(("declined", proposal_id, who, person))
 
     async def command(self, run_id: str, command_id: str) -> CommandNews | None:
         return self.news

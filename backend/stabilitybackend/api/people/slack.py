@@ -19,12 +19,14 @@ router = APIRouter(prefix="/api/v1", tags=["alerting"])
 async def slack(request: Request) -> Response:
     """Take what Slack signed and sent within five minutes, once; it says who pressed what."""
     alerting: AlertingService = request.app.state.alerting
-    sink = alerting.receiver(SlackAppSink.name)
-    if not isinstance(sink, SlackAppSink) or sink.requests is None:
+    apps = [sink.requests for sink in alerting.sinks if isinstance(sink, SlackAppSink) and sink.requests is not None]
+    if not apps:
         raise NotFound(
             "this server takes nothing from Slack over HTTP", hint="set STABILITY_SLACK_SIGNING_SECRET: docs/slack.md"
         )
-    status, content = await sink.requests.answer(request.headers, await request.body())
+    body = await request.body()
+    its = next((app for app in apps if app.signed(request.headers, body)), apps[0])  # each app has a secret of its own
+    status, content = await its.answer(request.headers, body)
     if status == 401:
         raise Unauthorized(
             "the request is not signed by the Slack app, is older than five minutes, or came before",

@@ -14,13 +14,16 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from stabilitybackend.cli.options import AsJson, show_json
+from stabilitybackend.errors import BadRequest
 from stabilitybackend.settings import Settings
 
 if TYPE_CHECKING:  # Redis' client takes as long to load as half of the program: only what needs it waits for it
@@ -40,23 +43,38 @@ _Answer = TypeVar("_Answer")
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="What people call it, for example the cluster or the person.")],
+    role: Annotated[
+        str | None,
+        typer.Option(help="viewer, operator, admin, agent or assistant: a name for some scopes, see docs/security.md."),
+    ] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="agent, read, command, admin; may be repeated. (default: all but admin, which deletes runs)"),
+        typer.Option(
+            help="agent, read, propose, command, admin; may be repeated. (default: agent, read and command; admin, "
+            "which deletes runs, has to be named)"
+        ),
     ] = None,
     project: Annotated[str | None, typer.Option(help="Only for the runs of this project. (default: all)")] = None,
+    as_json: AsJson = False,
     data_dir: _DataDir = None,
     redis_url: _RedisUrl = None,
 ) -> None:
     """Make a key and show it. It is shown only now."""
-    from stabilitybackend.auth import USUAL_SCOPES
+    from stabilitybackend.auth import USUAL_SCOPES, scopes_of
+
+    if role is not None and scope:
+        raise BadRequest("--role and --scope given, expected one of them", hint="a role is a name for scopes")
+    scopes = scopes_of(role) if role is not None else scope or USUAL_SCOPES
 
     async def make(ring: KeyRing, log: AuditLog) -> tuple[ApiKey, str]:
-        made = await ring.create(name, scope or USUAL_SCOPES, project)
+        made = await ring.create(name, scopes, project)
         await log.add(_person(), None, "key.create", made[0].key_id, f"{name}: {', '.join(made[0].scopes)}")
         return made
 
     key, text = _with_keys(data_dir, redis_url, make)
+    if as_json:
+        show_json({"key": text, **_shown(key)})
+        return
     bound = "" if key.project is None else f", project {key.project}"
     typer.echo(text)  # alone on standard output, so that KEY=$(stabilityboard keys create ...) works
     typer.echo(
@@ -65,25 +83,32 @@ def create(
 
 
 @app.command("list")
-def list_keys(data_dir: _DataDir = None, redis_url: _RedisUrl = None) -> None:
+def list_keys(as_json: AsJson = False, data_dir: _DataDir = None, redis_url: _RedisUrl = None) -> None:
     """Show all keys, without their secrets."""
+    from stabilitybackend.auth import role_of
+
     keys = _with_keys(data_dir, redis_url, lambda ring, log: ring.list())
+    if as_json:
+        show_json({"keys": [_shown(key) for key in keys]})
+        return
     if not keys:
         typer.echo("no keys; on loopback none is needed. Make one with: stabilityboard keys create NAME")
         return
-    table = Table("id", "name", "scopes", "project", "created", "last used", "state")
+    table = Table("id", "name", "role", "scopes", "project", "created", "last used", "state")
     for key in keys:
         state = "works" if key.revoked is None else f"revoked {_when(key.revoked)}"
         project = "all" if key.project is None else escape(key.project)
         table.add_row(
-            key.key_id, escape(key.name), ", ".join(key.scopes), project, _when(key.created), _when(key.used), state
-        )
+            key.key_id, escape(key.name), role_of(key.scopes), ", ".join(key.scopes), project, _when(key.created),
+            _when(key.used), state,
+        )  # fmt: skip
     Console().print(table)
 
 
 @app.command()
 def revoke(
     key_id: Annotated[str, typer.Argument(help="The key's id, see: stabilityboard keys list")],
+    as_json: AsJson = False,
     data_dir: _DataDir = None,
     redis_url: _RedisUrl = None,
 ) -> None:
@@ -95,22 +120,38 @@ def revoke(
         return ended
 
     key = _with_keys(data_dir, redis_url, end)
+    if as_json:
+        show_json(_shown(key))
+        return
     typer.echo(f"key {key.key_id} ({key.name!r}) no longer works")
 
 
 @app.command()
 def audit(
     count: Annotated[int, typer.Option(help="Newest entries.", min=1, max=10_000)] = 50,
+    as_json: AsJson = False,
     data_dir: _DataDir = None,
     redis_url: _RedisUrl = None,
 ) -> None:
     """Show who deleted runs, made or revoked keys, and logged in, newest first."""
     entries: list[AuditEntry] = _with_keys(data_dir, redis_url, lambda ring, log: log.newest(count))
+    if as_json:
+        show_json({"entries": entries})
+        return
     table = Table("when", "who", "key", "what", "of", "more")
     for entry in entries:
         shown = (entry.who, entry.key_id or "", entry.action, entry.target, entry.detail)
         table.add_row(_when(entry.time), *map(escape, shown))
     Console().print(table)
+
+
+def _shown(key: ApiKey) -> dict[str, Any]:
+    """Return what may be shown of a key: all but the digest of its secret."""
+    from stabilitybackend.auth import role_of
+
+    facts: dict[str, Any] = msgspec.to_builtins(key)
+    del facts["sha256"]
+    return facts | {"role": role_of(key.scopes)}
 
 
 def _with_keys(

@@ -61,7 +61,12 @@ class RunAutopilot:
         patiently: does something with Redis, again and again while it is away.
         channel: the run's browsers, which get each change.
         clock: unix seconds now.
+
+    Attributes:
+        two_persons: rollbacks take two persons on this server, so that it orders none: it is a dry run at most.
     """
+
+    two_persons = False
 
     def __init__(
         self,
@@ -106,6 +111,8 @@ class RunAutopilot:
         if change is not None and change.text is not None:
             try:
                 policy = read_policy(change.text)
+                if self.two_persons:  # set since then, perhaps
+                    policy = msgspec.structs.replace(policy, dry_run=True)
             except BadRequest as error:  # of another version: what nobody can read orders nothing
                 _log.error("run %s: the stored policy is passed over: %s", self._run_id, error)
         if change != self._set:
@@ -119,9 +126,14 @@ class RunAutopilot:
 
         Raises:
             BadYaml: it is none; nothing changed.
+            Conflict: orders take two persons here, and it is no dry run.
         """
-        if text is not None:
-            read_policy(text, file)
+        if text is not None and not read_policy(text, file).dry_run and self.two_persons:
+            raise Conflict(
+                "the policy would let one person order rollbacks, and on this server each takes two persons",
+                hint="set dry_run: true; it then notes what it would do, and two persons order it",
+                code="two_persons",
+            )
         change = PolicyChange(text, who, self._clock())
         data = msgspec.json.encode(change)
 

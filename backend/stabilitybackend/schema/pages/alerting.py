@@ -6,7 +6,10 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["AlertPreview", "Alerting", "MuteShown", "MuteState", "Mutes", "Receiver", "ReceiverPreview", "Routes"]
+__all__ = [
+    "AlertPreview", "Alerting", "KindPrecision", "MuteShown", "MuteState", "Mutes", "Precision", "Rating",
+    "RatingAnswer", "Receiver", "ReceiverPrecision", "ReceiverPreview", "Routes",
+]  # fmt: skip
 
 MuteState = Literal["pending", "active", "expired"]
 
@@ -94,6 +97,74 @@ class ReceiverPreview(msgspec.Struct):
     gets: Literal["now", "later", "no"]
     after_min: float | None
     why: str
+
+
+class Rating(msgspec.Struct, frozen=True):
+    """What somebody said of the alert of an incident.
+
+    Attributes:
+        useful: false: noise.
+        receivers: names of those that were sent it.
+        opened: when the incident opened; rated: when somebody said so, unix seconds. who: their name.
+    """
+
+    incident_id: str
+    run_id: str
+    project: str
+    kind: str
+    label: str
+    useful: bool
+    receivers: list[str]
+    opened: float
+    rated: float
+    who: str
+
+
+class RatingAnswer(msgspec.Struct):
+    """The rating of an incident, null for none."""
+
+    rating: Rating | None
+
+
+class KindPrecision(msgspec.Struct):
+    """How useful the alerts of one kind were.
+
+    Attributes:
+        incidents: that were an alarm. useful, noise: how many people called so.
+        precision: useful of those that people rated, null where nobody did.
+        noise_per_job_day: null where no job ran.
+    """
+
+    kind: str
+    label: str
+    incidents: int
+    useful: int
+    noise: int
+    precision: float | None
+    noise_per_job_day: float | None
+
+
+class ReceiverPrecision(msgspec.Struct):
+    """How useful the alerts were that one receiver was sent."""
+
+    name: str
+    useful: int
+    noise: int
+    precision: float | None
+
+
+class Precision(msgspec.Struct):
+    """How useful alerts were in the last days.
+
+    Attributes:
+        job_days: days that jobs ran, over all runs. noise_per_job_day: alerts that people called noise.
+    """
+
+    days: float
+    job_days: float
+    noise_per_job_day: float | None
+    kinds: list[KindPrecision]
+    receivers: list[ReceiverPrecision]
 
 
 class AlertPreview(msgspec.Struct):

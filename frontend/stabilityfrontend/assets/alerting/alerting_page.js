@@ -8,6 +8,7 @@ import { Live } from "../core/live.js";
 import { patch, pressed } from "../core/patch.js";
 import { drawBanner, drawPill } from "../run/header.js";
 import { matchWords, muteForm, mutesOf } from "./mutes.js";
+import { precisionOf } from "./precision.js";
 import { receiversOf } from "./receivers.js";
 import { previewOf, RoutesEditor } from "./routes.js";
 
@@ -15,6 +16,8 @@ import { previewOf, RoutesEditor } from "./routes.js";
 const AGAIN_MS = 5000;
 /** After the last key in the editor. */
 const TYPED_MS = 400;
+/** Precision is of the last so many days. */
+const PRECISION_DAYS = 30;
 /** Incidents to try routes on. */
 const INCIDENTS = 50;
 
@@ -54,6 +57,7 @@ export class AlertingPage {
     );
     this.fetch();
     this.fetchIncidents();
+    this.fetchPrecision();
     this.tick = setInterval(() => {
       drawPill(this.live, this.state, null, null, false);
       drawBanner(this.live, null);
@@ -107,6 +111,15 @@ export class AlertingPage {
       this.tried?.incident_id || "",
     );
     this.preview();
+  }
+
+  async fetchPrecision() {
+    try {
+      const answer = await api.alertPrecision(PRECISION_DAYS);
+      if (!this.gone) fill(byId("alerting-precision"), precisionOf(answer));
+    } catch (error) {
+      if (!this.gone) fill(byId("alerting-precision"), h("p", { class: "text-critical" }, errorText(error)));
+    }
   }
 
   async preview() {

@@ -28,7 +28,7 @@ export function previewOf(answer) {
       "p",
       { class: "sub" },
       `Matched by ${words.join(", ")}. `,
-      routes.length ? `Fits route ${routes.join(", then ")}.` : "No routes are written: each receiver gets everything.",
+      routes.length ? `Fits route ${routes.join(", then ")}.` : "No routes hold: each receiver gets everything.",
     ),
     h(
       "table",

@@ -202,6 +202,13 @@ export const api = {
   mute: (mute) => call("POST", "/alerting/mutes", mute),
   /** @returns {Promise<Answers["DELETE /api/v1/alerting/mutes/{mute_id}"]>} */
   endMute: (mute) => call("DELETE", `/alerting/mutes/${encodeURIComponent(mute)}`),
+  /** @returns {Promise<Answers["GET /api/v1/alerting/precision"]>} */
+  alertPrecision: (days) => call("GET", `/alerting/precision?days=${days}`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/incidents/{incident_id}/rating"]>} */
+  ratingOf: (id, incident) => call("GET", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/rating`),
+  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/incidents/{incident_id}/rating"]>} */
+  rate: (id, incident, useful) =>
+    call("PUT", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/rating`, { useful }),
   /** @returns {Promise<Answers["POST /api/v1/alerting/preview"]>} */
   alertPreview: (wanted) => call("POST", "/alerting/preview", wanted),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/mixture"]>} */

@@ -7,6 +7,7 @@ import { byId, fill, h, setClass, setShown, setText, toast } from "../core/dom.j
 import { errorText } from "../core/format.js";
 import { incidentKind, statusFacts } from "../core/kinds.js";
 import { Quieter } from "./quieter.js";
+import { AlertRating } from "./rating.js";
 import { offers } from "./severity.js";
 import { sinceOf, verdictOf } from "./verdict.js";
 
@@ -26,11 +27,12 @@ export class IncidentActions {
     this.back = button("incident-rollback", "", [h("span", { class: "icon icon-back" }), "Roll back …"], () =>
       page.dialog.show(page.incident),
     );
-    this.mute = h("a", { class: "button", id: "incident-mute", data: { needs: "command" } }, "Mute …");
+    this.mute = h("a", { class: "button", id: "incident-mute", data: { needs: "command" } }, "Mute alerts …");
     this.words = h("span", { class: "sub action-words", role: "status" });
     this.quieter = new Quieter(page);
+    this.rating = new AlertRating(page);
     const buttons = [this.ack, this.batches, this.dump, this.restart, this.back, this.mute];
-    fill(byId("incident-actions"), buttons, this.words, this.quieter.element);
+    fill(byId("incident-actions"), buttons, this.words, this.quieter.element, this.rating.element);
   }
 
   draw() {
@@ -66,11 +68,11 @@ export class IncidentActions {
     this.mute.title = "Alert nobody of this kind of incident of this run for a while";
     setText(this.words, this.told(why));
     this.quieter.draw();
+    this.rating.draw();
     setShown(
       byId("incident-actions"),
-      [this.ack, this.batches, this.dump, this.restart, this.back, this.mute, this.quieter.element].some(
-        (one) => !one.hidden,
-      ) || this.words.textContent !== "",
+      [...byId("incident-actions").children].some((one) => one !== this.words && !one.hidden) ||
+        this.words.textContent !== "",
     );
   }
 

@@ -124,6 +124,7 @@ export class IncidentPage {
       this.setIncident(incident);
       this.kept.refresh();
       this.actions.quieter.fetch();
+      this.actions.rating.fetch();
       if (incident.train || incident.caused_by) {
         const { incidents } = await api.incidents(this.id);
         if (this.gone) return;

@@ -57,7 +57,7 @@ function draw() {
   fill(
     place,
     h("span", { id: "who-name" }, known.name),
-    h("span", { class: "sub", id: "who-may" }, [project, only].filter(Boolean).join(" · ")),
+    h("span", { class: "sub", id: "who-may" }, [project, known.role, only].filter(Boolean).join(" · ")),
     known.by === "session"
       ? h("button", { type: "button", class: "link", id: "log-out", on: { click: leave } }, "Log out")
       : null,

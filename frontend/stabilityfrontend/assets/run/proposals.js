@@ -1,6 +1,7 @@
 // What somebody or an assistant proposed for the run and a person has to approve: at the top of the page, with two buttons.
 
 import { api } from "../core/api.js";
+import { asList } from "../core/as_type.js";
 import { byId, fill, h, setShown, toast } from "../core/dom.js";
 import { errorText, formatCount, plural, sentence } from "../core/format.js";
 import { patch } from "../core/patch.js";
@@ -48,14 +49,18 @@ export class Proposals {
     this.timer = setInterval(() => this.map.size && this.draw(), AGAIN_MS);
   }
 
+  /** All of them, as they came with the commands; an older server has none. */
+  fill(proposals) {
+    this.map = new Map(asList(proposals).map((one) => [one.proposal_id, one]));
+    this.draw();
+  }
+
   async fetch() {
     try {
       const { proposals } = await api.proposals(this.page.id);
-      if (this.page.gone) return;
-      this.map = new Map(proposals.map((one) => [one.proposal_id, one]));
-      this.draw();
+      if (!this.page.gone) this.fill(proposals);
     } catch {
-      // An older server has none; one that is away is asked again when the page is in touch again.
+      // One that is away is asked again when the page is in touch again.
     }
   }
 

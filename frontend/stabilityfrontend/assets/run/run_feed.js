@@ -208,7 +208,7 @@ export class Feed {
   async fetchLists() {
     const { page } = this;
     const tail = this.fetchTail();
-    for (const part of [this.notes, this.proposals]) part.fetch(); // nothing waits for them
+    this.notes.fetch(); // nothing waits for them
     const [incidents, checkpoints, commands] = await Promise.all([
       api.incidents(page.id),
       api.checkpoints(page.id),
@@ -218,6 +218,7 @@ export class Feed {
     if (page.gone) return;
     page.incidentMap = new Map(incidents.incidents.slice(0, KEPT).map((one) => [one.incident_id, one]));
     page.checkpoints = checkpoints.checkpoints.slice(0, KEPT);
+    this.proposals.fill(commands.proposals);
     page.commands = new Map(commands.commands.slice(0, KEPT).map((one) => [one.command_id, one]));
   }
 
