@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -96,7 +95,7 @@ def follow(client: ApiClient, command: Command, timeout_s: float, *, quiet: bool
 
 def _word(state: str) -> str:
     """Return the word for a state of a command; a rank or agent may report one that is none of a command."""
-    words: Mapping[str, str] = {**WORDS, "acted": "acted"}
+    words = {str(known): word for known, word in WORDS.items() if known != "acted"}
     return words.get(state, state)
 
 

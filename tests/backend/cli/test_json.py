@@ -108,14 +108,8 @@ def test_standard_output_is_one_document_and_an_error_is_one_too(
 
 def test_what_would_ask_wants_a_yes_with_it(given: dict[str, Any], program: Program) -> None:
     url = given["server"].split()
-    asking = (
-        ["rollback", "r-plan"],
-        ["stop", "r-plan"],
-        ["archive", "delete", "r-plan"],
-        ["archive", "retain", "--days=1"],
-    )
-    for words in asking:
-        code, out, err = program(*words, "--json", *url)
+    for asks in ("rollback r-plan", "stop r-plan", "archive delete r-plan", "archive retain --days 1"):
+        code, out, err = program(*asks.split(), "--json", *url)
         assert (code, out, json.loads(err)["error"]["hint"]) == (2, "", "add --yes")
 
 
