@@ -95,7 +95,7 @@ def follow(client: ApiClient, command: Command, timeout_s: float, *, quiet: bool
 
 def _word(state: str) -> str:
     """Return the word for a state of a command; a rank or agent may report one that is none of a command."""
-    words: dict[str, str] = {str(name): word for name, word in WORDS.items()} | {"acted": "acted"}
+    words = {str(known): word for known, word in WORDS.items() if known != "acted"}
     return words.get(state, state)
 
 

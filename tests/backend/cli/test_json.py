@@ -24,6 +24,8 @@ CASES: dict[str, tuple[str, int]] = {
     "up": ("--port 99999", 2),
     "runs": ("{server}", 0),
     "rollback": ("r-rollback --to-step 200 --no-wait {server}", 0),
+    "checkpoint": ("r-plan --no-wait {server}", 1),
+    "stop": ("r-plan --yes --no-wait {server}", 1),
     "commands": ("r-proposals {server}", 0),
     "approve": ("{approved} {server}", 0),
     "decline": ("{declined} {server}", 0),
@@ -108,8 +110,8 @@ def test_standard_output_is_one_document_and_an_error_is_one_too(
 
 def test_what_would_ask_wants_a_yes_with_it(given: dict[str, Any], program: Program) -> None:
     url = given["server"].split()
-    for words in (["rollback", "r-plan"], ["archive", "delete", "r-plan"], ["archive", "retain", "--days", "1"]):
-        code, out, err = program(*words, "--json", *url)
+    for asks in ("rollback r-plan", "stop r-plan", "archive delete r-plan", "archive retain --days 1"):
+        code, out, err = program(*asks.split(), "--json", *url)
         assert (code, out, json.loads(err)["error"]["hint"]) == (2, "", "add --yes")
 
 

@@ -67,3 +67,19 @@ def test_two_ranks_save_at_one_step_and_then_stop_at_one_step_as_if_it_were_thei
     plan = server.get(f"{place}/plan")
     assert (plan["action"], plan["exit_code"]) == ("stop", 42)
     assert "enough seen" in plan["text"]
+
+
+@pytest.mark.soak
+def test_a_job_that_hangs_refuses_both_and_the_offer_says_what_works(tmp_path: Path) -> None:
+    plan = json.dumps({"stop": 100_000, "period_s": 0.02, "hang_at": [1, 100]})
+    with (
+        Server(tmp_path / "data", free_port(), {"STABILITY_HANG_FLOOR_S": "1.5"}) as server,
+        Ranks("job.py", [plan], url=server.url, folder=tmp_path / "spool", run_id="hangs"),
+    ):
+        offer = server.wait_for("/runs/hangs/orders", lambda r: r["stop"]["works"] != [], "it hangs", 60)
+        assert offer["stop"]["works"] == ["dump_stacks", "restart"]
+        assert "the job hangs" in offer["stop"]["why"]
+        url = f"{server.url}/api/v1/runs/hangs/commands"
+        refused = [httpx.post(url, json={"kind": kind}) for kind in ("stop", "checkpoint_now")]
+        assert [(one.status_code, one.json()["error"]["code"]) for one in refused] == [(409, "job_hangs")] * 2
+        assert httpx.post(url, json={"kind": "dump_stacks"}).status_code in (201, 409)  # or the server's own is at it

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from stabilitybackend.api_client import run_path
-from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
+from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_unasked, connect, show_json
 from stabilitybackend.cli.runs import follow, issue
-from stabilitybackend.errors import BadRequest
 from stabilitybackend.schema.commands import CommandRequest
 
 __all__ = ["checkpoint", "stop"]
@@ -49,10 +48,10 @@ def stop(
     data_dir: DataDir = None,
 ) -> None:
     """End training on all ranks at one step; the script goes on to its own end, and nobody starts it again."""
-    if not yes and not as_json:
-        _ask(run_id, save, url, api_key, data_dir)
+    if as_json:
+        check_unasked(yes)
     elif not yes:
-        raise BadRequest("--json given without --yes: nobody is asked then", hint="add --yes")
+        _ask(run_id, save, url, api_key, data_dir)
     request = CommandRequest("stop", save=save or None, reason=reason)
     _order(run_id, request, wait, timeout_s, as_json, url, api_key, data_dir)
 
@@ -84,7 +83,7 @@ def _order(
         if wait:
             command = follow(client, command, timeout_s, quiet=as_json)
         if as_json:
-            show_json(client.get(f"{run_path(run_id)}/commands/{command.command_id}"))
+            show_json(command)
         elif wait:
             shown = client.get(f"{run_path(run_id)}/commands/{command.command_id}")
             typer.echo(shown["progress"]["line"], err=command.state != "done")
