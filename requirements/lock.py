@@ -17,6 +17,7 @@ _HERE = Path(__file__).parent
 #: Ours: installed from the working tree, never from a registry.
 _OURS = frozenset({"stabilityboard", "stabilityclient"})
 _TESTS = (
+    "apprise",
     "axe-playwright-python",
     "hypothesis",
     "import-linter",

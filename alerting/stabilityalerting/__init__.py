@@ -21,6 +21,7 @@ from .preview import Preview, who_gets
 from .registry import register, sinks_from_env
 from .service import AlertingService
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
+from .surroundings import BoardChange
 from .variables import Variables
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "AlertingService",
     "AlertingSettingsError",
     "BadAlert",
+    "BoardChange",
     "Branch",
     "CommandNews",
     "Curve",

@@ -32,7 +32,15 @@ def fingerprint(text: str | None) -> str:
 
 
 class ActionRefused(AlertingError):
-    """The server does not do what a person asked for; the text says why, for that person."""
+    """The server does not do what a person asked for; the text says why, for that person.
+
+    Attributes:
+        passing: the same again can help: a part of the server is away for a moment.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +191,11 @@ class Actions(Protocol):
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         """Return what a message says beside the incident."""
 
-    async def acknowledge(self, run_id: str, incident_id: str, who: str, person: str) -> str:
+    async def acknowledge(self, run_id: str, incident_id: str, who: str, detail: str) -> str:
         """Note that somebody takes care of it; return who does: the first one stays."""
+
+    async def note(self, run_id: str, incident_id: str, action: str, who: str, detail: str) -> None:
+        """Note for good what somebody did about it elsewhere."""
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
         """Keep everybody from hearing of incidents like this one; return until when, unix seconds."""

@@ -85,9 +85,10 @@ class Notifier:
         outcomes: Outcomes,
     ) -> None:
         self.sink = sink
-        #: What became of the events: by the reason of the stage that stopped them, ``sent``, ``refused``, ``given_up``,
-        #: ``unsure`` (fate open after a crash, not sent again), ``found`` and ``lost`` (the same, where the
-        #: receiver could be asked; what was lost is sent), and ``retries``.
+        #: What became of the events: by the reason of the stage that stopped them, ``sent``, ``known`` (the receiver
+        #: knows it by itself), ``refused``, ``given_up``, ``unsure`` (fate open after a crash, not sent again),
+        #: ``found`` and ``lost`` (the same, where the receiver could be asked; what was lost is sent), and
+        #: ``retries``.
         self.counts: Counter[str] = Counter()
         self._notifications = NotificationLog(redis, sink.name)
         self.due = DueLater(redis, sink.name)
@@ -188,6 +189,9 @@ class Notifier:
         notice = Notice(job.alert, job.change, url, plan, job.why, stream, serial)
         incident_id, known = job.alert.incident_id, job.record.without_sending()
         on_its_way = known.with_sending(notice)
+        if await self._patiently(lambda: self.sink.knows(notice)):
+            await self._patiently(lambda: self._notifications.write(stream, incident_id, on_its_way.after_sending()))
+            return "known"
         began, pause_s = time.monotonic(), self._retry_policy.first_s
         while True:
             await self._wait_for_turn()

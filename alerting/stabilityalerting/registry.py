@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from .alertmanager import AlertmanagerSink
+from .apprise_sink import AppriseSink
 from .errors import AlertingSettingsError
 from .pagerduty import PagerDutySink
 from .sink import Sink
@@ -17,7 +18,7 @@ from .webhook import WebhookSink
 __all__ = ["CHANNELS", "register", "sinks_from_env"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-CHANNELS: list[type[Sink]] = [SlackSink, SlackAppSink, PagerDutySink, WebhookSink, AlertmanagerSink]
+CHANNELS: list[type[Sink]] = [SlackSink, SlackAppSink, PagerDutySink, WebhookSink, AlertmanagerSink, AppriseSink]
 
 
 def register(channel: type[Sink]) -> type[Sink]:

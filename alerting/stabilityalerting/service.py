@@ -25,7 +25,7 @@ from .outcomes import Outcomes
 from .routing.rules import Rules
 from .sink import Sink, secrets_hidden
 from .storms import SUMMARY
-from .surroundings import IncidentsNow, Surroundings
+from .surroundings import ChangesSince, IncidentsNow, Surroundings
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
 GROUP = "alerting"
@@ -36,7 +36,7 @@ LEASE_KEY = "sb:alerting:lease"
 #: After so many seconds without renewal another process takes over.
 LEASE_S = 6.0
 #: Longest wait for news in one read, milliseconds; also how soon a new run's stream is seen.
-BLOCK_MS = 1_000
+BLOCK_MS = 250
 #: Events read at once.
 READ_COUNT = 64
 #: Streams in one read.
@@ -62,14 +62,14 @@ class AlertingService:
     the next one to take over.
 
     Args:
-        list_streams: gives the names of the streams, asked again about once a second.
+        list_streams: gives the names of the streams, asked again with each read, some four times a second.
         sinks: the receivers; none: the service idles and says so.
         base_url: of the pages, for links. clock: unix seconds now.
         lease_s: after so many seconds without renewal another process takes over.
         is_news: says of a stream, an entry's id and its alert whether anybody is to hear of it; None: of all.
         rules: gives routes and mutes as they are now; None: each receiver gets everything.
         project_of: the project of a run; None: nobody knows.
-        incidents_now, trouble, actions: see ``Surroundings``.
+        incidents_now, trouble, actions, changes_since: see ``Surroundings``.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class AlertingService:
         incidents_now: IncidentsNow | None = None,
         trouble: Callable[[], str] | None = None,
         actions: Actions | None = None,
+        changes_since: ChangesSince | None = None,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -106,7 +107,9 @@ class AlertingService:
         #: What was accepted and refused last, by receiver.
         self.outcomes = Outcomes(redis, clock)
         held = self._lease.held
-        self._surroundings = Surroundings(redis, base_url, clock, held, self.outcomes, trouble, incidents_now, actions)
+        self._surroundings = Surroundings(
+            redis, base_url, clock, held, self.outcomes, trouble, incidents_now, actions, changes_since
+        )
         self._notifiers: list[Notifier] = []
         #: Events that were no incidents.
         self.unreadable = 0

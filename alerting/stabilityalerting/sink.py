@@ -98,6 +98,10 @@ class Sink(ABC):
             SendError: the receiver did not take it. No secret is in its text.
         """
 
+    async def knows(self, notice: Notice) -> bool:
+        """Return whether the receiver knows this by itself, so that it is not sent. Raises RedisError."""
+        return False
+
     def outcome_names(self) -> list[str]:
         """Return the names under which it is noted what was accepted and refused: its own, unless it has several."""
         return [self.name]
@@ -146,9 +150,12 @@ class HttpSink(Sink):
         """Return the request that sends this notice."""
 
     async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
+        await self.post(self.outgoing(notice), before_write)
+
+    async def post(self, outgoing: Outgoing, before_write: BeforeWrite) -> None:
+        """Send one request. Raises SendError where it was not taken."""
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, follow_redirects=False)
-        outgoing = self.outgoing(notice)
         written = False
 
         async def trace(event: str, _: dict[str, Any]) -> None:

@@ -66,8 +66,18 @@ class Variables:
         """
         value = self.text(name) or allowed[0]
         if value not in allowed:
-            raise AlertingSettingsError(f"{name} is {value!r}, expected one of {', '.join(allowed)}")
+            raise AlertingSettingsError(f"{self.named(name)} is {value!r}, expected one of {', '.join(allowed)}")
         return value
+
+    def need_nothing(self, missing: str, names: Sequence[str]) -> None:
+        """Check that none of these is set, where the variable is missing without which they are of no use.
+
+        Raises:
+            AlertingSettingsError: one is set.
+        """
+        lonely = next((name for name in names if self.text(name) is not None), None)
+        if lonely is not None:
+            raise AlertingSettingsError(f"{self.named(lonely)} is set without {self.named(missing)}: set both")
 
     def severity(self, name: str, default: Severity = "info") -> Severity:
         """Return the mildest severity that a receiver is sent.

@@ -47,7 +47,7 @@ from stabilitybackend.api import (
 )
 from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
-from stabilitybackend.api.people import alerting, proposals, ratings, slack
+from stabilitybackend.api.people import alerting, pagerduty, proposals, ratings, slack
 from stabilitybackend.api.people import audit as audit_calls
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
@@ -237,7 +237,7 @@ def create_app(
     )
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
-        detectors, trial, fleet, incidents, storage, export, views, alerting, ratings, proposals, slack,
+        detectors, trial, fleet, incidents, storage, export, views, alerting, pagerduty, ratings, proposals, slack,
         audit_calls,
     )  # fmt: skip
     for room in rooms:

@@ -20,7 +20,9 @@ from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.origins import Origins
 from stabilitybackend.proxy_people import person_of
 
-__all__ = ["MAX_BODY_BYTES", "MAX_LOGIN_BYTES", "MAX_SLACK_BYTES", "HttpGuard", "security_headers"]
+__all__ = [
+    "MAX_BODY_BYTES", "MAX_LOGIN_BYTES", "MAX_PAGERDUTY_BYTES", "MAX_SLACK_BYTES", "HttpGuard", "security_headers",
+]  # fmt: skip
 
 #: Longest body of a request, bytes. Data comes over the agents' WebSocket: what is sent here are settings and orders.
 MAX_BODY_BYTES = 1024 * 1024
@@ -36,8 +38,14 @@ _NO_STORE, _NO_CACHE = b"no-store", b"no-cache"
 #: Longest body of what Slack posts, bytes: it holds the whole message in which somebody pressed a button.
 MAX_SLACK_BYTES = 256 * 1024
 
-#: Calls with a body that need no key -> its longest body. What comes from Slack is signed instead.
-_OPEN = {"/api/v1/login": MAX_LOGIN_BYTES, "/api/v1/logout": MAX_LOGIN_BYTES, "/api/v1/slack": MAX_SLACK_BYTES}
+#: Longest webhook of PagerDuty, bytes: it drops longer ones itself.
+MAX_PAGERDUTY_BYTES = 256 * 1024
+
+#: Calls with a body that need no key -> its longest body. What comes from Slack or PagerDuty is signed instead.
+_OPEN = {
+    "/api/v1/login": MAX_LOGIN_BYTES, "/api/v1/logout": MAX_LOGIN_BYTES, "/api/v1/slack": MAX_SLACK_BYTES,
+    "/api/v1/pagerduty": MAX_PAGERDUTY_BYTES,
+}  # fmt: skip
 #: Browser features that no page of ours uses.
 _FEATURES = ("camera", "microphone", "geolocation", "payment", "usb", "serial", "midi", "display-capture")
 

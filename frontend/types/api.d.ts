@@ -1685,6 +1685,19 @@ export interface Overlap {
   in_both: number;
 }
 
+/**
+ * What became of a webhook of PagerDuty.
+ *
+ * Attributes:
+ *     outcome: ``acknowledged``; ``noted``: it is in the audit log; ``ignored``: nothing of use here; ``repeated``: it
+ *         came before; ``unknown``: none of the incidents that were sent to PagerDuty is in it.
+ *     text: the same for people.
+ */
+export interface PagerDutyAnswer {
+  outcome: "acknowledged" | "ignored" | "noted" | "repeated" | "unknown";
+  text: string;
+}
+
 /** Whether one part came back as it was, and why that is known; ``ordered``: it was meant to change. */
 export interface PartSeen {
   part: "environment" | "learning_rate" | "loader" | "mixture" | "optimizer" | "rng" | "weights";
@@ -3506,6 +3519,7 @@ export interface Answers {
   "POST /api/v1/login": Me;
   "POST /api/v1/logout": LoggedOut;
   "GET /api/v1/me": Me;
+  "POST /api/v1/pagerduty": PagerDutyAnswer;
   "GET /api/v1/proposals": Proposals;
   "GET /api/v1/receivers": Receivers;
   "POST /api/v1/retention": Retained;

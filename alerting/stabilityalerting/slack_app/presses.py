@@ -146,7 +146,7 @@ class Presses:
         assert self._parts.actions is not None
         who, person = _issuer(payload), _user(payload)[0]
         if name == ACK:
-            holder = await self._parts.actions.acknowledge(*about, who, person)
+            holder = await self._parts.actions.acknowledge(*about, who, f"Slack user {person}")
             if holder != who:
                 await self._whisper(payload, f"{mrkdwn(holder, 200)} takes care of it already.")
         elif name in (USEFUL, NOISE):

@@ -90,13 +90,17 @@ class AlertActions:
         curve = await asyncio.to_thread(read)
         return Facts(run.name, run.project, curve, "roll_back" in shown(incident).actions)
 
-    async def acknowledge(self, run_id: str, incident_id: str, who: str, person: str) -> str:
+    async def acknowledge(self, run_id: str, incident_id: str, who: str, detail: str) -> str:
         """Note that somebody takes care of it; return who does."""
         worker = await _spoken(self._manager.get(run_id))
         incident = await _spoken(worker.acknowledge(incident_id, who))
         if incident.acknowledged_by == who:
-            await _spoken(self._audit.add(who, None, "incident.acknowledge", incident_id, _in_slack(person), run_id))
+            await _spoken(self._audit.add(who, None, "incident.acknowledge", incident_id, detail, run_id))
         return incident.acknowledged_by or who
+
+    async def note(self, run_id: str, incident_id: str, action: str, who: str, detail: str) -> None:
+        """Note for good what somebody did about it elsewhere."""
+        await _spoken(self._audit.add(who, None, action, incident_id, detail, run_id))
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
         """Mute what the run has of this kind; return until when, unix seconds."""
@@ -226,7 +230,8 @@ async def _spoken(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except StabilityBoardError as error:
-        raise ActionRefused(". ".join(part for part in (error.message, error.hint) if part)) from error
+        words = ". ".join(part for part in (error.message, error.hint) if part)
+        raise ActionRefused(words, passing=error.status == 503) from error
 
 
 async def _called(work: Callable[[], T]) -> T:

@@ -21,8 +21,9 @@ from stabilityalerting import (
     heartbeat_from_env,
     sinks_from_env,
 )
+from stabilitybackend.alerts.changes import RecordedChanges
 from stabilitybackend.alerts.rules import AlertRules
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.settings import Settings
 from stabilitybackend.streams import stream_order
@@ -31,6 +32,8 @@ __all__ = ["IncidentStreams", "alert_rules", "alerting_service", "heartbeat", "r
 
 #: Runs of which an incident changed within this time are read, seconds: a receiver that was away for days gets it then.
 READ_FOR_S = 7 * 86_400.0
+#: The list of streams is used again for so long, seconds, where nothing is new in it.
+NAMES_S = 1.0
 #: The history of a followed log counts as judged after so long at the latest, seconds, where Redis's clock is ahead of
 #: ours: it takes a minute for some ten million points.
 JUDGED_AFTER_S = 60.0
@@ -64,9 +67,20 @@ class IncidentStreams:
         self._imported: dict[str, bool] = {}
         self._projects: dict[str, str] = {}
         self._heads: dict[str, _Head] = {}
+        self._newest: Any = None
+        self._names: list[str] = []
+        self._named_at = float("-inf")
 
     async def names(self) -> list[str]:
-        """Return the streams to read now."""
+        """Return the streams to read now; the whole list is read anew when a run is new in it, and once a second."""
+        newest: Any = await self._redis.zrevrange(RUNS_WITH_INCIDENTS, 0, 0, withscores=True)
+        now = time.monotonic()
+        if newest != self._newest or now - self._named_at >= NAMES_S:
+            self._names = await self._every_name()
+            self._newest, self._named_at = newest, now
+        return self._names
+
+    async def _every_name(self) -> list[str]:
         ids = await self._index.with_incidents_since(time.time() - READ_FOR_S)
         for gone in self._imported.keys() - set(ids):
             del self._imported[gone]
@@ -156,6 +170,7 @@ def alerting_service(
         incidents_now=streams.incidents_now,
         trouble=trouble,
         actions=actions,
+        changes_since=RecordedChanges(redis).since,
     )
 
 

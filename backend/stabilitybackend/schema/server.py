@@ -8,7 +8,8 @@ import msgspec
 
 __all__ = [
     "Alive", "Audit", "AuditEntry", "ColdPoints", "Deleted", "ErrorAnswer", "ErrorFacts", "HotPoints", "LoggedOut",
-    "Me", "Ready", "ReceiverStatus", "Receivers", "Retained", "RetainedRun", "ServerHealth", "SlackAnswer", "Storage",
+    "Me", "PagerDutyAnswer", "Ready", "ReceiverStatus", "Receivers", "Retained", "RetainedRun", "ServerHealth",
+    "SlackAnswer", "Storage",
 ]  # fmt: skip
 
 
@@ -40,6 +41,19 @@ class SlackAnswer(msgspec.Struct, omit_defaults=True):
 
     response_action: Literal["clear", "update"]
     view: dict[str, Any] | None = None
+
+
+class PagerDutyAnswer(msgspec.Struct):
+    """What became of a webhook of PagerDuty.
+
+    Attributes:
+        outcome: ``acknowledged``; ``noted``: it is in the audit log; ``ignored``: nothing of use here; ``repeated``: it
+            came before; ``unknown``: none of the incidents that were sent to PagerDuty is in it.
+        text: the same for people.
+    """
+
+    outcome: Literal["acknowledged", "noted", "ignored", "repeated", "unknown"]
+    text: str
 
 
 class Alive(msgspec.Struct):

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from redis import Redis
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -30,6 +31,8 @@ OTHERS = [
 
 @pytest.fixture(scope="module")
 def server(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with Redis.from_url(redis_server) as client:
+        client.flushall()  # a key that another test left would make keys necessary
     with RunningServer(redis_server, tmp_path_factory.mktemp("guard")) as server:
         yield server
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from redis import Redis
 
 from stabilitybackend.cli import http_protocol
 from stabilitybackend.http_guard import MAX_BODY_BYTES, MAX_LOGIN_BYTES
@@ -26,6 +27,8 @@ IN_BUFFERS = 16 * MIB
 
 @pytest.fixture(scope="module")
 def server(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with Redis.from_url(redis_server) as client:
+        client.flushall()  # a key that another test left would make keys necessary
     with RunningServer(redis_server, tmp_path_factory.mktemp("limits")) as server:
         yield server
 

@@ -106,6 +106,8 @@ NEEDED = {
     "GET /fleet": "open",
     # Signed by Slack instead; without a signing secret it is no call.
     "POST /api/v1/slack": "open",
+    # Signed by PagerDuty, the same.
+    "POST /api/v1/pagerduty": "open",
     "GET /api/v1/views": "read",
     "PUT /api/v1/views": "command",
     "DELETE /api/v1/views": "command",

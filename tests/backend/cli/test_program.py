@@ -95,6 +95,7 @@ async def test_up_stops_cleanly_within_five_seconds_while_an_agent_is_connected(
     assert running_url(tmp_path) is None
 
 
+@pytest.mark.soak
 async def test_a_server_killed_with_9_starts_again_at_once_with_its_data(tmp_path: Path) -> None:
     with up(tmp_path) as (url, process):
         async with RawAgent(url.replace("http", "ws") + "/api/v1/agent") as agent:

@@ -161,6 +161,7 @@ def test_a_page_of_another_site_orders_nothing_and_reads_nothing(
     assert server.get("/runs/run-1/commands")["commands"] == []
 
 
+@pytest.mark.soak
 def test_a_key_that_only_looks_sees_no_button_that_orders(
     redis_of_its_own: str, server: RunningServer, open_page: OpenPage
 ) -> None:

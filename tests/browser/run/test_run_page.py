@@ -182,6 +182,7 @@ def test_the_theme_follows_the_system_then_the_button_and_is_kept(watched: Stack
     assert page.evaluate(name) == "light"
 
 
+@pytest.mark.soak
 def test_a_server_that_goes_away_is_named_and_nothing_is_missing_afterwards(mortal: Stack, open_page: OpenPage) -> None:
     # A browser writes failed connections to the console by itself; the page can't keep it from that.
     page = open_page(mortal.server.url + mortal.path, quiet=False)
@@ -206,6 +207,7 @@ def test_a_server_that_goes_away_is_named_and_nothing_is_missing_afterwards(mort
         assert all(step > gone_at - 20 for one in answer["series"] for step in one["steps"])
 
 
+@pytest.mark.soak
 def test_a_zoom_is_shared_by_all_charts_and_double_click_ends_it(watched: Stack, visit: Visit) -> None:
     watched.wait_for_step(100)
     page = visit(watched.path, height=1800)

@@ -37,6 +37,7 @@ class PretendedActions:
         )
     )
     acknowledged: list[tuple[str, str, str]] = field(default_factory=list)
+    noted: list[tuple[str, str, str, str]] = field(default_factory=list)
     muted: list[tuple[str, str, int, str]] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     proposed: Proposed | None = None
@@ -49,10 +50,13 @@ class PretendedActions:
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         return self.shown
 
-    async def acknowledge(self, run_id: str, incident_id: str, who: str, person: str) -> str:
+    async def acknowledge(self, run_id: str, incident_id: str, who: str, detail: str) -> str:
         self.holder = self.holder or who
         self.acknowledged.append((run_id, incident_id, who))
         return self.holder
+
+    async def note(self, run_id: str, incident_id: str, action: str, who: str, detail: str) -> None:
+        self.noted.append((incident_id, action, who, detail))
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
         self.muted.append((run_id, incident_id, minutes, who))

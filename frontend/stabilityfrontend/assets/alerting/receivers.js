@@ -16,6 +16,7 @@ const OUTCOMES = [
   ["no_route", "no route leads here"],
   ["below_min_severity", "below its least severity"],
   ["grouped", "counted in a summary"],
+  ["known", "known there already"],
   ["summaries", "summaries"],
   ["follows_cause", "followed from another"],
   ["in_train", "one of a train"],
@@ -35,6 +36,7 @@ const SETTINGS = [
   ["PagerDuty", "STABILITY_PAGERDUTY_ROUTING_KEY"],
   ["Alertmanager", "STABILITY_ALERTMANAGER_URL"],
   ["a signed webhook", "STABILITY_WEBHOOK_URL and STABILITY_WEBHOOK_SECRET"],
+  ["mail, Teams, Discord, ntfy and the rest", "STABILITY_APPRISE_URLS"],
 ];
 
 function none() {

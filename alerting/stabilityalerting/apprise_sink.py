@@ -1,0 +1,175 @@
+"""Sends short texts through apprise: mail, Teams, Discord, ntfy, and some hundred other services, by their addresses.
+
+The library is asked for only where an address is set: ``pip install 'stabilityboard[apprise]'``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .alert import Notice, Severity
+from .errors import AlertingSettingsError, SendError
+from .sink import BeforeWrite, Sink
+from .variables import Variables
+
+#: Longest text, characters: an SMS gateway or a push service cuts more off.
+MAX_TEXT_CHARS = 1_000
+#: Longest title, characters.
+MAX_TITLE_CHARS = 200
+#: Longest time for one address, seconds. Apprise itself waits 4 s to connect and 4 s for an answer; mail takes longer.
+TIMEOUT_S = 30.0
+#: Addresses at once. A thread that hangs beyond the time-out holds one of these places until it ends.
+MAX_THREADS = 8
+#: Notices that some addresses took and others did not, which are known so that nobody gets one twice.
+MAX_HALF_SENT = 1_000
+
+_VARIABLE = "STABILITY_APPRISE_URLS"
+_INSTALL = "pip install 'stabilityboard[apprise]'"
+_TYPES = {"info": "info", "warning": "warning", "critical": "failure"}
+#: Between two addresses; an address may itself have a comma.
+_BETWEEN = re.compile(r"[\s,]+(?=[a-zA-Z][a-zA-Z0-9+.-]*://)")
+
+__all__ = ["AppriseSink", "text_of"]
+
+
+class AppriseSink(Sink):
+    """Sends each notice to each address, in a thread: apprise waits for answers.
+
+    Addresses that took a notice don't get it again when others did not. A message whose fate a crash left open is not
+    sent again.
+
+    Args:
+        urls: of apprise (https://github.com/caronc/apprise/wiki); they hold passwords and tokens.
+        timeout_s: longest time for one address, seconds.
+
+    Raises:
+        AlertingSettingsError: apprise is missing or does not know an address.
+    """
+
+    name = "apprise"
+    idempotent = False
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        min_severity: Severity = "info",
+        *,
+        variable: str = _VARIABLE,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self.min_severity = min_severity
+        self.secrets = tuple(urls)
+        self._timeout_s = timeout_s
+        self._addresses = _addresses(urls, variable)
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="apprise")
+        #: Idempotency key -> places of the addresses that took it.
+        self._took: OrderedDict[str, set[int]] = OrderedDict()
+
+    @classmethod
+    def from_variables(cls, variables: Variables) -> AppriseSink | None:
+        severity = variables.severity("STABILITY_APPRISE_MIN_SEVERITY")
+        text = variables.text(_VARIABLE)
+        if text is None:
+            return None
+        named = variables.named(_VARIABLE)
+        urls = _split(text) if "://" in text else _of_file(text, named)
+        return cls(urls, severity, variable=named)
+
+    async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
+        took = self._took.setdefault(notice.idempotency_key, set())
+        waiting = [at for at in range(len(self._addresses)) if at not in took]
+        title, body = text_of(notice)
+        kind = "success" if notice.change == "resolved" else _TYPES[notice.alert.severity]
+        await before_write()
+        done = await asyncio.gather(*(self._to(at, title, body, kind) for at in waiting))
+        took.update(at for at, trouble in zip(waiting, done, strict=True) if not trouble)
+        troubles = [trouble for trouble in done if trouble]
+        if not troubles:
+            del self._took[notice.idempotency_key]
+            return
+        while len(self._took) > MAX_HALF_SENT:
+            self._took.popitem(last=False)
+        count, every = len(troubles), len(self._addresses)
+        raise SendError(f"{self.name}: {count} of {every} addresses did not take it: {troubles[0]}", recoverable=True)
+
+    async def aclose(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _to(self, at: int, title: str, body: str, kind: str) -> str:
+        """Send to one address; return what went wrong, "" for nothing. No word of apprise's: it may hold a secret."""
+        service, address = self._addresses[at]
+        work = asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: bool(address.notify(title=title, body=body, notify_type=kind, body_format="text"))
+        )
+        try:
+            taken = await asyncio.wait_for(work, self._timeout_s)
+        except TimeoutError:
+            return f"no answer from address {at + 1} ({service}) in {self._timeout_s:g} s"
+        except Exception as error:  # a plug-in of apprise may raise anything
+            return f"address {at + 1} ({service}) failed ({type(error).__name__})"
+        return "" if taken else f"address {at + 1} ({service}) refused it or is away"
+
+
+def text_of(notice: Notice) -> tuple[str, str]:
+    """Return title and text of a notice, plain, at most MAX_TEXT_CHARS; the link is always whole."""
+    alert = notice.alert
+    word = (alert.status_word or "resolved") if notice.change == "resolved" else alert.severity
+    title = f"[{word}] {alert.title} (run {alert.run_id})"[:MAX_TITLE_CHARS]
+    parts = [notice.why, alert.text]
+    if alert.advice and alert.is_open:
+        parts.append(f"What to do: {alert.advice}")
+    room = MAX_TEXT_CHARS - len(notice.url) - 2
+    said = "\n\n".join(part for part in parts if part)
+    if len(said) > room:
+        said = said[: max(0, room - 4)] + " ..."
+    return title, f"{said}\n\n{notice.url}"
+
+
+def _split(text: str) -> list[str]:
+    return [one.strip(" ,") for one in _BETWEEN.split(text.strip()) if one.strip(" ,")]
+
+
+def _of_file(path: str, variable: str) -> list[str]:
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        # The path is not shown: a wrong value may be an address.
+        raise AlertingSettingsError(
+            f"{variable} is no address and no file that can be read ({type(error).__name__}), expected apprise's "
+            "addresses, or the path of a file with one in each line"
+        ) from None
+    urls = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+    if not urls:
+        raise AlertingSettingsError(f"the file of {variable} has no address, expected one in each line")
+    return urls
+
+
+def _addresses(urls: Sequence[str], variable: str) -> list[tuple[str, Any]]:
+    """Return for each address the name of its service, and an ``Apprise`` that sends there."""
+    # It logs addresses, with the passwords in them, where it does not like one; so does what it sends with.
+    for name, level in (("apprise", logging.CRITICAL + 1), ("urllib3", logging.ERROR)):
+        logging.getLogger(name).setLevel(level)
+    try:
+        import apprise
+    except ImportError:
+        raise AlertingSettingsError(f"{variable} is set and apprise is not installed: {_INSTALL}") from None
+    made = []
+    for at, url in enumerate(urls):
+        asset = apprise.AppriseAsset(
+            app_id="Stabilityboard", app_desc="Stabilityboard", storage_mode=apprise.PersistentStoreMode.MEMORY
+        )
+        one = apprise.Apprise(asset=asset)
+        if not one.add(url):
+            raise AlertingSettingsError(
+                f"{variable}: address {at + 1} of {len(urls)} is none that apprise knows, or is not complete: "
+                "https://github.com/caronc/apprise/wiki"
+            )
+        made.append((str(one[0].service_name or "?"), one))
+    return made

@@ -1,0 +1,140 @@
+"""What people changed, for the timeline of a pager: orders to jobs and what became of them, settings, routes.
+
+Read from the records that are kept of it anyhow: the audit stream, and each run's own. Of an imported run nothing is
+read: what happened there happened elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import orjson
+from redis.asyncio import Redis
+
+from stabilityalerting import BoardChange
+from stabilitybackend.commands.progress import progress_of
+from stabilitybackend.keys import AUDIT, RunKeys
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.schema.commands import END_STATES, Command, Restart, Rollback, read_command
+from stabilitybackend.schema.server import AuditEntry
+
+__all__ = ["RecordedChanges"]
+
+#: Of a stream that was never read, what is older than this is no news, seconds.
+LOOKBACK_S = 600.0
+#: Runs that reported within this time are read, seconds.
+ACTIVE_S = 86_400.0
+#: Entries of a stream, and streams, in one read.
+READ_COUNT, STREAMS_PER_READ = 100, 512
+#: How far commands are is written with each rank that answers: only these say something to somebody else.
+_WORDS: Mapping[str, str] = {"done": "done", "rejected": "refused", "failed": "failed", "expired": "expired"}
+
+_log = logging.getLogger(__name__)
+
+
+class RecordedChanges:
+    """Reads what is new in the records. It remembers of runs only which were imported."""
+
+    def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
+        self._redis = redis
+        self._index = RunIndex(redis)
+        self._clock = clock
+        self._imported: dict[str, bool] = {}
+
+    async def since(self, cursors: Mapping[str, str]) -> tuple[list[BoardChange], dict[str, str]]:
+        """Return what changed after ``cursors`` (stream -> entry), and how far the streams are read by that.
+
+        Raises:
+            RedisError: Redis is away.
+        """
+        begin = f"{max(0, int(1000 * (self._clock() - LOOKBACK_S)))}-0"
+        runs = {RunKeys(run_id).command_audit: run_id for run_id in await self._runs()}
+        read_to = {stream: cursors.get(stream, begin) for stream in [AUDIT, *runs]}
+        changes: list[BoardChange] = []
+        streams = list(read_to)
+        for at in range(0, len(streams), STREAMS_PER_READ):
+            some: Any = {stream: read_to[stream] for stream in streams[at : at + STREAMS_PER_READ]}
+            found: Any = await self._redis.xread(some, count=READ_COUNT)
+            for name, entries in found:
+                stream = name.decode()
+                for entry_id, fields in entries:
+                    entry = entry_id.decode()
+                    read_to[stream] = entry
+                    run_id = runs.get(stream, "")
+                    changes += _readable(run_id, f"{run_id}:{entry}", fields)
+        return changes, read_to
+
+    async def _runs(self) -> list[str]:
+        ids = await self._index.active_since(self._clock() - ACTIVE_S)
+        for gone in self._imported.keys() - set(ids):
+            del self._imported[gone]
+        for run in await self._index.stored_all([run_id for run_id in ids if run_id not in self._imported]):
+            self._imported[run.run_id] = "imported_from" in run.config
+        return [run_id for run_id in ids if not self._imported[run_id]]
+
+
+def _readable(run_id: str, key: str, fields: Mapping[bytes, bytes]) -> list[BoardChange]:
+    try:
+        return [change for kind, data in fields.items() for change in _READERS.get(kind, _nothing)(run_id, key, data)]
+    except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+        _log.debug("an entry %s of what was changed is passed over: %s", key, error)
+        return []
+
+
+def _nothing(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
+    yield from ()
+
+
+def _command(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
+    """Yield that a rollback or restart was ordered, and what became of it."""
+    command = read_command(orjson.loads(data))
+    if not isinstance(command, Rollback | Restart):
+        return
+    what = _words(command)
+    details = {"command": command.command_id, "ordered by": command.issuer, "reason": command.reason}
+    if command.state == "pending" and len(command.history) <= 1:
+        summary = f"{what} of run {run_id} ordered by {command.issuer}"
+        yield BoardChange(f"{command.command_id}:ordered", command.issued, run_id, summary, details)
+    elif command.state in END_STATES:
+        ended = max((line.time for line in command.history), default=command.issued)
+        progress = progress_of(command)
+        outcome = _WORDS[command.state]
+        summary = f"{what} of run {run_id}: {outcome}" + (f": {progress.trouble}" if progress.trouble else "")
+        details["outcome"] = progress.trouble or progress.line
+        yield BoardChange(f"{command.command_id}:{command.state}", ended, run_id, summary, details)
+
+
+def _words(command: Command) -> str:
+    kind = "Rollback" if isinstance(command, Rollback) else "Restart"
+    return kind if command.to_step is None else f"{kind} to step {command.to_step:,}"
+
+
+def _settings(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
+    found = orjson.loads(data)
+    given = found["settings"]
+    what = ", ".join(sorted(given)) or "all back to their defaults"
+    summary = f"Detectors of run {run_id} changed by {found['who']}: {what}"
+    yield BoardChange(key, found["time"], run_id, summary, {"settings": orjson.dumps(given).decode()})
+
+
+def _policy(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
+    found = orjson.loads(data)
+    what = "turned off" if found["text"] is None else "given a policy"
+    summary = f"Autopilot of run {run_id} {what} by {found['who']}"
+    yield BoardChange(key, found["time"], run_id, summary, {"policy": found["text"] or ""})
+
+
+def _audited(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
+    entry = msgspec.json.decode(data, type=AuditEntry)
+    if entry.action == "alerting.routes":
+        yield BoardChange(key, entry.time, "", f"Routes of alerts changed by {entry.who}", {"routes": entry.target})
+
+
+#: Field of a record -> what of it is a change. The records' shapes are those of audit.py.
+_READERS: Mapping[bytes, Callable[[str, str, bytes], Iterator[BoardChange]]] = {
+    b"c": _command, b"d": _settings, b"p": _policy, b"e": _audited,
+}  # fmt: skip
