@@ -2542,7 +2542,7 @@ export interface RunPage {
   storing: StoringProblem | null;
 }
 
-/** The newest proposals of a run, newest first. ``two_persons``: rollbacks, restarts and stops have to be proposed. */
+/** The newest proposals of a run, newest first. ``two_persons``: rollbacks, restarts, stops are to be proposed. */
 export interface RunProposals {
   proposals: Proposal[];
   two_persons: boolean;

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import stabilityclient
-from support.agent.ordered import answers as _answers
-from support.agent.ordered import command as _command
-from support.agent.ordered import deliver as _deliver
+from support.agent.delivered import answers as _answers
+from support.agent.delivered import command as _command
+from support.agent.delivered import deliver as _deliver
 from support.agent.spooled import stored
 
 Start = Callable[..., stabilityclient.Run]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import stabilityclient
+from support.agent.delivered import answers as _answers
+from support.agent.delivered import command as _command
+from support.agent.delivered import deliver as _deliver
 from support.agent.gateway import Gateway
-from support.agent.ordered import answers as _answers
-from support.agent.ordered import command as _command
-from support.agent.ordered import deliver as _deliver
 from support.agent.spooled import child, stored
 from support.waiting import wait_until
 

@@ -32,8 +32,6 @@ CASES: dict[str, tuple[str, int]] = {
     "plan": ("r-plan {server}", 0),
     "restart": ("r-restart --no-wait {server}", 1),
     "dump": ("r-plan --no-wait {server}", 0),
-    "checkpoint": ("r-plan --no-wait {server}", 1),
-    "stop": ("r-plan --yes --no-wait {server}", 1),
     "batches": ("r-plan {server}", 1),
     "task": ("r-plan some-task --no-wait {server}", 0),
     "detectors": ("r-plan --set spike.sensitivity=0.5 {server}", 0),

@@ -38,8 +38,8 @@ def status_of(state: RunState, now: float) -> tuple[RunStatus, str, StoppedBy | 
         command_id=stop.command_id,
     )
     words = by.text()
-    if status in ("finished", "crashed"):
-        return "finished", words, by
+    if status in ("finished", "crashed"):  # how its processes ended is still said
+        return "finished", f"{words} {note}".rstrip(), by
     if status == "running":
         return status, f"{words} Its script is coming to its end.", by
     return status, f"{words} {note}".rstrip(), by

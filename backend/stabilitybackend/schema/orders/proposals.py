@@ -60,7 +60,7 @@ class Proposal(Struct, frozen=True, kw_only=True):
 
 
 class RunProposals(Struct):
-    """The newest proposals of a run, newest first. ``two_persons``: rollbacks, restarts and stops have to be proposed."""
+    """The newest proposals of a run, newest first. ``two_persons``: rollbacks, restarts, stops are to be proposed."""
 
     proposals: list[Proposal]
     two_persons: bool
