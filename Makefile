@@ -16,7 +16,7 @@ DEMO_ARGS   ?=
 UP_ARGS     ?=
 PYTEST_ARGS ?=
 # Much of a test's time is waiting for processes: five at once fill two cores. A file stays in one process, its fixtures are shared.
-TEST_JOBS   ?= 5
+TEST_JOBS   ?= 6
 FRAMEWORKS  ?= $(patsubst requirements/integrations/%.txt,%,$(wildcard requirements/integrations/*.txt))
 # Tests that one of these environments runs; what it lacks is skipped.
 INTEGRATED  ?= tests/client/integrations tests/client/tee tests/stack/frameworks tests/stack/test_teed.py \

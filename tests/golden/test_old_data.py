@@ -77,7 +77,7 @@ def _api_paths(server: RunningServer) -> Iterator[str]:
     }  # fmt: skip
     for path, methods in server.app.openapi()["paths"].items():
         since_then = (
-            path.endswith(("/audit", "/branches")) or "/batch_samples/" in path
+            path.endswith(("/audit", "/audit/export", "/branches")) or "/batch_samples/" in path
         )  # scope, forks, orders: not there
         if "get" not in methods or "export_id" in path or since_then:
             continue

@@ -37,9 +37,11 @@ def test_whatever_makes_a_finding_names_a_kind_of_the_table() -> None:
     assert {one for one in emitted if one[1] not in KINDS} == set()
 
 
-#: Pages that show what one kind alone has: for how long a job hung, how a process ended, what a GPU read.
+#: Pages that show what one kind alone has: for how long a job hung and that it obeys nothing, how a process ended, what
+#: a GPU read.
 SHOWN_APART = {
     "health_lane.js": {"hang"},
+    "command_dialog.js": {"hang"},
     "deaths.js": {"process_death"},
     "gpus.js": {"gpu_fault"},
     "panels.js": {"hang"},

@@ -17,9 +17,15 @@ def new_rollback(new: NewCommand) -> Rollback:
 
     Raises:
         BadRequest: no such checkpoint can be rolled back to, or the job said that it can't change what is asked for.
-        Conflict: the job has not begun a step, or the checkpoint is from inside an open incident.
+        Conflict: the job has not begun a step, hangs, or the checkpoint is from inside an open incident.
     """
     request, job = new.request, new.job
+    if job.hung:
+        raise Conflict(
+            f"the job hangs, and a rank that hangs does not come to the end of its step. {job.hung}",
+            hint="restart the job from that checkpoint instead: agents do that, not the ranks",
+            code="job_hangs",
+        )
     if job.running_step is None:
         raise Conflict("the job has not begun a step yet", hint="order it again when the first step is there")
     assert request.to_step is not None

@@ -99,6 +99,12 @@ def test_a_missed_boundary_is_tried_again_later_with_twice_the_margin_and_then_g
     assert command.state == "failed"
 
 
+def test_a_job_that_hangs_is_not_ordered_back_and_it_is_said_what_works() -> None:
+    with pytest.raises(Conflict, match=r"the job hangs, .* Rank 1 is stuck in data\.") as caught:
+        _issued(job=replace(JOB, hung="Rank 1 is stuck in data."))
+    assert (caught.value.code, "restart the job" in caught.value.hint) == ("job_hangs", True)
+
+
 def test_a_word_about_a_boundary_that_was_given_up_changes_nothing() -> None:
     book, command = _issued()
     _say(book, 0, "missed")

@@ -3,6 +3,7 @@
 import { api } from "../core/api.js";
 import { byId, fill, h, setShown, setText, toast } from "../core/dom.js";
 import { randomHex, sentence } from "../core/format.js";
+import { incidentHref } from "../core/route.js";
 import { me } from "../login/account.js";
 
 /** Orders that take two persons where the server's rule says so (commands/proposals.py). */
@@ -152,7 +153,24 @@ export class CommandDialog {
 
   makeProblem() {
     this.problem = h("div", { class: "problem", id: `${this.kind}-problem`, role: "alert", hidden: true });
+    if (this.kind === "rollback") this.warnOfHang();
     return this.problem;
+  }
+
+  /** The address of the page of the open hang, null where the job does not hang. */
+  hangHref() {
+    const incidents = this.page.incidents?.() ?? [this.page.incident].filter(Boolean);
+    const hang = incidents.find((one) => one.kind === "hang" && one.state === "open");
+    return hang ? incidentHref(this.page.id, hang.incident_id) : null;
+  }
+
+  /** Ranks that hang come to no boundary: said before somebody fills in the form, with what works. */
+  warnOfHang() {
+    const href = this.hangHref();
+    if (!href) return;
+    const words = "This job hangs: it can't go back before it moves again. A restart goes back to a checkpoint too: ";
+    fill(this.problem, words, h("a", { href }, "the hang's page has it"), ".");
+    setShown(this.problem, true);
   }
 
   /** What is sent. Like the next two of the class that extends this one. */

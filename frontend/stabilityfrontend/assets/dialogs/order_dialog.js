@@ -54,21 +54,11 @@ export class OrderDialog extends CommandDialog {
   refuse() {
     const { why, works } = this.able();
     const instead = works.map((kind) => WORKS[kind] || kind).join(", or ");
-    const [hang] = this.page.incidents().filter((one) => one.kind === "hang" && one.state === "open");
+    const hang = this.hangHref();
     this.box(
       h("p", { class: "away" }, sentence(`Not possible now: ${why}`)),
       instead ? h("p", { class: "sentence" }, `What works: ${instead}. The agents do that, not the ranks.`) : null,
-      hang
-        ? h(
-            "p",
-            {},
-            h(
-              "a",
-              { href: `/runs/${encodeURIComponent(this.page.id)}/incidents/${encodeURIComponent(hang.incident_id)}` },
-              "Open the hang's page, which has both",
-            ),
-          )
-        : null,
+      hang ? h("p", {}, h("a", { href: hang }, "Open the hang's page, which has both")) : null,
     );
     this.dialog.append(this.foot(true, true));
     this.dialog.querySelector(`#${this.kind}-close`)?.focus();
