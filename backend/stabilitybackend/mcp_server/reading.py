@@ -34,7 +34,7 @@ class ReadingTools:
 
     def list_runs(
         self,
-        filter: Annotated[  # noqa: A002: what it is called in the product
+        filter: Annotated[  # what it is called in the product
             str,
             Field(
                 description="Terms separated by spaces, all have to fit. state:sick, state:training, project:llm, "
