@@ -96,7 +96,8 @@ def test_from_a_mute_on_the_incidents_page_to_the_alert_at_its_end(
     page.keyboard.press("Enter")
     page.wait_for_selector("#alerting-mutes tr[data-mute]")
     assert "<b>disk swap</b>" in page.inner_text("#alerting-mutes tr[data-mute]")
-    assert "muted by local" in page.inner_text("#alerting-preview tr[data-receiver=webhook]")
+    row = "#alerting-preview tr[data-receiver=webhook]"
+    wait_until(lambda: "muted by local" in page.inner_text(row), 20, "who would get it is asked again")
 
     precision = page.inner_text("#alerting-precision tr[data-kind=process_death]").split("\t")
     assert precision[1:5] == ["1", "0", "1", "0 %"]
@@ -117,7 +118,7 @@ def test_from_a_mute_on_the_incidents_page_to_the_alert_at_its_end(
     # Routes: tried before they are saved, refused with a line, and then they hold.
     page.fill("#routes-text", ROUTES.replace("process_death", "spike"))
     page.wait_for_selector("#alerting-preview tr[data-gets=no]")
-    assert "not saved yet" in page.inner_text("#alerting-preview")
+    wait_until(lambda: "not saved yet" in page.inner_text("#alerting-preview"), 20, "it says by which routes")
     page.fill("#routes-text", ROUTES.replace("webhook", "nobody"))
     page.click("#routes-save")
     wait_until(lambda: "line 3" in page.inner_text("#routes-trouble"), 20, "it says where it is wrong")

@@ -27,6 +27,7 @@ export class AlertingPage {
     this.state = "connecting";
     this.incidents = /** @type {any[]} */ ([]);
     this.tried = /** @type {any} */ (null);
+    this.asking = 0;
     this.typing = /** @type {any} */ (null);
     this.again = /** @type {any} */ (null);
     this.editor = new RoutesEditor(byId("alerting-routes"), byId("routes-tools"), {
@@ -129,17 +130,19 @@ export class AlertingPage {
       return;
     }
     const unsaved = this.editor.changed;
+    this.asking += 1;
+    const mine = this.asking;
     try {
       const answer = await api.alertPreview({
         run: this.tried.run_id,
         incident: this.tried.incident_id,
         ...(unsaved ? { text: this.editor.text.value } : {}),
       });
-      if (this.gone) return;
+      if (this.gone || mine !== this.asking) return; // of an older question
       const note = unsaved && h("p", { class: "note" }, "By the routes above, which are not saved yet.");
       fill(place, note, previewOf(answer));
     } catch (error) {
-      if (!this.gone) fill(place, h("p", { class: "text-critical" }, errorText(error)));
+      if (!this.gone && mine === this.asking) fill(place, h("p", { class: "text-critical" }, errorText(error)));
     }
   }
 
