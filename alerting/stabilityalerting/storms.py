@@ -95,13 +95,15 @@ class Storms:
         """Return the storm that an incident is counted in, None where it is to be sent for itself."""
         for cause in _causes(alert):
             storm = await self.read(cause.key)
-            if storm is None or storm.incident_id == alert.incident_id or not await self._leads(storm):
+            if storm is None or storm.incident_id == alert.incident_id or not _is_as_grave(storm, alert):
+                continue  # one that got graver than the first is held back no longer
+            if not await self._leads(storm):
                 continue
             if alert.incident_id in storm.members:
                 return storm
             others = [run for run in storm.singles if run != alert.run_id]
             near = now - storm.last <= cause.within_s
-            if near and len(others) >= cause.singles and _is_as_grave(storm, alert):
+            if near and len(others) >= cause.singles:
                 if len(storm.members) < MAX_MEMBERS:
                     storm.members.append(alert.incident_id)
                     storm.runs = list(dict.fromkeys([*storm.runs, alert.run_id]))
@@ -114,9 +116,8 @@ class Storms:
         """Note that an incident was sent for itself: others may be counted behind it."""
         for cause in _causes(alert):
             storm = await self.read(cause.key)
-            if storm is not None and now - storm.last > cause.within_s and not await self._leads(storm):
-                storm = None
-            singles = list(dict.fromkeys([*(storm.singles if storm is not None else ()), alert.run_id]))
+            before = storm.singles if storm is not None and now - storm.last <= cause.within_s else []
+            singles = list(dict.fromkeys([*before, alert.run_id]))
             if storm is None or not storm.members or not await self._leads(storm):
                 storm = Storm(
                     cause.key, cause.words, stream, alert.run_id, alert.incident_id, alert.severity, now, singles

@@ -129,6 +129,24 @@ async def test_what_is_graver_than_the_first_is_not_held_back(redis: Redis) -> N
         assert runs.sent() == [("run-a", "opened"), ("run-b", "opened")]
 
 
+async def test_what_gets_graver_while_it_is_held_back_is_sent_at_once(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        await runs.breaks("run-a", kind="gpu_fault", about="gpu", node="n7")
+        await runs.breaks("run-b", kind="gpu_fault", about="gpu", node="n7")
+        assert runs.sent() == [("run-a", "opened")]
+        await runs.breaks("run-b", version=2, kind="gpu_fault", about="gpu", node="n7", severity="critical")
+        assert runs.sent() == [("run-a", "opened"), ("run-b", "opened")]
+
+
+async def test_a_run_that_broke_long_before_does_not_count_for_a_storm(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        await runs.breaks("run-0")
+        runs.now += 600
+        for at in (1, 2):
+            await runs.breaks(f"run-{at}")
+        assert [run for run, _ in runs.sent()] == ["run-0", "run-1", "run-2"]
+
+
 async def test_runs_that_break_minutes_apart_are_no_storm(redis: Redis) -> None:
     async with cluster(redis) as runs:
         for at in range(5):
