@@ -17,7 +17,7 @@ MAX_TEXT_CHARS = 2_000
 MAX_LINE_CHARS = 200
 
 Severity = Literal["info", "warning", "critical"]
-Change = Literal["opened", "escalated", "grouped", "acknowledged", "resolved"]
+Change = Literal["opened", "escalated", "grouped", "handed_over", "acknowledged", "resolved"]
 
 #: What is passed on of a verdict: what a program can act on.
 _VERDICT = ("class", "confidence", "culprits", "nodes", "gpus", "since")
@@ -48,7 +48,7 @@ class Alert:
         nth: its place in that train.
         status_word: what became of it, as the pages say it; "" of an older server.
         caused_by: id of the incident that it follows from, "" for none.
-        acknowledged_by: who looks after it, "" for nobody.
+        acknowledged_by: who looks after it, "" for nobody. acknowledged: since when, unix seconds.
         project: of the run, "" where it has none or is not known.
     """
 
@@ -79,12 +79,18 @@ class Alert:
     status_word: str = ""
     caused_by: str = ""
     acknowledged_by: str = ""
+    acknowledged: float = 0.0
     project: str = ""
 
     @property
     def follows(self) -> bool:
         """True for one that is in the train of another one."""
         return self.train not in ("", self.incident_id)
+
+    @property
+    def hands_over(self) -> bool:
+        """True for a message to people about another one: nobody else is at that any more."""
+        return self.about == "user" and bool(self.caused_by)
 
     @property
     def line(self) -> str:
@@ -135,6 +141,7 @@ class Alert:
                 status_word=str(raw.get("status_word") or ""),
                 caused_by=str(raw.get("caused_by") or ""),
                 acknowledged_by=str(raw.get("acknowledged_by") or ""),
+                acknowledged=float(raw.get("acknowledged") or 0.0),
                 project=str(raw.get("project") or ""),
                 alarm=bool(raw.get("alarm", raw["severity"] != "info" or raw["kind"] == "alert")),
             )
@@ -144,8 +151,8 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One message to one receiver: that an incident opened, got worse, has more like it in other runs (``grouped``),
-    was acknowledged, or is over.
+    """One message to one receiver: that an incident opened, got worse, has more like it in other runs (``grouped``), is
+    left to people by what was at it (``handed_over``), was acknowledged, or is over.
 
     Args:
         alert: the incident as it is.
@@ -153,9 +160,10 @@ class Notice:
         url: page of the incident.
         plan: address of the run's plan, which says what a launcher should do.
         why: why this receiver gets it now, where that is not plain: nobody acknowledged it before. Of ``grouped``: what
-            there is more.
+            there is more. Of ``handed_over``: what that says.
         serial: tells apart messages of one change of one version.
         stream: where the incident was read, for keys that lie beside it.
+        by: of ``handed_over`` the incident that says so; ``alert`` is the one that it is about.
     """
 
     alert: Alert
@@ -165,6 +173,17 @@ class Notice:
     why: str = ""
     stream: str = ""
     serial: int = 0
+    by: Alert | None = None
+
+    @property
+    def source(self) -> Alert:
+        """The incident whose change this is."""
+        return self.by or self.alert
+
+    @property
+    def severity(self) -> Severity:
+        """How grave the news is."""
+        return self.source.severity
 
     @property
     def line(self) -> str:
@@ -174,7 +193,7 @@ class Notice:
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt to send this change, another one for every other change."""
-        key = f"{self.alert.incident_id}-{self.alert.version}-{self.change}"
+        key = f"{self.source.incident_id}-{self.source.version}-{self.change}"
         return f"{key}-{self.serial}" if self.serial else key
 
     def as_dict(self) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class AppriseSink(Sink):
         took = self._took.setdefault(notice.idempotency_key, set())
         waiting = [at for at in range(len(self._addresses)) if at not in took]
         title, body = text_of(notice)
-        kind = "success" if notice.change == "resolved" else _TYPES[notice.alert.severity]
+        kind = "success" if notice.change == "resolved" else _TYPES[notice.severity]
         await before_write()
         done = await asyncio.gather(*(self._to(at, title, body, kind) for at in waiting))
         took.update(at for at, trouble in zip(waiting, done, strict=True) if not trouble)
@@ -120,10 +120,10 @@ class AppriseSink(Sink):
 def text_of(notice: Notice) -> tuple[str, str]:
     """Return title and text of a notice, plain, at most MAX_TEXT_CHARS; the link is always whole."""
     alert = notice.alert
-    word = (alert.status_word or "resolved") if notice.change == "resolved" else alert.severity
+    word = (alert.status_word or "resolved") if notice.change == "resolved" else notice.severity
     title = f"[{word}] {alert.title} (run {alert.run_id})"[:MAX_TITLE_CHARS]
     parts = [notice.why, alert.text]
-    if alert.advice and alert.is_open:
+    if alert.advice and alert.is_open and notice.change != "handed_over":  # there it is part of what is said
         parts.append(f"What to do: {alert.advice}")
     room = MAX_TEXT_CHARS - len(notice.url) - 2
     said = "\n\n".join(part for part in parts if part)

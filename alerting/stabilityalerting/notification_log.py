@@ -25,7 +25,7 @@ class Record:
     """What one receiver knows of one incident.
 
     Args:
-        told: ``""`` nothing, ``open`` or ``over``.
+        told: ``""`` nothing, ``open``, ``over``, or ``with_cause``: it was said behind the message about its cause.
         severity, version: of the incident as it was reported last, ``""`` and 0 for none.
         acknowledged: the receiver knows that somebody looks after it.
         sending: change that is on its way: written right before the first byte leaves, cleared when the fate is known.
@@ -43,12 +43,12 @@ class Record:
 
     def with_sending(self, notice: Notice) -> Record:
         """Return the record while ``notice`` is on its way."""
-        alert = notice.alert
+        alert = notice.source
         return replace(self, sending=notice.change, sending_version=alert.version, sending_severity=alert.severity)
 
     def after_sending(self) -> Record:
         """Return the record when what was on its way has arrived, or must be taken to have."""
-        told = "over" if self.sending == "resolved" else "open"
+        told = {"resolved": "over", "handed_over": "with_cause"}.get(self.sending or "", "open")
         acknowledged = told == "open" and (self.acknowledged or self.sending == "acknowledged")
         return Record(told, self.sending_severity, self.sending_version, acknowledged)
 

@@ -7,14 +7,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from .alert import Alert, Notice, incident_url, plan_url
-from .errors import SendError
+from .errors import BadAlert, SendError
 from .lease import pause
 from .notification_log import NotificationLog, Record
 from .outcomes import Outcomes
@@ -23,6 +23,7 @@ from .routing.rules import Rules
 from .sink import Sink
 from .stages import Job, run_stages
 from .storms import AGAIN_S, SUMMARY, SUMMARY_S, Storm, Storms
+from .surroundings import IncidentsNow
 
 #: The same trouble with a receiver is logged at most once in so many seconds.
 LOG_EVERY_S = 60.0
@@ -70,6 +71,7 @@ class Notifier:
         redis: what the receiver knows, what it is to hear later, and storms are kept there.
         base_url: of the pages, for links.
         may_send: asked before each attempt; False breaks the delivery off.
+        incidents_now: see ``Surroundings``.
         stop: set when the service ends.
         outcomes: where it is noted what was accepted and refused.
     """
@@ -83,6 +85,7 @@ class Notifier:
         may_send: Callable[[], bool],
         stop: asyncio.Event,
         outcomes: Outcomes,
+        incidents_now: IncidentsNow | None = None,
     ) -> None:
         self.sink = sink
         #: What became of the events: by the reason of the stage that stopped them, ``sent``, ``known`` (the receiver
@@ -98,6 +101,7 @@ class Notifier:
         self._may_send = may_send
         self._stop = stop
         self._outcomes = outcomes
+        self._incidents_now = incidents_now
         self._tokens = float(retry_policy.burst)
         self._tokens_at = time.monotonic()
         self._logged_at = float("-inf")
@@ -116,13 +120,14 @@ class Notifier:
         """
         record = await self._patiently(lambda: self._notifications.read(stream, alert.incident_id))
         if record.sending is not None and not self.sink.idempotent:
-            record = await self._after_crash(stream, alert.incident_id, record)
+            record = await self._after_crash(stream, alert, record)
         job = Job(alert, self.sink, record, rules=rules, now=now)
         if alert.follows:
             first = await self._patiently(lambda: self._notifications.read(stream, alert.train))
             job.train_known = first.told != ""
         if alert.caused_by:
             job.cause = await self._patiently(lambda: self._notifications.read(stream, alert.caused_by))
+            job.lead = await self._patiently(lambda: self._lead(alert)) if alert.hands_over else None
         outcome = run_stages(job)
         if outcome == "unchanged":
             self.sink.follow(stream, alert)
@@ -160,10 +165,23 @@ class Notifier:
         await self._patiently(lambda: self.storms.reported(storm))
         return outcome
 
-    async def _after_crash(self, stream: str, incident_id: str, record: Record) -> Record:
+    async def _lead(self, alert: Alert) -> Alert | None:
+        """Return the incident that another one is about, as it is now; None where it is not known."""
+        if self._incidents_now is None:
+            return None
+        (stored,) = await self._incidents_now(alert.run_id, [alert.caused_by])
+        try:
+            return None if stored is None else replace(Alert.from_json(stored), project=alert.project)
+        except BadAlert as error:
+            _log.warning("alerting: incident %s is passed over: %s", alert.caused_by, error)
+            return None
+
+    async def _after_crash(self, stream: str, alert: Alert, record: Record) -> Record:
         """Find out what became of the message that was on its way; where nobody can say, it has arrived."""
+        incident_id = alert.incident_id
         key = f"{incident_id}-{record.sending_version}-{record.sending}"
-        arrived = await self.sink.arrived(stream, incident_id, key)
+        where = alert.caused_by if record.sending == "handed_over" else incident_id
+        arrived = await self.sink.arrived(stream, where, key)
         if arrived is None:
             return await self._take_as_sent(stream, incident_id, record)
         record = record.after_sending() if arrived else record.without_sending()
@@ -184,9 +202,12 @@ class Notifier:
 
     async def _send(self, stream: str, job: Job, serial: int = 0) -> str:
         assert job.change is not None
-        url = incident_url(self._base_url, job.alert.run_id, job.alert.incident_id)
-        plan = plan_url(self._base_url, job.alert.run_id)
-        notice = Notice(job.alert, job.change, url, plan, job.why, stream, serial)
+        shown, why, by = job.alert, job.why, None
+        if job.change == "handed_over" and job.lead is not None:
+            shown, why, by = job.lead, job.alert.text, job.alert
+        url = incident_url(self._base_url, shown.run_id, shown.incident_id)
+        plan = plan_url(self._base_url, shown.run_id)
+        notice = Notice(shown, job.change, url, plan, why, stream, serial, by)
         incident_id, known = job.alert.incident_id, job.record.without_sending()
         on_its_way = known.with_sending(notice)
         if await self._patiently(lambda: self.sink.knows(notice)):

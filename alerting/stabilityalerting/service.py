@@ -153,6 +153,7 @@ class AlertingService:
                 self._lease.held,
                 stop,
                 self.outcomes,
+                self._surroundings.incidents_now,
             )
             for sink in self._sinks
         ]

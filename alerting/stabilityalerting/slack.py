@@ -53,6 +53,8 @@ def _message(notice: Notice) -> dict[str, Any]:
         heading = f":white_check_mark: {became[:1].upper()}{became[1:]}: {alert.title}"
     elif notice.change == "grouped":
         heading = f"{_SIGNS[alert.severity]} More like this: {alert.title}"
+    elif notice.change == "handed_over":
+        heading = f"{_SIGNS[notice.severity]} Left to people: {alert.title}"
     elif notice.change == "escalated":
         heading = f"{_SIGNS[alert.severity]} Escalated: {alert.title}"
     else:
@@ -71,7 +73,7 @@ def _message(notice: Notice) -> dict[str, Any]:
         {"type": "header", "text": {"type": "plain_text", "text": heading[:MAX_HEADER_CHARS], "emoji": True}},
         {"type": "section", "text": {"type": "mrkdwn", "text": _escape(said)[:MAX_SECTION_CHARS] or " "}},
     ]
-    if alert.advice and notice.change != "resolved":
+    if alert.advice and notice.change not in ("resolved", "handed_over"):  # there it is part of what is said
         advice = f"*What to do:* {_escape(alert.advice)}"[:MAX_SECTION_CHARS]
         blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": advice}})
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(where)}]})

@@ -25,6 +25,7 @@ class Job:
         change: what there is to report, set by the stage ``news``.
         train_known: whether the receiver was sent another one of its train.
         cause: what the receiver knows of the incident that this one follows from; None: it follows from none.
+        lead: that incident as it is now; None: not known, or it does not matter.
         rules: routes and mutes. now: unix seconds.
         again: when to look at it again, unix seconds, set by the stage that stopped it; None: at its next change.
         why: why the receiver gets it now, where that is not plain.
@@ -36,6 +37,7 @@ class Job:
     change: Change | None = None
     train_known: bool = False
     cause: Record | None = None
+    lead: Alert | None = None
     rules: Rules = field(default_factory=Rules)
     now: float = 0.0
     again: float | None = None
@@ -53,6 +55,8 @@ def dedupe(job: Job) -> str | None:
 def news(job: Job) -> str | None:
     """Find out what there is to report since the last message; stop when it is nothing."""
     alert, record = job.alert, job.record
+    if record.told == "with_cause":
+        return "unchanged"
     if record.told != "open":
         if not alert.is_open:
             return "never_notified" if record.told == "" else "unchanged"
@@ -81,12 +85,34 @@ def train(job: Job) -> str | None:
 def consequence(job: Job) -> str | None:
     """Stop what follows from an incident that the receiver was sent, as grave as this one, and that is not over."""
     cause = job.cause
-    if cause is None or cause.told != "open" or job.change != "opened":
+    if cause is None or job.change != "opened":
+        return None
+    if job.alert.hands_over:
+        return _handed_over(job, cause)
+    if cause.told != "open":
         return None
     if cause.severity not in SEVERITIES or SEVERITIES.index(cause.severity) < SEVERITIES.index(job.alert.severity):
         return None
     job.again = job.now + AGAIN_S
     return "follows_cause"
+
+
+def _handed_over(job: Job, cause: Record) -> str | None:
+    """Make it news behind the message about its cause, where somebody may be on the way to that one.
+
+    Whoever was sent the cause and has not answered is told there, not paged a second time. One who took it over before
+    may count on what has given up now, or sleep again: it is sent for itself. So is it where the cause was held back.
+    A receiver that groups by itself is told nothing new by an alert that it has: there it is always its own.
+    """
+    lead = job.lead
+    if lead is None or not lead.is_open or not job.sink.rate_bound:
+        return None
+    known = lead.acknowledged_by and lead.acknowledged >= job.alert.opened
+    if cause.told != "open":
+        return "acknowledged_before" if known else None
+    if known or not lead.acknowledged_by:
+        job.change = "handed_over"
+    return None
 
 
 def severity(job: Job) -> str | None:
@@ -114,7 +140,7 @@ def route(job: Job) -> str | None:
     if table is None or job.change in _AFTERWARDS:
         return None
     decision, name = table.decide(labels_of(job.alert)), job.sink.name
-    if name in decision.now or job.record.told == "open":
+    if name in decision.now or job.record.told == "open" or job.change == "handed_over":
         return None
     if name not in decision.later:
         return "no_route"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stabilityalerting import Alert, Branch, CommandNews, Curve, Facts, RollbackNow
+from stabilityalerting import Alert, Branch, CommandNews, Curve, Facts, Notice, RollbackNow
 from stabilityalerting.slack_app.chart_block import chart_of
 from stabilityalerting.slack_app.messages import Message, Shown, message, order_text, outcome_text, reply
 from stabilityalerting.slack_app.modal import Asked, notice, question
@@ -55,9 +55,10 @@ def test_a_message_with_any_name_is_taken_by_slack_and_mentions_nobody(name: str
     for state in ("open", "resolved"):
         said = message(Shown(alert(name, state=state), facts, "http://board/" + "x" * 300, mute=True))
         assert errors(said) == []
-    changes = ("opened", "escalated", "grouped", "resolved")
-    assert [errors(reply(alert(name), change, "http://board", name)) for change in changes] == [
-        [], [], [], [],
+    changes = ("opened", "escalated", "grouped", "handed_over", "resolved")
+    told = [Notice(alert(name), change, "http://board", why=name) for change in changes]
+    assert [errors(reply(one)) for one in told] == [
+        [], [], [], [], [],
     ]  # fmt: skip
     news = CommandNews("c", "failed", name, name, ended=True, failed=True, passed=[("ready", 1.0)] * 50)
     for text in (order_text("U0ADA", 50, name, news), outcome_text(50, news)):

@@ -48,8 +48,9 @@ def summary(notice: Notice) -> str:
 def alert_event(notice: Notice, routing_key: str) -> bytes:
     """Return the body that triggers, acknowledges or resolves the alert of an incident.
 
-    An escalation, and the summary of a storm behind an incident, is a trigger with the same key: PagerDuty adds it to
-    the open alert and pages nobody anew.
+    An escalation, the summary of a storm behind an incident, and that it is left to people, is a trigger with the same
+    key: PagerDuty adds it to the open alert and pages nobody anew. Where a service notifies by severity, a higher one
+    raises the incident's urgency (https://support.pagerduty.com/main/docs/dynamic-notifications).
     """
     alert = notice.alert
     event: dict[str, Any] = {"routing_key": routing_key, "dedup_key": dedup_key(alert.incident_id)}
@@ -68,7 +69,7 @@ def alert_event(notice: Notice, routing_key: str) -> bytes:
         "payload": {
             "summary": summary(notice),
             "source": alert.node or alert.run_id,
-            "severity": alert.severity,
+            "severity": notice.severity,
             "component": alert.run_id,
             "class": alert.kind,
             "custom_details": details | ({"why": notice.why} if notice.why else {}),

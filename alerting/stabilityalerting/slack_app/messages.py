@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stabilityalerting.actions import CommandNews, Facts, Proposed
-from stabilityalerting.alert import Alert, Change, Severity
+from stabilityalerting.alert import Alert, Notice, Severity
 
 from .chart_block import chart_of
 from .texts import MAX_BUTTON_VALUE, MAX_FIELD, MAX_URL, button, context, header, mrkdwn, plain, section
@@ -92,24 +92,24 @@ def message(shown: Shown) -> Message:
     return Message(_line(alert, facts), blocks)
 
 
-def reply(alert: Alert, change: Change, url: str, why: str = "") -> Message:
-    """Return what is written into the thread when an incident opens again, gets worse, has more like it, or is over.
-
-    Args:
-        why: of ``Notice``.
-    """
+def reply(notice: Notice) -> Message:
+    """Return what is written into the thread when an incident opens again, gets worse, has more like it, is left to
+    people, or is over."""
+    alert, change, url, why = notice.alert, notice.change, notice.url, notice.why
     if change == "resolved":
         line = f"{_DONE} {_became(alert)}: {alert.title}"
     elif change == "escalated":
         line = f"{_SIGNS[alert.severity]} Now critical: {alert.title}"
     elif change == "grouped":
         line = f"{_SIGNS[alert.severity]} More like this: {alert.title}"
+    elif change == "handed_over":
+        line = f"{_SIGNS[notice.severity]} Left to people: {alert.title}"
     else:
         line = f"{_SIGNS[alert.severity]} Open again: {alert.title}"
     blocks: list[dict[str, Any]] = [{"type": "section", "text": plain(line, MAX_TEXT)}]
     if why:
         blocks.append({"type": "section", "text": plain(why, MAX_TEXT)})
-    if change not in ("resolved", "grouped") and alert.advice_line:
+    if change not in ("resolved", "grouped", "handed_over") and alert.advice_line:
         blocks.append(section(f"*What to do:* {mrkdwn(alert.advice_line, MAX_TEXT)}"))
     if alert.text and change == "escalated":
         blocks.append({"type": "section", "text": plain(alert.text, MAX_TEXT)})

@@ -168,7 +168,7 @@ class SlackAppSink(Sink):
         thread = await self._thread(stream, alert.incident_id)
         fields = {"metadata": metadata(alert, notice.idempotency_key), "unfurl_links": False, "unfurl_media": False}
         if thread is not None:
-            said = reply(alert, notice.change, notice.url, notice.why)
+            said = reply(notice)
             try:
                 await self._api.call(
                     "chat.postMessage", before_write, channel=thread.channel, thread_ts=thread.ts, text=said.text,

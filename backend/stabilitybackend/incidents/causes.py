@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from stabilitybackend.incidents.illness import marked_by_rate, rates_of
-from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, LostAgentsFacts, StragglerFacts, facts
+from stabilitybackend.schema.evidence import (
+    DeathFacts,
+    GpuFaultFacts,
+    LostAgentsFacts,
+    MessageFacts,
+    StragglerFacts,
+    facts,
+)
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 
@@ -83,6 +90,9 @@ def cause_of(incident: Incident, every: Iterable[Incident]) -> str:
     """
     rules = {rule.cause: rule for rule in _RULES.get(incident.kind, ())}
     kind = kind_of(incident.kind)
+    if kind.about == "user":  # a message to people may name the incident that it is about
+        of = facts(incident.evidence, MessageFacts).about
+        return of if any(one.incident_id == of for one in every) else ""
     if not rules and (kind.leads or not kind.curable):
         return ""
     others = [one for one in every if one.incident_id != incident.incident_id and may_cause(one)]

@@ -17,7 +17,8 @@ from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = [
     "CurveFacts", "Death", "DeathFacts", "DeathGpu", "FaultyGpu", "GpuFaultFacts", "HangFacts", "Hung", "JudgedFacts",
-    "LostAgentsFacts", "Nearby", "QuietLogFacts", "Raised", "SharedDataFacts", "StragglerFacts", "facts",
+    "LostAgentsFacts", "MessageFacts", "Nearby", "QuietLogFacts", "Raised", "SharedDataFacts", "StragglerFacts",
+    "facts",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -238,6 +239,12 @@ class LostAgentsFacts(msgspec.Struct, frozen=True):
     agents: list[str] = []
     nodes: list[str] = []
     last_word: float | None = None
+
+
+class MessageFacts(msgspec.Struct, frozen=True):
+    """Of a message to people. about: id of the incident that it is about, "" for none."""
+
+    about: str = ""
 
 
 class QuietLogFacts(msgspec.Struct, frozen=True):
