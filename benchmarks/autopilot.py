@@ -1,6 +1,6 @@
 """What the autopilot is worth in real trainings with a fault, and its harm, against a person who needs ten minutes.
 
-    python benchmarks/autopilot.py [--faults NAME ...] [--seeds 4711 ...] [--healthy 20] [--jobs 2]
+    python benchmarks/autopilot.py [--faults NAME ...] [--seeds 4711 ...] [--healthy 22] [--jobs 2]
 
 The laboratory's model trains for real, twice with each fault and seed: with the autopilot, and without. In both a
 person follows the advice: ten minutes after an alarm (at --step-s seconds a step) somebody is at it, corrects what the
@@ -13,7 +13,7 @@ without. Each step counts --step-s seconds on --gpus GPUs; loading a checkpoint 
 job with autopilot that is worse off than the one without: more steps trained, trouble open at the end that the other
 had not, or a loss of the last 50 steps that is more than 5 % higher. Where it ordered nothing the two are the same job,
 which is not trained again. Healthy runs have to see no action. Seeds follow from the newest commit that touched a rule
-or the autopilot. Returns 1 where there was harm, or an action in a healthy run.
+or the autopilot; --draw 1 takes the next five of them, and so on. Returns 1 where there was harm, or an action in a healthy run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from seeds import RULES, report_seeds  # noqa: E402
 #: Families without a fault, some of which look like one.
 HEALTHY = (
     "healthy_smooth", "healthy_noisy", "healthy_heavy_tailed", "healthy_decay", "healthy_curriculum",
-    "healthy_epochs", "sudden_drop", "warm_up", "batch_ramp", "lr_drop",
+    "healthy_epochs", "healthy_few_rows", "sudden_drop", "warm_up", "batch_ramp", "lr_drop",
 )  # fmt: skip
 POLICY = "dry_run: false\n"
 #: Seconds until a person who was called is at it.
@@ -97,10 +97,10 @@ def train(fault: str, seed: int, with_autopilot: bool, reaction: int) -> dict[st
     losses: dict[int, float] = {}
     while step < job.settings.steps:
         step, trained, now[0] = step + 1, trained + 1, now[0] + 1
-        row = job.step(step)
-        losses[step] = row["loss"]
-        numbers = [_packed("<q", step), _packed("<d", now[0]), _packed(f"<{len(row)}d", *row.values())]
-        send(PointsBlock(list(row), *numbers))
+        if row := job.step(step):
+            losses[step] = row["loss"]
+            numbers = [_packed("<q", step), _packed("<d", now[0]), _packed(f"<{len(row)}d", *row.values())]
+            send(PointsBlock(list(row), *numbers))
         if step % job.settings.checkpoint_every == 0:
             saved(step)
         if step % ROWS_AT_ONCE:
@@ -145,7 +145,7 @@ def train(fault: str, seed: int, with_autopilot: bool, reaction: int) -> dict[st
         "orders": orders,
         "asked": sum(one["kind"] == "autopilot_gave_up" for one in incidents),
         "open": sorted({one["kind"] for one in alive if one["about"] in ("model", "data")} - {"learning_rate"}),
-        "loss": fmean(losses[at] for at in range(step - LAST_STEPS + 1, step + 1)),
+        "loss": fmean(losses[at] for at in range(step - LAST_STEPS + 1, step + 1) if at in losses),
     }
 
 
@@ -175,8 +175,12 @@ def _packed(form: str, *values: float) -> bytes:
     return struct.pack(form, *values)
 
 
-def _seeds(count: int) -> list[int]:
-    """Return the seeds of a report: they follow from the newest commit that touched a rule or the autopilot."""
+def _seeds(count: int, draw: int) -> list[int]:
+    """Return the seeds of a report: they follow from the newest commit that touched a rule or the autopilot.
+
+    Args:
+        draw: so many reports were drawn from that commit before.
+    """
     watched = [*RULES, "backend/stabilitybackend/autopilot", "backend/stabilitybackend/runs/derived/autopilot.py"]
     root = HERE.parent
 
@@ -186,8 +190,9 @@ def _seeds(count: int) -> list[int]:
     if changed := git("status", "--porcelain", "--", *watched):
         raise RuntimeError(f"rules are changed and not committed, so that seeds can't follow them: {changed}")
     commit = git("log", "-1", "--format=%H", "--", *watched)
-    print(f"seeds of {commit[:8]}")
-    return report_seeds(count, commit)
+    seeds = report_seeds(count * (draw + 1), commit)[-count:]
+    print(f"seeds of {commit[:8]}, draw {draw}: {' '.join(map(str, seeds))}", flush=True)
+    return seeds
 
 
 def _run(cases: list[tuple[str, int, int]], jobs: int) -> Iterator[dict[str, Any]]:
@@ -202,12 +207,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--faults", nargs="*", choices=FAULTS, default=list(FAULTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[])
-    parser.add_argument("--healthy", type=int, default=20, help="runs without a fault")
+    parser.add_argument("--draw", type=int, default=0, help="which five seeds of that commit, from 0")
+    parser.add_argument("--healthy", type=int, default=2 * len(HEALTHY), help="runs without a fault")
     parser.add_argument("--step-s", type=float, default=5.0, help="seconds a step")
     parser.add_argument("--gpus", type=int, default=256)
     parser.add_argument("--jobs", type=int, default=2, help="at once")
     options = parser.parse_args()
-    seeds = options.seeds or _seeds(5)
+    seeds = options.seeds or _seeds(5, options.draw)
     reaction = round(REACTION_S / options.step_s)
     found = list(_run([(fault, seed, reaction) for seed in seeds for fault in options.faults], options.jobs))
     many = [(HEALTHY[at % len(HEALTHY)], seeds[at // len(HEALTHY) % len(seeds)]) for at in range(options.healthy)]

@@ -68,8 +68,8 @@ class FollowedJob:
         self.job.save(0)
 
     def step(self, step: int) -> dict[str, float]:
-        """Do a step and return what it logs."""
-        row = self.job.step(step)[0]
+        """Do a step and return what it logs, nothing where the job logs fewer steps."""
+        row = next(iter(self.job.step(step)), {})
         self._fed[step] = self.job.sampler.number - 1
         return {name: value for name, value in row.items() if name not in ("step", "t", "rank")}
 

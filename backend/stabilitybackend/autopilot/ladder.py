@@ -17,7 +17,7 @@ from statistics import median
 from msgspec import structs
 
 from stabilitybackend.autopilot.policy import Policy
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.incidents.rollback_target import UsableOf, usual_wait
 from stabilitybackend.incidents.way import Way, asks_of, way_of
 from stabilitybackend.schema.commands import NOT_CARRIED_OUT, OPEN_STATES, CommandRequest, State
 from stabilitybackend.schema.evidence import CurveFacts, facts
@@ -31,9 +31,11 @@ __all__ = ["IDLE", "Decision", "Situation", "decide", "gave_up"]
 
 #: Seeds that it takes where the advice asks for a new one: below this.
 _SEEDS = 1 << 31
-#: A spike is coming back where its height, in the newer half of what was logged since the onset, is at most so much of
-#: that in the older half. It then gets more time, up to so many times the policy's wait.
-_COMING_BACK, _PATIENCE = 0.7, 4
+#: A spike is coming back where its height, in the newer half of what was logged since the onset or at the newest point,
+#: is at most so much of that in the older half. It then gets so many times the usual time at most. On the laboratory's
+#: tuning seeds a fall that has to be steeper, or less patience, costs about as many steps as it saves: nobody can tell
+#: after 50 steps which of the spikes that fall will pass (docs/autopilot.md).
+_COMING_BACK, _PATIENCE = 0.9, 3
 #: Points that this takes at least.
 _FEW_POINTS = 8
 #: Never because of one: mostly accounting, of which only people know.
@@ -102,7 +104,8 @@ def decide(now: Situation, policy: Policy) -> Decision:
     if (before := _answered(known, now)) is not None:
         return Decision(before[0], before[1], incident_id=lead.incident_id)
     goes = _order(now, policy, way, known)
-    until = max([_seen(way, policy) + policy.wait_steps, *([way.until] if way.until is not None else [])])
+    seen = _seen(way, policy)
+    until = max(seen + policy.wait_steps, way.until or 0)
     what = _name(lead)
     if way.action == "wait" or now.now_step < until:
         then = goes if isinstance(goes, str) else f"rolls back to step {goes.to_step:,}{_changes(goes)}"
@@ -110,7 +113,7 @@ def decide(now: Situation, policy: Policy) -> Decision:
         text = f"The {what} may pass: waits until step {until:,}, then {then}."
         to_step = None if isinstance(goes, str) else goes.to_step
         return Decision("waits", text, until, to_step, lead.incident_id)
-    patient = _seen(way, policy) + _PATIENCE * policy.wait_steps
+    patient = seen + _PATIENCE * max(policy.wait_steps, _usual(now, lead))
     if now.now_step < patient and _comes_back(now, lead):
         text = f"The {what} is coming back: waits for it, until step {patient:,} at most."
         return Decision("waits", text, patient, None, lead.incident_id)
@@ -237,7 +240,7 @@ def _done(entry: PilotEntry, now: Situation) -> bool:
 
 
 def _comes_back(now: Situation, incident: Incident) -> bool:
-    """Say whether a spike gets smaller."""
+    """Say whether a spike gets smaller, or has just ended: bad data end from one step to the next."""
     level = facts(incident.evidence, CurveFacts).window.level
     if incident.kind != "spike" or level is None:
         return False
@@ -245,12 +248,17 @@ def _comes_back(now: Situation, incident: Incident) -> bool:
     if len(heights) < _FEW_POINTS:
         return False
     half = len(heights) // 2
-    return median(heights[half:]) <= _COMING_BACK * median(heights[:half])
+    return min(median(heights[half:]), heights[-1]) <= _COMING_BACK * median(heights[:half])
 
 
 def _seen(way: Way, policy: Policy) -> int:
     """Return the step at which the trouble was first seen: from then on it is waited for."""
     return min([one.step for one in way.sick if one.state == "open" and one.kind in policy.act_on] or [way.lead.step])
+
+
+def _usual(now: Situation, incident: Incident) -> int:
+    """Return the steps that the advice waits for such a spike: in a log with few rows more than the policy says."""
+    return usual_wait(incident, [one for one in now.incidents if one.incident_id != incident.incident_id])[0]
 
 
 # --- words ----------------------------------------------------------------------------------------------------------

@@ -54,6 +54,19 @@ def test_a_spike_that_comes_down_slowly_gets_more_time_but_not_without_end() -> 
     assert [one.step for one in far.train(700).entries] != []
 
 
+@pytest.mark.parametrize("shape", ["falls a little", "ends at once"])
+def test_a_spike_that_is_on_its_way_back_is_not_rolled_back(shape: str) -> None:
+    # It lasts until a look after the end of the wait, and is over before the one after that.
+    def loss(step: int, _: int) -> float:
+        sick = 400 <= step < (520 if shape == "falls a little" else 450)
+        fall = (step - 400) * 0.008 if shape == "falls a little" else 0.0
+        return falling(step) + sick * (2.5 - fall)
+
+    job = PilotedJob("wait_steps: 40", loss).train(700)
+    assert any("is coming back: waits for it, until step 551 at most" in text for _, _, text in job.said)
+    assert not job.entries
+
+
 def test_trouble_that_comes_again_is_met_further_back_with_less_rate_and_a_new_seed_and_then_by_people() -> None:
     job = PilotedJob("wait_steps: 40", always).train(900)
     first, second = job.commands
