@@ -13,7 +13,8 @@ without. Each step counts --step-s seconds on --gpus GPUs; loading a checkpoint 
 job with autopilot that is worse off than the one without: more steps trained, trouble open at the end that the other
 had not, or a loss of the last 50 steps that is more than 5 % higher. Where it ordered nothing the two are the same job,
 which is not trained again. Healthy runs have to see no action. Seeds follow from the newest commit that touched a rule
-or the autopilot; --draw 1 takes the next five of them, and so on. Returns 1 where there was harm, or an action in a healthy run.
+or the autopilot; --draw 1 takes the next five of them, and so on. Returns 1 where there was harm, or an action in a
+healthy run.
 """
 
 from __future__ import annotations
