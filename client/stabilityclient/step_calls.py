@@ -257,12 +257,21 @@ class StepCalls(OrderCalls):
 
     def _roll_back(self, command: dict[str, Any], step: int) -> int:
         """Call the user's handler and return the step that comes next."""
+        self._pause()
         with self.phase("rollback"):
             rollback, answer = self._restoring.call(command, step)
         self._follow(rollback)
         if self._restoring.back(command, step, answer):
             self._goes_on(rollback.to_step, again=True)
         return rollback.to_step + 1
+
+    def _pause(self) -> None:
+        """Say in the slot that no step comes for a while, on order: the agent lets watchdogs outside know."""
+        try:
+            if self._components is not None:
+                self._components.slot.pause(time())
+        except Exception as error:
+            self._guard.caught(self._loop or BOUNDARY, error)
 
     def _follow(self, rollback: Rollback) -> None:
         """What was logged so far is complete, and the next row is in the rollback's segment."""
@@ -289,6 +298,7 @@ class StepCalls(OrderCalls):
         return order
 
     def _await_restore(self) -> None:
+        self._pause()
         self._restore_phase = self.phase("rollback").__enter__()
         self._quick = quick = self._all_quick
 

@@ -34,6 +34,7 @@ from stabilityclient.agent.watch.checkpoints import CheckpointWatch, Notice
 from stabilityclient.agent.watch.deaths import DeathWatch
 from stabilityclient.agent.watch.kernel_log import KernelLog, names_our_pids
 from stabilityclient.agent.watch.node_health import NodeHealth
+from stabilityclient.agent.watch.progress_file import ProgressFile
 from stabilityclient.agent.watch.stacks import StackTaker
 from stabilityclient.rank_state.slot import STATE_FINISHED
 from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_FINISH_S, DEFAULT_SPOOL_MIB, DEFAULT_URL, node_name
@@ -63,7 +64,8 @@ class AgentService:
     Args:
         folder: run folder.
         environ: STABILITY_URL, STABILITY_API_KEY, STABILITY_DRAIN_S, STABILITY_SPOOL_MIB, STABILITY_NODE,
-            STABILITY_KMSG, STABILITY_GPU_POLL_S, STABILITY_AGENT_PLUGINS, STABILITY_AGENT_ALERT_URL and _AFTER_S.
+            STABILITY_KMSG, STABILITY_GPU_POLL_S, STABILITY_AGENT_PLUGINS, STABILITY_AGENT_ALERT_URL and _AFTER_S,
+            STABILITY_PROGRESS_FILE, STABILITY_PAUSE_S.
     """
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
@@ -141,6 +143,7 @@ class AgentService:
             output=self._output.message,
             log=self._log.write,
         )
+        self._progress = ProgressFile(folder, environ, node, self._sources, self._log.write)
         self._watch = ServerWatch(folder, environ, url, node, self._sources, self._uplink, self._log.write)
 
     async def run(self) -> str:
@@ -173,6 +176,7 @@ class AgentService:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._write_cursor(True)
+            self._progress.write(at_once=True)
             self._deaths.close()
             self._kernel.close()
             self._own.close()
@@ -194,6 +198,7 @@ class AgentService:
         if self._introduced is not None and written(self._folder) not in (None, self._introduced):
             self._uplink.news.set()
         self._own.flush()
+        self._progress.write()
         self._spool_cleaner.sweep(self._sources)
 
     def _discover(self) -> bool:

@@ -71,6 +71,8 @@ _EXCEPTION_AT = 256
 _PROBES_AT = 768
 # pending calls run, dump signal, flags, probe answered, native id of the loop's thread
 _PROBES = struct.Struct("<QiIQI")
+_PAUSED_AT = 800
+_PAUSED = struct.Struct("<d")
 _U32 = struct.Struct("<I")
 _NAME_BYTES = 64
 #: Reads of a slot that is being written before the last copy is given up on.
@@ -211,6 +213,10 @@ class Slot:
         """Publish what the heartbeat thread finds out."""
         _PROBES.pack_into(self._map, _PROBES_AT, self.pending, self.dump_signal, self.flags, self.probe, self._thread)
 
+    def pause(self, now: float) -> None:
+        """Say that this rank goes back on order since ``now`` (unix seconds): it lasts until its next step begins."""
+        _PAUSED.pack_into(self._map, _PAUSED_AT, now)
+
     def set_segment(self, key: str) -> None:
         """Say to which segment the points from here on belong."""
         self._segment = clip(key, _NAME_BYTES)
@@ -240,6 +246,7 @@ class SlotView:
         pending: pending calls that the main thread has run, None where nobody asks (no ctypes).
         phases: own time of each phase: name -> (count, total seconds, longest seconds).
         thread: native id of the thread that runs the loop.
+        paused: since when it goes back on order, 0.0 where it does not.
     """
 
     def __init__(self, data: bytes, torn: bool = False) -> None:
@@ -253,6 +260,8 @@ class SlotView:
         self.torn = torn
         pending, self.dump_signal, self.flags, self.probe, self.thread = _PROBES.unpack_from(data, _PROBES_AT)
         self.pending = pending if self.flags & FLAG_PENDING else None
+        (paused,) = _PAUSED.unpack_from(data, _PAUSED_AT)
+        self.paused = paused if self.step_start <= paused < MAX_TIME_S else 0.0
         self.phases = read_phases(data)
 
 
