@@ -4,8 +4,8 @@
     python watchdog.py --stuck-after 900 -- torchrun --nproc-per-node 8 train.py
 
 Once a second it asks the file that the node's agent writes. What nobody knows (exit code 2 of ``python -m
-stabilityclient.progress``) ends no job. All processes of a job that is stuck get SIGTERM and, after ``--grace`` seconds,
-SIGKILL; the exit code is then 75 (sysexits: try again), else that of the job.
+stabilityclient.progress``) ends no job. All processes of a job that is stuck get SIGTERM, and SIGKILL ``--grace``
+seconds later; the exit code is then 75 (sysexits: try again), else that of the job.
 """
 
 from __future__ import annotations
