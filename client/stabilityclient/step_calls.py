@@ -44,6 +44,9 @@ class StepCalls(OrderCalls):
     #: The time from a rollback that boundary() returned until its state is back.
     _restore_phase: Phase | None = None
     _went_back: int | None = None
+    #: What is called before this rank goes back on order, and what that gave to be called when its state is back.
+    _on_pause: Callable[[Rollback], object] | None = None
+    _resumes: object = None
 
     def phase(self, name: str, expect_s: float | None = None) -> Phase:
         """Return the context manager of a phase."""
@@ -88,6 +91,16 @@ class StepCalls(OrderCalls):
         if named is not None:
             self._restoring.promise(named)
             self._offer()
+
+    def on_pause(self, hook: Handler) -> Handler:
+        """Register what lets a watchdog in this process know of a rollback; use as a decorator.
+
+        It gets the :class:`Rollback` on every rank, in the thread that trains, right before its state is restored. A
+        function that it returns is called when the state is back, or the rollback has failed. For watchdogs outside
+        the agent writes a file (docs/restart.md).
+        """
+        self._on_pause = hook
+        return hook
 
     # --- between two steps ---------------------------------------------------------------------------------------
 
@@ -257,21 +270,37 @@ class StepCalls(OrderCalls):
 
     def _roll_back(self, command: dict[str, Any], step: int) -> int:
         """Call the user's handler and return the step that comes next."""
-        self._pause()
-        with self.phase("rollback"):
-            rollback, answer = self._restoring.call(command, step)
+        self._pause(Rollback.of(command))
+        try:
+            with self.phase("rollback"):
+                rollback, answer = self._restoring.call(command, step)
+        except BaseException:
+            self._resume()
+            raise
         self._follow(rollback)
         if self._restoring.back(command, step, answer):
+            self._resume()
             self._goes_on(rollback.to_step, again=True)
         return rollback.to_step + 1
 
-    def _pause(self) -> None:
-        """Say in the slot that no step comes for a while, on order: the agent lets watchdogs outside know."""
+    def _pause(self, rollback: Rollback) -> None:
+        """Say that no step comes for a while, on order: in the slot for the agent, and to the hook of the job."""
         try:
             if self._components is not None:
                 self._components.slot.pause(time())
+            if self._on_pause is not None:
+                self._resumes = self._on_pause(rollback)
         except Exception as error:
-            self._guard.caught(self._loop or BOUNDARY, error)
+            self._guard.caught("on_pause()", error)
+
+    def _resume(self) -> None:
+        """The state is back, or never will be: call what the hook gave."""
+        resumes, self._resumes = self._resumes, None
+        try:
+            if callable(resumes):
+                resumes()
+        except Exception as error:
+            self._guard.caught("on_pause()", error)
 
     def _follow(self, rollback: Rollback) -> None:
         """What was logged so far is complete, and the next row is in the rollback's segment."""
@@ -292,13 +321,13 @@ class StepCalls(OrderCalls):
                 order = self._stop_on_order(command, step)
             else:
                 order = self._restoring.hand_out(command, step)
-                self._await_restore()
+                self._await_restore(order)
         except Exception as error:
             self._guard.caught(BOUNDARY, error)
         return order
 
-    def _await_restore(self) -> None:
-        self._pause()
+    def _await_restore(self, rollback: Rollback) -> None:
+        self._pause(rollback)
         self._restore_phase = self.phase("rollback").__enter__()
         self._quick = quick = self._all_quick
 
@@ -319,6 +348,7 @@ class StepCalls(OrderCalls):
 
     def _end_restore(self) -> None:
         """Nothing is awaited any more."""
+        self._resume()
         phase, self._restore_phase = self._restore_phase, None
         if phase is not None:
             phase.__exit__()

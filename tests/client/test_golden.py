@@ -105,6 +105,7 @@ _SLOT = {
     "flags": 5,
     "probe": 5,
     "thread": 79,
+    "paused": 0.0,
     "phases": {"data": (2, 3.0, 2.5), "évaluation" * 2 + "évaluatio": (1, 1.25, 1.25)},
 }
 
