@@ -36,7 +36,8 @@ def main() -> None:
         while not (folder / "go").exists() and time.monotonic() < end:
             time.sleep(0.05)  # a checkpoint from a busy store
 
-    for step in run.steps(1):
+    plan = stabilityclient.read_plan()
+    for step in run.steps(plan["checkpoint"]["step"] + 1 if plan and plan["checkpoint"] else 1):
         while (rank == 1 or meet is None) and (folder / "hang").exists():
             time.sleep(1)
         time.sleep(0.02)

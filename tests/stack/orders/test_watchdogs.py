@@ -87,3 +87,33 @@ def test_it_does_so_with_a_job_of_torchrun_whose_ranks_wait_for_each_other(serve
     pytest.importorskip("torch")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     spared_then_ended(server, tmp_path, "torch", [*launcher, str(RANK), str(tmp_path), "torch"])
+
+
+@pytest.mark.soak
+def test_it_spares_a_job_that_was_ordered_to_restart_until_it_makes_steps_again(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    file, place = tmp_path / "progress.json", "/runs/again"
+    env = {"STABILITY_URL": server.url, "STABILITY_DIR": str(tmp_path / "spool"), "STABILITY_RUN_ID": "again"}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    watchdog = launched(
+        [*launcher, str(RANK), str(tmp_path), "torch"], **env, STABILITY_PROGRESS_FILE=str(file),
+        TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+    )  # fmt: skip
+    try:
+        server.wait_for(f"{place}/rollback", lambda r: r["to_step"] is not None, "it has a checkpoint", 90)
+        step = server.get(f"{place}/checkpoints")["checkpoints"][-1]["step"]
+        order = {"kind": "restart", "to_step": step, "idempotency_key": "once"}
+        answer = httpx.post(f"{server.url}/api/v1{place}/commands", json=order)
+        assert answer.status_code == 201, answer.text
+        wait_until(lambda: (read(str(file)) or {}).get("state") == "restart", 60, "the file says that it restarts")
+        path = f"{place}/commands/{answer.json()['command_id']}"
+        server.wait_for(path, lambda c: c["state"] == "done", "it is back", 90)
+        wait_until(lambda: (read(str(file)) or {}).get("state") == "training", 30, "and the file says so")
+        assert watchdog.poll() is None
+    finally:
+        watchdog.terminate()
+        said = watchdog.communicate(timeout=60)[1]
+    verdicts = [line.split(": ")[1] for line in said.splitlines() if line.startswith("watchdog: ")]
+    known = [one for one in verdicts if one != "unknown"]
+    assert known[:2] == ["progress", "pause"], said
+    assert "stuck" not in known
