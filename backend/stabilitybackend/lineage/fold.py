@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from heapq import heappop, heappush
 from itertools import repeat
 
-import msgspec
+from msgspec.structs import replace
 
 from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
 from stabilitybackend.lineage.changes import Change, Forked, LineageEvent, Placed
@@ -153,10 +153,9 @@ class LineageFold(Stateful):
                 yield from self._split(one, [self.tree.segment_at(self.tree.head, int(step)) for step in one.steps])
         elif all(map(self._plain, repeat(state), rows, times)):
             for at, one in enumerate(rows, 1):
-                before = int(one.steps[-2]) if len(one.steps) > 1 else None
-                state.mark(one.names, int(one.steps[-1]), before)
+                state.mark(one.names, int(one.steps[-1]), int(one.steps[-2]) if len(one.steps) > 1 else None)
                 placed = self._place(one, state.segment)
-                yield msgspec.structs.replace(placed, more=True) if at < len(rows) else placed
+                yield replace(placed, more=True) if at < len(rows) else placed
         else:
             for row in one_by_one(rows):
                 yield from self._row(state, row)
