@@ -1,8 +1,9 @@
 """Points per second that the server takes in, folds, judges and archives, beside what Redis alone does with the bytes.
 
-    python benchmarks/ingest.py [--seconds 60] [--repeats 3] [--rows 512 10] [--json]
+    python benchmarks/ingest.py [--seconds 60] [--repeats 3] [--rows 512 10] [--node] [--json]
 
-Eight agents (the ranks of one run; 12 metrics a row) send as fast as the server confirms. "Sustained" counts all of
+Eight agents (the ranks of one run; 12 metrics a row) send as fast as the server confirms, or with ``--node`` one agent
+that has eight ranks and puts ``--rows`` of each into one message. "Sustained" counts all of
 it: the clock runs from the first frame until every point is folded and what does not fit into the window of recent
 frames is archived. The floors are redis-benchmark's XADD, pipelined, on a Redis of the same settings (append-only file,
 fsync each second), measured just before each repeat, with nobody reading: once with a message for each row of 12
@@ -32,6 +33,7 @@ from parts.redis_floor import floor
 from parts.server_process import ServerProcess, usage
 
 from stabilitybackend.keys import RunKeys
+from stabilityclient.node_frames import frames_in, together
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo, encode_message
 
 AGENTS = 8
@@ -76,13 +78,52 @@ def feed_one(port: int, rank: int, rows: int, begin: float, seconds: float, resu
         results.append({"rows": first - 1, "frames": agent.acked, "busy": agent.busy})
 
 
-def feed(port: int, ranks: list[int], rows: int, begin: float, seconds: float) -> None:
-    """Send as several agents, one thread each, and print what was sent as JSON."""
+def feed_node(
+    port: int, ranks: list[int], rows: int, begin: float, seconds: float, results: list[dict[str, float]]
+) -> None:
+    """Send as the agent of a node with these ranks, all of which log at the same time, until the time is over."""
+    started = begin - 10.0
+    infos = [SourceInfo(f"r{rank}-{rank:x}-1", rank, len(ranks), rank, "n0", 1, started, 0) for rank in ranks]
+    noise = np.random.default_rng(0)
+    names = list(METRICS)
+    with WireAgent("127.0.0.1", port, RUN_ID, "a0", node="n0", sources=tuple(infos)) as agent:
+        for info in infos:
+            agent.send(Frame(info, 1, 1, [EventBlock("start", started)]))
+        agent.drain()
+        time.sleep(max(0.0, begin - time.time()))
+        seq, first = 1, 1
+        end = time.time() + seconds
+        while time.time() < end:
+            steps = np.arange(first, first + _BATCH_ROWS)
+            values = [row_values(noise, steps) for _ in infos]
+            times = started + steps * 0.01
+            for at in range(0, _BATCH_ROWS, rows):
+                part = slice(at, at + rows)
+                one = steps[part].tobytes(), times[part].tobytes()
+                frames = [
+                    Frame(
+                        info,
+                        seq + 1,
+                        seq + len(steps[part]),
+                        [PointsBlock(names, *one, np.ascontiguousarray(mine[:, part]).tobytes())],
+                    )
+                    for info, mine in zip(infos, values, strict=True)
+                ]
+                agent.send(together(frames))
+                seq += len(steps[part])
+            first += _BATCH_ROWS
+        agent.drain()
+        results += [{"rows": first - 1, "frames": agent.acked / len(ranks), "busy": agent.busy} for _ in ranks]
+
+
+def feed(port: int, ranks: list[int], rows: int, begin: float, seconds: float, *, node: bool) -> None:
+    """Send as several agents, one thread each, or as one of all ranks, and print what was sent as JSON."""
     results: list[dict[str, float]] = []
-    threads = [
-        threading.Thread(target=feed_one, args=(port, rank, rows, begin, seconds, results), name=f"agent-{rank}")
-        for rank in ranks
-    ]
+    if node:
+        targets = [(feed_node, (port, ranks, rows, begin, seconds, results))]
+    else:
+        targets = [(feed_one, (port, rank, rows, begin, seconds, results)) for rank in ranks]
+    threads = [threading.Thread(target=target, args=arguments) for target, arguments in targets]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -95,8 +136,9 @@ def feed(port: int, ranks: list[int], rows: int, begin: float, seconds: float) -
 # --- the server ---------------------------------------------------------------------------------------------------
 
 
-def measure(rows: int, seconds: float, settings: dict[str, str], profile: Path | None) -> dict[str, Any]:
+def measure(rows: int, seconds: float, settings: dict[str, str], profile: Path | None, *, node: bool) -> dict[str, Any]:
     """Return the figures of one run of the server."""
+    feeders_wanted = 1 if node else FEEDERS
     with (
         tempfile.TemporaryDirectory(prefix="ingest-") as folder,
         ServerProcess(Path(folder) / "data", settings) as server,
@@ -109,9 +151,9 @@ def measure(rows: int, seconds: float, settings: dict[str, str], profile: Path |
         begin = time.time() + 1.5
         idle = usage(server.pid), usage(redis_pid)
         feeders = []
-        for number in range(FEEDERS):
-            ranks = ",".join(str(rank) for rank in range(number, AGENTS, FEEDERS))
-            options = ["--feed", str(server.port), ranks, str(rows), repr(begin), str(seconds)]
+        for number in range(feeders_wanted):
+            ranks = ",".join(str(rank) for rank in range(number, AGENTS, feeders_wanted))
+            options = ["--feed", str(server.port), ranks, str(rows), repr(begin), str(seconds), str(int(node))]
             feeders.append(subprocess.Popen([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True))
         window = Window(server)
         window.start()
@@ -204,7 +246,7 @@ def redis_bytes(server: ServerProcess) -> dict[str, float]:
         length: Any = redis.xlen(key)
         size: Any = redis.memory_usage(key, samples=0)
     messages = [fields[b"b"] for _, fields in entries]
-    rows = [int(fields[b"z"]) - int(fields[b"a"]) + 1 for _, fields in entries]
+    rows = [sum(one.last_seq - one.first_seq + 1 for one in frames_in(message)) for message in messages]
     mean = statistics.median(map(len, messages)) if messages else 0
     return {
         "bytes": size or 0,
@@ -269,15 +311,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the agents send")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", type=int, nargs="+", default=[512, 10], help="rows a frame; 512 is a backlog's")
+    parser.add_argument("--node", action="store_true", help="one agent sends the rows of all ranks in one message")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the server")
     parser.add_argument("--no-floor", action="store_true")
     parser.add_argument("--profile", type=Path, help="write what py-spy saw in the server to this file")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--feed", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--feed", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.feed:
-        port, ranks, rows, begin, seconds = options.feed
-        feed(int(port), [int(rank) for rank in ranks.split(",")], int(rows), float(begin), float(seconds))
+        port, ranks, rows, begin, seconds, node = options.feed
+        numbers = [int(rank) for rank in ranks.split(",")]
+        feed(int(port), numbers, int(rows), float(begin), float(seconds), node=node == "1")
         return 0
     settings = dict(pair.split("=", 1) for pair in options.set)
     facts: dict[str, Any] = {}
@@ -289,7 +333,7 @@ def main() -> int:
         for repeat in range(options.repeats):
             print(f"{rows} rows a frame, repeat {repeat + 1}/{options.repeats}          ", end="\r", file=sys.stderr)
             floors.append("not asked for" if options.no_floor else floor(size, rows))
-            figures.append(measure(rows, options.seconds, settings, options.profile))
+            figures.append(measure(rows, options.seconds, settings, options.profile, node=options.node))
         ratios = floor_ratios(figures, floors)
         rate = statistics.median(one["points_s"] for one in figures)
         facts[str(rows)] = {"figures": figures, "floors": floors, "ratios": ratios}

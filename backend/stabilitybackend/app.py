@@ -71,6 +71,7 @@ from stabilitybackend.process.struct_types import prepare_struct_types
 from stabilitybackend.process.tasks import end
 from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
+from stabilitybackend.redis_server.claim import ServerClaim
 from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
@@ -106,6 +107,7 @@ def create_app(
     redis_url: str,
     collector: CycleCollector | None = None,
     plug_ins: Iterable[ModuleType] = (),
+    claim: ServerClaim | None = None,
 ) -> FastAPI:
     """Return the application; it connects when it is started, not before.
 
@@ -114,6 +116,7 @@ def create_app(
         redis_url: the Redis or Valkey that holds the runs (the embedded one's, where that is used).
         collector: of a process that is there for this app alone; without it Python's stays as it is.
         plug_ins: modules whose pages and panels are served.
+        claim: on the Redis, taken; it is kept while the application runs.
     """
     prepare_struct_types()
     redis = make_redis(redis_url)
@@ -180,6 +183,8 @@ def create_app(
             asyncio.create_task(work_out(manager), name="rollback-costs"),
             asyncio.create_task(run_digests.follow(), name="run-digests"),
         ]
+        if claim is not None:
+            others.append(asyncio.create_task(claim.keep(probe), name="server-claim"))
         if collector is not None:
             collector.start()
             others.append(asyncio.create_task(collector.follow(nobody_here), name="collector"))
@@ -197,6 +202,8 @@ def create_app(
                 collector.stop()
             await manager.stop()
             await ingest.stop()
+            if claim is not None:
+                await claim.release(redis)
             for client in (probe, alarm, door, redis):
                 await client.aclose()
 

@@ -12,10 +12,32 @@ from dataclasses import dataclass
 from stabilitybackend.errors import BadRequest
 
 __all__ = [
-    "ALERT_MUTES", "ALERT_RATINGS", "ALERT_ROUTES", "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES",
-    "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "FLEET_NODES", "FLEET_ROLLBACKS", "MAX_ID_CHARS", "PROBE", "PROPOSALS",
-    "QUIET", "RUNS", "RUNS_ACTIVE", "RUNS_FOLLOWED", "RUNS_WITH_INCIDENTS", "VIEWS", "RunKeys", "check_run_id",
-    "check_source_id", "is_of_file", "session_key",
+    "ALERT_MUTES",
+    "ALERT_RATINGS",
+    "ALERT_ROUTES",
+    "API_KEYS",
+    "API_KEYS_USED",
+    "AUDIT",
+    "FLEET_CATEGORIES",
+    "FLEET_GPU_FAULTS",
+    "FLEET_INTERRUPTIONS",
+    "FLEET_NODES",
+    "FLEET_ROLLBACKS",
+    "MAX_ID_CHARS",
+    "PROBE",
+    "PROPOSALS",
+    "QUIET",
+    "RUNS",
+    "RUNS_ACTIVE",
+    "RUNS_FOLLOWED",
+    "RUNS_WITH_INCIDENTS",
+    "SERVER",
+    "VIEWS",
+    "RunKeys",
+    "check_run_id",
+    "check_source_id",
+    "is_of_file",
+    "session_key",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
@@ -32,6 +54,8 @@ API_KEYS = "sb:keys"
 API_KEYS_USED = "sb:keys:used"
 #: String: unix seconds at which a server last found that Redis takes writes (storing.py).
 PROBE = "sb:probe"
+#: Hash, gone some seconds after its last renewal: the server that works here, and its token (redis_server/claim.py).
+SERVER = "sb:server"
 #: Sorted set: run id, a blank, proposal id, by when it expires (unix seconds): what waits for people (proposals.py).
 PROPOSALS = "sb:proposals"
 #: Stream: what was done to runs, keys and sessions, by whom (audit.py). Stays when a run goes.

@@ -15,12 +15,15 @@ from collections import deque
 from types import TracebackType
 
 from stabilityclient.wire import (
+    PROTOCOL_VERSION,
     Ack,
+    Acks,
     Error,
     Frame,
     Hello,
     Message,
     Nack,
+    NodeFrame,
     SourceInfo,
     Welcome,
     decode_message,
@@ -67,12 +70,14 @@ class WireAgent:
         name: str = "",
     ) -> None:
         self.sent = self.acked = self.busy = 0
-        self._waiting: deque[bytes] = deque()
+        #: Messages without an answer, each with the last number of each of its sources; what is confirmed of each.
+        self._waiting: deque[tuple[bytes, dict[str, int]]] = deque()
+        self._confirmed: dict[str, int] = {}
         self._buffer = bytearray()
         self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._upgrade(host, port)
-        hello = Hello(run_id, agent, node, "bench", project=project, name=name, sources=list(sources))
+        hello = Hello(run_id, agent, node, "bench", project, name, sources=list(sources), protocol=PROTOCOL_VERSION)
         self._write(encode_message(hello))
         welcome = self._receive()
         if not isinstance(welcome, Welcome):
@@ -80,12 +85,13 @@ class WireAgent:
         #: Newest number that the server holds of each source.
         self.last_seq = welcome.last_seq
 
-    def send(self, frame: Frame | bytes) -> None:
-        """Send a frame (or an encoded one); wait first while as many are on their way as the protocol allows."""
-        data = frame if isinstance(frame, bytes) else encode_message(frame)
+    def send(self, frame: Frame | NodeFrame) -> None:
+        """Send a frame; wait first while as many are on their way as the protocol allows."""
+        data = encode_message(frame)
         while len(self._waiting) >= WINDOW_FRAMES:
             self._take_answer()
-        self._waiting.append(data)
+        parts = frame.parts if isinstance(frame, NodeFrame) else [frame]
+        self._waiting.append((data, {part.source.source: part.last_seq for part in parts}))
         self._write(data)
 
     def drain(self) -> None:
@@ -104,37 +110,37 @@ class WireAgent:
     # --- answers -------------------------------------------------------------------------------------------------
 
     def _take_answer(self) -> None:
-        answer = self._receive()
-        if isinstance(answer, Ack):
-            self._waiting.popleft()
-            self.acked += 1
-        elif isinstance(answer, Nack) or (isinstance(answer, Error) and answer.code == "busy"):
+        if not self._take(self._receive()):
             self._send_again()
+
+    def _take(self, answer: Message) -> bool:
+        """Note what is confirmed; return False where something has to be sent again."""
+        if isinstance(answer, Ack):
+            self._confirmed[answer.source] = answer.last_seq
+        elif isinstance(answer, Acks):
+            self._confirmed |= answer.last_seq
+        elif isinstance(answer, Nack) or (isinstance(answer, Error) and answer.code == "busy"):
+            return False
         elif isinstance(answer, Error):
             raise SystemExit(f"the server refused a frame: {answer.code}: {answer.message}")
+        while self._waiting and all(self._confirmed.get(name, 0) >= last for name, last in self._waiting[0][1].items()):
+            self._waiting.popleft()
+            self.acked += 1
+        return True
 
     def _send_again(self) -> None:
-        """Take the answers to what is on its way (each frame gets one), then send those again that were refused.
-
-        A frame of another source than the refused one's may have been taken meanwhile.
-        """
+        """Give the server time, then send all again that it has not confirmed: what it has it keeps once."""
         self.busy += 1
-        kept = [self._waiting.popleft()]
-        for data in list(self._waiting):
-            if isinstance(self._receive_answer(), Ack):
-                self.acked += 1
-            else:
-                kept.append(data)
-        time.sleep(BUSY_PAUSE_S)
-        self._waiting = deque(kept)
-        for data in kept:
+        until = time.monotonic() + BUSY_PAUSE_S
+        while (left := until - time.monotonic()) > 0:
+            self._socket.settimeout(left)
+            try:
+                self._take(self._receive())
+            except TimeoutError:
+                break
+        self._socket.settimeout(TIMEOUT_S)
+        for data, _ in self._waiting:
             self._write(data)
-
-    def _receive_answer(self) -> Message:
-        while True:
-            message = self._receive()
-            if isinstance(message, Ack | Nack | Error):
-                return message
 
     # --- the socket ----------------------------------------------------------------------------------------------
 

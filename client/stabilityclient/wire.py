@@ -17,14 +17,20 @@ import msgspec
 from stabilityclient.arguments import MAX_STEP
 from stabilityclient.spool import MAX_NAME_CHARS
 
-#: Version of everything in this file. A server answers another version with a fatal Error and closes.
-PROTOCOL_VERSION = 1
+#: The newest version of the messages in this file. Each kind of message carries the version that brought it, so that
+#: both sides serve all up to their own; a server answers a later one with a fatal Error and closes. What is newer than
+#: version 1 goes only to a side that said in Hello or Welcome that it takes it.
+PROTOCOL_VERSION = 2
+#: The version with NodeFrame and Acks.
+NODE_FRAMES = 2
 #: Largest message either side accepts, bytes. An agent cuts frames well below it (FRAME_TARGET_BYTES).
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 #: Sets of metrics whose rows one frame gathers when they take turns, at most: agent and server agree on it.
 MAX_SETS_IN_TURN = 16
 #: An agent closes a frame at about this many bytes of body.
 FRAME_TARGET_BYTES = 256 * 1024
+#: Sources in one NodeFrame, at most: a node has 8 to 16 GPUs.
+MAX_PARTS = 256
 #: Source ids whose start is remembered: each rank is asked for its own several times a second.
 MAX_STARTS = 65_536
 
@@ -35,19 +41,24 @@ __all__ = [
     "FRAME_TARGET_BYTES",
     "MAX_MESSAGE_BYTES",
     "MAX_NAME_CHARS",
+    "MAX_PARTS",
     "MAX_SETS_IN_TURN",
     "MAX_STEP",
+    "NODE_FRAMES",
     "PROTOCOL_VERSION",
     "Ack",
+    "Acks",
     "BadMessage",
     "CommandMessage",
     "Error",
     "EventBlock",
     "Frame",
+    "FramePart",
     "Health",
     "Hello",
     "Message",
     "Nack",
+    "NodeFrame",
     "Output",
     "OutputLine",
     "PointsBlock",
@@ -74,7 +85,7 @@ class WrongVersion(BadMessage):
 
     def __init__(self, version: int) -> None:
         super().__init__(
-            f"message speaks protocol version {version}, expected {PROTOCOL_VERSION}: "
+            f"message speaks protocol version {version}, expected 1 to {PROTOCOL_VERSION}: "
             "install the same major version of stabilityclient and stabilityboard on both sides"
         )
         self.version = version
@@ -147,7 +158,7 @@ class EventBlock(msgspec.Struct, tag_field="k", tag="e", omit_defaults=True):
 
 
 class Hello(msgspec.Struct, omit_defaults=True):
-    """First message of an agent on a connection."""
+    """First message of an agent on a connection; ``protocol`` is the newest version that it takes."""
 
     run_id: str
     agent: str
@@ -159,16 +170,19 @@ class Hello(msgspec.Struct, omit_defaults=True):
     sources: list[SourceInfo] = []
     tags: list[str] = []
     notes: str = ""
+    protocol: int = 1
 
 
 class Welcome(msgspec.Struct, omit_defaults=True):
-    """The gateway's answer to Hello: what is stored already, the commands that still wait, and if it takes Output."""
+    """The gateway's answer to Hello: what is stored already, the commands that still wait, if it takes Output, and the
+    newest version that it takes."""
 
     server_version: str
     server_time: float
     last_seq: dict[str, int]
     commands: list[dict[str, Any]]
     output: bool = False
+    protocol: int = 1
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
@@ -180,11 +194,43 @@ class Frame(msgspec.Struct, omit_defaults=True):
     blocks: list[PointsBlock | EventBlock]
 
 
+class FramePart(msgspec.Struct, array_like=True):
+    """The records ``first_seq..last_seq`` of one source in a NodeFrame.
+
+    Args:
+        blocks: in their order, events, and rows as (number of a table, how many of its next rows).
+    """
+
+    source: SourceInfo
+    first_seq: int
+    last_seq: int
+    blocks: list[tuple[int, int] | EventBlock]
+
+
+class NodeFrame(msgspec.Struct):
+    """Frames of several sources of a node as one message: the rows of all of them in one table for each set of metrics.
+
+    The gateway stores it whole, or, where a source does not follow what is stored, each part for itself.
+
+    Args:
+        parts: each source once, 2 to MAX_PARTS. tables: their rows, in the order in which the parts take them.
+    """
+
+    parts: list[FramePart]
+    tables: list[PointsBlock]
+
+
 class Ack(msgspec.Struct):
     """All records of ``source`` up to ``last_seq`` are stored."""
 
     source: str
     last_seq: int
+
+
+class Acks(msgspec.Struct):
+    """Several Acks at once, by source."""
+
+    last_seq: dict[str, int]
 
 
 class Nack(msgspec.Struct):
@@ -238,7 +284,7 @@ class CommandMessage(msgspec.Struct):
     command: dict[str, Any]
 
 
-Message = Hello | Welcome | Frame | Ack | Nack | Error | Health | CommandMessage | Output
+Message = Hello | Welcome | Frame | NodeFrame | Ack | Acks | Nack | Error | Health | CommandMessage | Output
 
 #: Message kind on the wire. Numbers are never reused.
 _KINDS: dict[int, type[msgspec.Struct]] = {
@@ -246,12 +292,15 @@ _KINDS: dict[int, type[msgspec.Struct]] = {
     2: Frame,
     3: Health,
     4: Output,
+    5: NodeFrame,
     16: Welcome,
     17: Ack,
     18: Nack,
     19: Error,
     20: CommandMessage,
+    21: Acks,
 }
+_VERSIONS = {cls: NODE_FRAMES if cls in (NodeFrame, Acks) else 1 for cls in _KINDS.values()}
 _NUMBERS = {cls: number for number, cls in _KINDS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {number: msgspec.msgpack.Decoder(cls) for number, cls in _KINDS.items()}
@@ -260,14 +309,14 @@ _DECODERS = {number: msgspec.msgpack.Decoder(cls) for number, cls in _KINDS.item
 def encode_message(message: Message) -> bytes:
     """Return the bytes of a message, header included."""
     body = _ENCODER.encode(message)
-    return _HEADER.pack(_MAGIC, PROTOCOL_VERSION, _NUMBERS[type(message)], zlib.crc32(body)) + body
+    return _HEADER.pack(_MAGIC, _VERSIONS[type(message)], _NUMBERS[type(message)], zlib.crc32(body)) + body
 
 
 def decode_message(data: bytes) -> Message:
     """Return the message in ``data``.
 
     Raises:
-        WrongVersion: the header names another protocol version.
+        WrongVersion: the header names a protocol version that is not served here.
         BadMessage: anything else that is wrong; the text says what was found and what was expected.
     """
     if len(data) < _HEADER.size:
@@ -275,7 +324,7 @@ def decode_message(data: bytes) -> Message:
     magic, version, kind, crc = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise BadMessage(f"message starts with {magic!r}, expected {_MAGIC!r}: not a Stabilityboard agent")
-    if version != PROTOCOL_VERSION:
+    if not 1 <= version <= PROTOCOL_VERSION:
         raise WrongVersion(version)
     decoder = _DECODERS.get(kind)
     if decoder is None:
@@ -291,19 +340,47 @@ def decode_message(data: bytes) -> Message:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # names that are no UTF-8 are the second
         raise BadMessage(f"body of message kind {kind} is not its schema: {error}") from error
     if isinstance(message, Frame):
-        _check_frame(message)
+        _check_numbers(message)
+        for block in message.blocks:
+            if isinstance(block, PointsBlock):
+                _check_points(block)
+    elif isinstance(message, NodeFrame):
+        _check_node_frame(message)
     return message  # type: ignore[return-value]
 
 
-def _check_frame(frame: Frame) -> None:
+def _check_numbers(frame: Frame | FramePart) -> None:
     if not 1 <= frame.first_seq <= frame.last_seq:
         raise BadMessage(f"frame numbers {frame.first_seq}..{frame.last_seq}, expected 1 <= first <= last")
-    for block in frame.blocks:
-        if not isinstance(block, PointsBlock):
-            continue
-        rows, odd = divmod(len(block.steps), 8)
-        if odd or len(block.times) != 8 * rows or len(block.values) != 8 * rows * len(block.names):
-            raise BadMessage(
-                f"points of {len(block.names)} metrics have {len(block.steps)} bytes of steps, {len(block.times)} of "
-                f"times and {len(block.values)} of values, expected 8 n, 8 n and 8 n m"
-            )
+
+
+def _check_points(block: PointsBlock) -> None:
+    rows, odd = divmod(len(block.steps), 8)
+    if odd or len(block.times) != 8 * rows or len(block.values) != 8 * rows * len(block.names):
+        raise BadMessage(
+            f"points of {len(block.names)} metrics have {len(block.steps)} bytes of steps, {len(block.times)} of "
+            f"times and {len(block.values)} of values, expected 8 n, 8 n and 8 n m"
+        )
+
+
+def _check_node_frame(frame: NodeFrame) -> None:
+    for table in frame.tables:
+        _check_points(table)
+    sources, taken = set(), [0] * len(frame.tables)
+    for part in frame.parts:
+        _check_numbers(part)
+        sources.add(part.source.source)
+        for block in part.blocks:
+            if isinstance(block, EventBlock):
+                continue
+            number, rows = block
+            if not 0 <= number < len(taken) or rows < 1:
+                raise BadMessage(f"{rows} rows of table {number}, expected 1 or more of 0 to {len(taken) - 1}")
+            taken[number] += rows
+    if not 2 <= len(sources) == len(frame.parts) <= MAX_PARTS:
+        raise BadMessage(
+            f"{len(frame.parts)} parts of {len(sources)} sources, expected 2 to {MAX_PARTS}, each of its own source"
+        )
+    there = [len(table.steps) // 8 for table in frame.tables]
+    if taken != there:
+        raise BadMessage(f"parts take {taken} rows of tables with {there}, expected all of them")

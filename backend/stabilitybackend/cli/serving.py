@@ -23,7 +23,7 @@ from stabilitybackend.proxy_people import PeopleFromProxy, ProxyPeople
 from stabilitybackend.settings import Settings
 from stabilityclient.wire import MAX_MESSAGE_BYTES
 
-__all__ = ["SERVER_FILE", "bind", "read_server_file", "serve", "server_config", "stops_as_exit"]
+__all__ = ["SERVER_FILE", "bind", "read_server_file", "serve", "server_config", "stops_as_exit", "url_of"]
 
 #: In the data folder while a server runs: ``{"url", "pid"}``.
 SERVER_FILE = "server.json"
@@ -108,7 +108,7 @@ def serve(app: Any, bound: socket.socket, settings: Settings, on_up: Callable[[s
     Raises:
         StartError: the app did not start; its reason is in the log.
     """
-    url, data_dir = _url(bound), settings.data_dir
+    url, data_dir = url_of(bound), settings.data_dir
     config = server_config(
         app, log_level=settings.log_level, trusted_proxies=settings.trusted_proxies, people=ProxyPeople.of(settings)
     )
@@ -172,7 +172,7 @@ def _announce(data_dir: Path, url: str, on_up: Callable[[str], None]) -> None:
     on_up(url)
 
 
-def _url(bound: socket.socket) -> str:
+def url_of(bound: socket.socket) -> str:
     """Return the URL for a browser on this machine."""
     host, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

@@ -11,10 +11,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from stabilitybackend.auth import KeyRing, check_exposure
-from stabilitybackend.cli.serving import bind, serve, stops_as_exit
+from stabilitybackend.cli.serving import bind, serve, stops_as_exit, url_of
+from stabilitybackend.errors import StartError
 from stabilitybackend.process.allocator import give_memory_back
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.redis_link import check_server, make_redis, shown_url
+from stabilitybackend.redis_server.claim import ServerClaim
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.redis_server.folder_lock import FolderLock
 from stabilitybackend.settings import Settings
@@ -43,32 +45,40 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iter
         settings.make_data_dir()
         bound = stack.enter_context(bind(settings.host, settings.port))
         settings = dataclasses.replace(settings, port=bound.getsockname()[1])
+        claim = None
         if settings.redis_url is None:
             embedded = stack.enter_context(EmbeddedRedis(settings.data_dir, server=settings.redis_server))
             url, place = embedded.url, f"embedded, data in {settings.data_dir}"
         else:
             stack.enter_context(FolderLock(settings.data_dir / "server.lock"))
             url, place = settings.redis_url, shown_url(settings.redis_url)
-        server = asyncio.run(_check(settings, url))
-        app = _made(settings, url, plug_ins)
-        serve(app, bound, settings, lambda address: on_up(address, f"{server} ({place})"))
+            claim = ServerClaim(url_of(bound))
+        server = asyncio.run(_check(settings, url, claim))
+        app = _made(settings, url, claim, plug_ins)
+        try:
+            serve(app, bound, settings, lambda address: on_up(address, f"{server} ({place})"))
+        finally:
+            if claim is not None and claim.lost_to:
+                raise StartError(f"this server was stalled, and {claim.lost_to} took over", hint="start one of them")
 
 
-def _made(settings: Settings, redis_url: str, plug_ins: Iterable[ModuleType]) -> FastAPI:
+def _made(settings: Settings, redis_url: str, claim: ServerClaim | None, plug_ins: Iterable[ModuleType]) -> FastAPI:
     gc.disable()  # nearly all that is made here stays: looking through it for garbage took a sixth of the start
     try:
         from stabilitybackend.app import create_app  # heavy (Dash, Polars): after all that may stop the start
 
-        return create_app(settings, redis_url, CycleCollector(), plug_ins)
+        return create_app(settings, redis_url, CycleCollector(), plug_ins, claim)
     finally:
         gc.enable()
 
 
-async def _check(settings: Settings, url: str) -> str:
+async def _check(settings: Settings, url: str, claim: ServerClaim | None) -> str:
     redis = make_redis(url)
     try:
         server = await check_server(redis, url)
         await check_exposure(settings, KeyRing(redis))
+        if claim is not None:
+            await claim.take(redis, shown_url(url))
     finally:
         await redis.aclose()
     return server

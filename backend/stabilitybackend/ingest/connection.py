@@ -15,15 +15,15 @@ from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from stabilitybackend.errors import AgentGone, BadRequest, Forbidden, NotFound, Unavailable
-from stabilitybackend.ingest.frame_checks import MAX_RECORDS, check_frame, check_source
-from stabilitybackend.ingest.ingest import Duplicate, Gap, Outcome, StoredFrames
+from stabilitybackend.ingest.answers import Answers
+from stabilitybackend.ingest.frame_checks import MAX_RECORDS, check_frame, check_node_frame, check_source
 from stabilitybackend.keys import check_run_id, check_source_id
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.schema.json_data import check_data
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
-    Ack,
+    PROTOCOL_VERSION,
     BadMessage,
     CommandMessage,
     Error,
@@ -31,7 +31,7 @@ from stabilityclient.wire import (
     Health,
     Hello,
     Message,
-    Nack,
+    NodeFrame,
     Output,
     Welcome,
     WrongVersion,
@@ -46,8 +46,6 @@ __all__ = ["AgentConnection"]
 
 #: Seconds an agent has for its Hello after the connection is open.
 HELLO_TIMEOUT_S = 10.0
-#: Answers that may wait for Redis or for a slow agent on one connection; then nothing more is read from it.
-MAX_PENDING_ANSWERS = 16
 #: Seconds that a command or a last message to an agent may take. Answers to frames may take until the WebSocket's pings
 #: find that nobody reads: a timer for each would be a twentieth of what small frames cost.
 SEND_TIMEOUT_S = 10.0
@@ -68,9 +66,6 @@ class AgentConnection:
         #: The only project whose runs the agent's key may send, None for every project.
         self._project = project
         self._sending = asyncio.Lock()
-        self._answers: asyncio.Queue[Message | tuple[Frame, int, asyncio.Future[Outcome]]] = asyncio.Queue(
-            MAX_PENDING_ANSWERS
-        )
         self._welcomed = False
         self._early: list[CommandMessage] = []
         self._run_id = ""
@@ -88,7 +83,8 @@ class AgentConnection:
         closing = asyncio.create_task(older.close(_CLOSE_NORMAL, _TOOK_OVER)) if older is not None else None
         # Whichever ends first ends the connection: a reader alone would wait without end for room in the answers'
         # queue.
-        parts = {asyncio.create_task(self._read_forever(hello)), asyncio.create_task(self._answer_forever())}
+        answers = Answers(self._gateway, self._run_id, hello.protocol)
+        parts = {asyncio.create_task(self._read_forever(hello, answers)), asyncio.create_task(self._answer(answers))}
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -186,13 +182,14 @@ class AgentConnection:
         commands = await gateway.services.agent_connected(hello, self.push_command)
         waiting = msgspec.to_builtins(commands)
         takes_output = gateway.takes_output
-        await self._send(Welcome(gateway.server_version, gateway.clock(), last_seq, waiting, takes_output))
+        now = gateway.clock()
+        await self._send(Welcome(gateway.server_version, now, last_seq, waiting, takes_output, PROTOCOL_VERSION))
         self._welcomed = True
         early, self._early = self._early, []
         for message in early:
             await self._send(message)
 
-    async def _read_forever(self, hello: Hello) -> None:
+    async def _read_forever(self, hello: Hello, answers: Answers) -> None:
         await self._welcome(hello)
         while True:
             data = await self._receive()
@@ -200,7 +197,10 @@ class AgentConnection:
                 message = self._read(data)
                 if isinstance(message, Frame):
                     check_frame(message)
-                    await self._store(message, data)
+                    await self._store(message, data, answers)
+                elif isinstance(message, NodeFrame):
+                    check_node_frame(message)
+                    await self._store(message, data, answers)
                 elif isinstance(message, Health):
                     await self._take_health(message)
                 elif isinstance(message, Output):
@@ -214,49 +214,27 @@ class AgentConnection:
             except BadMessage as error:
                 self._gateway.counts.bad_messages += 1
                 self._name(str(error))
-                await self._answers.put(Error("bad_message", str(error)))
+                await answers.put(Error("bad_message", str(error)))
             except BadRequest as error:
                 self._gateway.counts.bad_frames += 1
                 self._name(error.message)
-                await self._answers.put(Error("bad_frame", error.message))
+                await answers.put(Error("bad_frame", error.message))
 
-    async def _store(self, frame: Frame, data: bytes) -> None:
+    async def _store(self, frame: Frame | NodeFrame, data: bytes, answers: Answers) -> None:
         try:
             await self._gateway.services.room(self._run_id)
         except AgentGone:
             raise
         except Unavailable as error:
             self._gateway.counts.busy += 1
-            await self._answers.put(Error("busy", error.message))
+            await answers.put(Error("busy", error.message))
             return
-        outcome = await self._gateway.ingest.enqueue(self._run_id, frame.source, frame.first_seq, frame.last_seq, data)
-        await self._answers.put((frame, len(data), outcome))
+        parts = frame.parts if isinstance(frame, NodeFrame) else [frame]
+        await answers.put((frame, data, await self._gateway.ingest.enqueue(self._run_id, parts, data)))
 
-    async def _answer(self, frame: Frame, size: int, stored: asyncio.Future[Outcome]) -> Message:
-        source = frame.source.source
-        try:
-            outcome = await stored
-        except Unavailable as error:
-            self._gateway.counts.busy += 1
-            return Error("busy", error.message)
-        except Exception:
-            self._gateway.counts.busy += 1
-            _LOG.exception("run %s: a frame of %s could not be stored", self._run_id, source)
-            return Error("busy", "the server failed to store the frame; see its log")
-        if isinstance(outcome, Gap):
-            text = f"frame {frame.first_seq}..{frame.last_seq} of {source} came, expected {outcome.expected_seq} next"
-            return Nack(source, outcome.expected_seq, text)
-        if isinstance(outcome, StoredFrames):
-            with contextlib.suppress(Unavailable):  # only a hint: the frame is stored, whatever becomes of it
-                await self._gateway.services.frame_stored(self._run_id, outcome.stream_id, size)
-            return Ack(source, frame.last_seq)
-        assert isinstance(outcome, Duplicate)
-        return Ack(source, outcome.last_seq)
-
-    async def _answer_forever(self) -> None:
-        while True:
-            due = await self._answers.get()
-            await self._write(await self._answer(*due) if isinstance(due, tuple) else due)
+    async def _answer(self, answers: Answers) -> None:
+        async for message in answers.ready():
+            await self._write(message)
 
     def _name(self, problem: str) -> None:
         self._gateway.refused.log(logging.WARNING, f"run {self._run_id}: refused: {problem}")

@@ -13,9 +13,18 @@ import numpy as np
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import check_source_id, is_of_file
 from stabilitybackend.schema.json_data import check_data
-from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP, EventBlock, Frame, PointsBlock, SourceInfo
+from stabilityclient.wire import (
+    MAX_NAME_CHARS,
+    MAX_STEP,
+    EventBlock,
+    Frame,
+    FramePart,
+    NodeFrame,
+    PointsBlock,
+    SourceInfo,
+)
 
-__all__ = ["MAX_RECORDS", "MAX_SEQ", "check_frame", "check_source"]
+__all__ = ["MAX_RECORDS", "MAX_SEQ", "check_frame", "check_node_frame", "check_source"]
 
 #: Largest sequence number: what Lua inside Redis still counts exactly.
 MAX_SEQ = 2**53 - 1
@@ -35,23 +44,35 @@ def check_frame(frame: Frame) -> None:
     Raises:
         BadRequest: something can't be stored; the message names it, what was given and what is expected.
     """
-    check_source(frame.source)
-    if frame.last_seq > MAX_SEQ:
-        raise BadRequest(f"sequence number is {frame.last_seq}, expected at most {MAX_SEQ}")
-    numbers, records = frame.last_seq - frame.first_seq + 1, 0
+    records = 0
     for block in frame.blocks:
         if isinstance(block, PointsBlock):
             _check_points(block)
             records += len(block.steps) // 8
         else:
-            _check_event(block)
-            records += _lost(block) if block.type == "lost" else 1
+            records += _check_event(block)
+    _check_numbers(frame, records)
+
+
+def check_node_frame(frame: NodeFrame) -> None:
+    """Do the same for each source in a message; raise as ``check_frame``."""
+    for table in frame.tables:
+        _check_points(table)
+    for part in frame.parts:
+        _check_numbers(part, sum(_check_event(one) if isinstance(one, EventBlock) else one[1] for one in part.blocks))
+
+
+def _check_numbers(frame: Frame | FramePart, records: int) -> None:
+    check_source(frame.source)
+    if frame.last_seq > MAX_SEQ:
+        raise BadRequest(f"sequence number is {frame.last_seq}, expected at most {MAX_SEQ}")
     if is_of_file(frame.source.source):
         if frame.last_seq > MAX_RECORDS:
             raise BadRequest(f"sequence number is {frame.last_seq}, expected at most {MAX_RECORDS}")
-    elif numbers != records:
+    elif frame.last_seq - frame.first_seq + 1 != records:
         raise BadRequest(
-            f"frame numbers {frame.first_seq}..{frame.last_seq} stand for {numbers} records, and it holds {records}"
+            f"frame numbers {frame.first_seq}..{frame.last_seq} stand for {frame.last_seq - frame.first_seq + 1} "
+            f"records, and it holds {records}"
         )
 
 
@@ -97,7 +118,8 @@ def _check_points(block: PointsBlock) -> None:
         raise BadRequest("a time is not finite, expected unix seconds")
 
 
-def _check_event(event: EventBlock) -> None:
+def _check_event(event: EventBlock) -> int:
+    """Check an event, and return how many numbers it stands for."""
     if not 1 <= len(event.type) <= MAX_TYPE_CHARS:
         raise BadRequest(f"event type has {len(event.type)} characters, expected 1 to {MAX_TYPE_CHARS}")
     # -1 is "no step yet": a process may die before its first one.
@@ -106,3 +128,4 @@ def _check_event(event: EventBlock) -> None:
     if not np.isfinite(event.time):
         raise BadRequest(f"time of event {event.type!r} is {event.time}, expected unix seconds")
     check_data(event.data, f"event {event.type!r}")
+    return _lost(event) if event.type == "lost" else 1

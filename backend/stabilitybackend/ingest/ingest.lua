@@ -1,25 +1,46 @@
--- Appends frames of one run, each if it follows the last sequence number of its source; each all or nothing.
--- KEYS: frames stream, last_seq hash, sources hash.  ARGV, five a frame: source, first, last, message bytes, SourceInfo JSON.
--- Answers for each frame {1, stream id} stored, {0, last} duplicate, {-1, expected} gap or partial overlap.
+-- Appends messages of one run, each if all its sources follow their last sequence numbers; each all or nothing.
+-- KEYS: frames stream, last_seq hash, sources hash.  ARGV for each message: its bytes, how many sources it has, and for
+-- each of these four: source, first, last, SourceInfo JSON.
+-- Answers for each message {1, stream id} stored, or what keeps it: {0, last} duplicate, {-1, expected} gap or partial
+-- overlap, {-2} where it has several sources and not all of them are duplicates.
 -- Written for Redis 6.2. Numbers are exact: the gateway refuses sequence numbers beyond 2^53.
 local answers, newest = {}, {}
-for at = 1, #ARGV, 5 do
-  local source, final = ARGV[at], tonumber(ARGV[at + 2])
-  local last = newest[source] or tonumber(redis.call('HGET', KEYS[2], source) or '0')
-  local answer
-  if final <= last then
-    answer = {0, last}
-  elseif tonumber(ARGV[at + 1]) ~= last + 1 then
-    answer = {-1, last + 1}
-  else
-    local id = redis.call('XADD', KEYS[1], '*', 's', source, 'a', ARGV[at + 1], 'z', ARGV[at + 2], 'b', ARGV[at + 3])
-    -- At once and not at the end: a later frame may fail (no memory), and what is stored must be counted.
-    redis.call('HSET', KEYS[2], source, ARGV[at + 2])
-    if last == 0 then redis.call('HSET', KEYS[3], source, ARGV[at + 4]) end
-    last = final
-    answer = {1, id}
+local at = 1
+while at <= #ARGV do
+  local first_arg, count = at + 2, tonumber(ARGV[at + 1])
+  local behind, gap, number = 0, false, 0
+  for i = first_arg, first_arg + 4 * count - 4, 4 do
+    local source = ARGV[i]
+    local last = newest[source] or tonumber(redis.call('HGET', KEYS[2], source) or '0')
+    newest[source] = last
+    if tonumber(ARGV[i + 2]) <= last then
+      behind, number = behind + 1, last
+    elseif tonumber(ARGV[i + 1]) ~= last + 1 then
+      gap, number = true, last + 1
+    end
   end
-  newest[source] = last
-  answers[#answers + 1] = answer
+  if behind == count then
+    answers[#answers + 1] = {0, number}
+  elseif gap and count == 1 then
+    answers[#answers + 1] = {-1, number}
+  elseif gap or behind > 0 then
+    answers[#answers + 1] = {-2}
+  else
+    local id
+    if count == 1 then
+      id = redis.call('XADD', KEYS[1], '*', 's', ARGV[first_arg], 'a', ARGV[first_arg + 1], 'z', ARGV[first_arg + 2], 'b', ARGV[at])
+    else
+      id = redis.call('XADD', KEYS[1], '*', 'b', ARGV[at])
+    end
+    -- At once and not at the end: a later message may fail (no memory), and what is stored must be counted.
+    for i = first_arg, first_arg + 4 * count - 4, 4 do
+      local source = ARGV[i]
+      redis.call('HSET', KEYS[2], source, ARGV[i + 2])
+      if newest[source] == 0 then redis.call('HSET', KEYS[3], source, ARGV[i + 3]) end
+      newest[source] = tonumber(ARGV[i + 2])
+    end
+    answers[#answers + 1] = {1, id}
+  end
+  at = first_arg + 4 * count
 end
 return answers

@@ -22,9 +22,9 @@ from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, redis_errors
-from stabilityclient.wire import SourceInfo
+from stabilityclient.wire import Frame, FramePart, SourceInfo
 
-__all__ = ["QUEUE_BYTES", "Duplicate", "Gap", "Ingest", "Outcome", "StoredFrames"]
+__all__ = ["QUEUE_BYTES", "Apart", "Duplicate", "Gap", "Ingest", "Outcome", "StoredFrames"]
 
 #: Frames that wait for the writer. When it is full, ``enqueue`` waits, and so does the agent behind it.
 QUEUE_FRAMES = 512
@@ -38,7 +38,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredFrames:
-    """The frame is in the stream, at ``stream_id``."""
+    """The message is in the stream, at ``stream_id``."""
 
     stream_id: str
 
@@ -57,17 +57,22 @@ class Gap:
     expected_seq: int
 
 
-Outcome = StoredFrames | Duplicate | Gap
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Not all sources of the message start at the number after their newest: nothing was stored, store each alone."""
+
+
+Outcome = StoredFrames | Duplicate | Gap | Apart
 
 
 @dataclass(slots=True)
-class _WaitingFrames:
+class _Waiting:
+    """A message; ``numbers`` has source, first, last and SourceInfo for each of its sources, as the script wants it."""
+
     run_id: str
-    source: str
-    first_seq: int
-    last_seq: int
     message: bytes
-    source_info: bytes
+    numbers: list[Any]
+    records: int
     done: asyncio.Future[Outcome]
 
 
@@ -83,7 +88,7 @@ class Ingest:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._queue: asyncio.Queue[_WaitingFrames] = asyncio.Queue(QUEUE_FRAMES)
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(QUEUE_FRAMES)
         self._script = resources.files("stabilitybackend.ingest").joinpath("ingest.lua").read_text(encoding="utf-8")
         self._writer: asyncio.Task[None] | None = None
         self._waiting_bytes = 0
@@ -137,12 +142,14 @@ class Ingest:
         Raises:
             Unavailable: Redis is away; nothing is acknowledged.
         """
-        return await (await self.enqueue(run_id, source, first_seq, last_seq, message))
+        return await (await self.enqueue(run_id, [FramePart(source, first_seq, last_seq, [])], message))
 
-    async def enqueue(
-        self, run_id: str, source: SourceInfo, first_seq: int, last_seq: int, message: bytes
-    ) -> asyncio.Future[Outcome]:
-        """Like ``append``, but return once the frame has its place in the queue. Frames are stored in that order."""
+    async def enqueue(self, run_id: str, parts: Sequence[Frame | FramePart], message: bytes) -> asyncio.Future[Outcome]:
+        """Return once a message has its place in the queue; they are stored in that order, each whole or not at all.
+
+        Args:
+            parts: its frame, or the parts of its NodeFrame; their sources and numbers are as for ``append``.
+        """
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_retrieve_error)
         while self._writer is not None and self._waiting_bytes >= QUEUE_BYTES:
@@ -152,8 +159,14 @@ class Ingest:
             done.set_exception(Unavailable("the server stops", code="stopping"))
             return done
         self._waiting_bytes += len(message)
-        info = msgspec.json.encode(source) if first_seq == 1 else b""  # the script wants it with the first frame only
-        await self._queue.put(_WaitingFrames(run_id, source.source, first_seq, last_seq, message, info, done))
+        numbers: list[Any] = []
+        records = 0
+        for part in parts:
+            first = part.first_seq
+            info = msgspec.json.encode(part.source) if first == 1 else b""  # the script wants it with the first only
+            numbers += (part.source.source, first, part.last_seq, info)
+            records += part.last_seq - first + 1
+        await self._queue.put(_Waiting(run_id, message, numbers, records, done))
         return done
 
     async def last_seq(self, run_id: str, sources: Sequence[str] | None = None) -> dict[str, int]:
@@ -190,8 +203,8 @@ class Ingest:
                 self._waiting_bytes -= size
                 self._room.set()
 
-    async def _write(self, batch: list[_WaitingFrames]) -> None:
-        by_run: dict[str, list[_WaitingFrames]] = {}
+    async def _write(self, batch: list[_Waiting]) -> None:
+        by_run: dict[str, list[_Waiting]] = {}
         for frame in batch:
             by_run.setdefault(frame.run_id, []).append(frame)
         pipeline = self._redis.pipeline(transaction=False)
@@ -201,7 +214,7 @@ class Ingest:
             # for all frames of a run: building and reading a command costs as much as a small frame itself.
             arguments: list[Any] = []
             for frame in frames:
-                arguments += (frame.source, frame.first_seq, frame.last_seq, frame.message, frame.source_info)
+                arguments += (frame.message, len(frame.numbers) // 4, *frame.numbers)
             pipeline.eval(self._script, 3, keys.frames, keys.last_seq, keys.sources, *arguments)
         answers = await pipeline.execute(raise_on_error=False)
         for frames, answer in zip(by_run.values(), answers, strict=True):
@@ -211,11 +224,13 @@ class Ingest:
             for frame, one in zip(frames, answer, strict=True):
                 outcome = self._outcome(one)
                 if isinstance(outcome, StoredFrames):
-                    self.stored_records += frame.last_seq - frame.first_seq + 1
+                    self.stored_records += frame.records
                 if not frame.done.done():
                     frame.done.set_result(outcome)
 
     def _outcome(self, answer: list[Any]) -> Outcome:
+        if len(answer) == 1:
+            return Apart()
         kind, value = answer
         if kind == 1:
             self.stored += 1
@@ -226,7 +241,7 @@ class Ingest:
         self.gaps += 1
         return Gap(int(value))
 
-    def _fail(self, batch: list[_WaitingFrames], error: Exception) -> None:
+    def _fail(self, batch: list[_Waiting], error: Exception) -> None:
         if as_unavailable(error) is not None:
             self.refused(error)
         for frame in batch:

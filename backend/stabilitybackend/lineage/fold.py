@@ -8,9 +8,10 @@ back without any call is recognised by its steps, once they go on from there (``
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import repeat
+
+from msgspec.structs import replace
 
 from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
 from stabilitybackend.lineage.changes import Change, Forked, LineageEvent, Placed
@@ -152,8 +153,7 @@ class LineageFold(Stateful):
                 yield from self._split(one, [self.tree.segment_at(self.tree.head, int(step)) for step in one.steps])
         elif all(map(self._plain, repeat(state), rows, times)):
             for at, one in enumerate(rows, 1):
-                before = int(one.steps[-2]) if len(one.steps) > 1 else None
-                state.mark(one.names, int(one.steps[-1]), before)
+                state.mark(one.names, int(one.steps[-1]), int(one.steps[-2]) if len(one.steps) > 1 else None)
                 placed = self._place(one, state.segment)
                 yield replace(placed, more=True) if at < len(rows) else placed
         else:
@@ -170,7 +170,7 @@ class LineageFold(Stateful):
             and not state.fresh
             and first > self.tree[state.segment].fork_step
             and not state.goes_back(rows.names, first)
-            and bool((steps[1:] >= steps[:-1]).all())
+            and (len(steps) == 1 or bool((steps[1:] >= steps[:-1]).all()))
             and not self._should_follow_head(state, first, time)
             and not self._relaunches.succeeded(state, int(steps[-1]))
         )
@@ -341,9 +341,9 @@ class LineageFold(Stateful):
         yield from self._held.pop(state.source, [])
 
     def _place(self, rows: Placed, segment: int) -> Placed:
-        self.tree[segment].saw(int(rows.steps.min()), int(rows.steps.max()), rows.values.size)
+        self.tree[segment].saw(rows.low, rows.high, rows.values.size)
         self.tree.touch(segment)
-        return rows.at(segment)
+        return rows if rows.segment == segment and not rows.stray else rows.at(segment)
 
     def _split(self, rows: Placed, segments: list[int]) -> Iterator[Change]:
         """Place rows whose segments differ, in runs of equal segment."""

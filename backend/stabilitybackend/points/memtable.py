@@ -98,7 +98,7 @@ class _NameSetTable:
         count, size = len(steps), self._size
         if size + count > len(self._steps):
             self._grow(max(2 * len(self._steps), size + count))
-        low, high = int(steps.min()), int(steps.max())
+        low, high = placed.low, placed.high
         if self._rising:
             joined = size == 0 or int(steps[0]) > self.high
             self._rising = bool(joined and (count == 1 or (steps[1:] > steps[:-1]).all()))

@@ -231,7 +231,7 @@ class RunStore:
 
     def _note_newest(self, placed: Placed) -> None:
         if placed.rank is not None and not placed.stray:
-            self.newest[placed.segment] = max(self.newest.get(placed.segment, -1), int(placed.steps.max()))
+            self.newest[placed.segment] = max(self.newest.get(placed.segment, -1), placed.high)
 
     def put_back(self, stretch: RowRange) -> None:
         """Take rows that were placed before a restart into the open generation."""

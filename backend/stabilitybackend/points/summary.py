@@ -254,12 +254,14 @@ def _end(limits: Mapping[int, int | None], segment: int) -> float:
 
 def _newest_row(steps: NDArray[np.int64], limit: int | None) -> int | None:
     """Return the index of the greatest step <= limit, the last one of equal ones; None where there is none."""
+    if len(steps) == 1:
+        return 0 if limit is None or steps[0] <= limit else None
     if limit is not None:
         inside = np.flatnonzero(steps <= limit)
         if not len(inside):
             return None
         return int(inside[len(inside) - 1 - int(np.argmax(steps[inside][::-1]))])
-    return len(steps) - 1 - int(np.argmax(steps[::-1])) if len(steps) > 1 else 0
+    return len(steps) - 1 - int(np.argmax(steps[::-1]))
 
 
 def _new_steps(placed: Placed, metric: str, high: int, store: RunStore) -> NDArray[np.int64]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
-from stabilityclient.wire import BadMessage, Frame, decode_message
+from stabilityclient.node_frames import frames_in
+from stabilityclient.wire import BadMessage
 
 __all__ = ["apply_frame"]
 
@@ -20,14 +21,19 @@ def apply_frame(state: RunState, frame_id: str, raw: bytes, settings: DetectorSe
         settings: the run's; the detectors get those that held when the frame came.
         replayed: as for ``RunState.apply``.
     """
+    changes = Changes()
     try:
         settings.apply(state.judge, frame_id)
-        frame = decode_message(raw)
-        if not isinstance(frame, Frame):
-            raise BadMessage(f"{type(frame).__name__} in the stream, expected Frame")
-        return state.apply(frame, replayed=replayed)
+        frames = frames_in(raw)
     except BadMessage as error:
         state.unreadable.whole("message", str(error), frame_id)
+        return changes
     except Exception as error:
         state.unreadable.whole("message", f"{type(error).__name__}: {error}", frame_id, error)
-    return Changes()
+        return changes
+    for frame in frames:
+        try:
+            changes.add(state.apply(frame, replayed=replayed))
+        except Exception as error:
+            state.unreadable.whole("message", f"{type(error).__name__}: {error}", frame_id, error)
+    return changes

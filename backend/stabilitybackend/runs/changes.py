@@ -37,7 +37,7 @@ class Changes:
         """Whether anything is to be stored."""
         return bool(self.incidents or self.commands or self.entries)
 
-    def add(self, later: Changes, *, with_incidents: bool) -> None:
+    def add(self, later: Changes, *, with_incidents: bool = True) -> None:
         """Take in what came after."""
         self.placed += later.placed
         self.segments |= later.segments

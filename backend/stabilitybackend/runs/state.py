@@ -180,13 +180,13 @@ class RunState:
         self.launch_sizes.row(placed.source, first, int(placed.steps[-1]))
         if own_work:
             self.liveness.logs_own_work(placed.rank, self._clock())
-        rows = int((placed.steps[1:] > placed.steps[:-1]).sum())
-        for at, since in ((0, 1), (-1, rows)):
-            self.liveness.logged(placed.rank, placed.source, int(placed.steps[at]), float(placed.times[at]), since)
+        self.liveness.logged(placed.rank, placed.source, first, float(placed.times[0]))
+        last, end = int(placed.steps[-1]), float(placed.times[-1])
+        if len(placed.steps) > 1:
+            rows = int((placed.steps[1:] > placed.steps[:-1]).sum())
+            self.liveness.logged(placed.rank, placed.source, last, end, rows)
         if placed.segment == self.fold.tree.head:
-            self._step_clock.row(
-                int(placed.steps[-1]), float(placed.times[-1]), primary=placed.rank == self.judge.primary
-            )
+            self._step_clock.row(last, end, primary=placed.rank == self.judge.primary)
         found = [*self.judge.take(together), *self.batches.rows(self.fold)]
         found += self.resumes.take(together, self.launch_sizes.size)
         if not replayed or self.reconciling:

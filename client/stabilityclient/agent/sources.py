@@ -43,7 +43,7 @@ class Source:
         served_before: another agent may have sent of it, so the server may have more than ``high``.
         claimed: what the server says it has beyond ``high`` and may have; 0 where that can't be.
         doubted: what the server says it has was never written. held: why nothing is sent, empty while it is.
-        in_flight: (first, last, monotonic seconds) of frames without an answer, oldest first.
+        in_flight: (first, last, monotonic seconds, number of their message) of frames without an answer, oldest first.
         final: no record will be added any more. drained: all of it was read on this connection.
         slot: its newest reading that made sense, None before the first. trouble: why the slot can't be read now.
         beat_at: monotonic seconds when the beat was last seen to move. ended: how its process ended, once known.
@@ -63,7 +63,7 @@ class Source:
         self.claimed = 0
         self.doubted = False
         self.held = ""
-        self.in_flight: deque[tuple[int, int, float]] = deque()
+        self.in_flight: deque[tuple[int, int, float, int]] = deque()
         self.final = False
         self.drained = False
         self.alive = True

@@ -57,7 +57,8 @@ async def test_hello_is_answered_with_what_is_stored_and_what_waits(redis_url: s
     )  # fmt: skip
     with RunningGateway(redis_url, RecordingServices([command])) as gateway:
         async with RawAgent(gateway.url) as agent:
-            assert await agent.hello() == Welcome("test", 1234.5, {SOURCE.source: 41}, [msgspec.to_builtins(command)])
+            waiting = [msgspec.to_builtins(command)]
+            assert await agent.hello() == Welcome("test", 1234.5, {SOURCE.source: 41}, waiting, protocol=2)
         assert [hello.agent for hello in gateway.services.hellos] == ["a1"]
 
 
@@ -146,7 +147,7 @@ async def test_an_old_version_is_refused_for_good(gateway: RunningGateway) -> No
             await agent.receive()
     assert isinstance(error, Error)
     assert (error.code, error.fatal) == ("wrong_version", True)
-    assert "version 0, expected 1" in error.message
+    assert "version 0, expected 1 to 2" in error.message
 
 
 async def test_frames_before_hello_are_not_taken(gateway: RunningGateway, redis: Redis) -> None:

@@ -19,7 +19,7 @@ from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.redis_server.binary import bundled_binary
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from stabilityclient.wire import SourceInfo
+from stabilityclient.wire import FramePart, SourceInfo
 
 pytestmark = pytest.mark.both_redis
 
@@ -91,7 +91,7 @@ async def test_two_gateways_that_race_store_each_frame_once_and_in_order(ingest:
     async with Ingest(redis) as other:
         for gateway in (ingest, other):
             for seq in frames:
-                await gateway.enqueue("run-1", SOURCE, seq, seq, b"m")
+                await gateway.enqueue("run-1", [FramePart(SOURCE, seq, seq, [])], b"m")
         while (await ingest.last_seq("run-1")).get("r0-1") != 200:
             await asyncio.gather(*(gateway.append("run-1", SOURCE, 200, 200, b"m") for gateway in (ingest, other)))
     assert await stored_ranges(redis) == [(seq, seq) for seq in frames]

@@ -19,9 +19,12 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from stabilityclient.node_frames import apart
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
     Ack,
+    Acks,
     CommandMessage,
     Error,
     EventBlock,
@@ -30,6 +33,7 @@ from stabilityclient.wire import (
     Hello,
     Message,
     Nack,
+    NodeFrame,
     PointsBlock,
     Welcome,
     decode_message,
@@ -109,7 +113,7 @@ class Gateway:
         store: what it holds at the start. port: 0 for any free one. key: the key that it asks for.
         answer: misbehaviour: called with each frame and the true answer, returns what is really sent: a message,
         bytes, or None.
-        commands: what the Welcome brings.
+        commands: what the Welcome brings. protocol: 1 is a server from before NodeFrame.
     """
 
     def __init__(
@@ -121,7 +125,10 @@ class Gateway:
         answer: Callable[[Frame, Message], Message | bytes | None] | None = None,
         welcome: Callable[[Hello, Welcome], Message | bytes | None] | None = None,
         commands: list[dict[str, Any]] | None = None,
+        protocol: int = PROTOCOL_VERSION,
     ) -> None:
+        self.protocol = protocol
+        self.node_frames: list[NodeFrame] = []
         self.store = store or Store()
         self.port = port
         self.hellos: list[Hello] = []
@@ -224,7 +231,8 @@ class Gateway:
             assert isinstance(hello, Hello)
             self.hellos.append(hello)
             known = {s.source: self.store.last_seq.get(s.source, 0) for s in hello.sources}
-            await self._send(connection, self._welcome(hello, Welcome("test", time.time(), known, self._commands)))
+            welcome = Welcome("test", time.time(), known, self._commands, protocol=self.protocol)
+            await self._send(connection, self._welcome(hello, welcome))
             self._connections.add(connection)
             async for data in connection:
                 assert isinstance(data, bytes)
@@ -232,6 +240,10 @@ class Gateway:
                 if isinstance(message, Frame):
                     self.frames_seen += 1
                     await self._send(connection, self._answer(message, self.store.add(message)))
+                elif isinstance(message, NodeFrame) and self.protocol > 1:
+                    self.node_frames.append(message)
+                    self.frames_seen += 1
+                    await self._answer_all(connection, apart(message))
                 elif isinstance(message, Health):
                     self.healths.append(message)
                 else:
@@ -240,6 +252,16 @@ class Gateway:
             pass
         finally:
             self._connections.discard(connection)
+
+    async def _answer_all(self, connection: ServerConnection, frames: list[Frame]) -> None:
+        """Confirm all at once where nothing else is to be said."""
+        answers = [self._answer(frame, self.store.add(frame)) for frame in frames]
+        if all(isinstance(answer, Ack) for answer in answers):
+            acks = {answer.source: answer.last_seq for answer in answers if isinstance(answer, Ack)}
+            await self._send(connection, Acks(acks))
+            return
+        for answer in answers:
+            await self._send(connection, answer)
 
     async def _send(self, connection: ServerConnection, message: Message | bytes | None) -> None:
         if message is not None:

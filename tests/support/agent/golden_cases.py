@@ -7,10 +7,12 @@ import tempfile
 from array import array
 from pathlib import Path
 
+from stabilityclient.node_frames import together
 from stabilityclient.rank_state.slot import FLAG_FATAL, FLAG_PENDING, STATE_EXCEPTION, Slot
 from stabilityclient.spool import SpoolWriter
 from stabilityclient.wire import (
     Ack,
+    Acks,
     CommandMessage,
     Error,
     EventBlock,
@@ -30,6 +32,7 @@ __all__ = ["GOLDEN", "MESSAGES", "chunk_bytes", "slot_bytes"]
 GOLDEN = Path(__file__).parents[2] / "client" / "golden"
 
 _SOURCE = SourceInfo("r1-18a-77", 1, 2, 1, "node-a", 77, 1000.5, 3)
+_FIRST = SourceInfo("r0-18a-76", 0, 2, 0, "node-a", 76, 1000.5, 3)
 _POINTS = PointsBlock(
     ["loss", "lr"],
     array("q", [0, 2**53 - 1]).tobytes(),
@@ -44,6 +47,13 @@ MESSAGES: dict[str, Message] = {
         _SOURCE, 13, 16, [_POINTS, EventBlock("checkpoint", 1001.5, 7, {"path": "/c/7"}), EventBlock("finish", 1002.0)]
     ),
     "ack": Ack("r1-18a-77", 16),
+    "acks": Acks({"r0-18a-76": 4, "r1-18a-77": 16}),
+    "node_frame": together(
+        [
+            Frame(_FIRST, 4, 6, [EventBlock("batch", 1000.0, 0, {"ids": [1]}), _POINTS]),
+            Frame(_SOURCE, 17, 18, [_POINTS]),
+        ]
+    ),
     "nack": Nack("r1-18a-77", 13, "frame 14..16 came, expected 13 next"),
     "error": Error("wrong_version", "speak version 1", True),
     "health": Health("a18b-78", "node-a", 1003.0, [{"rank": 1, "step": 7, "alive": True}], {"gpu": {"visible": False}}),

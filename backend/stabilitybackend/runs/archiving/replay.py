@@ -17,7 +17,8 @@ from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.streams import entries_between
-from stabilityclient.wire import BadMessage, Frame, PointsBlock, decode_message
+from stabilityclient.node_frames import frames_in
+from stabilityclient.wire import BadMessage, Frame, PointsBlock
 
 __all__ = ["Replay", "Stopped", "replay"]
 
@@ -69,18 +70,17 @@ class Replay:
             if stopped():
                 raise Stopped
             try:
-                frame = decode_message(raw)
+                frames = frames_in(raw)
             except BadMessage:
                 continue  # the worker has named it in the log
-            if not isinstance(frame, Frame):
-                continue
-            frame.blocks = _from(frame, start)
-            if frame.blocks:
-                left -= sum(len(block.values) // 8 for block in frame.blocks if isinstance(block, PointsBlock))
-                if left < 0:
-                    raise self._too_many(None, most_values)
-                yield frame
-                time.sleep(YIELD_S)
+            for frame in frames:
+                frame.blocks = _from(frame, start)
+                if frame.blocks:
+                    left -= sum(len(block.values) // 8 for block in frame.blocks if isinstance(block, PointsBlock))
+                    if left < 0:
+                        raise self._too_many(None, most_values)
+                    yield frame
+            time.sleep(YIELD_S)
 
     def _messages(self, start: int | None) -> Iterator[bytes]:
         for part in self.parts:

@@ -20,10 +20,13 @@ from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.upload.backoff import Backoff
 from stabilityclient.agent.upload.confirmations import begin_source, begin_sources, clock_offset_s, confirmed
 from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
+from stabilityclient.agent.upload.outbox import Outbox
 from stabilityclient.agent.upload.refusal import refusal
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
+    NODE_FRAMES,
     Ack,
+    Acks,
     BadMessage,
     CommandMessage,
     Error,
@@ -54,9 +57,9 @@ ANSWER_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 10.0
 #: A frame that is not full leaves at most so often per source, seconds: points go together, and nobody sees 30 ms.
 FLUSH_S = 0.03
-#: With many ranks that log all the time each waits longer, so that a node sends about so many frames a second: for
-#: eight ranks with ten steps a second the agent took 6.2 % of a core without this and 2.7 % with it
-#: (benchmarks/agent_cost.py). Nobody waits longer than LONGEST_FLUSH_S.
+#: Where each rank's frames go alone (a server that takes no NodeFrame), each of many ranks that log all the time waits
+#: longer, so that a node sends about so many frames a second: for eight ranks with ten steps a second the agent took
+#: 6.2 % of a core without this and 2.7 % with it (benchmarks/agent_cost.py). Nobody waits longer than LONGEST_FLUSH_S.
 FRAMES_PER_S = 40
 LONGEST_FLUSH_S = 0.25
 #: Seconds between two polls of the spools: while records come, and when none came for a second.
@@ -131,6 +134,7 @@ class Uplink:
         self._retry = Backoff(FIRST_RETRY_S, LONGEST_RETRY_S)
         self._resend_at = 0.0
         self._ready = asyncio.Event()
+        self._outbox = Outbox(sources)
         self._welcomed: set[str] = set()
         #: Set when the Hello would say something else now: the agent connects again.
         self.news = asyncio.Event()
@@ -138,7 +142,12 @@ class Uplink:
         self.connected = False
         #: Set while the last answer of the server was a refusal for good.
         self.refused = ""
-        self.frames_sent = self.records_sent = 0
+        self.records_sent = 0
+
+    @property
+    def frames_sent(self) -> int:
+        """Messages with frames sent since the start."""
+        return self._outbox.sent
 
     async def run(self) -> None:
         """Connect and send until cancelled."""
@@ -165,7 +174,7 @@ class Uplink:
     async def _session(self) -> None:
         async with await self._connect() as socket:
             await self._shake_hands(socket)
-            work = (self._receive(socket), self._send(socket), self._send_health(socket), self._send_output(socket))
+            work = (self._receive(socket), self._send(), self._send_health(socket), self._send_output(socket))
             tasks = [asyncio.create_task(part) for part in (*work, self.news.wait())]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -218,6 +227,7 @@ class Uplink:
         self._welcomed = {source.info.source for source in self._sources}
         self.refused = ""
         self.connected, self.takes_output = True, answer.output
+        self._outbox.begin(socket.send, gathers=answer.protocol >= NODE_FRAMES)
         self._resend_at = 0.0
         self._on_state("connected", "")
         self._on_acked()
@@ -231,6 +241,9 @@ class Uplink:
             message = decode_message(_binary(data))
             if isinstance(message, Ack):
                 self._acked(message)
+            elif isinstance(message, Acks):
+                for source, last_seq in message.last_seq.items():
+                    self._acked(Ack(source, last_seq))
             elif isinstance(message, Nack):
                 self._nacked(message)
             elif isinstance(message, CommandMessage):
@@ -241,7 +254,7 @@ class Uplink:
                 self._log(f"the server answers {message.code}: {message.message}")
                 self._send_again()
             else:
-                raise _Broken(f"{type(message).__name__} came, expected Ack, Nack, Error or CommandMessage")
+                raise _Broken(f"{type(message).__name__} came, expected Ack, Acks, Nack, Error or CommandMessage")
 
     def _acked(self, ack: Ack) -> None:
         source = self._sources.get(ack.source)
@@ -289,7 +302,7 @@ class Uplink:
 
     # --- to the server -------------------------------------------------------------------------------------------
 
-    async def _send(self, socket: ClientConnection) -> None:
+    async def _send(self) -> None:
         active_until = 0.0
         last_sent: dict[str, float] = {}
         while True:
@@ -298,30 +311,32 @@ class Uplink:
                 await asyncio.sleep(self._resend_at - now)
                 continue
             self._check_answers(now)
-            pause_s = flush_s(sum(now - sent < 1.0 for sent in last_sent.values()))
+            busy = sum(now - sent < 1.0 for sent in last_sent.values())
+            pause_s = FLUSH_S if self._outbox.gathers else flush_s(busy)
             for source in self._sources:
                 if source.held or (source.reader.at_rest and not source.final and source.info.source in self._welcomed):
                     continue  # a hundred ranks that log now and then cost little
                 soon = now - last_sent.get(source.info.source, 0.0) < (FLUSH_S if source.final else pause_s)
-                if soon or await self._send_source(socket, source, last_sent):
+                if soon or await self._send_source(source, last_sent, now):
                     active_until = now + IDLE_AFTER_S
+            await self._outbox.flush()
             self._ready.clear()
             # Where each source waits longer anyway, polls that often would find nothing.
             poll = max(ACTIVE_POLL_S, pause_s / 4) if now < active_until else IDLE_POLL_S
-            if self._in_flight() >= WINDOW:
+            if self._outbox.in_flight >= WINDOW:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._ready.wait(), 1.0)
             else:
                 await asyncio.sleep(poll)
 
-    async def _send_source(self, socket: ClientConnection, source: Source, last_sent: dict[str, float]) -> bool:
+    async def _send_source(self, source: Source, last_sent: dict[str, float], now: float) -> bool:
         """Send what one source has, as far as the window allows; True when there was anything."""
         name = source.info.source
         if name not in self._welcomed:
             begin_source(source, 0)  # it began after the Hello, so the server can't know it
             self._welcomed.add(name)
         sent = False
-        while self._in_flight() < WINDOW and time.monotonic() >= self._resend_at:
+        while self._outbox.in_flight < WINDOW and time.monotonic() >= self._resend_at:
             if time.monotonic() - last_sent.get(name, 0.0) < FLUSH_S:
                 return True
             # Before the poll: what is written after it belongs to the next one.
@@ -336,18 +351,13 @@ class Uplink:
             frame, data = encoded_frame(source.info, records)
             source.sent = frame.last_seq
             source.high = max(source.high, source.sent)
-            source.in_flight.append((frame.first_seq, frame.last_seq, time.monotonic()))
-            self.frames_sent += 1
             self.records_sent += len(records)
             full = len(records) >= MAX_FRAME_RECORDS or len(data) >= READ_BYTES // 2
             if not full:
-                last_sent[name] = time.monotonic()
-            await socket.send(data)
+                last_sent[name] = now  # the same for all of a round: so they leave together the next time, too
+            await self._outbox.put(source, frame, data, full=full)
             sent = True
         return sent
-
-    def _in_flight(self) -> int:
-        return sum(len(source.in_flight) for source in self._sources)
 
     def _check_answers(self, now: float) -> None:
         for source in self._sources:
@@ -364,7 +374,7 @@ class Uplink:
     async def _send_output(self, socket: ClientConnection) -> None:
         """Send what ranks printed while little else is on its way: points go first."""
         while True:
-            free = self.takes_output and self._in_flight() <= WINDOW // 4
+            free = self.takes_output and self._outbox.in_flight <= WINDOW // 4
             message = self._output() if free else None
             if message is not None:
                 await socket.send(encode_message(message))
