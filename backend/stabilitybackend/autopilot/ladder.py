@@ -32,9 +32,9 @@ __all__ = ["IDLE", "Decision", "Situation", "decide", "gave_up"]
 #: Seeds that it takes where the advice asks for a new one: below this.
 _SEEDS = 1 << 31
 #: A spike is coming back where its height, in the newer half of what was logged since the onset or at the newest point,
-#: is at most so much of that in the older half. It then gets so many times the usual time at most. On the laboratory's
-#: tuning seeds a fall that has to be steeper, or less patience, costs about as many steps as it saves: nobody can tell
-#: after 50 steps which of the spikes that fall will pass (docs/autopilot.md).
+#: is at most so much of that in the older half. It then gets so many times the usual time at most. On tuning seeds a
+#: fall that has to be steeper (0.7) costs about as many steps as it saves: nobody can tell after 50 steps which of the
+#: spikes that fall will pass (docs/autopilot.md).
 _COMING_BACK, _PATIENCE = 0.9, 3
 #: Points that this takes at least.
 _FEW_POINTS = 8
