@@ -56,6 +56,7 @@ from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import RedisStartError, SettingsError, StabilityBoardError
 from stabilitybackend.http_guard import HttpGuard, security_headers
+from stabilitybackend.ingest.durability import Durability
 from stabilitybackend.ingest.gateway import Gateway
 from stabilitybackend.ingest.gateway import router as agent_router
 from stabilitybackend.ingest.ingest import Ingest
@@ -123,7 +124,7 @@ def create_app(
     # Connections of their own: whoever reads much must not keep frames from being stored or keys from being known.
     door = make_redis(redis_url, connections=INGEST_CONNECTIONS)
     alarm = make_redis(redis_url, connections=ALARM_CONNECTIONS)
-    probe = make_redis(redis_url, connections=1)
+    probe, follower = (make_redis(redis_url, connections=1) for _ in range(2))
     ring = KeyRing(door)
     sessions = Sessions(door)
     needed = settings.exposed or settings.proxy_user_header is not None
@@ -179,6 +180,7 @@ def create_app(
         others = [
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
+            asyncio.create_task(Durability(follower, gateway.connections).follow(), name="durability"),
             asyncio.create_task(other_runs.follow(), name="other-runs"),
             asyncio.create_task(work_out(manager), name="rollback-costs"),
             asyncio.create_task(run_digests.follow(), name="run-digests"),
@@ -204,7 +206,7 @@ def create_app(
             await ingest.stop()
             if claim is not None:
                 await claim.release(redis)
-            for client in (probe, alarm, door, redis):
+            for client in (follower, probe, alarm, door, redis):
                 await client.aclose()
 
     app = _GuardedApp(

@@ -17,7 +17,7 @@ __all__ = [
     "ALERT_ROUTES",
     "API_KEYS",
     "API_KEYS_USED",
-    "AUDIT",
+    "AUDIT", "DURABLE",
     "FLEET_CATEGORIES",
     "FLEET_GPU_FAULTS",
     "FLEET_INTERRUPTIONS",
@@ -56,6 +56,8 @@ API_KEYS_USED = "sb:keys:used"
 PROBE = "sb:probe"
 #: Hash, gone some seconds after its last renewal: the server that works here, and its token (redis_server/claim.py).
 SERVER = "sb:server"
+#: String: written to see what Redis has on its disk and on its replicas (ingest/durability.py).
+DURABLE = "sb:durable"
 #: Sorted set: run id, a blank, proposal id, by when it expires (unix seconds): what waits for people (proposals.py).
 PROPOSALS = "sb:proposals"
 #: Stream: what was done to runs, keys and sessions, by whom (audit.py). Stays when a run goes.

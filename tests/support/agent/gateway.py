@@ -164,7 +164,11 @@ class Gateway:
     def send(self, command: dict[str, Any]) -> None:
         """Send a command to all agents."""
         self._commands = [c for c in self._commands if c["command_id"] != command["command_id"]] + [command]
-        data = encode_message(CommandMessage(command))
+        self.say(CommandMessage(command))
+
+    def say(self, message: Message) -> None:
+        """Send a message to all agents."""
+        data = encode_message(message)
 
         async def send_all() -> None:
             for connection in list(self._connections):
