@@ -16,7 +16,7 @@ import uvloop
 
 from stabilitybackend.app import create_app
 from stabilitybackend.cli.serving import server_config
-from stabilitybackend.proxy_people import ProxyPeople
+from stabilitybackend.people.proxy import ProxyPeople
 from stabilitybackend.settings import Settings
 from support.checked_answers import AnswersChecked
 from support.waiting import wait_until
