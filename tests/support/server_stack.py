@@ -32,6 +32,7 @@ class RunningServer:
         data_dir: folder of the server.
         host: what the settings say; it listens on 127.0.0.1 all the same.
         plug_ins: modules whose pages and panels it serves.
+        public: its own address is the public URL.
         settings: others of its settings.
     """
 
@@ -41,11 +42,14 @@ class RunningServer:
         data_dir: Path,
         host: str = "127.0.0.1",
         plug_ins: Iterable[ModuleType] = (),
+        public: bool = False,
         **settings: Any,
     ) -> None:
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
+        if public:
+            settings["public_url"] = self.url
         self._settings = Settings(host=host, port=self.port, data_dir=data_dir, **settings)
         self._redis_url = redis_url
         self._plug_ins = plug_ins

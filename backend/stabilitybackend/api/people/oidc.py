@@ -73,7 +73,7 @@ def _way(request: Request) -> OidcSignIn:
 @router.get("/sign_in", responses=answers(SignInWays))
 async def ways(
     request: Request,
-    refused: Annotated[str, Query(max_length=40, description="code of a sign-in that was refused")] = "",
+    refused: Annotated[str, Query(description="code of a sign-in that was refused")] = "",
 ) -> Response:
     """Say where people sign in besides with a key, whether that answers now, and why a sign-in was refused."""
     way: OidcSignIn | None = request.app.state.oidc
