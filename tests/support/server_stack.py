@@ -33,6 +33,7 @@ class RunningServer:
         host: what the settings say; it listens on 127.0.0.1 all the same.
         plug_ins: modules whose pages and panels it serves.
         public: its own address is the public URL.
+        port: 0 for a free one.
         settings: others of its settings.
     """
 
@@ -43,10 +44,12 @@ class RunningServer:
         host: str = "127.0.0.1",
         plug_ins: Iterable[ModuleType] = (),
         public: bool = False,
+        port: int = 0,
         **settings: Any,
     ) -> None:
         self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
         if public:
             settings["public_url"] = self.url

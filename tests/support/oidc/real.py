@@ -27,11 +27,10 @@ SECRET = "s3cr:t+%&/= of the board"
 
 
 class RealProvider:
-    """Runs while the context lasts; where it is not installed the test is skipped at home and fails in CI.
+    """Runs while the context lasts, for a board at ``board_port``; where it is not installed the test is skipped at home and fails in CI.
 
     Args:
         folder: where its people are written down.
-        board: address of the server that people come from.
         auth: how that one says who it is. algorithm: that signs tokens.
         short_tokens: claims are in the answer of the userinfo endpoint alone.
     """
@@ -39,7 +38,6 @@ class RealProvider:
     def __init__(
         self,
         folder: Path,
-        board: str,
         auth: str = "client_secret_basic",
         algorithm: str = "RS256",
         short_tokens: bool = True,
@@ -47,6 +45,8 @@ class RealProvider:
         self._node = _node()
         self._people = folder / "people.json"
         self.port = free_port()
+        self.board_port = free_port()
+        board = f"http://127.0.0.1:{self.board_port}"
         #: Another site than 127.0.0.1 is, as the provider is another one than the board.
         self.issuer = f"http://localhost:{self.port}"
         self.people: dict[str, dict[str, Any]] = {}
