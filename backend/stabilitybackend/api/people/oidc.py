@@ -89,7 +89,7 @@ async def ways(
     return answer(SignInWays(OidcWay(its.name, f"{its.public_url}/api/v1/oidc/start", trouble, refusal)))
 
 
-@router.get("/oidc/start", status_code=303, response_class=Response, responses=answers(None, 303))
+@router.get("/oidc/start", status_code=303, response_class=Response, responses=answers(None, 303, media_types=()))
 async def start(
     request: Request,
     next: Annotated[str, Query(max_length=4000, description="page that is wanted; of this server alone")] = "/",
@@ -103,7 +103,7 @@ async def start(
     return _go(request, url, browser)
 
 
-@router.get("/oidc/callback", status_code=303, response_class=Response, responses=answers(None, 303))
+@router.get("/oidc/callback", status_code=303, response_class=Response, responses=answers(None, 303, media_types=()))
 async def callback(request: Request) -> Response:
     """End a sign-in: the provider sends a person back. Opens a session, as a login with a key does."""
     way = _way(request)

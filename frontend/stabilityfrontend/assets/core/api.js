@@ -226,6 +226,8 @@ export const api = {
   me: () => call("GET", "/me"),
   /** @returns {Promise<Answers["POST /api/v1/logout"]>} */
   logout: () => call("POST", "/logout"),
+  /** Where people sign in besides with a key. @returns {Promise<Answers["GET /api/v1/sign_in"]>} */
+  waysIn: (refused) => call("GET", `/sign_in${refused ? `?${new URLSearchParams({ refused })}` : ""}`),
   /** @returns {Promise<Answers["POST /api/v1/login"]>} */
   login: (key) => call("POST", "/login", { key }),
   healthy: async () => {
