@@ -144,7 +144,7 @@ class OidcWay(msgspec.Struct):
     """An OpenID provider where people sign in.
 
     Attributes:
-        name: what people call it. start: address that begins a sign-in; takes ``next`` and ``anew``.
+        name: what people call it. start: address that begins a sign-in; takes ``next`` and ``other``.
         trouble: why nobody can sign in there now, a sentence; "" where it answers.
         refusal: why the sign-in that was asked about was refused, a sentence; "" where none was.
     """

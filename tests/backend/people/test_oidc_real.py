@@ -84,7 +84,7 @@ def test_a_sign_in_after_another_one_needs_no_password_and_has_the_new_groups_an
         assert (refused.url.path, refused.url.params["refused"]) == ("/login", "no_role")
         # Nobody is signed in by it, and nobody is signed out: whoever was in is in.
         assert browser.get("/api/v1/me").json()["role"] == "viewer"
-        asked = browser.get(start, params={"anew": "true"}, follow_redirects=True)
+        asked = browser.get(start, params={"other": "true"}, follow_redirects=True)
         assert "/interaction/" in asked.url.path
         provider.know("anna", "ml")
 
@@ -130,7 +130,7 @@ def test_a_session_may_what_the_file_says_at_the_servers_last_start(
             provider.sign_in(browser, f"{server.url}/api/v1/oidc/start", "anna")
             cookies = {one.name: str(one.value) for one in browser.cookies.jar if one.domain == "127.0.0.1"}
             assert browser.get("/api/v1/me").status_code == 200
-        # Started anew with another file, the same Redis and the same cookie: another role, then none.
+        # Started again with another file, the same Redis and the same cookie: another role, then none.
         (tmp_path / "other.toml").write_text('[groups]\nml = "viewer"\n')
         with board(redis, tmp_path, provider, roles=tmp_path / "other.toml") as server:
             found = httpx.get(f"{server.url}/api/v1/me", cookies=cookies, verify=False).json()

@@ -163,7 +163,7 @@ def test_who_has_no_role_is_refused_in_words_and_may_come_as_somebody_else(stage
         assert "no role here fits you or your groups" in stage.words("no_role")["refusal"]
         entry = stage.audit("login.refused")[0]
         assert (entry["who"], entry["target"]) == ("eve@example.org", "no_role")
-        again = browser.get("/api/v1/oidc/start", params={"anew": "true"}).headers["location"]
+        again = browser.get("/api/v1/oidc/start", params={"other": "true"}).headers["location"]
         assert parse_qs(urlsplit(again).query)["prompt"] == ["login"]
 
 

@@ -1,5 +1,5 @@
 // A real OpenID provider (node-oidc-provider, certified by the OpenID Foundation) on loopback, with its own pages.
-// Usage: node provider.js SETTINGS_AS_JSON ; prints one line when it listens. On SIGHUP it reads people anew.
+// Usage: node provider.js SETTINGS_AS_JSON ; prints one line when it listens.
 
 import { readFileSync } from "node:fs";
 import Provider from "oidc-provider";

@@ -93,11 +93,11 @@ async def ways(
 async def start(
     request: Request,
     next: Annotated[str, Query(max_length=4000, description="page that is wanted; of this server alone")] = "/",
-    anew: Annotated[bool, Query(description="the provider shall ask who it is")] = False,
+    other: Annotated[bool, Query(description="as somebody else than who is signed in there")] = False,
 ) -> Response:
     """Begin a sign-in: go to the provider's page."""
     try:
-        url, browser = await _way(request).begin(next, anew=anew)
+        url, browser = await _way(request).begin(next, other=other)
     except (SignInRefused, Unavailable) as error:
         return await _refuse(request, error)
     return _go(request, url, browser)

@@ -96,17 +96,17 @@ class Provider:
         """Return when it is known what it can. Raises SignInRefused: it is away, or no provider."""
         await self._metadata.get()
 
-    async def sign_in_url(self, state: str, flow: Flow, *, anew: bool) -> str:
+    async def sign_in_url(self, state: str, flow: Flow, *, other: bool) -> str:
         """Return the provider's page for a sign-in. Raises SignInRefused: it is away.
 
         Args:
-            anew: it shall ask who it is, even where somebody is signed in there.
+            other: somebody else than who is signed in there: it shall ask.
         """
         found = await self._metadata.get()
         url: str = prepare_grant_uri(
             found.authorization_endpoint, self._settings.client_id, "code", self._settings.redirect_url,
             self._settings.scopes, state, nonce=flow.nonce, code_challenge=create_s256_code_challenge(flow.verifier),
-            code_challenge_method="S256", prompt="login" if anew else None,
+            code_challenge_method="S256", prompt="login" if other else None,
         )  # fmt: skip
         return url
 
@@ -259,7 +259,7 @@ class Provider:
 
 
 class _Known(Generic[T]):
-    """Something that is asked for once, kept for FRESH_S, and kept longer while it can't be had anew."""
+    """Something that is asked for once, kept for FRESH_S, and kept longer while it can't be had again."""
 
     def __init__(self, read: Callable[[], Awaitable[T]], monotonic: Callable[[], float]) -> None:
         self._reading = SingleFlight(read)

@@ -67,11 +67,11 @@ class OidcSignIn:
         """Return the provider's page that ends the sign-in there, None where it has none or is away."""
         return await self.provider.sign_out_url(person.id_token) if person.issuer == self.settings.issuer else None
 
-    async def begin(self, then: str, *, anew: bool) -> tuple[str, str]:
+    async def begin(self, then: str, *, other: bool) -> tuple[str, str]:
         """Return the provider's page for a new sign-in, and the secret for the browser's cookie.
 
         Args:
-            then: the page that somebody wants. anew: they want to be somebody else than they are there.
+            then: the page that somebody wants. other: they want to be somebody else than they are there.
 
         Raises:
             SignInRefused: the provider is away.
@@ -81,7 +81,7 @@ class OidcSignIn:
         try:
             await self.provider.ready()  # before the flow: of one that is away nothing is begun
             state, browser, flow = await self.flows.begin(page)
-            return await self.provider.sign_in_url(state, flow, anew=anew), browser
+            return await self.provider.sign_in_url(state, flow, other=other), browser
         except SignInRefused as refused:
             refused.then = page
             raise

@@ -42,9 +42,9 @@ export class LoginPage {
     if (!oidc || !place) return;
     const next = new URL(wantedPage(location.search, location.origin));
     // Who was refused there is still signed in there: the same person again would be refused again.
-    const anew = refused === "no_role";
+    const other = refused === "no_role";
     const query = new URLSearchParams({ next: next.pathname + next.search });
-    if (anew) query.set("anew", "true");
+    if (other) query.set("other", "true");
     fill(
       place,
       oidc.refusal ? h("div", { id: "login-refused", class: "note critical", role: "alert" }, oidc.refusal) : null,
@@ -54,11 +54,12 @@ export class LoginPage {
       h(
         "a",
         { id: "login-provider", class: "button primary", href: `${oidc.start}?${query}` },
-        `Sign in with ${oidc.name}${anew ? " as somebody else" : ""}`,
+        `Sign in with ${oidc.name}${other ? " as somebody else" : ""}`,
       ),
       h("div", { class: "login-or" }, "or with a key"),
     );
     byId("login-send")?.classList.remove("primary");
+    if (document.activeElement === this.field && !this.field.value) byId("login-provider")?.focus();
   }
 
   async send() {
