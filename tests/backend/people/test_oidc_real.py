@@ -122,9 +122,7 @@ def test_a_server_starts_without_its_provider_and_takes_new_keys_of_one_that_com
             browser.cookies.clear()
 
 
-def test_a_session_may_what_the_file_says_at_the_servers_last_start(
-    redis: str, tmp_path: Path
-) -> None:
+def test_a_session_may_what_the_file_says_at_the_servers_last_start(redis: str, tmp_path: Path) -> None:
     with provider_of(tmp_path) as provider:
         with board(redis, tmp_path, provider) as server, browser_of(server) as browser:
             provider.sign_in(browser, f"{server.url}/api/v1/oidc/start", "anna")

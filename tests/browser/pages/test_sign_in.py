@@ -81,6 +81,7 @@ def test_a_person_signs_in_at_the_providers_page_and_out_again(
     context.close()
 
 
+@pytest.mark.soak
 def test_who_has_no_role_reads_so_and_may_sign_in_as_somebody_else(
     stage: tuple[RunningServer, RealProvider], chromium: Browser
 ) -> None:
@@ -101,14 +102,18 @@ def test_who_has_no_role_reads_so_and_may_sign_in_as_somebody_else(
     context.close()
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 2560), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [("dark", 390), *(pytest.param("light", wide, marks=pytest.mark.soak) for wide in (1280, 2560))],
+)
 def test_the_page_says_that_the_provider_is_away_and_still_takes_a_key(
     stage: tuple[RunningServer, RealProvider], open_page: OpenPage, tmp_path: Path, scheme: str, width: int
 ) -> None:
     server, provider = stage
     (tmp_path / "roles.toml").write_text(ROLES)
     away = {**provider.settings, "oidc_issuer": "http://localhost:9", "oidc_name": "Acme"}
-    with RunningServer(server._redis_url, tmp_path / "data", public=True, roles=tmp_path / "roles.toml", **away) as lone:
+    away["roles"] = tmp_path / "roles.toml"
+    with RunningServer(server._redis_url, tmp_path / "data", public=True, **away) as lone:
         page = open_page(f"{lone.url}/login?refused=provider_away", quiet=False, scheme=scheme, width=width)
         page.wait_for_selector("#login-provider")
         assert page.inner_text("#login-refused").startswith("Acme can't be reached from this server.")

@@ -27,7 +27,9 @@ SECRET = "s3cr:t+%&/= of the board"
 
 
 class RealProvider:
-    """Runs while the context lasts, for a board at ``board_port``; where it is not installed the test is skipped at home and fails in CI.
+    """Runs while the context lasts, for a board at ``board_port``.
+
+    Where it is not installed the test is skipped at home and fails in CI.
 
     Args:
         folder: where its people are written down.
@@ -72,14 +74,14 @@ class RealProvider:
         """Start it, with new keys."""
         from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-        kinds = {"RS256": RSAKey.generate_key(2048), "ES256": ECKey.generate_key("P-256"),
+        kinds: dict[str, Any] = {"RS256": RSAKey.generate_key(2048), "ES256": ECKey.generate_key("P-256"),
                  "Ed25519": OKPKey.generate_key("Ed25519")}  # fmt: skip
         keys = [
             {**key.as_dict(private=True), "use": "sig", "alg": name, "kid": f"{kid}-{name}"}
             for name, key in kinds.items()
         ]
         self._people.write_text(json.dumps(self.people))
-        command = [self._node, _PROGRAM, json.dumps({**self._given, "jwks": {"keys": keys}})]
+        command = [self._node, str(_PROGRAM), json.dumps({**self._given, "jwks": {"keys": keys}})]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "listening\n"
