@@ -50,9 +50,7 @@ def login_page() -> html.Div:
             html.Form(
                 [
                     html.H1([html.Span(className="mark"), html.Span("Stabilityboard")], className="login-brand"),
-                    html.P(
-                        "This board asks who you are. Whoever runs it makes keys with “stabilityboard keys”."
-                    ),
+                    html.P("This board asks who you are. Whoever runs it makes keys with “stabilityboard keys”."),
                     # The button of a provider where people sign in; the script asks whether there is one.
                     html.Div(id="login-oidc"),
                     html.Label("API key", htmlFor="login-key"),

@@ -5,6 +5,7 @@ Time is handed in; what answers is the fake of `support.oidc.fake`, over a socke
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,14 @@ def test_a_wrong_setting_stops_the_start_and_the_secret_is_in_no_message(
         OidcSignIn.of(settings, make_redis("redis://127.0.0.1:1"))
     assert said in refused.value.message
     assert "hunter2" not in refused.value.message + refused.value.hint
+
+
+def test_without_the_packages_the_start_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "stabilitybackend.people.oidc.provider", None)
+    (tmp_path / "roles.toml").write_text('default = "viewer"\n')
+    with pytest.raises(SettingsError) as refused:
+        OidcSignIn.of(given(tmp_path, roles=tmp_path / "roles.toml"), make_redis("redis://127.0.0.1:1"))
+    assert refused.value.hint == "pip install 'stabilityboard[oidc]'"
 
 
 def test_the_secret_comes_from_a_file_and_is_not_shown(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from stabilitybackend.auth import KeyRing
+from stabilitybackend.redis_link import make_redis
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from support.oidc.real import SECRET, RealProvider
 from support.server_stack import RunningServer
@@ -41,6 +44,13 @@ def provider_of(folder: Path, **how: Any) -> RealProvider:
     provider = RealProvider(folder, **how)
     provider.know("anna", "ml")
     return provider
+
+
+async def key_in(redis_url: str) -> str:
+    redis = make_redis(redis_url)
+    made = (await KeyRing(redis).create("wall", ["read"]))[1]
+    await redis.aclose()
+    return made
 
 
 def browser_of(server: RunningServer) -> httpx.Client:
@@ -110,7 +120,9 @@ def test_a_server_starts_without_its_provider_and_takes_new_keys_of_one_that_com
         assert away == "Acme can't be reached from this server. Try again in a moment, or use a key."
         refused = browser.get(start).headers["location"]
         assert refused == "/login?refused=provider_away&next=%2Fincidents"
-        assert server.client.get("/livez").status_code == 200
+        # Who has a key comes in as ever.
+        assert browser.post("/api/v1/login", json={"key": asyncio.run(key_in(redis))}).status_code == 200
+        assert browser.get("/api/v1/me").json()["name"] == "wall"
         for kid in ("first", "second"):
             provider.start(kid)
             try:
