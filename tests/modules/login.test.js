@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { api } from "../../frontend/stabilityfrontend/assets/core/api.js";
 import { wantedPage } from "../../frontend/stabilityfrontend/assets/login/login_page.js";
 
 const OURS = "https://board.example:8443";
@@ -15,4 +16,22 @@ test("no address leads away from this server, whatever a browser makes of it", (
   away.push("https://evil.example", "javascript:alert(1)", "data:text/html,x", "https://board.example/", "http://[");
   for (const page of away) assert.equal(wantedPage(`?next=${encodeURIComponent(page)}`, OURS), `${OURS}/`, page);
   assert.equal(wantedPage("?next=%2F.%2F%2Fevil.example", OURS), `${OURS}//evil.example`);
+});
+
+test("who logs out goes where the logout leads, whatever is refused meanwhile", async () => {
+  const went = [];
+  Object.assign(globalThis, {
+    location: { pathname: "/runs", search: "", assign: (where) => went.push(where) },
+    fetch: async (/** @type {string} */ path) =>
+      path.endsWith("/logout")
+        ? Response.json({ then: "https://id.example/out" })
+        : Response.json({ error: { code: "key_missing", message: "no key" } }, { status: 401 }),
+  });
+  await assert.rejects(api.me(), { status: 401 });
+  assert.deepEqual(went, ["/login?next=%2Fruns"]);
+  const leaving = api.logout();
+  await assert.rejects(api.me(), { status: 401 });
+  assert.equal((await leaving).then, "https://id.example/out");
+  await assert.rejects(api.me(), { status: 401 });
+  assert.equal(went.length, 1);
 });

@@ -127,7 +127,7 @@ def _sign_in(settings: Settings) -> CheckResult:
     from stabilitybackend.people.oidc.refusals import SignInRefused
     from stabilitybackend.people.oidc.sign_in import OidcSignIn
 
-    async def look() -> str:
+    async def asked() -> str:
         way = OidcSignIn.of(settings, make_redis("redis://127.0.0.1"))  # which is asked nothing
         assert way is not None
         try:
@@ -137,7 +137,7 @@ def _sign_in(settings: Settings) -> CheckResult:
         return f"{way.settings.name} answers; it has to send people back to {way.settings.redirect_url}"
 
     try:
-        return CheckResult("sign in", "ok", asyncio.run(look()))
+        return CheckResult("sign in", "ok", asyncio.run(asked()))
     except SignInRefused as refused:
         advice = "people can't sign in until it answers, keys work all the same; check STABILITY_OIDC_ISSUER"
         return CheckResult("sign in", "note", refused.detail, advice)

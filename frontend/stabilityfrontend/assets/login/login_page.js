@@ -45,21 +45,22 @@ export class LoginPage {
     const other = refused === "no_role";
     const query = new URLSearchParams({ next: next.pathname + next.search });
     if (other) query.set("other", "true");
+    const button = h(
+      "a",
+      { id: "login-provider", class: "button primary", href: `${oidc.start}?${query}` },
+      `Sign in with ${oidc.name}${other ? " as somebody else" : ""}`,
+    );
     fill(
       place,
       oidc.refusal ? h("div", { id: "login-refused", class: "note critical", role: "alert" }, oidc.refusal) : null,
       oidc.trouble && oidc.trouble !== oidc.refusal
         ? h("div", { id: "login-trouble", class: "note warning", role: "status" }, oidc.trouble)
         : null,
-      h(
-        "a",
-        { id: "login-provider", class: "button primary", href: `${oidc.start}?${query}` },
-        `Sign in with ${oidc.name}${other ? " as somebody else" : ""}`,
-      ),
+      button,
       h("div", { class: "login-or" }, "or with a key"),
     );
     byId("login-send")?.classList.remove("primary");
-    if (document.activeElement === this.field && !this.field.value) byId("login-provider")?.focus();
+    if (document.activeElement === this.field && !this.field.value) button.focus();
   }
 
   async send() {
