@@ -1385,10 +1385,10 @@ export interface LogFacts {
  * The session is over.
  *
  * Attributes:
- *     then: page of the provider that ends the sign-in there too, null where there is none.
+ *     go_to: page of the provider that ends the sign-in there too, null where there is none.
  */
 export interface LoggedOut {
-  then: string | null;
+  go_to: string | null;
 }
 
 /** A key, pasted by a person. */

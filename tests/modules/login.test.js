@@ -24,14 +24,14 @@ test("who logs out goes where the logout leads, whatever is refused meanwhile", 
     location: { pathname: "/runs", search: "", assign: (where) => went.push(where) },
     fetch: async (/** @type {string} */ path) =>
       path.endsWith("/logout")
-        ? Response.json({ then: "https://id.example/out" })
+        ? Response.json({ go_to: "https://id.example/out" })
         : Response.json({ error: { code: "key_missing", message: "no key" } }, { status: 401 }),
   });
   await assert.rejects(api.me(), { status: 401 });
   assert.deepEqual(went, ["/login?next=%2Fruns"]);
   const leaving = api.logout();
   await assert.rejects(api.me(), { status: 401 });
-  assert.equal((await leaving).then, "https://id.example/out");
+  assert.equal((await leaving).go_to, "https://id.example/out");
   await assert.rejects(api.me(), { status: 401 });
   assert.equal(went.length, 1);
 });

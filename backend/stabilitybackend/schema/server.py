@@ -134,10 +134,10 @@ class LoggedOut(msgspec.Struct):
     """The session is over.
 
     Attributes:
-        then: page of the provider that ends the sign-in there too, null where there is none.
+        go_to: page of the provider that ends the sign-in there too, null where there is none.
     """
 
-    then: str | None = None
+    go_to: str | None = None
 
 
 class OidcWay(msgspec.Struct):

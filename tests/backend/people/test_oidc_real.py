@@ -98,7 +98,7 @@ def test_a_sign_in_after_another_one_needs_no_password_and_has_the_new_groups_an
         assert "/interaction/" in asked.url.path
         provider.know("anna", "ml")
 
-        then = browser.post("/api/v1/logout").json()["then"]
+        then = browser.post("/api/v1/logout").json()["go_to"]
         assert browser.get("/api/v1/me").status_code == 401
         page = browser.get(then)
         assert page.status_code == 200

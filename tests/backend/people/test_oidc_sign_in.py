@@ -348,7 +348,7 @@ def test_a_logout_ends_the_session_and_leads_to_the_providers_own(stage: Stage) 
     with stage.browser() as browser:
         stage.sign_in(browser)
         cookies = dict(browser.cookies)
-        then = browser.post("/api/v1/logout").json()["then"]
+        then = browser.post("/api/v1/logout").json()["go_to"]
         address, query = then.split("?")
         given = {name: values[0] for name, values in parse_qs(query).items()}
         assert address == f"{stage.provider.issuer}/logout"
@@ -357,4 +357,4 @@ def test_a_logout_ends_the_session_and_leads_to_the_providers_own(stage: Stage) 
         assert given["id_token_hint"].count(".") == 2
         assert httpx.get(f"{stage.server.url}/api/v1/me", cookies=cookies, verify=False).status_code == 401
     assert stage.audit("logout")[0]["who"] == "anna@example.org"
-    wait_until(lambda: stage.server.client.post("/api/v1/logout").json()["then"] is None, 5, "nobody to sign out")
+    wait_until(lambda: stage.server.client.post("/api/v1/logout").json()["go_to"] is None, 5, "nobody to sign out")

@@ -36,14 +36,14 @@ function ask() {
 export const admitted = () => (known === null ? ask() : Promise.resolve());
 
 async function leave() {
-  let then = /** @type {string | null} */ (null);
+  let goTo = /** @type {string | null} */ (null);
   try {
-    ({ then } = await api.logout());
+    goTo = (await api.logout()).go_to;
   } catch (error) {
     toast(`Still logged in: ${error.message}`, "critical");
     return;
   }
-  location.assign(then || "/login"); // the provider's own page ends the sign-in there, and comes back here
+  location.assign(goTo || "/login"); // the provider's own page ends the sign-in there, and comes back here
 }
 
 function draw() {
