@@ -49,6 +49,7 @@ from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
 from stabilitybackend.api.people import alerting, pagerduty, proposals, ratings, slack
 from stabilitybackend.api.people import audit as audit_calls
+from stabilitybackend.api.people import oidc as sign_in_calls
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
@@ -65,6 +66,7 @@ from stabilitybackend.metrics import ServerMetrics, registry
 from stabilitybackend.origins import Origins
 from stabilitybackend.other_runs.library import Library
 from stabilitybackend.other_runs.service import OtherRuns
+from stabilitybackend.people.oidc.sign_in import OidcSignIn
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
@@ -127,8 +129,13 @@ def create_app(
     probe, follower = (make_redis(redis_url, connections=1) for _ in range(2))
     ring = KeyRing(door)
     sessions = Sessions(door)
-    needed = settings.exposed or settings.proxy_user_header is not None
-    authenticator = Authenticator(ring, sessions, key_needed=needed)
+    oidc = OidcSignIn.of(settings, door)
+    authenticator = Authenticator(
+        ring,
+        sessions,
+        key_needed=settings.exposed or settings.people_sign_in,
+        people=(lambda person: None) if oidc is None else oidc.may,
+    )
     origins = Origins.of(settings)
     ingest = Ingest(door)
     cache = ByteCache(int(settings.cache_mib * MIB))
@@ -206,6 +213,8 @@ def create_app(
             await ingest.stop()
             if claim is not None:
                 await claim.release(redis)
+            if oidc is not None:
+                await oidc.provider.close()
             for client in (follower, probe, alarm, door, redis):
                 await client.aclose()
 
@@ -222,6 +231,8 @@ def create_app(
     app.state.authenticator = authenticator
     app.state.origins = origins
     app.state.sessions = sessions
+    app.state.oidc = oidc
+    app.state.refusals = sign_in_calls.Refusals(audit)
     app.state.audit = audit
     app.state.views = SavedViews(redis)
     app.state.alerting = alerts
@@ -247,7 +258,7 @@ def create_app(
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
         detectors, trial, fleet, incidents, storage, export, views, alerting, pagerduty, ratings, proposals, slack,
-        audit_calls,
+        audit_calls, sign_in_calls,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 from stabilitybackend.errors import AgentGone
 from stabilitybackend.keys import DURABLE
 
-__all__ = ["Durability", "Told"]
+__all__ = ["Durability", "Recipient"]
 
 #: How often it is asked, seconds, while anything new is stored.
 EVERY_S = 1.0
@@ -31,7 +31,7 @@ _KEPT_S = 60
 _log = logging.getLogger(__name__)
 
 
-class Told(Protocol):
+class Recipient(Protocol):
     """A connection to an agent that wants to know."""
 
     @property
@@ -50,7 +50,7 @@ class Durability:
         connections: those of the agents.
     """
 
-    def __init__(self, redis: Redis, connections: Mapping[Any, Told]) -> None:
+    def __init__(self, redis: Redis, connections: Mapping[Any, Recipient]) -> None:
         self._redis = redis
         self._connections = connections
         #: Replicas that were connected last; whether Redis says when it has written to its disk; whether it writes.
