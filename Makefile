@@ -8,7 +8,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 # Wheels only, so that no compiler is needed. PIP_ARGS adds to it, for example another index for a CPU-only torch.
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-input --only-binary :all: $(PIP_ARGS)
 
-# Node is a wheel of requirements/test.txt; what checks the browser's code is pinned in package.json, none is shipped.
+# Node is a wheel of requirements/test.txt; what checks the browser's code, and the OpenID provider of the tests, are
+# pinned in package.json; none is shipped.
 NODE   := PATH="$(CURDIR)/$(BIN):$$PATH"
 BIOME  := $(NODE) node_modules/.bin/biome
 
@@ -113,7 +114,7 @@ $(VENV)/.test: $(VENV)/.demo requirements/test.txt
 	@touch $@
 
 $(VENV)/.node: $(VENV)/.test package.json .npmrc
-	@echo "== Installing what checks the browser's code" >&2
+	@echo "== Installing what checks the browser's code, and an OpenID provider for the tests" >&2
 	@$(NODE) $(BIN)/npm install --no-save --loglevel=error >&2
 	@touch $@
 

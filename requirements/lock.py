@@ -18,6 +18,7 @@ _HERE = Path(__file__).parent
 _OURS = frozenset({"stabilityboard", "stabilityclient"})
 _TESTS = (
     "apprise",
+    "authlib",
     "axe-playwright-python",
     "hypothesis",
     "import-linter",

@@ -49,6 +49,7 @@ from stabilitybackend.api.access import check_run
 from stabilitybackend.api.answers import complete
 from stabilitybackend.api.people import alerting, pagerduty, proposals, ratings, slack
 from stabilitybackend.api.people import audit as audit_calls
+from stabilitybackend.api.people import oidc as sign_in_calls
 from stabilitybackend.api.reading import ReadingThreads
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
@@ -56,6 +57,7 @@ from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import RedisStartError, SettingsError, StabilityBoardError
 from stabilitybackend.http_guard import HttpGuard, security_headers
+from stabilitybackend.ingest.durability import Durability
 from stabilitybackend.ingest.gateway import Gateway
 from stabilitybackend.ingest.gateway import router as agent_router
 from stabilitybackend.ingest.ingest import Ingest
@@ -64,6 +66,7 @@ from stabilitybackend.metrics import ServerMetrics, registry
 from stabilitybackend.origins import Origins
 from stabilitybackend.other_runs.library import Library
 from stabilitybackend.other_runs.service import OtherRuns
+from stabilitybackend.people.oidc.sign_in import OidcSignIn
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
@@ -123,11 +126,16 @@ def create_app(
     # Connections of their own: whoever reads much must not keep frames from being stored or keys from being known.
     door = make_redis(redis_url, connections=INGEST_CONNECTIONS)
     alarm = make_redis(redis_url, connections=ALARM_CONNECTIONS)
-    probe = make_redis(redis_url, connections=1)
+    probe, follower = (make_redis(redis_url, connections=1) for _ in range(2))
     ring = KeyRing(door)
     sessions = Sessions(door)
-    needed = settings.exposed or settings.proxy_user_header is not None
-    authenticator = Authenticator(ring, sessions, key_needed=needed)
+    oidc = OidcSignIn.of(settings, door)
+    authenticator = Authenticator(
+        ring,
+        sessions,
+        key_needed=settings.exposed or settings.people_sign_in,
+        people=(lambda person: None) if oidc is None else oidc.may,
+    )
     origins = Origins.of(settings)
     ingest = Ingest(door)
     cache = ByteCache(int(settings.cache_mib * MIB))
@@ -179,6 +187,7 @@ def create_app(
         others = [
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
+            asyncio.create_task(Durability(follower, gateway.connections).follow(), name="durability"),
             asyncio.create_task(other_runs.follow(), name="other-runs"),
             asyncio.create_task(work_out(manager), name="rollback-costs"),
             asyncio.create_task(run_digests.follow(), name="run-digests"),
@@ -204,7 +213,9 @@ def create_app(
             await ingest.stop()
             if claim is not None:
                 await claim.release(redis)
-            for client in (probe, alarm, door, redis):
+            if oidc is not None:
+                await oidc.provider.close()
+            for client in (follower, probe, alarm, door, redis):
                 await client.aclose()
 
     app = _GuardedApp(
@@ -220,6 +231,8 @@ def create_app(
     app.state.authenticator = authenticator
     app.state.origins = origins
     app.state.sessions = sessions
+    app.state.oidc = oidc
+    app.state.refusals = sign_in_calls.Refusals(audit)
     app.state.audit = audit
     app.state.views = SavedViews(redis)
     app.state.alerting = alerts
@@ -245,7 +258,7 @@ def create_app(
     rooms = (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
         detectors, trial, fleet, incidents, storage, export, views, alerting, pagerduty, ratings, proposals, slack,
-        audit_calls,
+        audit_calls, sign_in_calls,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])

@@ -25,7 +25,7 @@ from stabilitybackend.keys import API_KEYS, API_KEYS_USED
 from stabilitybackend.process.tasks import SingleFlight
 from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.server import Me
-from stabilitybackend.sessions import Sessions, digest, session_of
+from stabilitybackend.sessions import Sessions, SignedIn, digest, session_of
 from stabilitybackend.settings import Settings
 
 __all__ = [
@@ -219,6 +219,7 @@ class Authenticator:
         ring: the keys.
         sessions: browsers that are logged in; without it nobody is.
         key_needed: a key is needed even while none exists (the server listens beyond loopback).
+        people: what a person may whom a provider signed in, None: nothing any more. Without it no person may anything.
         clock: unix seconds now.
     """
 
@@ -228,9 +229,11 @@ class Authenticator:
         sessions: Sessions | None = None,
         *,
         key_needed: bool,
+        people: Callable[[SignedIn], Principal | None] = lambda person: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._ring = ring
+        self._people = people
         self._sessions = sessions
         self._key_needed = key_needed
         self._clock = clock
@@ -289,6 +292,15 @@ class Authenticator:
     async def _of_session(self, text: str, keys: Mapping[str, ApiKey]) -> Principal:
         assert self._sessions is not None
         session = await self._sessions.find(text)
+        if session is not None and session.person is not None:
+            found = self._people(session.person)
+            if found is None:
+                raise Unauthorized(
+                    f"{session.person.name!r} has no role here any more",
+                    hint="sign in again at /login",
+                    code="session_ended",
+                )
+            return found
         key = None if session is None else keys.get(session.key_id)
         if key is None or key.revoked is not None:
             raise Unauthorized(

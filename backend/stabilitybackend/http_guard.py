@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket
 from stabilitybackend.auth import Authenticator
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.origins import Origins
-from stabilitybackend.proxy_people import person_of
+from stabilitybackend.people.proxy import person_of
 
 __all__ = [
     "MAX_BODY_BYTES", "MAX_LOGIN_BYTES", "MAX_PAGERDUTY_BYTES", "MAX_SLACK_BYTES", "HttpGuard", "security_headers",

@@ -17,7 +17,7 @@ __all__ = [
     "ALERT_ROUTES",
     "API_KEYS",
     "API_KEYS_USED",
-    "AUDIT",
+    "AUDIT", "DURABLE",
     "FLEET_CATEGORIES",
     "FLEET_GPU_FAULTS",
     "FLEET_INTERRUPTIONS",
@@ -32,6 +32,7 @@ __all__ = [
     "RUNS_FOLLOWED",
     "RUNS_WITH_INCIDENTS",
     "SERVER",
+    "SIGN_INS",
     "VIEWS",
     "RunKeys",
     "check_run_id",
@@ -56,6 +57,8 @@ API_KEYS_USED = "sb:keys:used"
 PROBE = "sb:probe"
 #: Hash, gone some seconds after its last renewal: the server that works here, and its token (redis_server/claim.py).
 SERVER = "sb:server"
+#: String: written to see what Redis has on its disk and on its replicas (ingest/durability.py).
+DURABLE = "sb:durable"
 #: Sorted set: run id, a blank, proposal id, by when it expires (unix seconds): what waits for people (proposals.py).
 PROPOSALS = "sb:proposals"
 #: Stream: what was done to runs, keys and sessions, by whom (audit.py). Stays when a run goes.
@@ -78,6 +81,8 @@ ALERT_ROUTES = "sb:alerting:routes"
 ALERT_RATINGS = "sb:alerting:ratings"
 #: Hash: id of a mute -> Mute as JSON.
 ALERT_MUTES = "sb:alerting:mutes"
+#: Stream: sign-ins that are at the OpenID provider now (people/oidc/flows.py). Goes ten minutes after the last began.
+SIGN_INS = "sb:sign_ins"
 #: A stream that nobody writes: who waits on it notices that Redis goes away.
 QUIET = "sb:quiet"
 

@@ -9,7 +9,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,7 +31,8 @@ _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "hang_floor_s": (float, "a number of seconds"),
     "hang_ceiling_s": (float, "a number of seconds"),
     "agent_lost_s": (float, "a number of seconds"),
-    "proxy_roles": (Path, "a file"),
+    "roles": (Path, "a file"),
+    "oidc_client_secret_file": (Path, "a file"),
     "two_persons": (lambda text: bool(("0", "1").index(text)), "1 or 0"),
 }
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
@@ -80,7 +81,15 @@ class Settings:
         proxy_user_header: header in which a trusted proxy says who somebody is, such as X-Forwarded-User. None: no
             proxy signs anybody in. With it every call needs a key or a person.
         proxy_groups_header: header with that person's groups, separated by commas.
-        proxy_roles: TOML file of their roles (docs/security.md).
+        roles: TOML file of what people may do whom a proxy or a provider signs in (docs/security.md).
+        oidc_issuer: address of an OpenID provider where people sign in, such as https://id.example.org/realms/ml. None:
+            nobody does. With it every call needs a key or a person, and a public URL must be set.
+        oidc_client_id: the id under which this server is registered there.
+        oidc_client_secret, oidc_client_secret_file: the secret of that client, or a file that holds it; never shown. A
+            public client has none.
+        oidc_name: what people call the provider: "Sign in with NAME". None: the issuer's host.
+        oidc_scopes: what is asked for, separated by blanks.
+        oidc_user_claim: the claim that is a person's name here. oidc_groups_claim: the one that lists their groups.
         two_persons: rollbacks and restarts take two persons: one proposes, another one approves. ``1`` or ``0``.
 
     Raises:
@@ -106,7 +115,15 @@ class Settings:
     trusted_proxies: str | None = None
     proxy_user_header: str | None = None
     proxy_groups_header: str | None = None
-    proxy_roles: Path | None = None
+    roles: Path | None = None
+    oidc_issuer: str | None = None
+    oidc_client_id: str | None = None
+    oidc_client_secret: str | None = field(default=None, repr=False)
+    oidc_client_secret_file: Path | None = None
+    oidc_name: str | None = None
+    oidc_scopes: str = "openid profile email"
+    oidc_user_claim: str = "email"
+    oidc_groups_claim: str = "groups"
     two_persons: bool = False
 
     def __post_init__(self) -> None:
@@ -174,6 +191,11 @@ class Settings:
     def beyond_loopback(self) -> bool:
         """Other machines can reach the server itself."""
         return not is_loopback(self.host)
+
+    @property
+    def people_sign_in(self) -> bool:
+        """Somebody else says who people are, so that nobody comes in as nobody, on loopback too."""
+        return self.proxy_user_header is not None or self.oidc_issuer is not None
 
     @property
     def exposed(self) -> bool:

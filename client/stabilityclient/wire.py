@@ -21,7 +21,7 @@ from stabilityclient.spool import MAX_NAME_CHARS
 #: both sides serve all up to their own; a server answers a later one with a fatal Error and closes. What is newer than
 #: version 1 goes only to a side that said in Hello or Welcome that it takes it.
 PROTOCOL_VERSION = 2
-#: The version with NodeFrame and Acks.
+#: The version with NodeFrame, Acks and Durable.
 NODE_FRAMES = 2
 #: Largest message either side accepts, bytes. An agent cuts frames well below it (FRAME_TARGET_BYTES).
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
@@ -50,6 +50,7 @@ __all__ = [
     "Acks",
     "BadMessage",
     "CommandMessage",
+    "Durable",
     "Error",
     "EventBlock",
     "Frame",
@@ -174,8 +175,8 @@ class Hello(msgspec.Struct, omit_defaults=True):
 
 
 class Welcome(msgspec.Struct, omit_defaults=True):
-    """The gateway's answer to Hello: what is stored already, the commands that still wait, if it takes Output, and the
-    newest version that it takes."""
+    """The gateway's answer to Hello: what is stored already, the commands that still wait, if it takes Output, the
+    newest version that it takes, and if it says what is Durable."""
 
     server_version: str
     server_time: float
@@ -183,6 +184,7 @@ class Welcome(msgspec.Struct, omit_defaults=True):
     commands: list[dict[str, Any]]
     output: bool = False
     protocol: int = 1
+    durable: bool = False
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
@@ -229,6 +231,12 @@ class Ack(msgspec.Struct):
 
 class Acks(msgspec.Struct):
     """Several Acks at once, by source."""
+
+    last_seq: dict[str, int]
+
+
+class Durable(msgspec.Struct):
+    """What is confirmed up to these numbers, by source, is on the disk of the server's Redis and on its replicas."""
 
     last_seq: dict[str, int]
 
@@ -284,7 +292,7 @@ class CommandMessage(msgspec.Struct):
     command: dict[str, Any]
 
 
-Message = Hello | Welcome | Frame | NodeFrame | Ack | Acks | Nack | Error | Health | CommandMessage | Output
+Message = Hello | Welcome | Frame | NodeFrame | Ack | Acks | Durable | Nack | Error | Health | CommandMessage | Output
 
 #: Message kind on the wire. Numbers are never reused.
 _KINDS: dict[int, type[msgspec.Struct]] = {
@@ -299,8 +307,9 @@ _KINDS: dict[int, type[msgspec.Struct]] = {
     19: Error,
     20: CommandMessage,
     21: Acks,
+    22: Durable,
 }
-_VERSIONS = {cls: NODE_FRAMES if cls in (NodeFrame, Acks) else 1 for cls in _KINDS.values()}
+_VERSIONS = {cls: NODE_FRAMES if cls in (NodeFrame, Acks, Durable) else 1 for cls in _KINDS.values()}
 _NUMBERS = {cls: number for number, cls in _KINDS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {number: msgspec.msgpack.Decoder(cls) for number, cls in _KINDS.items()}

@@ -44,16 +44,15 @@ def runs_page() -> html.Div:
 
 @page("/login", name="Login", live="login")
 def login_page() -> html.Div:
-    """Return the page where an API key is pasted."""
+    """Return the page where an API key is pasted, or a person goes to sign in."""
     return html.Div(
         html.Main(
             html.Form(
                 [
                     html.H1([html.Span(className="mark"), html.Span("Stabilityboard")], className="login-brand"),
-                    html.P(
-                        "This board is reachable from other machines, so it asks for a key. Whoever runs it makes one "
-                        "with “stabilityboard keys”."
-                    ),
+                    html.P("This board asks who you are. Whoever runs it makes keys with “stabilityboard keys”."),
+                    # The button of a provider where people sign in; the script asks whether there is one.
+                    html.Div(id="login-oidc"),
                     html.Label("API key", htmlFor="login-key"),
                     # Made by the script, so that a key never becomes a property of a component.
                     html.Div(id="login-field"),

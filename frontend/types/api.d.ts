@@ -1381,8 +1381,14 @@ export interface LogFacts {
   limit_s: number;
 }
 
-/** Nothing to say. */
+/**
+ * The session is over.
+ *
+ * Attributes:
+ *     go_to: page of the provider that ends the sign-in there too, null where there is none.
+ */
 export interface LoggedOut {
+  go_to: string | null;
 }
 
 /** A key, pasted by a person. */
@@ -1622,6 +1628,21 @@ export interface OfferedCheckpoint {
   unchecked: string;
   skip_batches: number | null;
   where: string;
+}
+
+/**
+ * An OpenID provider where people sign in.
+ *
+ * Attributes:
+ *     name: what people call it. start: address that begins a sign-in; takes ``next`` and ``other``.
+ *     trouble: why nobody can sign in there now, a sentence; "" where it answers.
+ *     refusal: why the sign-in that was asked about was refused, a sentence; "" where none was.
+ */
+export interface OidcWay {
+  name: string;
+  start: string;
+  trouble: string;
+  refusal: string;
 }
 
 /**
@@ -2988,6 +3009,16 @@ export interface ShownState {
 }
 
 /**
+ * How people sign in besides with a key.
+ *
+ * Attributes:
+ *     oidc: null where no provider is set up.
+ */
+export interface SignInWays {
+  oidc: OidcWay | null;
+}
+
+/**
  * Whether the batches that were to be skipped were.
  *
  * Attributes:
@@ -3519,6 +3550,8 @@ export interface Answers {
   "POST /api/v1/login": Me;
   "POST /api/v1/logout": LoggedOut;
   "GET /api/v1/me": Me;
+  "GET /api/v1/oidc/callback": void;
+  "GET /api/v1/oidc/start": void;
   "POST /api/v1/pagerduty": PagerDutyAnswer;
   "GET /api/v1/proposals": Proposals;
   "GET /api/v1/receivers": Receivers;
@@ -3581,6 +3614,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/storage": Storage;
   "GET /api/v1/runs/{run_id}/watched": Watched;
   "GET /api/v1/search": Found;
+  "GET /api/v1/sign_in": SignInWays;
   "POST /api/v1/slack": SlackAnswer;
   "GET /api/v1/views": Views;
   "PUT /api/v1/views": View;

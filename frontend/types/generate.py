@@ -70,9 +70,11 @@ def _sentence(operation: Schema) -> str:
 
 
 def _answer(operation: Schema) -> str:
-    """Return the type of the first answer that is no error; a file is ``Blob``."""
-    status = min(status for status in operation["responses"] if status.startswith("2"))
+    """Return the type of the first answer that is no error; a file is ``Blob``, a way to another address ``void``."""
+    status = min(status for status in operation["responses"] if status.startswith(("2", "3")))
     content = operation["responses"][status]["content"]
+    if not content:
+        return "void"
     return _type(content["application/json"]["schema"]) if "application/json" in content else "Blob"
 
 

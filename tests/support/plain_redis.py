@@ -53,6 +53,10 @@ class PlainRedis:
             raise
         return self
 
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """kill -9."""
         self.__exit__(None, None, None)

@@ -16,7 +16,7 @@ import uvloop
 
 from stabilitybackend.app import create_app
 from stabilitybackend.cli.serving import server_config
-from stabilitybackend.proxy_people import ProxyPeople
+from stabilitybackend.people.proxy import ProxyPeople
 from stabilitybackend.settings import Settings
 from support.checked_answers import AnswersChecked
 from support.waiting import wait_until
@@ -32,6 +32,8 @@ class RunningServer:
         data_dir: folder of the server.
         host: what the settings say; it listens on 127.0.0.1 all the same.
         plug_ins: modules whose pages and panels it serves.
+        public: its own address is the public URL.
+        port: 0 for a free one.
         settings: others of its settings.
     """
 
@@ -41,11 +43,16 @@ class RunningServer:
         data_dir: Path,
         host: str = "127.0.0.1",
         plug_ins: Iterable[ModuleType] = (),
+        public: bool = False,
+        port: int = 0,
         **settings: Any,
     ) -> None:
         self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
+        if public:
+            settings["public_url"] = self.url
         self._settings = Settings(host=host, port=self.port, data_dir=data_dir, **settings)
         self._redis_url = redis_url
         self._plug_ins = plug_ins

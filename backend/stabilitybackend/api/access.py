@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, Principal
 from stabilitybackend.errors import Forbidden, NotFound, Unauthorized, Unavailable
-from stabilitybackend.proxy_people import person_of
+from stabilitybackend.people.proxy import person_of
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 

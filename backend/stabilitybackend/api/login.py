@@ -11,6 +11,7 @@ from stabilitybackend.api.access import Caller, audit
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.auth import Authenticator, Principal
 from stabilitybackend.errors import Unauthorized
+from stabilitybackend.people.oidc.sign_in import OidcSignIn
 from stabilitybackend.schema.server import LoggedOut, Me
 from stabilitybackend.sessions import Sessions, login_cookie, logout_cookies, session_of
 
@@ -51,11 +52,16 @@ async def login(body: Login, request: Request) -> Response:
 
 @router.post("/logout", responses=answers(LoggedOut))
 async def logout(request: Request) -> Response:
-    """End the session of this browser, if it has one."""
+    """End the session of this browser, if it has one; where a provider signed it in, say where to sign out there."""
     state = request.app.state
     text = session_of(request.headers, request.cookies)
+    then: str | None = None
     if text is not None:
         sessions: Sessions = state.sessions
+        session = await sessions.find(text)
+        oidc: OidcSignIn | None = state.oidc
+        if session is not None and session.person is not None and oidc is not None:
+            then = await oidc.sign_out_url(session.person)
         try:
             identity = await state.authenticator.authenticate(request.headers, request.cookies)
         except Unauthorized:
@@ -63,7 +69,7 @@ async def logout(request: Request) -> Response:
         await sessions.close(text)
         if identity is not None and identity.session:
             await audit(request, identity, "logout")
-    response = answer(LoggedOut())
+    response = answer(LoggedOut(then))
     for cookie in logout_cookies(request.headers):
         response.headers.append("set-cookie", cookie)
     return response

@@ -56,7 +56,9 @@ def examine(settings: Settings, *, url: str | None = None, api_key: str | None =
         url: the server that jobs on this machine send to (``STABILITY_URL``); None: the one on the data folder, if any.
         api_key: the key they send.
     """
-    local = (_python, _data_folder, _archive, _redis, _port)
+    local = [_python, _data_folder, _archive, _redis, _port]
+    if settings.oidc_issuer is not None:
+        local.append(_sign_in)
     results = [_guarded(check, settings) for check in local]
     results.append(_guarded(lambda given: _server(given, url, api_key), settings, "server"))
     return results + [_guarded(check, settings) for check in (_gpu, _kernel_log, _demo)]
@@ -119,6 +121,26 @@ def _port(settings: Settings) -> CheckResult:
         text = f"{place} is free, and people come to it as {settings.public_url or ', '.join(settings.trusted_hosts)}"
         return CheckResult("port", "note", text, "up needs an API key there: stabilityboard keys create NAME")
     return CheckResult("port", "ok", f"{place} is free")
+
+
+def _sign_in(settings: Settings) -> CheckResult:
+    from stabilitybackend.people.oidc.refusals import SignInRefused
+    from stabilitybackend.people.oidc.sign_in import OidcSignIn
+
+    async def asked() -> str:
+        way = OidcSignIn.of(settings, make_redis("redis://127.0.0.1"))  # which is asked nothing
+        assert way is not None
+        try:
+            await way.provider.ready()
+        finally:
+            await way.provider.close()
+        return f"{way.settings.name} answers; it has to send people back to {way.settings.redirect_url}"
+
+    try:
+        return CheckResult("sign in", "ok", asyncio.run(asked()))
+    except SignInRefused as refused:
+        advice = "people can't sign in until it answers, keys work all the same; check STABILITY_OIDC_ISSUER"
+        return CheckResult("sign in", "note", refused.detail, advice)
 
 
 def _server(settings: Settings, url: str | None, api_key: str | None) -> CheckResult:

@@ -16,7 +16,7 @@ from stabilitybackend.importers.base import ImportPlan
 from stabilitybackend.importers.follow import Follower, FollowOptions
 from stabilitybackend.importers.follow_paths import PathFollower
 from stabilitybackend.importers.job import ImportResult
-from stabilityclient.agent.upload.uplink import agent_url
+from stabilityclient.agent.upload.door import agent_url
 
 __all__ = ["follow_paths"]
 

@@ -141,7 +141,7 @@ def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, b
         return _import_spool(plan.paths[0], url, api_key, bar.show, reports)
     from stabilitybackend.importers.job import ImportJob
     from stabilitybackend.importers.registry import IMPORTERS
-    from stabilityclient.agent.upload.uplink import agent_url
+    from stabilityclient.agent.upload.door import agent_url
 
     job = ImportJob(plan, options)
     job.sniff()

@@ -19,7 +19,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from stabilitybackend.cli.http_protocol import BoundedHttpProtocol, RubbishFilter
 from stabilitybackend.errors import SettingsError, StartError
-from stabilitybackend.proxy_people import PeopleFromProxy, ProxyPeople
+from stabilitybackend.people.proxy import PeopleFromProxy, ProxyPeople
 from stabilitybackend.settings import Settings
 from stabilityclient.wire import MAX_MESSAGE_BYTES
 

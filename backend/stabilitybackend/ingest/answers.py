@@ -38,6 +38,8 @@ class Answers:
         self._run_id = run_id
         self._gathers = protocol >= NODE_FRAMES
         self._due: asyncio.Queue[_Due] = asyncio.Queue(MAX_PENDING_ANSWERS)
+        #: The newest number confirmed of each source since it was taken from here.
+        self.stored: dict[str, int] = {}
 
     async def put(self, due: _Due) -> None:
         """Take the next answer, or a frame to which it will be known; wait while too many are open."""
@@ -66,6 +68,7 @@ class Answers:
                 yield confirmed
 
     def _confirmed(self, stored: dict[str, int]) -> list[Message]:
+        self.stored |= stored
         if self._gathers and len(stored) > 1:
             return [Acks(stored)]
         return [Ack(source, last_seq) for source, last_seq in stored.items()]

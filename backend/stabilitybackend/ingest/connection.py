@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,9 +24,11 @@ from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.schema.json_data import check_data
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
+    NODE_FRAMES,
     PROTOCOL_VERSION,
     BadMessage,
     CommandMessage,
+    Durable,
     Error,
     Frame,
     Health,
@@ -66,6 +69,7 @@ class AgentConnection:
         #: The only project whose runs the agent's key may send, None for every project.
         self._project = project
         self._sending = asyncio.Lock()
+        self._answers: Answers | None = None
         self._welcomed = False
         self._early: list[CommandMessage] = []
         self._run_id = ""
@@ -84,6 +88,7 @@ class AgentConnection:
         # Whichever ends first ends the connection: a reader alone would wait without end for room in the answers'
         # queue.
         answers = Answers(self._gateway, self._run_id, hello.protocol)
+        self._answers = answers if hello.protocol >= NODE_FRAMES else None
         parts = {asyncio.create_task(self._read_forever(hello, answers)), asyncio.create_task(self._answer(answers))}
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -119,6 +124,20 @@ class AgentConnection:
             self._early.append(message)
             return
         await self._send(message)
+
+    @property
+    def stored(self) -> dict[str, int]:
+        """The newest number confirmed of each source that is not durable yet; none where the agent would not know."""
+        return {} if self._answers is None else dict(self._answers.stored)
+
+    async def durable(self, last_seq: Mapping[str, int]) -> None:
+        """Tell the agent what of it can't be lost any more. Raises AgentGone when the connection is closed."""
+        assert self._answers is not None
+        stored = self._answers.stored
+        for source, last in last_seq.items():
+            if stored.get(source) == last:
+                del stored[source]
+        await self._send(Durable(dict(last_seq)))
 
     async def close(self, code: int, reason: str) -> None:
         """Close the WebSocket if it is still open."""
@@ -182,8 +201,10 @@ class AgentConnection:
         commands = await gateway.services.agent_connected(hello, self.push_command)
         waiting = msgspec.to_builtins(commands)
         takes_output = gateway.takes_output
-        now = gateway.clock()
-        await self._send(Welcome(gateway.server_version, now, last_seq, waiting, takes_output, PROTOCOL_VERSION))
+        now, version = gateway.clock(), gateway.server_version
+        await self._send(Welcome(version, now, last_seq, waiting, takes_output, PROTOCOL_VERSION, durable=True))
+        if self._answers is not None:
+            self._answers.stored |= {source: last for source, last in last_seq.items() if last}
         self._welcomed = True
         early, self._early = self._early, []
         for message in early:

@@ -8,8 +8,8 @@ import msgspec
 
 __all__ = [
     "Alive", "Audit", "AuditEntry", "ColdPoints", "Deleted", "ErrorAnswer", "ErrorFacts", "HotPoints", "LoggedOut",
-    "Me", "PagerDutyAnswer", "Ready", "ReceiverStatus", "Receivers", "Retained", "RetainedRun", "ServerHealth",
-    "SlackAnswer", "Storage",
+    "Me", "OidcWay", "PagerDutyAnswer", "Ready", "ReceiverStatus", "Receivers", "Retained", "RetainedRun",
+    "ServerHealth", "SignInWays", "SlackAnswer", "Storage",
 ]  # fmt: skip
 
 
@@ -131,7 +131,38 @@ class Me(msgspec.Struct):
 
 
 class LoggedOut(msgspec.Struct):
-    """Nothing to say."""
+    """The session is over.
+
+    Attributes:
+        go_to: page of the provider that ends the sign-in there too, null where there is none.
+    """
+
+    go_to: str | None = None
+
+
+class OidcWay(msgspec.Struct):
+    """An OpenID provider where people sign in.
+
+    Attributes:
+        name: what people call it. start: address that begins a sign-in; takes ``next`` and ``other``.
+        trouble: why nobody can sign in there now, a sentence; "" where it answers.
+        refusal: why the sign-in that was asked about was refused, a sentence; "" where none was.
+    """
+
+    name: str
+    start: str
+    trouble: str
+    refusal: str
+
+
+class SignInWays(msgspec.Struct):
+    """How people sign in besides with a key.
+
+    Attributes:
+        oidc: null where no provider is set up.
+    """
+
+    oidc: OidcWay | None
 
 
 class AuditEntry(msgspec.Struct, frozen=True):

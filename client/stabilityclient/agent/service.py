@@ -286,7 +286,7 @@ class AgentService:
         if self._over_since is None:
             self._over_since = now
         settled = (
-            all(source.delivered or source.held for source in self._sources)
+            all(source.safe or source.held for source in self._sources)
             and not self._checkpoints.waits
             and not self._facts.busy
         )

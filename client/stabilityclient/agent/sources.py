@@ -39,6 +39,7 @@ class Source:
 
     Attributes:
         acked: last number that the server confirmed. sent: last number sent since the last rewind.
+        durable: last number that the server can't lose any more; the spool up to it may go.
         high: highest number sent by this agent, or believed at the start of a connection.
         served_before: another agent may have sent of it, so the server may have more than ``high``.
         claimed: what the server says it has beyond ``high`` and may have; 0 where that can't be.
@@ -56,7 +57,7 @@ class Source:
         self.info = info
         self.ticks = ticks
         self.reader = SpoolReader(str(folder))
-        self.acked = 0
+        self.acked = self.durable = 0
         self.sent = 0
         self.high = 0
         self.served_before = True
@@ -97,6 +98,11 @@ class Source:
         return self.drained and not self.in_flight and self.acked >= self.reader.next_seq - 1
 
     @property
+    def safe(self) -> bool:
+        """Whether everything that was written is confirmed, and the server can't lose it."""
+        return self.delivered and self.durable >= self.acked
+
+    @property
     def over(self) -> bool:
         """Whether nothing is to come of a rank: no record, and when its process is dead no report of how it ended.
 
@@ -129,6 +135,7 @@ class Source:
         """Send again from ``expected_seq``: forget what is in flight."""
         self.in_flight.clear()
         self.acked = expected_seq - 1
+        self.durable = min(self.durable, self.acked)
         self.sent = self.acked
         self.drained = False
         self.reader.seek(expected_seq)

@@ -97,7 +97,9 @@ async def test_all_that_can_be_read_of_a_real_run_is_as_declared(server: Running
         rank = {"rank": 0, "source": job.info.source, "pid": 7, "step": 52, "phase": "backward", "proc": {"state": "S"}}
         await agent.send(Health("a1", "n0", 1_000.0, [rank], {"version": "1"}))
         await asyncio.to_thread(_read_everything, server)
-    reads = {f"{one.method} {one.path}" for one in declared(server.app.routes) if one.method == "GET"}
+    # A way to another address has no body.
+    found = [one for one in declared(server.app.routes) if one.status != "default" and one.answer["content"]]
+    reads = {f"{one.method} {one.path}" for one in found if one.method == "GET"}
     assert reads - server.checked.answered == set()
 
 

@@ -33,6 +33,10 @@ NEEDED = {
     "GET /metrics": "read",
     "POST /api/v1/login": "open",
     "POST /api/v1/logout": "open",
+    # Where people sign in, before they have: the provider says who they are. Without one they are no calls.
+    "GET /api/v1/sign_in": "open",
+    "GET /api/v1/oidc/start": "open",
+    "GET /api/v1/oidc/callback": "open",
     "GET /api/v1/openapi.json": "open",
     "GET /api/v1/me": "any",
     "GET /api/v1/audit": "admin",

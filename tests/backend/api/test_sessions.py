@@ -9,7 +9,16 @@ from stabilitybackend.auth import Authenticator, KeyRing, Principal
 from stabilitybackend.errors import Unauthorized
 from stabilitybackend.keys import session_key
 from stabilitybackend.redis_link import make_redis
-from stabilitybackend.sessions import CACHE_S, IDLE_S, LIFE_S, Sessions, login_cookie, logout_cookies
+from stabilitybackend.sessions import (
+    CACHE_S,
+    IDLE_S,
+    LIFE_S,
+    PERSON_LIFE_S,
+    Sessions,
+    SignedIn,
+    login_cookie,
+    logout_cookies,
+)
 
 HOST = {"host": "board.example:8443"}
 
@@ -148,3 +157,24 @@ async def test_the_name_in_redis_is_the_digest(stage: Stage, redis: Redis) -> No
     digest = stored.decode().rpartition(":")[2]
     assert session_key(digest) == stored.decode()
     assert len(digest) == 64
+
+
+async def test_a_session_of_a_person_ends_after_half_a_day_however_much_it_is_used(stage: Stage, redis: Redis) -> None:
+    text = await stage.sessions.open(SignedIn("https://id.example", "1", "anna", ("ml",)))
+    name = (await redis.keys("sb:session:*"))[0]
+    assert 0 < await redis.ttl(name) <= PERSON_LIFE_S
+    for _ in range(11):
+        stage.clock.now += PERSON_LIFE_S / 12
+        found = await stage.sessions.find(text)
+        assert found is not None
+        assert found.person is not None
+        assert found.person.name == "anna"
+        assert await redis.ttl(name) <= PERSON_LIFE_S
+    stage.clock.now += PERSON_LIFE_S / 12
+    assert await stage.sessions.find(text) is None
+
+
+async def test_a_session_of_a_person_is_nothing_to_a_server_that_signs_nobody_in(stage: Stage) -> None:
+    text = await stage.sessions.open(SignedIn("https://id.example", "1", "anna", ("ml",)))
+    with pytest.raises(Unauthorized, match="no role here any more"):
+        await stage.who(text)

@@ -13,6 +13,7 @@ import pytest
 from stabilitybackend.cli.checkup import CheckResult, examine
 from stabilitybackend.settings import Settings
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
+from support.oidc.fake import FakeProvider
 
 
 def results(**settings: object) -> dict[str, CheckResult]:
@@ -115,3 +116,21 @@ def test_gpus_are_looked_at_as_an_agent_would_and_a_stuck_driver_does_not_hold_t
     assert ask(10)[1] == "2 counted, but GPU 0: GPU is lost"
     nvml.gpu[1].hang = b"nvmlDeviceGetTemperature"
     assert ask(1.0)[1] == "nvmlDeviceGetTemperature did not come back within 1 s"
+
+
+def test_a_provider_where_people_sign_in_is_asked_and_its_secret_is_not_shown(tmp_path: Path, free_port: int) -> None:
+    (tmp_path / "roles.toml").write_text('default = "viewer"\n')
+    with FakeProvider() as provider:
+        given = {
+            "data_dir": tmp_path, "port": free_port, "public_url": "http://127.0.0.1:8080",
+            "roles": tmp_path / "roles.toml", "oidc_name": "Acme", **provider.settings,
+        }  # fmt: skip
+        good = results(**given)["sign in"]
+        provider.says = {"issuer": "https://other.example"}
+        other = results(**given)["sign in"]
+        unset = results(**{**given, "public_url": None})["sign in"]
+    back = "http://127.0.0.1:8080/api/v1/oidc/callback"
+    assert good == CheckResult("sign in", "ok", f"Acme answers; it has to send people back to {back}")
+    assert (other.state, "is of the issuer 'https://other.example'" in other.text) == ("note", True)
+    assert (unset.state, "public_url is 'nothing'" in unset.text) == ("fail", True)
+    assert str(provider.settings["oidc_client_secret"]) not in f"{good}{other}{unset}"

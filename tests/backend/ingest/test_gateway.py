@@ -58,7 +58,9 @@ async def test_hello_is_answered_with_what_is_stored_and_what_waits(redis_url: s
     with RunningGateway(redis_url, RecordingServices([command])) as gateway:
         async with RawAgent(gateway.url) as agent:
             waiting = [msgspec.to_builtins(command)]
-            assert await agent.hello() == Welcome("test", 1234.5, {SOURCE.source: 41}, waiting, protocol=2)
+            assert await agent.hello() == Welcome(
+                "test", 1234.5, {SOURCE.source: 41}, waiting, protocol=2, durable=True
+            )
         assert [hello.agent for hello in gateway.services.hellos] == ["a1"]
 
 

@@ -127,3 +127,20 @@ async def test_one_part_that_can_t_be_stored_refuses_the_message(
     assert error.code == "bad_frame"
     assert re.search(said, error.message)
     assert await redis.xlen(KEYS.frames) == 1
+
+
+async def test_after_a_reconnection_it_is_told_again_what_is_durable(gateway: RunningGateway, redis: Redis) -> None:
+    async with RawAgent(gateway.url) as agent:
+        await hello(agent)
+        await agent.ask(node_frame(r0=1, r1=1))
+    async with RawAgent(gateway.url) as agent:
+        await hello(agent)
+        [connection] = [each for each in gateway.gateway.connections.values() if each.stored]
+        assert connection.stored == {A: 1, B: 1}
+
+
+async def test_an_agent_of_version_1_is_not_told_what_it_would_not_understand(gateway: RunningGateway) -> None:
+    async with RawAgent(gateway.url) as agent:
+        await hello(agent, protocol=1)
+        await agent.ask(Frame(RANKS[0], 1, 1, [points(1, [1.0])]))
+        assert [each.stored for each in gateway.gateway.connections.values()] == [{}]

@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from stabilitybackend.auth import ROLES, KeyRing, Principal
 from stabilitybackend.errors import Forbidden, SettingsError
-from stabilitybackend.proxy_people import PERSON, ProxyPeople
+from stabilitybackend.people.proxy import PERSON, ProxyPeople
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.settings import Settings
@@ -40,7 +40,7 @@ sre = "admin"
 def settings(folder: Path, roles: str = ROLES_FILE, proxies: str | None = "127.0.0.1", **more: Any) -> Settings:
     file = folder / "roles.toml"
     file.write_text(roles)
-    given = {"proxy_user_header": USER, "proxy_groups_header": GROUPS, "proxy_roles": file, **more}
+    given = {"proxy_user_header": USER, "proxy_groups_header": GROUPS, "roles": file, **more}
     return Settings(data_dir=folder / "data", trusted_proxies=proxies, **given)
 
 
@@ -103,7 +103,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningS
     """Behind a proxy at 127.0.0.1, behind one that is elsewhere, and a key of both."""
     folder = tmp_path_factory.mktemp("proxied")
     (folder / "roles.toml").write_text(ROLES_FILE)
-    given = {"proxy_user_header": USER, "proxy_groups_header": GROUPS, "proxy_roles": folder / "roles.toml"}
+    given = {"proxy_user_header": USER, "proxy_groups_header": GROUPS, "roles": folder / "roles.toml"}
 
     async def key(url: str) -> str:
         redis = make_redis(url)

@@ -12,9 +12,9 @@ from stabilityclient.agent.agent_events import MAX_WAITING_BYTES, MAX_WAITING_EV
 from stabilityclient.agent.commands.downlink import MAX_COMMAND_FILES, Downlink
 from stabilityclient.agent.logfile import AgentLog
 from stabilityclient.agent.sources import Sources, is_alive
+from stabilityclient.agent.upload.door import agent_url, refusal
 from stabilityclient.agent.upload.reader import chunk_numbers
 from stabilityclient.agent.upload.records import SpooledEvent
-from stabilityclient.agent.upload.refusal import refusal
 from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
 from stabilityclient.agent.upload.uplink import (
     FLUSH_S,
@@ -22,7 +22,6 @@ from stabilityclient.agent.upload.uplink import (
     LONGEST_FLUSH_S,
     Backoff,
     Uplink,
-    agent_url,
     flush_s,
 )
 from stabilityclient.guard import Guard
@@ -85,7 +84,7 @@ def test_the_agents_door_is_beside_the_servers_url() -> None:
     assert agent_url("https://board.example/base/") == "wss://board.example/base/api/v1/agent"
 
 
-def test_confirmed_chunks_beyond_what_is_kept_are_removed_and_no_other(tmp_path: Path) -> None:
+def test_durable_chunks_beyond_what_is_kept_are_removed_and_no_other(tmp_path: Path) -> None:
     own = AgentEvents(tmp_path, "n", 2**30, print)
     for step in range(60_000):
         own.row(step, {"a": 1.0, "b": 2.0, "c": 3.0})
@@ -97,6 +96,9 @@ def test_confirmed_chunks_beyond_what_is_kept_are_removed_and_no_other(tmp_path:
     SpoolCleaner(4 * CHUNK_BYTES, now=lambda: 100.0).sweep(sources)
     assert chunk_numbers(folder) == before
     source.acked = 60_000
+    SpoolCleaner(4 * CHUNK_BYTES, now=lambda: 100.0).sweep(sources)
+    assert chunk_numbers(folder) == before
+    source.durable = 60_000
     SpoolCleaner(4 * CHUNK_BYTES, now=lambda: 100.0).sweep(sources)
     assert chunk_numbers(folder) == before[-3:]
     own.close()

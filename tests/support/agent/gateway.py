@@ -6,6 +6,7 @@ It has the last-number check of the real one, and knobs for the ways in which a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 import threading
 import time
@@ -164,11 +165,16 @@ class Gateway:
     def send(self, command: dict[str, Any]) -> None:
         """Send a command to all agents."""
         self._commands = [c for c in self._commands if c["command_id"] != command["command_id"]] + [command]
-        data = encode_message(CommandMessage(command))
+        self.say(CommandMessage(command))
+
+    def say(self, message: Message) -> None:
+        """Send a message to all agents that are there."""
+        data = encode_message(message)
 
         async def send_all() -> None:
             for connection in list(self._connections):
-                await connection.send(data)
+                with contextlib.suppress(ConnectionClosed):
+                    await connection.send(data)
 
         asyncio.run_coroutine_threadsafe(send_all(), self._loop).result(10)
 

@@ -14,6 +14,7 @@ from stabilityclient.wire import (
     Ack,
     Acks,
     CommandMessage,
+    Durable,
     Error,
     EventBlock,
     Frame,
@@ -54,6 +55,7 @@ MESSAGES: dict[str, Message] = {
             Frame(_SOURCE, 17, 18, [_POINTS]),
         ]
     ),
+    "durable": Durable({"r1-18a-77": 16}),
     "nack": Nack("r1-18a-77", 13, "frame 14..16 came, expected 13 next"),
     "error": Error("wrong_version", "speak version 1", True),
     "health": Health("a18b-78", "node-a", 1003.0, [{"rank": 1, "step": 7, "alive": True}], {"gpu": {"visible": False}}),

@@ -1,4 +1,4 @@
-"""Removes chunks that the server has, but keeps enough of them to refill a server that lost its tail."""
+"""Removes chunks that the server can't lose, and keeps some of them to refill one that lost its tail all the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stabilityclient.spool import CHUNK_BYTES, chunk_name
 
 __all__ = ["RETAIN_BYTES", "SpoolCleaner"]
 
-#: Confirmed chunks kept per source while the job runs, bytes: about half a million rows of 12 metrics.
+#: Durable chunks kept per source while the job runs, bytes: about half a million rows of 12 metrics.
 RETAIN_BYTES = 64 * 1024 * 1024
 #: Seconds between two sweeps.
 SWEEP_S = 5.0
@@ -22,7 +22,7 @@ class SpoolCleaner:
     """Tidies the sources of one run.
 
     Args:
-        limit_bytes: of all spools of the run here; confirmed chunks take at most half of it.
+        limit_bytes: of all spools of the run here; durable chunks take at most half of it.
     """
 
     def __init__(self, limit_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -31,7 +31,7 @@ class SpoolCleaner:
         self._at = 0.0
 
     def sweep(self, sources: Sources) -> None:
-        """Remove confirmed chunks beyond what is kept; at most once in SWEEP_S."""
+        """Remove chunks that are durable beyond what is kept; at most once in SWEEP_S."""
         now = self._now()
         if now < self._at:
             return
@@ -39,10 +39,10 @@ class SpoolCleaner:
         every = list(sources)
         keep = min(RETAIN_BYTES, self._limit_bytes // 2 // max(1, len(every)))
         for source in every:
-            _remove_confirmed(source, max(1, keep // CHUNK_BYTES))
+            _remove_durable(source, max(1, keep // CHUNK_BYTES))
 
     def sweep_all(self, sources: Sources) -> None:
-        """The run is over and everything is confirmed: remove all chunks. What says who was there stays."""
+        """The run is over and everything is durable: remove all chunks. What says who was there stays."""
         for source in sources:
             source.reader.close()
             chunks = [chunk_name(number) for number in chunk_numbers(str(source.folder))]
@@ -53,16 +53,16 @@ class SpoolCleaner:
                     continue  # gone already, or the disk is read-only by now: it stays, which harms nobody
 
 
-def _remove_confirmed(source: Source, keep_chunks: int) -> None:
+def _remove_durable(source: Source, keep_chunks: int) -> None:
     numbers = chunk_numbers(str(source.folder))
-    # A chunk is confirmed when a later one begins at or below the first number that is not.
-    confirmed = 0
+    # A chunk is durable when a later one begins at or below the first number that is not.
+    durable = 0
     for at, number in enumerate(numbers):
         first = first_seq(str(source.folder), number)
-        if first is not None and first > source.acked + 1:
+        if first is not None and first > source.durable + 1:
             break
-        confirmed = confirmed if first is None else at
-    for number in numbers[: max(0, confirmed - keep_chunks)]:
+        durable = durable if first is None else at
+    for number in numbers[: max(0, durable - keep_chunks)]:
         try:
             os.unlink(source.folder / chunk_name(number))
         except OSError:

@@ -11,24 +11,23 @@ import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import websockets
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.upload.backoff import Backoff
 from stabilityclient.agent.upload.confirmations import begin_source, begin_sources, clock_offset_s, confirmed
+from stabilityclient.agent.upload.door import CONNECT_TIMEOUT_S, Door, Refused
 from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
 from stabilityclient.agent.upload.outbox import Outbox
-from stabilityclient.agent.upload.refusal import refusal
 from stabilityclient.wire import (
-    MAX_MESSAGE_BYTES,
     NODE_FRAMES,
     Ack,
     Acks,
     BadMessage,
     CommandMessage,
+    Durable,
     Error,
     Health,
     Hello,
@@ -39,7 +38,7 @@ from stabilityclient.wire import (
     encode_message,
 )
 
-__all__ = ["WINDOW", "Refused", "Uplink", "agent_url", "flush_s"]
+__all__ = ["WINDOW", "Uplink", "flush_s"]
 
 #: Frames in flight per connection; the gateway keeps as many answers waiting.
 WINDOW = 16
@@ -53,8 +52,6 @@ STEADY_S = 5.0
 REFUSED_PAUSE_S = 30.0
 #: A connection on which frames wait for an answer but none comes for so long is given up, seconds.
 ANSWER_TIMEOUT_S = 15.0
-#: Seconds for the connection and for the Welcome.
-CONNECT_TIMEOUT_S = 10.0
 #: A frame that is not full leaves at most so often per source, seconds: points go together, and nobody sees 30 ms.
 FLUSH_S = 0.03
 #: Where each rank's frames go alone (a server that takes no NodeFrame), each of many ranks that log all the time waits
@@ -71,12 +68,6 @@ OUTPUT_S = 0.5
 #: First and longest pause after an answer that was not an Ack, when nothing was confirmed in between, seconds.
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 5.0
-
-_REFUSING = frozenset({401, 403})
-
-
-class Refused(Exception):
-    """The server will not take this run's data, now or in a moment: wrong key, wrong version."""
 
 
 class _Broken(Exception):
@@ -113,14 +104,7 @@ class Uplink:
         output: Callable[[], Output | None] = lambda: None,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._url = agent_url(url)
-        self._here = (urlsplit(self._url).hostname or "") in ("127.0.0.1", "localhost", "::1")
-        if api_key and not self._here and self._url.startswith("ws:"):
-            log(
-                f"the API key goes to {self._url} in clear text: whoever is on the way can read it. Put TLS in front "
-                "of the server and set STABILITY_URL to its https:// address"
-            )
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._door = Door(url, api_key, log)
         self._sources = sources
         self._hello = hello
         self._on_command = on_command
@@ -135,6 +119,8 @@ class Uplink:
         self._resend_at = 0.0
         self._ready = asyncio.Event()
         self._outbox = Outbox(sources)
+        #: The server says what of the confirmed it can't lose; else all of it counts as such.
+        self._hears_durable = False
         self._welcomed: set[str] = set()
         #: Set when the Hello would say something else now: the agent connects again.
         self.news = asyncio.Event()
@@ -163,7 +149,7 @@ class Uplink:
             except (OSError, asyncio.TimeoutError, BadMessage, _Broken, websockets.WebSocketException) as error:
                 text = f"{type(error).__name__}: {error}"[:300]
                 self._on_state("connecting", text)
-                self._log(f"no connection to {self._url}: {text}")
+                self._log(f"no connection to {self._door.url}: {text}")
                 if self.connected and time.monotonic() - began > STEADY_S:
                     self._backoff.reset()
                 pause = self._backoff.pause_s()
@@ -172,7 +158,7 @@ class Uplink:
             await asyncio.sleep(pause)
 
     async def _session(self) -> None:
-        async with await self._connect() as socket:
+        async with await self._door.open() as socket:
             await self._shake_hands(socket)
             work = (self._receive(socket), self._send(), self._send_health(socket), self._send_output(socket))
             tasks = [asyncio.create_task(part) for part in (*work, self.news.wait())]
@@ -187,25 +173,6 @@ class Uplink:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await socket.close()
-
-    async def _connect(self) -> ClientConnection:
-        try:
-            return await connect(
-                self._url,
-                additional_headers=self._headers,
-                compression=None,  # floats do not compress, and the training node's CPU has better to do
-                max_size=MAX_MESSAGE_BYTES,
-                open_timeout=CONNECT_TIMEOUT_S,
-                close_timeout=1,
-                user_agent_header=None,
-                proxy=None if self._here else True,
-            )
-        except websockets.InvalidStatus as error:
-            status = error.response.status_code
-            if status in _REFUSING:
-                text = refusal(status, error.response.body, self._url, has_key=bool(self._headers))
-                raise Refused(text) from error
-            raise
 
     async def _shake_hands(self, socket: ClientConnection) -> None:
         for source in self._sources:
@@ -227,6 +194,10 @@ class Uplink:
         self._welcomed = {source.info.source for source in self._sources}
         self.refused = ""
         self.connected, self.takes_output = True, answer.output
+        self._hears_durable = answer.durable
+        if not answer.durable:
+            for source in self._sources:
+                source.durable = source.acked
         self._outbox.begin(socket.send, gathers=answer.protocol >= NODE_FRAMES)
         self._resend_at = 0.0
         self._on_state("connected", "")
@@ -244,6 +215,8 @@ class Uplink:
             elif isinstance(message, Acks):
                 for source, last_seq in message.last_seq.items():
                     self._acked(Ack(source, last_seq))
+            elif isinstance(message, Durable):
+                self._durable(message)
             elif isinstance(message, Nack):
                 self._nacked(message)
             elif isinstance(message, CommandMessage):
@@ -254,7 +227,9 @@ class Uplink:
                 self._log(f"the server answers {message.code}: {message.message}")
                 self._send_again()
             else:
-                raise _Broken(f"{type(message).__name__} came, expected Ack, Acks, Nack, Error or CommandMessage")
+                raise _Broken(
+                    f"{type(message).__name__} came, expected Ack, Acks, Durable, Nack, Error or CommandMessage"
+                )
 
     def _acked(self, ack: Ack) -> None:
         source = self._sources.get(ack.source)
@@ -269,12 +244,20 @@ class Uplink:
             source.in_flight.popleft()
         if last > source.acked:
             source.acked = last
+            if not self._hears_durable:
+                source.durable = last
             self._backoff.reset()
             self._retry.reset()
         if last > source.sent:  # sent before a rewind, and stored all the same
             source.rewind(last + 1)
         self._ready.set()
         self._on_acked()
+
+    def _durable(self, durable: Durable) -> None:
+        for name, last_seq in durable.last_seq.items():
+            source = self._sources.get(name)
+            if source is not None and not source.held:
+                source.durable = max(source.durable, min(last_seq, source.acked))
 
     def _nacked(self, nack: Nack) -> None:
         source = self._sources.get(nack.source)
@@ -384,13 +367,6 @@ class Uplink:
 def flush_s(busy: int) -> float:
     """Return how often a source sends a frame that is not full while ``busy`` sources send, seconds."""
     return min(LONGEST_FLUSH_S, max(FLUSH_S, busy / FRAMES_PER_S))
-
-
-def agent_url(url: str) -> str:
-    """Return the WebSocket address of the gateway for a server's URL."""
-    parts = urlsplit(url)
-    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
-    return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + "/api/v1/agent", "", ""))
 
 
 def _binary(data: bytes | str) -> bytes:

@@ -21,6 +21,9 @@ export class ApiError extends Error {
   }
 }
 
+/** Somebody logs out: what is refused from now on leads nowhere, as the page is on its way to where a logout leads. */
+let leaving = false;
+
 /** @returns {Promise<any>} */
 async function call(method, path, body, signal) {
   // What the page's head asked for is on its way already.
@@ -47,7 +50,7 @@ async function call(method, path, body, signal) {
   if (response.ok && answer !== null) return answer;
   // Its time was over in the middle of the answer, or somebody between answered a page of theirs.
   if (response.ok) throw new ApiError(0, "away", "No answer from the server that can be read.", hintFor(method));
-  if (response.status === 401 && !location.pathname.startsWith("/login")) {
+  if (response.status === 401 && !leaving && !location.pathname.startsWith("/login")) {
     location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   }
   const said = (answer && answer.error) || {};
@@ -225,7 +228,17 @@ export const api = {
   /** @returns {Promise<Answers["GET /api/v1/me"]>} */
   me: () => call("GET", "/me"),
   /** @returns {Promise<Answers["POST /api/v1/logout"]>} */
-  logout: () => call("POST", "/logout"),
+  logout: async () => {
+    leaving = true;
+    try {
+      return await call("POST", "/logout");
+    } catch (error) {
+      leaving = false;
+      throw error;
+    }
+  },
+  /** Where people sign in besides with a key. @returns {Promise<Answers["GET /api/v1/sign_in"]>} */
+  waysIn: (refused) => call("GET", `/sign_in${refused ? `?${new URLSearchParams({ refused })}` : ""}`),
   /** @returns {Promise<Answers["POST /api/v1/login"]>} */
   login: (key) => call("POST", "/login", { key }),
   healthy: async () => {

@@ -36,13 +36,14 @@ function ask() {
 export const admitted = () => (known === null ? ask() : Promise.resolve());
 
 async function leave() {
+  let goTo = /** @type {string | null} */ (null);
   try {
-    await api.logout();
+    goTo = (await api.logout()).go_to;
   } catch (error) {
     toast(`Still logged in: ${error.message}`, "critical");
     return;
   }
-  location.assign("/login");
+  location.assign(goTo || "/login"); // the provider's own page ends the sign-in there, and comes back here
 }
 
 function draw() {

@@ -1,8 +1,19 @@
-// Where an API key is pasted. The server opens a session for it, whose cookie no script can read; the key is kept nowhere.
+// Where an API key is pasted, or a person signs in at a provider. The server opens a session, whose cookie no script can
+// read; a key is kept nowhere.
 
 import { api } from "../core/api.js";
 import { byId, fill, h, setText } from "../core/dom.js";
 import { errorText } from "../core/format.js";
+
+/** The page that was wanted, as an address of ours: "//host", "https:" and a tab between slashes would lead away. */
+export function wantedPage(search, origin) {
+  try {
+    const url = new URL(new URLSearchParams(search).get("next") || "/", origin);
+    return url.origin === origin ? url.href : `${origin}/`;
+  } catch {
+    return `${origin}/`;
+  }
+}
 
 export class LoginPage {
   constructor(root) {
@@ -15,6 +26,41 @@ export class LoginPage {
       this.send();
     };
     this.form.addEventListener("submit", this.onSubmit);
+    this.offer();
+  }
+
+  /** Draw the button of the provider, where there is one, and why a sign-in there was refused. */
+  async offer() {
+    const refused = new URLSearchParams(location.search).get("refused");
+    let oidc = /** @type {import("../../../types/api").OidcWay | null} */ (null);
+    try {
+      oidc = (await api.waysIn(refused)).oidc;
+    } catch {
+      return; // the server is away: the key's own button says so
+    }
+    const place = byId("login-oidc");
+    if (!oidc || !place) return;
+    const next = new URL(wantedPage(location.search, location.origin));
+    // Who was refused there is still signed in there: the same person again would be refused again.
+    const other = refused === "no_role";
+    const query = new URLSearchParams({ next: next.pathname + next.search });
+    if (other) query.set("other", "true");
+    const button = h(
+      "a",
+      { id: "login-provider", class: "button primary", href: `${oidc.start}?${query}` },
+      `Sign in with ${oidc.name}${other ? " as somebody else" : ""}`,
+    );
+    fill(
+      place,
+      oidc.refusal ? h("div", { id: "login-refused", class: "note critical", role: "alert" }, oidc.refusal) : null,
+      oidc.trouble && oidc.trouble !== oidc.refusal
+        ? h("div", { id: "login-trouble", class: "note warning", role: "status" }, oidc.trouble)
+        : null,
+      button,
+      h("div", { class: "login-or" }, "or with a key"),
+    );
+    byId("login-send")?.classList.remove("primary");
+    if (document.activeElement === this.field && !this.field.value) button.focus();
   }
 
   async send() {
@@ -28,9 +74,7 @@ export class LoginPage {
     button.disabled = true;
     try {
       await api.login(key);
-      const next = new URLSearchParams(location.search).get("next") || "/";
-      // Only ever to a page of ours: "//host" and "https:" would lead away.
-      location.assign(/^\/(?![/\\])/.test(next) ? next : "/");
+      location.assign(wantedPage(location.search, location.origin));
     } catch (error) {
       setText(byId("login-error"), errorText(error));
       button.disabled = false;

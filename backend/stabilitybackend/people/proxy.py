@@ -8,35 +8,22 @@ person. Promises: docs/security.md.
 from __future__ import annotations
 
 import ipaddress
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stabilitybackend.auth import ROLES, Principal
-from stabilitybackend.errors import Forbidden, SettingsError, StabilityBoardError
+from stabilitybackend.auth import Principal
+from stabilitybackend.errors import Forbidden, StabilityBoardError
+from stabilitybackend.people.roles import MAX_NAME_CHARS, Roles, is_name, wrong_setting
 from stabilitybackend.settings import Settings
 
 __all__ = ["PERSON", "PeopleFromProxy", "ProxyPeople", "person_of"]
 
 #: Where a request's scope holds who a proxy says it is: a Principal, or why that is refused.
 PERSON = "stability.person"
-#: Longest name of a person, characters.
-MAX_NAME_CHARS = 200
-#: Of several groups the strongest role counts.
-_STRENGTH = ("viewer", "operator", "admin")
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-@dataclass(frozen=True)
-class Grant:
-    """What a person or a group may do: a role, everywhere or in one project."""
-
-    role: str
-    project: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,15 +33,13 @@ class ProxyPeople:
     Args:
         header, groups_header: lower-case names; no groups without the second one.
         proxies: whose header is believed.
-        users, groups: by name. default: of everybody else, None: refused.
+        roles: what they may do.
     """
 
     header: str
     proxies: tuple[_Network, ...]
     groups_header: str | None = None
-    users: Mapping[str, Grant] = field(default_factory=dict)
-    groups: Mapping[str, Grant] = field(default_factory=dict)
-    default: Grant | None = None
+    roles: Roles = field(default_factory=Roles)
 
     @classmethod
     def of(cls, settings: Settings) -> ProxyPeople | None:
@@ -67,14 +52,11 @@ class ProxyPeople:
         if header is None:
             return None
         if settings.trusted_proxies is None:
-            raise _wrong("trusted_proxies", "nothing", "the proxy's address: nobody else is believed")
-        if settings.proxy_roles is None:
-            raise _wrong("proxy_roles", "nothing", "a file that says what the people of proxy_user_header may do")
-        users, groups, default = _read(settings.proxy_roles)
+            raise wrong_setting("trusted_proxies", "nothing", "the proxy's address: nobody else is believed")
         groups_header = settings.proxy_groups_header
         return cls(
             header.lower(), tuple(_networks(settings.trusted_proxies)),
-            None if groups_header is None else groups_header.lower(), users, groups, default,
+            None if groups_header is None else groups_header.lower(), Roles.of(settings, "proxy_user_header"),
         )  # fmt: skip
 
     def who(self, peer: str | None, headers: Iterable[tuple[bytes, bytes]]) -> Principal | StabilityBoardError | None:
@@ -96,21 +78,21 @@ class ProxyPeople:
                 code="foreign_proxy",
             )
         name = names[0].strip() if len(names) == 1 else ""
-        if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
+        if not is_name(name):
             return Forbidden(
                 f"the proxy sent {len(names)} user names of which none can be used, expected one of 1 to "
                 f"{MAX_NAME_CHARS} characters",
                 hint=f"let the proxy set {self.header} once, and remove what clients send",
                 code="bad_person",
             )
-        grant = self._grant(name, [one.strip() for text in groups for one in text.split(",")])
+        grant = self.roles.grant(name, [one.strip() for text in groups for one in text.split(",")])
         if grant is None:
             return Forbidden(
                 f"{name!r} is signed in by the proxy and has no role here",
-                hint="name the person or a group in the file of STABILITY_PROXY_ROLES, or set a default there",
+                hint="name the person or a group in the file of STABILITY_ROLES, or set a default there",
                 code="no_role",
             )
-        return Principal(name, frozenset(ROLES[grant.role]), None, grant.project, proxied=True)
+        return grant.principal(name, proxied=True)
 
     def _is_proxy(self, peer: str | None) -> bool:
         try:
@@ -119,12 +101,6 @@ class ProxyPeople:
             return False
         mapped = getattr(address, "ipv4_mapped", None)
         return any((mapped or address) in network for network in self.proxies)
-
-    def _grant(self, name: str, groups: Iterable[str]) -> Grant | None:
-        if name in self.users:
-            return self.users[name]
-        found = [self.groups[group] for group in groups if group in self.groups]
-        return max(found, key=lambda grant: _STRENGTH.index(grant.role), default=self.default)
 
 
 class PeopleFromProxy:
@@ -166,42 +142,9 @@ def _networks(given: str) -> Iterable[_Network]:
         try:
             network = ipaddress.ip_network(text, strict=False)
         except ValueError:
-            raise _wrong("trusted_proxies", text, "addresses and networks such as 127.0.0.1 or 10.0.0.0/8") from None
+            raise wrong_setting(
+                "trusted_proxies", text, "addresses and networks such as 127.0.0.1 or 10.0.0.0/8"
+            ) from None
         if network.prefixlen == 0:
-            raise _wrong("trusted_proxies", text, "the proxy's own address: else everybody could be anybody")
+            raise wrong_setting("trusted_proxies", text, "the proxy's own address: else everybody could be anybody")
         yield network
-
-
-def _read(path: Path) -> tuple[dict[str, Grant], dict[str, Grant], Grant | None]:
-    try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise _wrong("proxy_roles", path, f"a file that can be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _wrong("proxy_roles", path, f"TOML: {error}") from error  # names line and column
-    if unknown := sorted(found.keys() - {"default", "users", "groups"}):
-        raise _wrong("proxy_roles", f"{path}: {unknown[0]}", "default, [users] and [groups]")
-    tables = []
-    for name in ("users", "groups"):
-        table = found.get(name, {})
-        if not isinstance(table, dict):
-            raise _wrong("proxy_roles", f"{path}: {name} = {table!r}", f"a table: [{name}]")
-        tables.append({one: _grant(path, f"[{name}] {one}", given) for one, given in table.items()})
-    default = found.get("default")
-    return tables[0], tables[1], None if default is None else _grant(path, "default", default)
-
-
-def _grant(path: Path, place: str, given: object) -> Grant:
-    facts = {"role": given} if isinstance(given, str) else given
-    if isinstance(facts, dict) and facts.get("role") in _STRENGTH and facts.keys() <= {"role", "project"}:
-        project = facts.get("project")
-        if project is None or (isinstance(project, str) and project):
-            return Grant(facts["role"], project)
-    expected = f'one of {", ".join(_STRENGTH)}, or {{ role = "operator", project = "llm" }}'
-    raise _wrong("proxy_roles", f"{path}: {place} = {given!r}", expected)
-
-
-def _wrong(name: str, given: object, expected: str) -> SettingsError:
-    return SettingsError(
-        f"setting {name} is {str(given)!r}, expected {expected}", hint=f"set STABILITY_{name.upper()}", setting=name
-    )

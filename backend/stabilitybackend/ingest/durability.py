@@ -1,0 +1,122 @@
+"""Tells agents what they need not keep any more: what survives a power cut, and the loss of the Redis that has it.
+
+An Ack says that Redis has a frame, in memory. A second later Redis has written it to its disk, and its replicas have
+it: a write that comes after the frames is followed until that is so (WAITAOF, WAIT), since Redis writes and replicates
+in one order. Until then an agent keeps its spool, also of a run that has ended, and refills a Redis that lost its tail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from stabilitybackend.errors import AgentGone
+from stabilitybackend.keys import DURABLE
+
+__all__ = ["Durability", "Recipient"]
+
+#: How often it is asked, seconds, while anything new is stored.
+EVERY_S = 1.0
+#: How long Redis may take, milliseconds: it writes to its disk once a second. Less than a call may take.
+WAIT_MS = 2_500
+#: Where Redis can't say when it has written to its disk (before 7.2): it does so once a second, and waits for a write
+#: that is under way at most as long again.
+FSYNC_S = 2.1
+_KEPT_S = 60
+_log = logging.getLogger(__name__)
+
+
+class Recipient(Protocol):
+    """A connection to an agent that wants to know."""
+
+    @property
+    def stored(self) -> dict[str, int]:
+        """The newest number stored of each source, of those that are newer than what ``durable`` was told."""
+
+    async def durable(self, last_seq: Mapping[str, int]) -> None:
+        """Tell it. Raises AgentGone when it is gone."""
+
+
+class Durability:
+    """Follows the newest write of a Redis until it can't be lost. ``follow`` it in the event loop.
+
+    Args:
+        redis: a client with a connection for this alone.
+        connections: those of the agents.
+    """
+
+    def __init__(self, redis: Redis, connections: Mapping[Any, Recipient]) -> None:
+        self._redis = redis
+        self._connections = connections
+        #: Replicas that were connected last; whether Redis says when it has written to its disk; whether it writes.
+        self._replicas = 0
+        self._says, self._writes = True, True
+
+    async def follow(self) -> None:
+        """Ask and tell, again and again."""
+        while True:
+            await self.tell()
+            await asyncio.sleep(EVERY_S)
+
+    async def tell(self) -> None:
+        """Tell each agent what of its newest numbers can't be lost any more."""
+        news = [(each, stored) for each in self._connections.values() if (stored := each.stored)]
+        if not news or not await self.holds():
+            return
+        for each, stored in news:
+            try:
+                await each.durable(stored)
+            except AgentGone:
+                continue
+
+    async def holds(self) -> bool:
+        """Return whether what Redis had stored before this call is on its disk, where it has one, and its replicas.
+
+        False where that takes longer than ``WAIT_MS``, or Redis is away.
+        """
+        try:
+            return await self._follow_a_write()
+        except ResponseError as error:
+            text = str(error)
+            if "unknown command" in text:
+                self._says = False
+            elif "appendonly is disabled" in text:
+                self._writes = False
+            else:
+                _log.warning("what is stored for certain is not known: Redis answers %s", text)
+            return False  # the next time, in the other way
+        except (RedisError, OSError):
+            return False
+
+    async def _follow_a_write(self) -> bool:
+        expected, local = self._replicas, int(self._writes)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.set(DURABLE, "1", ex=_KEPT_S)
+        if self._says and self._writes:
+            pipe.execute_command("WAITAOF", local, expected, WAIT_MS)
+        else:
+            pipe.execute_command("WAIT", expected, WAIT_MS)
+        pipe.info("replication")
+        pipe.info("persistence")
+        _, followed, replication, persistence = await pipe.execute()
+        self._replicas = int(replication.get("connected_slaves", 0))
+        self._writes = bool(int(persistence.get("aof_enabled", 0)))
+        if self._replicas > expected or bool(local) != self._writes:
+            return False  # it has changed: asked again in a second
+        if self._says and local:
+            written, replicated = followed
+            return bool(written >= local and replicated >= expected)
+        if followed < expected:
+            return False
+        return not local or await self._has_written(persistence)
+
+    async def _has_written(self, before: Mapping[str, Any]) -> bool:
+        await asyncio.sleep(FSYNC_S)
+        now = await self._redis.info("persistence")
+        name = "aof_delayed_fsync"
+        return bool(now.get("aof_last_write_status") == "ok" and now.get(name) == before.get(name))
