@@ -153,6 +153,7 @@ class _Obeying(Hooks):
                 self._place.skips.leave_out(*order.skip_places)
         elif plan is not None and plan["id"] != ordered:
             self._change(plan.get("lr_scale"), plan.get("skip_range"), plan.get("skip_batches"), None)
+            self._unsaved.keep_seed()
             self._unsaved.ordered = plan["id"]
 
     def _change(self, factor: float | None, steps: Any, batches: int | None, before: Place | None) -> None:

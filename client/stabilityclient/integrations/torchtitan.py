@@ -131,6 +131,7 @@ class _Obeying(Hooks):
                 self._feed.skips.leave_out(*order.skip_places)
         elif plan is not None and plan["id"] != self._unsaved.ordered:
             self._change(plan.get("lr_scale"), plan.get("skip_range"), plan.get("skip_batches"), None)
+            self._unsaved.keep_seed()
             self._unsaved.ordered = plan["id"]
         if rollback is not None or plan is not None:
             agreed(lambda: discard_later(trainer.checkpointer.folder, trainer.step))
