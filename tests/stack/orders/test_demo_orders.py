@@ -50,7 +50,8 @@ def make(kind: str, job: KeptDemo, draw: random.Random) -> Callable[[], dict[str
         if kind == "dump":
             return {"kind": "dump_stacks"}
         offer = job.get("/rollback")
-        usable = [] if offer is None else [one["step"] for one in offer["checkpoints"] if one["step"] > 0][:4]
+        # Not the newest: what is left then has a checkpoint, to which an undo can go.
+        usable = [] if offer is None else [one["step"] for one in offer["checkpoints"] if one["step"] > 0][1:5]
         if not usable:
             return None
         step, accept = usable[int(share * len(usable))], {"accept_inside_incident": True}
@@ -123,6 +124,10 @@ def turn(kind: str, number: int, job: KeptDemo) -> tuple[str, str]:
     victim, dead, pause_s = draw.choice(VICTIMS), draw.randrange(2), draw.uniform(0.0, WITHIN_S[kind])
     name = f"{kind}-{number}"
     job.trains_on()
+    if kind == "undo" and not job.get("/rollback")["branches"]:
+        first, _ = job.order(f"{name}-first", make("rollback", job, draw))
+        job.until(lambda: (job.get(f"/commands/{first['command_id']}") or first)["state"] in ENDED, 60, "it has ended")
+        job.until(lambda: (job.get("/rollback") or {}).get("branches"), 60, "there is a branch to go back to")
     before: list[int] = []
 
     def noting_before() -> dict[str, Any] | None:
@@ -145,7 +150,7 @@ def turn(kind: str, number: int, job: KeptDemo) -> tuple[str, str]:
         job.start()  # by a person
     job.trains_on()
     new = [job.truth(rank)[mark:] for rank, mark in zip(RANKS, before, strict=True)]
-    print(f"{name} {victim} {dead if victim == 'rank' else ''} after {pause_s:.2f} s: {command['state']} {refused}")
+    print(f"{name} {victim} {dead if victim == 'rank' else ''} after {pause_s:.2f} s: {command['state']} {refused}", flush=True)
     check(kind, command, dead if victim == "rank" else None, new)
     later = job.get(path)
     assert later is None or later["state"] == command["state"], (command["history"], later["history"])
