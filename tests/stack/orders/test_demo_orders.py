@@ -145,7 +145,7 @@ def turn(kind: str, number: int, job: KeptDemo) -> tuple[str, str]:
         return found if found is not None and found["state"] in ENDED else None
 
     command = job.until(ended, 150, f"the order {name} has ended: {job.get(path)}")
-    if kind == "stop" and victim != "rank" and command["state"] == "done":
+    if kind == "stop" and command["state"] == "done":
         job.until(lambda: job.stays_down, 60, "the job is down, and the plan says to leave it")
         job.start()  # by a person
     job.trains_on()
