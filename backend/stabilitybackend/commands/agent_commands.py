@@ -79,7 +79,7 @@ def new_restart(new: NewCommand, plan: Plan) -> Restart:
         **new.fields() | {"fence": Fence(job.head, job.head_key, starts)},
         to_step=request.to_step if checkpoint is None else checkpoint.step,
         lr_scale=plan.lr_scale,
-        seed=plan.seed,
+        seed=None if plan.seed is UNSET else plan.seed,
         skip_batches=plan.skip_batches,
         skip_range=UNSET if plan.skip_range is None else plan.skip_range,
         world_size=job.agents,

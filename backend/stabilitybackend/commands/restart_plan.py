@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from stabilitybackend.commands.request import check_behind, check_outside, last_good, usable_checkpoint, withheld
 from stabilitybackend.incidents.illness import inside, spoiling
 from stabilitybackend.incidents.incidents import stops_job
@@ -117,7 +119,7 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
         skip_batches=start.skip_batches,
         skip_range=start.skip_range,
         lr_scale=start.lr_scale,
-        seed=seed,
+        seed=UNSET if seed is None else seed,
         exclude_nodes=exclude if relaunch else [],
         suspects=_suspects(verdict),
         incident_id=None if cause is None else cause.incident_id,

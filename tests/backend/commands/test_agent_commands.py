@@ -247,7 +247,7 @@ def test_a_server_that_starts_anew_still_waits_for_the_job() -> None:
     [
         (RESTART, replace(JOB, agents=0), Conflict, "no agent of this run is connected"),
         (RESTART, replace(JOB, starts={}), Conflict, "no agent has reported a rank"),
-        (replace(RESTART, seed=1), JOB, BadRequest, "seed given for a restart"),
+        (replace(RESTART, branch=1), JOB, BadRequest, "branch given for a restart"),
         (replace(DUMP, to_step=150), JOB, BadRequest, "to_step given for a dump_stacks, expected only a reason"),
         (replace(RESTART, grace_s=301.0), JOB, BadRequest, "grace_s is 301.0, expected 0 to 300"),
         (replace(RESTART, exclude_nodes=["n0; rm -rf /"]), JOB, BadRequest, "expected names of letters"),

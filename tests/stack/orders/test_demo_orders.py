@@ -144,11 +144,19 @@ def turn(kind: str, number: int, job: KeptDemo) -> tuple[str, str]:
         found: dict[str, Any] | None = job.get(path)
         return found if found is not None and found["state"] in ENDED else None
 
+    def known() -> dict[str, Any] | None:
+        found: dict[str, Any] | None = job.get(path)
+        over = found is not None and (found["state"] == "done" or time.time() > found["expires"] + found["grace_s"])
+        return found if over else None
+
     command = job.until(ended, 150, f"the order {name} has ended: {job.get(path)}")
     if kind == "stop" and command["state"] == "done":
         job.until(lambda: job.stays_down, 60, "the job is down, and the plan says to leave it")
         job.start()  # by a person
     job.trains_on()
+    if kind == "restart" and command["state"] == "failed" and "not known" in command["history"][-1]["detail"]:
+        # Its agent was killed. Whether it had ended the ranks is known when a process starts, or the order expires.
+        command = job.until(known, 120, f"what became of {name} is known")
     new = [job.truth(rank)[mark:] for rank, mark in zip(RANKS, before, strict=True)]
     print(f"{name} {victim} {dead if victim == 'rank' else ''} after {pause_s:.2f} s: {command['state']} {refused}", flush=True)
     check(kind, command, dead if victim == "rank" else None, new)
