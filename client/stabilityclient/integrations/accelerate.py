@@ -212,7 +212,9 @@ class _Loop:
             self._run._framework_saves(None, "checkpoints of FSDP, DeepSpeed, Megatron-LM and TPU were not tried")
             return
         if accelerator.use_stateful_dataloader:
-            self._run._framework_saves(None, "its loaders keep their place themselves, and have drawn the next batch already")
+            self._run._framework_saves(
+                None, "its loaders keep their place themselves, and have drawn the next batch already"
+            )
         else:
             self._run._framework_saves(self._save_on_order)
         groups = [group for optimizer in accelerator._optimizers for group in optimizer.param_groups]

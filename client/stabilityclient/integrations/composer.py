@@ -216,7 +216,7 @@ class _Obeying(Hooks):
 
     @guarded
     def batch_checkpoint(self, state: Any, logger: Any) -> None:
-        """A step is over, for Composer's savers too, and nothing of the next one was drawn: save, if that is ordered."""
+        """A step is over, for the savers too, and nothing of the next one was drawn: save, if that is ordered."""
         if self._trainer is not None and self._run._saves_before(self._step + 1):
             self._ask(self._step + 1)
 

@@ -161,7 +161,9 @@ class _Obeying(Hooks):
     def _offer(self, trainer: Any, usual: bool, again: bool) -> None:
         """Say what this job obeys. ``usual``: Lightning draws the batches and makes the steps."""
         if not usual or type(trainer.strategy.launcher).__name__ not in _LAUNCHERS:
-            self._run._framework_saves(None, "manual optimization, a dataloader_iter, ddp_spawn and notebooks were not tried")
+            self._run._framework_saves(
+                None, "manual optimization, a dataloader_iter, ddp_spawn and notebooks were not tried"
+            )
             return
         self._can = ("lr_scale", "skip_batches") if again else ("lr_scale",)
         self._run.can_roll_back(*self._can)

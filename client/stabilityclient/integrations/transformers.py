@@ -220,7 +220,9 @@ class _Obeying(Hooks):
             self._run._framework_saves(None, "checkpoints of DeepSpeed, FSDP and tensor parallelism were not tried")
             return
         args = trainer.args
-        why = "save_only_model saves the weights alone, which are no state to go back to" if args.save_only_model else ""
+        why = (
+            "save_only_model saves the weights alone, which are no state to go back to" if args.save_only_model else ""
+        )
         self._run._framework_saves(None if why else self._save_on_order, why)
         keeps_place = not args.ignore_data_skip and not args.auto_find_batch_size
         again = keeps_place and order_comes_again(trainer.callback_handler.train_dataloader)

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "ENDED_STATES", "INFERRED", "KINDS", "NO_SAVER", "SHOW_BATCHES", "Rollback", "Situation", "checkpoint_path", "judge",
+    "ENDED_STATES", "INFERRED", "KINDS", "NO_SAVER", "SHOW_BATCHES", "Rollback", "Situation", "checkpoint_path",
+    "judge",
 ]  # fmt: skip
 
 #: Kinds of command that a job can obey. The others are answered with "not supported by this job yet".

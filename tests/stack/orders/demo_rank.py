@@ -1,9 +1,9 @@
 """The demo's job, which also writes down what it does: ``demo_rank.py FOLDER [arguments of train.py]``.
 
 Each rank appends to ``FOLDER/truth.<rank>`` a JSON list for each thing, at once, so that kill -9 loses none:
-``["begin", pid]``, ``["step", n, loss, batch]`` (loss null but on rank 0), ``["saved", n, path]``, ``["restored", n,
-path]``, ``["seed", seed]``, ``["on order", n]`` (a checkpoint that somebody ordered is about to be saved), ``["stopped",
-n]`` (before step n), ``["end"]``.
+``["begin", pid]``, ``["step", n, loss, batch]`` (loss null but on rank 0), ``["saved", n, path]``,
+``["restored", n, path]``, ``["seed", seed]``, ``["on order", n]`` (a checkpoint that somebody ordered is about to be
+saved), ``["stopped", n]`` (before step n), ``["end"]``.
 """
 
 from __future__ import annotations

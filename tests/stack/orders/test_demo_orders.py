@@ -158,7 +158,10 @@ def turn(kind: str, number: int, job: KeptDemo) -> tuple[str, str]:
         # Its agent was killed. Whether it had ended the ranks is known when a process starts, or the order expires.
         command = job.until(known, 120, f"what became of {name} is known")
     new = [job.truth(rank)[mark:] for rank, mark in zip(RANKS, before, strict=True)]
-    print(f"{name} {victim} {dead if victim == 'rank' else ''} after {pause_s:.2f} s: {command['state']} {refused}", flush=True)
+    print(
+        f"{name} {victim} {dead if victim == 'rank' else ''} after {pause_s:.2f} s: {command['state']} {refused}",
+        flush=True,
+    )
     check(kind, command, dead if victim == "rank" else None, new)
     later = job.get(path)
     assert later is None or later["state"] == command["state"], (command["history"], later["history"])

@@ -202,7 +202,9 @@ class Unsaved:
         """The job can't take the new seed that a plan may order: say so, where it does."""
         seed = None if self.plan is None else self.plan.get("seed")
         if seed is not None:
-            self._run._guard.note("plan", f"seed {seed} is ordered, and this job can take none: its data come as before")
+            self._run._guard.note(
+                "plan", f"seed {seed} is ordered, and this job can take none: its data come as before"
+            )
 
     def follows_plan(self, path: str) -> bool:
         """Say whether the job went back to ``path`` after it had come up by the plan; asks this rank's disk."""
