@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.commands.agent_commands import GONE_S, UNANSWERED_AFTER_S
+from stabilitybackend.commands.agent_commands import GONE_S, UNANSWERED_AFTER_S, verdict
 from stabilitybackend.commands.commands import CommandBook
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.errors import BadRequest, Conflict
@@ -125,6 +125,21 @@ def test_agents_that_do_not_answer_are_counted_when_time_is_over() -> None:
     silent = _issued(DUMP, book, command_id="c-2")
     book.settle(NOW + 100)
     assert silent.state == "expired"
+
+
+def test_an_agent_whose_answer_comes_late_has_done_it_all_the_same() -> None:
+    # As after kill -9 of the server: it starts again, the time is over, and then the agent's spool comes in.
+    book = CommandBook("run")
+    command = _issued(DUMP, book)
+    book.delivered([command], NOW + 1, "sent to 2 agents")
+    book.settle(NOW + 100)
+    assert (command.state, command.history[-1].detail) == ("expired", "0 of 2 agents answered: its stacks are missing")
+    assert _say(book, "n0", "failed", "it expired before") == [command]
+    assert command.state == "expired"
+    assert _say(book, "n1", "acted", "stacks of 4 of 4 ranks") == [command]
+    assert command.state == "done"
+    never = _issued(RESTART, CommandBook("run"), command_id="c-2")
+    assert verdict(never, late=True) == ("expired", "0 of 2 agents answered; nothing was done")
 
 
 def test_an_order_in_the_hands_of_an_agent_that_ended_and_did_not_come_back_has_an_answer_in_seconds() -> None:

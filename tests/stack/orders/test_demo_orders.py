@@ -97,6 +97,7 @@ def check(kind: str, command: dict[str, Any], dead: int | None, new: list[list[N
         return
     assert begun == [int(kind == "stop" and done)] * 2, (begun, command["history"])
     if kind == "dump":
+        assert done == all(node["state"] == "acted" for node in command["nodes"].values()), command["history"]
         return
     acted = [[note for note in notes[: _first(notes, "begin")] if note[0] == ACTS[kind]] for notes in new]
     assert acted[0] == acted[1], acted
@@ -154,9 +155,11 @@ def turn(kind: str, number: int, job: KeptDemo) -> tuple[str, str]:
         job.until(lambda: job.stays_down, 60, "the job is down, and the plan says to leave it")
         job.start()  # by a person
     job.trains_on()
-    if kind == "restart" and command["state"] == "failed" and "not known" in command["history"][-1]["detail"]:
+    if "not known" in command["history"][-1]["detail"]:
         # Its agent was killed. Whether it had ended the ranks is known when a process starts, or the order expires.
         command = job.until(known, 120, f"what became of {name} is known")
+    elif "are missing" in command["history"][-1]["detail"]:
+        command = job.get(path) or command  # the server was killed, and the agent's answer came late
     new = [job.truth(rank)[mark:] for rank, mark in zip(RANKS, before, strict=True)]
     print(
         f"{name} {victim} {dead if victim == 'rank' else ''} after {pause_s:.2f} s: {command['state']} {refused}",
