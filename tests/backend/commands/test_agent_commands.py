@@ -138,6 +138,16 @@ def test_an_agent_whose_answer_comes_late_has_done_it_all_the_same() -> None:
     assert command.state == "expired"
     assert _say(book, "n1", "acted", "stacks of 4 of 4 ranks") == [command]
     assert command.state == "done"
+    restart = _issued(RESTART, book, command_id="c-3")
+    book.settle(NOW + 100)
+    for node in STARTS:
+        _say(book, node, "acted", "the plan is written", "c-3")
+    assert (restart.state, book.restart_under_way()) == (
+        "acted",
+        restart,
+    )  # or its plan would be that of a job that ended
+    assert book.on_row("n2", 901, 4, 151, NOW + 120) == [restart]
+    assert restart.state == "done"
     never = _issued(RESTART, CommandBook("run"), command_id="c-2")
     assert verdict(never, late=True) == ("expired", "0 of 2 agents answered; nothing was done")
 

@@ -1,8 +1,9 @@
 """Each order 20 times to the demo's job, with kill -9 of server, agent or a rank at random moments: all ranks or none.
 
-    ORDERS=20 SEED=18 python -m pytest -m soak tests/stack/orders/test_demo_orders.py -s
+    ORDERS=20 SEED=18 FIRST=0 python -m pytest -m soak tests/stack/orders/test_demo_orders.py -s
 
-``SEED`` and the name of a turn draw its order, its victim and the moment: the same again, as far as processes allow.
+``SEED`` and the name of a turn draw its order, its victim and the moment: the same again, as far as processes allow;
+``FIRST`` is the number of the first turn.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ pytestmark = [needs("torch", "the demo trains with PyTorch"), needs("sklearn", "
 #: Turns of each kind of order.
 ORDERS = int(os.environ.get("ORDERS", "20"))
 SEED = int(os.environ.get("SEED", "18"))
+FIRST = int(os.environ.get("FIRST", "0"))
 VICTIMS = ("nobody", "server", "agent", "rank")
 ENDED = ("done", "rejected", "failed", "expired")
 #: Kind of turn -> seconds after the order within which somebody is killed: about as long as it is under way.
@@ -190,9 +192,9 @@ def test_each_order_to_the_demos_job_is_obeyed_by_all_ranks_at_one_step_or_by_no
 ) -> None:
     ends: dict[str, Counter[str]] = {kind: Counter() for kind in WITHIN_S}
     defects: list[str] = []
-    print(f"SEED={SEED} ORDERS={ORDERS}")
+    print(f"SEED={SEED} ORDERS={ORDERS} FIRST={FIRST}")
     with Server(tmp_path / "data", free_port()) as server, KeptDemo(server, tmp_path) as job:
-        for number in range(ORDERS):
+        for number in range(FIRST, FIRST + ORDERS):
             for kind in WITHIN_S:
                 try:
                     victim, state = turn(kind, number, job)
