@@ -275,8 +275,7 @@ class CommandBook:
     def _conclude(self, command: AgentCommand, time: float, *, late: bool, again: bool = False) -> bool:
         """Close a command for agents when nobody else will answer; return whether it is closed now.
 
-        Args:
-            again: it was closed for an agent that was gone, or late, and has answered after all.
+        ``again``: it was closed for an agent that was gone, or late, and has answered after all.
         """
         end = verdict(command, late=late) if again or command.state in OPEN_STATES else None
         if end is not None:
