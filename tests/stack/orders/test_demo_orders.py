@@ -203,6 +203,8 @@ def test_each_order_to_the_demos_job_is_obeyed_by_all_ranks_at_one_step_or_by_no
                 except AssertionError as error:
                     defects.append(f"{kind}-{number}: {error}")
                     print(defects[-1], flush=True)
+                    job.end()  # what follows is judged by itself
+                    job.start()
         print(f"{job.starts} starts of the job")
     for kind, counted in ends.items():
         print(kind, dict(sorted(counted.items())))
