@@ -45,8 +45,8 @@ def read_plan(dir: str | os.PathLike[str] | None = None, run_id: str | None = No
     Returns:
         The plan: ``checkpoint`` (``{"step", "path"}`` or None), ``skip_range`` (``[first, last]``: the steps whose
         batches are left out, or None), ``skip_batches`` (how many behind the checkpoint that are, for a job that can
-        leave out no others), ``lr_scale``, ``exclude_nodes``, ``suspects``, ``action``, ``text``, ``written`` and more.
-        What can't be read is logged and counts as no plan.
+        leave out no others), ``lr_scale``, ``seed`` (new one of the data order), ``exclude_nodes``, ``suspects``,
+        ``action``, ``text``, ``written`` and more. What can't be read is logged and counts as no plan.
 
     Raises:
         SettingError: nobody says which run it is.

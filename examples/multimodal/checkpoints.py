@@ -1,22 +1,41 @@
 """Checkpoints that are whole or not there: written under a temporary name, renamed when every rank is done.
 
 A folder is named ``step-000225-g1``: the step, and how often the job had gone back before. So the checkpoint of a
-dead branch and that of the branch which replaced it never share a path.
+dead branch and that of the branch which replaced it never share a path. From which one the next start goes on is noted
+beside them: after a rollback that is not the newest.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-__all__ = ["CheckpointStore"]
+__all__ = ["CheckpointStore", "Place"]
 
 _NAME = re.compile(r"step-(\d+)-g(\d+)")
+_PLACE = "place.json"
+
+
+class Place(NamedTuple):
+    """From where a start goes on.
+
+    Args:
+        path: of the checkpoint.
+        changes: that were ordered of its state and are in no checkpoint yet.
+        plan: by which the job came up, "" for none.
+    """
+
+    path: str
+    changes: Mapping[str, Any] = {}
+    plan: str = ""
 
 
 class CheckpointStore:
@@ -34,12 +53,26 @@ class CheckpointStore:
         self._keep_every = keep_every
         folder.mkdir(parents=True, exist_ok=True)
         self._generation = max((generation for generation, _, _ in self._list()), default=-1) + 1
+        self._plan = ""
         dist.barrier()  # nobody writes before everybody has looked
 
-    def newest(self) -> Path | None:
-        """Return the newest checkpoint of the newest branch, or None when there is none."""
-        found = self._list()
-        return found[-1][2] if found else None
+    def place(self) -> Place | None:
+        """Return from where a start goes on, or None when there is no checkpoint."""
+        file = self._folder / _PLACE
+        return Place(**json.loads(file.read_text())) if file.exists() else None
+
+    def stand_on(self, place: Place) -> None:
+        """Let the next start go on from there, whenever this one dies."""
+        self._plan = place.plan
+        dist.barrier()  # nobody writes before everybody has read
+        if dist.get_rank() == 0:
+            partial = self._folder / f"{_PLACE}.partial"
+            with partial.open("w") as file:
+                json.dump(place._asdict(), file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(self._folder / _PLACE)
+        dist.barrier()
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
         """Write ``state`` as the checkpoint of ``step`` and return its path."""
@@ -49,6 +82,8 @@ class CheckpointStore:
         dist.barrier()
         if dist.get_rank() == 0:
             partial.rename(final)
+        self.stand_on(Place(str(final), plan=self._plan))
+        if dist.get_rank() == 0:
             self._thin_out()
         return final
 

@@ -14,7 +14,7 @@ import math
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,14 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import stabilityclient
-from checkpoints import CheckpointStore
+from checkpoints import CheckpointStore, Place
 from data import SHARES, SOURCES, VOCAB_SIZE, Batch, Mixture, decoded, is_pixel, load_sources
 from faults import FAULTS, make_fault
 from log_timer import LogTimer
 from model import GPT, GPTConfig
+
+#: What this job can change of a state that it goes back to.
+CHANGES = ("lr_scale", "seed", "skip_batches", "skip_range")
 
 
 def main() -> None:
@@ -47,25 +50,10 @@ def main() -> None:
 
     run.mixture(dict(zip(SOURCES, SHARES, strict=True)))  # <- stabilityboard
 
-    @run.on_rollback(can=("lr_scale", "seed", "skip_batches", "skip_range"))  # <- stabilityboard
+    @run.on_rollback(can=CHANGES)  # <- stabilityboard
     def go_back(rollback: stabilityclient.Rollback) -> dict[str, Any]:
-        trainer.restore(Path(rollback.checkpoint))
-        done: dict[str, Any] = {}
-        if rollback.lr_scale is not None:
-            trainer.lr_scale *= rollback.lr_scale
-            done["lr_scale"] = rollback.lr_scale
-        if rollback.skip_batches:
-            before = trainer.mixture.number
-            trainer.mixture.skip(rollback.skip_batches)
-            done["skip_batches"] = trainer.mixture.number - before
-        if rollback.skip_range is not None:
-            first, last = rollback.skip_range
-            trainer.mixture.leave_out(first - rollback.to_step, last - rollback.to_step)
-            done["skip_range"] = [first, last]
-        if rollback.seed is not None:
-            trainer.reseed(rollback.seed)
-            done["seed"] = rollback.seed
-        return done  # what was done, not what was ordered: the rollback costs show both
+        ordered = {name: getattr(rollback, name) for name in CHANGES}
+        return trainer.go_to(Place(rollback.checkpoint, ordered, trainer.plan))
 
     run.keep_batches(explain, last=48, on_spike=True)  # <- stabilityboard
 
@@ -75,7 +63,15 @@ def main() -> None:
         if rank == 0:
             run.checkpoint(step, path)  # <- stabilityboard
 
-    if not (args.resume and trainer.resume()):
+    @run.on_checkpoint  # <- stabilityboard
+    def save_on_order(step: int) -> None:
+        if trainer.saved != step:
+            save_checkpoint(step)
+
+    # One rank reads the plan of a restart, and all go on from one place.
+    plan = [stabilityclient.read_plan(run_id=run.run_id) if rank == 0 else None]  # <- stabilityboard
+    dist.broadcast_object_list(plan)
+    if not (args.resume and trainer.resume(plan[0])):
         save_checkpoint(0)
     for step in run.steps(trainer.step + 1, args.steps + 1):  # <- stabilityboard
         started = time.perf_counter()
@@ -120,6 +116,10 @@ class Trainer:
         self.args = args
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.step = 0
+        #: The step whose state was saved or restored last.
+        self.saved: int | None = None
+        #: The plan of the restart by which the job came up.
+        self.plan = ""
         self.lr_scale = 1.0
         self.stop_asked = False
         self._stop_signal = False
@@ -171,6 +171,7 @@ class Trainer:
 
     def save(self, step: int) -> Path:
         """Write a checkpoint of ``step`` and return its path."""
+        self.saved = step
         return self.store.save(step, self._state())
 
     def restore(self, path: Path) -> None:
@@ -179,19 +180,53 @@ class Trainer:
         self.store.load(path, state)
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         mine = state[f"rank_{self.rank}"]
-        self.step, self.lr_scale = mine["step"], mine["lr_scale"]
+        self.step, self.saved, self.lr_scale = mine["step"], mine["step"], mine["lr_scale"]
         torch.set_rng_state(mine["torch_rng"])
         np.random.set_state(mine["numpy_rng"])
         random.setstate(mine["python_rng"])
         self.mixture.load_state_dict(mine["data"])
         self.fault.restored(self.mixture)
 
-    def resume(self) -> bool:
-        """Restore the newest checkpoint; False when there is none."""
-        newest = self.store.newest()
-        if newest is not None:
-            self.restore(newest)
-        return newest is not None
+    def go_to(self, place: Place) -> dict[str, Any]:
+        """Restore a checkpoint, change what was ordered, and return what was done.
+
+        A job that dies before its next checkpoint comes up here again: not at the newest one, which it has left.
+        """
+        self.restore(Path(place.path))
+        done = self._change(place.changes)
+        self.store.stand_on(place)
+        return done  # not what was ordered: the rollback costs show both
+
+    def resume(self, plan: Mapping[str, Any] | None = None) -> bool:
+        """Go on where the plan of a restart says, else where the job was last; False when that is nowhere."""
+        place = self.store.place()
+        checkpoint = None if plan is None else plan["checkpoint"]
+        self.plan = "" if plan is None else str(plan.get("command_id") or plan["written"])
+        if plan is not None and checkpoint is not None and (place is None or place.plan != self.plan):
+            ordered = {name: plan.get(name) for name in CHANGES}
+            if ordered["skip_range"] is not None:
+                ordered["skip_batches"] = None  # they say the same
+            place = Place(checkpoint["path"], ordered, self.plan)
+        if place is not None:
+            self.go_to(place)
+        return place is not None
+
+    def _change(self, ordered: Mapping[str, Any]) -> dict[str, Any]:
+        done: dict[str, Any] = {}
+        if (scale := ordered.get("lr_scale")) is not None:
+            self.lr_scale *= scale
+            done["lr_scale"] = scale
+        if batches := ordered.get("skip_batches"):
+            before = self.mixture.number
+            self.mixture.skip(batches)
+            done["skip_batches"] = self.mixture.number - before
+        if (span := ordered.get("skip_range")) is not None:
+            self.mixture.leave_out(span[0] - self.step, span[1] - self.step)
+            done["skip_range"] = [*span]
+        if (seed := ordered.get("seed")) is not None:
+            self.reseed(seed)
+            done["seed"] = seed
+        return done
 
     def close(self) -> None:
         """Let go of all that uses the process group, then of the group itself.
@@ -264,7 +299,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data-cache", type=Path, help="folder that keeps the tokens for the next start")
     parser.add_argument("--checkpoint-every", type=int, default=25, help="steps between checkpoints")
     parser.add_argument("--keep-checkpoints", type=int, default=12, help="newest ones kept, besides every 100th step")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--resume", action="store_true", help="go on where the job was, or as a restart plans")
     parser.add_argument("--fault", choices=FAULTS, default="none", help="what goes wrong")
     parser.add_argument("--fault-step", type=int, default=220, help="step at which it goes wrong")
     parser.add_argument("--measure-log-calls", type=Path, help="write the cost of run.log, us, to this JSON file")

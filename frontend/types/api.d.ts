@@ -1734,6 +1734,7 @@ export interface PartSeen {
  *     checkpoint: null: none is known. warning: what is against it, a sentence.
  *     skip_range: the steps whose batches are left out, [first, last]. skip_batches: how many that are for a job that
  *         can only leave out those right behind the checkpoint.
+ *     seed: new one of the data order; only where people ordered one.
  *     exclude_nodes: nodes to come up without.
  *     verdict: of the incident.
  *     text: sentences for people.
@@ -1750,6 +1751,7 @@ export interface Plan {
   skip_batches: number | null;
   skip_range: [number, number] | null;
   lr_scale: number | null;
+  seed?: number;
   exclude_nodes: string[];
   suspects: PlannedSuspect[];
   incident_id: string | null;

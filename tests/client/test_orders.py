@@ -69,3 +69,43 @@ def test_a_job_without_a_function_that_saves_refuses_what_would_need_one(start: 
     run.finish()
     assert _answers(run) == [(0, "rejected")] * 2
     assert stored(run.folder).events("obeys")[0].data == {"orders": ["stop"]}
+
+
+def test_an_integration_saves_where_the_job_has_no_function_of_its_own_or_says_why_it_can_not(start: Start) -> None:
+    run = start()
+    saved: list[str] = []
+    run._framework_saves(lambda step: saved.append(f"framework {step}"))
+    _deliver(run.folder, _command(kind="checkpoint_now", apply_at_step=2))
+    steps = run.steps(0, 9)
+    assert [next(steps) for _ in range(4)] == [0, 1, 2, 3]
+    run.on_checkpoint(lambda step: saved.append(f"job {step}"))
+    _deliver(run.folder, _command(command_id="c2", kind="checkpoint_now", apply_at_step=6))
+    assert [next(steps) for _ in range(4)] == [4, 5, 6, 7]
+    run.finish()
+    assert saved == ["framework 1", "job 5"]
+
+
+def test_why_an_integration_saves_none_is_said_before_and_when_it_is_ordered(start: Start) -> None:
+    run = start()
+    run._framework_saves(None, "--async-save writes in the background")
+    _deliver(run.folder, _command(kind="checkpoint_now", apply_at_step=2))
+    assert list(run.steps(0, 4)) == [*range(4)]
+    run.finish()
+    (told,) = stored(run.folder).events("command")
+    assert (told.data["state"], told.data["detail"]) == ("rejected", "--async-save writes in the background")
+    said = stored(run.folder).events("obeys")[0].data
+    assert said == {"orders": ["stop"], "why": {"checkpoint_now": "--async-save writes in the background"}}
+
+
+def test_a_loop_that_draws_before_its_boundary_knows_at_which_one_it_is_to_save(start: Start) -> None:
+    run = start()
+    seen: list[int] = []
+    run.on_checkpoint(seen.append)
+    _deliver(run.folder, _command(kind="checkpoint_now", apply_at_step=3))
+    due: list[int] = []
+    for step in range(6):
+        run.boundary(step, 6)
+        if run._saves_before(step + 1):
+            due.append(step + 1)
+    run.finish()
+    assert (due, seen) == ([3], [2])

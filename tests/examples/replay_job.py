@@ -3,7 +3,8 @@
     replay_job.py OUT [arguments of train.py] -- PLAN
 
 PLAN is a JSON list: ``["train", last_step]``, ``["save"]``, ``["restore", step]``, ``["resume"]``,
-``["skip", batches]``, ``["reseed", seed]``. OUT gets one JSON list per rank of ``[step, loss, grad_norm]``.
+``["skip", batches]``, ``["reseed", seed]``, ``["back", step, seed]`` (ordered, with a new seed). OUT gets one JSON list
+per rank of ``[step, loss, grad_norm]``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "multi
 import torch
 import torch.distributed as dist
 
+from checkpoints import Place
 from train import Trainer, parse_arguments
 
 
@@ -44,6 +46,9 @@ def main() -> None:
             trainer.restore(saved[values[0]])
         elif order == "resume":
             assert trainer.resume()
+            saved[trainer.step] = Path(trainer.store.place().path)
+        elif order == "back":
+            trainer.go_to(Place(str(saved[values[0]]), {"seed": values[1]}))
         elif order == "skip":
             trainer.mixture.skip(values[0])
         elif order == "reseed":

@@ -57,7 +57,10 @@ class Job:
         self.again = [rank[12:18] for rank in seen]
         self.skipped = [rank[18:20] for rank in seen]
         self.reseeded = [rank[20:] for rank in seen]
-        self.resumed = run_plan(folder, tokens, [["resume"], ["train", 12]])
+        seen = run_plan(folder, tokens, [["resume"], ["train", 12], ["save"], ["back", 6, 7], ["train", 8]])
+        self.resumed = [rank[:6] for rank in seen]
+        self.ordered = [rank[6:] for rank in seen]
+        self.after_death = run_plan(folder, tokens, [["resume"], ["train", 8]])
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,10 @@ def test_a_rollback_without_changes_gives_the_same_losses_again(job: Job) -> Non
 
 def test_a_restarted_job_resumes_with_the_losses_of_the_one_that_was_not_interrupted(job: Job) -> None:
     assert job.resumed == job.first
+
+
+def test_a_job_that_dies_before_its_next_save_comes_up_where_it_was_ordered_with_what_was_ordered(job: Job) -> None:
+    assert job.after_death == job.ordered == job.reseeded
 
 
 def test_skipped_batches_and_a_new_seed_give_other_losses_from_the_first_step_on(job: Job) -> None:

@@ -115,6 +115,7 @@ def restart(
     lr_scale: Annotated[
         float | None, typer.Option(help="Factor on what the schedule of that checkpoint gives, above 0 to 10.")
     ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="New seed of the data order.")] = None,
     grace_s: Annotated[
         float | None, typer.Option("--grace", min=0, max=300, help="Seconds from SIGTERM to SIGKILL. (default: 10)")
     ] = None,
@@ -140,6 +141,7 @@ def restart(
         skip_batches=skip_batches,
         skip_range=None if skip_range is None else list(skip_range),
         lr_scale=lr_scale,
+        seed=seed,
         grace_s=grace_s,
         reason=reason,
         accept_inside_incident=accept_inside_incident,

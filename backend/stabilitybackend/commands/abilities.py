@@ -22,6 +22,8 @@ CHANGES: Mapping[str, str] = {
 _SINCE_LISTS = ("skip_range",)
 #: Orders beside a rollback -> what carries them out.
 ORDERS: Mapping[str, str] = {"stop": "ends it", "checkpoint_now": "saves a checkpoint"}
+#: Longest reason of a rank for what it does not obey, characters.
+_MAX_WHY_CHARS = 300
 
 
 @dataclass
@@ -34,6 +36,8 @@ class Handlers(Stateful):
     _old: set[int] = field(default_factory=set)
     #: Rank -> the orders beside a rollback that it obeys (the event ``obeys``).
     _obeys: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    #: Rank -> kind of order -> why it does not obey that one.
+    _why: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def take(self, rank: int | None, data: Mapping[str, Any]) -> None:
         """A rank registered its handler."""
@@ -47,6 +51,8 @@ class Handlers(Stateful):
         """A rank said which orders it carries out."""
         if rank is not None and (len(self._obeys) < MAX_RANKS or rank in self._obeys):
             self._obeys[rank] = tuple(kind for kind in ORDERS if kind in data["orders"])
+            why = data.get("why") or {}
+            self._why[rank] = {kind: str(why[kind])[:_MAX_WHY_CHARS] for kind in ORDERS if kind in why}
 
     def not_obeyed(self, kind: str, world_size: int) -> str:
         """Return why the job would not carry out such an order, half a sentence; "" where it would."""
@@ -59,7 +65,8 @@ class Handlers(Stateful):
             )
         if all(kind in self._obeys[rank] for rank in range(world_size)):
             return ""
-        return f"the job has no function that {ORDERS[kind]} on order (@run.on_checkpoint)"
+        unable = (self._why.get(rank, {}).get(kind) for rank in range(world_size) if kind not in self._obeys[rank])
+        return next(filter(None, unable), f"the job has no function that {ORDERS[kind]} on order (@run.on_checkpoint)")
 
     def no_return(self) -> str:
         """Return why the job can't go back to a branch that was left, half a sentence; "" where it can."""

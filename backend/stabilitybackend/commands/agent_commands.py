@@ -79,6 +79,7 @@ def new_restart(new: NewCommand, plan: Plan) -> Restart:
         **new.fields() | {"fence": Fence(job.head, job.head_key, starts)},
         to_step=request.to_step if checkpoint is None else checkpoint.step,
         lr_scale=plan.lr_scale,
+        seed=None if plan.seed is UNSET else plan.seed,
         skip_batches=plan.skip_batches,
         skip_range=UNSET if plan.skip_range is None else plan.skip_range,
         world_size=job.agents,
@@ -186,7 +187,9 @@ def verdict(command: AgentCommand, *, late: bool) -> tuple[State, str] | None:
     missing = f"; {wanted - len(ended)} did not answer" if len(ended) < wanted else ""
     if not ended:
         older = "; agents that are older than it do not know it: update stabilityclient on the nodes"
-        return ("expired", f"0 of {wanted} agents answered; nothing was done{older if command.kind == 'task' else ''}")
+        # One that has it may have done it: its answer comes late where the server was away.
+        known = "; nothing was done" if command.state == "pending" else f": {KINDS[command.kind].unanswered}"
+        return ("expired", f"0 of {wanted} agents answered{known}{older if command.kind == 'task' else ''}")
     if not acted:
         return ("failed", f"{refusals}{missing}")
     detail = f"{len(acted)} of {wanted} agents have done it{missing}{f'; {refusals}' if refusals else ''}"

@@ -11,10 +11,7 @@ __all__ = ["new_checkpoint", "new_stop", "offers"]
 
 _NO_STEP = "the job has not begun a step yet"
 #: How a job comes to save on order.
-_REGISTER = (
-    "register a function that saves: @run.on_checkpoint (integrations.torch.Training and the integration of Hugging "
-    "Face's Trainer do it by themselves)"
-)
+_REGISTER = "register a function that saves: @run.on_checkpoint (the integrations do it by themselves)"
 
 
 def new_stop(new: NewCommand) -> Stop:

@@ -265,17 +265,17 @@ class CommandBook:
     ) -> list[Command]:
         known = command.nodes.get(node)
         back = command.state == "failed" and known is not None and known.gone
+        late = command.state == "expired" and reported == "acted"  # it did so in time, and its word comes now
         if not answered(command, node, reported, detail, time):
             return []
         command.add_line(reported, time, f"{node}: {detail}", step=step)
-        self._conclude(command, time, late=False, again=back)
+        self._conclude(command, time, late=late, again=back or late)
         return [command]
 
     def _conclude(self, command: AgentCommand, time: float, *, late: bool, again: bool = False) -> bool:
         """Close a command for agents when nobody else will answer; return whether it is closed now.
 
-        Args:
-            again: it was closed for an agent that was gone and has answered after all.
+        ``again``: it was closed for an agent that was gone, or late, and has answered after all.
         """
         end = verdict(command, late=late) if again or command.state in OPEN_STATES else None
         if end is not None:

@@ -36,8 +36,12 @@ def draw_conclusion(command: Command, reported: str, time: float, detail: str, r
 
 
 def why_ignored(command: Command, job: JobView, now: float) -> str:
-    """Return why a job does not look for commands that went past this one without an answer, "" where it may answer."""
-    past = (job.running_step or 0) - (command.apply_at_step or 0)
+    """Return why a job does not look for commands that went past this one without an answer, "" where it may answer.
+
+    What a rank answered before it logged a row is here with that row. The step that the job should be in by now says
+    nothing: after the server was away, the answer is on its way.
+    """
+    past = job.logged_step + 1 - (command.apply_at_step or 0)
     if command.ranks or past <= IGNORED_AFTER_STEPS or now - command.issued <= IGNORED_AFTER_S:
         return ""
     needs = "run.steps() or calls run.boundary()"

@@ -46,6 +46,7 @@ class JobView:
         segment_keys: segment -> what the ranks call it, of those that nobody undid.
         duplicates: which processes say that they are one rank, in words; empty where each is a rank of its own.
         hung: how it hangs, a sentence; "" where it does not.
+        logged_step: newest step of this segment of which a row is here, -1 for none.
     """
 
     running_step: int | None
@@ -62,6 +63,7 @@ class JobView:
     segment_keys: Mapping[int, str] = field(default_factory=dict)
     duplicates: str = ""
     hung: str = ""
+    logged_step: int = -1
 
     def boundary(self, attempt: int) -> int | None:
         """Return the step before which all ranks shall act, None when the job's step is unknown."""

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from stabilitybackend.commands.request import check_behind, check_outside, last_good, usable_checkpoint, withheld
 from stabilitybackend.incidents.illness import inside, spoiling
 from stabilitybackend.incidents.incidents import stops_job
@@ -106,6 +108,7 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
         action = "relaunch_without"
     relaunch = action.startswith("relaunch")
     start = _start_from(job, request) if relaunch else _PlannedStart()
+    seed = None if request is None else request.seed
     return Plan(
         version=1,
         run_id=run_id,
@@ -116,12 +119,15 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
         skip_batches=start.skip_batches,
         skip_range=start.skip_range,
         lr_scale=start.lr_scale,
+        seed=UNSET if seed is None else seed,
         exclude_nodes=exclude if relaunch else [],
         suspects=_suspects(verdict),
         incident_id=None if cause is None else cause.incident_id,
         verdict=verdict,
         exit_code=EXIT_CODES[action],
-        text=" ".join([*([why] if why else []), *(_sentences(start, exclude, job.checkpoints) if relaunch else [])]),
+        text=" ".join(
+            [*([why] if why else []), *(_sentences(start, seed, exclude, job.checkpoints) if relaunch else [])]
+        ),
     )
 
 
@@ -260,7 +266,9 @@ def _suspects(verdict: Verdict | None) -> list[PlannedSuspect]:
     return found
 
 
-def _sentences(start: _PlannedStart, exclude: Sequence[str], known: Sequence[Checkpoint]) -> Iterator[str]:
+def _sentences(
+    start: _PlannedStart, seed: int | None, exclude: Sequence[str], known: Sequence[Checkpoint]
+) -> Iterator[str]:
     """Yield how the job is to be started again, sentences."""
     if start.checkpoint is not None:
         where = f"from the checkpoint of step {start.checkpoint.step}"
@@ -278,3 +286,5 @@ def _sentences(start: _PlannedStart, exclude: Sequence[str], known: Sequence[Che
         yield f"Leave out {start.skip_batches} batches behind it."
     if start.lr_scale is not None:
         yield f"Multiply the learning rate that the schedule of this checkpoint gives by {start.lr_scale:g}."
+    if seed is not None:
+        yield f"Draw the data in the order of seed {seed}."

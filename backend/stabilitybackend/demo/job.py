@@ -7,8 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from stabilitybackend.demo.api import DemoRun
 from stabilitybackend.demo.options import DemoOptions
 from stabilitybackend.demo.processes import ManagedProcess, end_agents, end_strays, training_command
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.schema.commands import END_STATES
 
 __all__ = ["RANKS", "TrainingJob"]
 
@@ -23,39 +26,44 @@ _AGENT_GRACE_S = 5.0
 
 
 class TrainingJob:
-    """Starts at once.
+    """Starts at once, and again where people order a restart.
 
     Args:
         options: of the demo.
         script: the training script.
-        run_id: id of the run.
+        run: as the server reports it.
         url: the server.
     """
 
-    def __init__(self, options: DemoOptions, script: Path, run_id: str, url: str) -> None:
+    def __init__(self, options: DemoOptions, script: Path, run: DemoRun, url: str) -> None:
         self._options = options
         self._script = script
-        self._run_id = run_id
+        self._run = run
+        self._run_id = run_id = run.run_id
         self._url = url
         self._spool = options.data_dir / "spool"
         self._checkpoints = options.data_dir / "checkpoints"
         self._measured = options.data_dir / f"log-calls-{run_id}.json"
-        # These end the job once: by itself, and by the restart that people order.
-        self._resumes_left = 1 if options.fault in ("sampler", "hang") else 0
+        #: Once this fault ends the job by itself.
+        self._resumes_left = 1 if options.fault == "sampler" else 0
+        #: Restarts that were followed; None: the demo is over.
+        self._restarts: set[str] | None = set()
         self.starts = 0
         shutil.rmtree(self._checkpoints, ignore_errors=True)  # of earlier demos: 10 MB each
         self._process = self._start(resume=False)
 
     @property
     def running(self) -> bool:
-        """Whether it trains; a job that was meant to die once is started again here."""
+        """Whether it trains; one that was meant to die, or that people restart, is started again here."""
         if self._process.running:
             return True
         if self._process.exit_code and self._resumes_left:
             self._resumes_left -= 1
-            self._process = self._start(resume=True)
-            return True
-        return False
+        elif not self._is_restarted():
+            return False
+        self._process.end(1.0)  # a rank that its launcher left
+        self._process = self._start(resume=True)
+        return True
 
     @property
     def exit_code(self) -> int | None:
@@ -68,7 +76,7 @@ class TrainingJob:
 
     def end(self) -> None:
         """End the ranks at a step boundary, then the agent when it has delivered the tail."""
-        self._resumes_left = 0
+        self._resumes_left, self._restarts = 0, None
         if self._process.running:
             self._process.ask_to_end()  # torchrun hands it to the ranks
             self._process.wait(_JOB_GRACE_S)
@@ -84,6 +92,18 @@ class TrainingJob:
             return None
         self._measured.unlink(missing_ok=True)
         return measured
+
+    def _is_restarted(self) -> bool:
+        """Whether its ranks ended, in order or not, because of a restart that waits for it to come back."""
+        if self._restarts is None:
+            return False
+        try:
+            ordered = {c.command_id for c in self._run.commands() if c.kind == "restart" and c.state not in END_STATES}
+        except StabilityBoardError:
+            return False  # nobody to ask: as a launcher without a plan
+        new = ordered - self._restarts
+        self._restarts |= new
+        return bool(new)
 
     def _start(self, *, resume: bool) -> ManagedProcess:
         options = self._options

@@ -64,9 +64,9 @@ def run_demo(options: DemoOptions, console: Console) -> int:
         client = cleanup.enter_context(ApiClient(url, os.environ.get("STABILITY_API_KEY")))
         if not wait_healthy(client, 5.0):
             raise StartError(f"no healthy Stabilityboard at {url}", hint="start one, or leave --url out")
-        job = TrainingJob(options, script, run_id, url)
-        cleanup.callback(job.end)
         run = DemoRun(client, run_id)
+        job = TrainingJob(options, script, run, url)
+        cleanup.callback(job.end)
         page = f"[bold]{run.page}[/bold]\nCtrl-C ends it all."
         console.print(Panel(page, title="Stabilityboard", expand=False))
         if options.headless:

@@ -41,7 +41,7 @@ class ProposingTools:
             int | None, Field(description="rollback, restart: step of a checkpoint that rollback_offer lists.", ge=0)
         ] = None,
         lr_scale: Annotated[float | None, Field(description="Factor on the learning rate.", gt=0, le=10)] = None,
-        seed: Annotated[int | None, Field(description="rollback: new seed of the data order.", ge=0)] = None,
+        seed: Annotated[int | None, Field(description="rollback, restart: new seed of the data order.", ge=0)] = None,
         skip_batches: Annotated[
             int | None, Field(description="Batches to leave out right behind the checkpoint.", ge=0)
         ] = None,

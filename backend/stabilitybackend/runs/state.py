@@ -356,7 +356,7 @@ class RunState:
 
     def job(self, *, for_command: bool = True) -> JobView:
         """Return what is known of the job now; only a new command needs its checkpoints and its ranks' starts."""
-        return job_of(self, self._step_clock.now(), self._clock(), for_command=for_command)
+        return job_of(self, self._step_clock, self._clock(), for_command=for_command)
 
     def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
         """Return the new command."""

@@ -34,6 +34,11 @@ class StepClock(Stateful):
         """Return the newest step that a rank is known to be in, -1 before the first."""
         return -1 if self._running is None else self._running[0]
 
+    @property
+    def logged(self) -> int:
+        """Return the newest step of a row that is here, by whose rank time is taken; -1 before the first."""
+        return -1 if self._last_row is None else self._last_row[0]
+
     def in_step(self, step: int) -> None:
         """Take note that a rank is in a step."""
         if step > self.newest:

@@ -39,6 +39,7 @@ class Plan(msgspec.Struct):
         checkpoint: null: none is known. warning: what is against it, a sentence.
         skip_range: the steps whose batches are left out, [first, last]. skip_batches: how many that are for a job that
             can only leave out those right behind the checkpoint.
+        seed: new one of the data order; only where people ordered one.
         exclude_nodes: nodes to come up without.
         verdict: of the incident.
         text: sentences for people.
@@ -55,6 +56,7 @@ class Plan(msgspec.Struct):
     skip_batches: int | None = None
     skip_range: tuple[int, int] | None = None
     lr_scale: float | None = None
+    seed: int | UnsetType = UNSET
     exclude_nodes: list[str] = []
     suspects: list[PlannedSuspect] = []
     incident_id: str | None = None

@@ -11,6 +11,7 @@ gradient accumulation it has several batches.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 from stabilityclient.integrations.accelerate_state import Saved, Saving
@@ -24,7 +25,6 @@ from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Generator, Iterator
     from typing import Any
 
@@ -209,7 +209,14 @@ class _Loop:
         self._can = ()
         accelerator = self._accelerator
         if accelerator.distributed_type.name not in _TRIED or not accelerator._optimizers:
+            self._run._framework_saves(None, "checkpoints of FSDP, DeepSpeed, Megatron-LM and TPU were not tried")
             return
+        if accelerator.use_stateful_dataloader:
+            self._run._framework_saves(
+                None, "its loaders keep their place themselves, and have drawn the next batch already"
+            )
+        else:
+            self._run._framework_saves(self._save_on_order)
         groups = [group for optimizer in accelerator._optimizers for group in optimizer.param_groups]
         # A schedule that was not prepared is neither saved nor found: it would undo the scale at its next step.
         scales = bool(accelerator._schedulers) or not any("initial_lr" in group for group in groups)
@@ -217,6 +224,17 @@ class _Loop:
         able = {"lr_scale": scales, "skip_batches": again}
         self._can = tuple(name for name, can in able.items() if can)
         self._run.can_roll_back(*self._can)
+
+    def _save_on_order(self, step: int) -> None:
+        """Save beside what the job saves; nothing where it just did."""
+        accelerator = self._accelerator
+        if self.saving.step == step:
+            return
+        if accelerator.project_configuration.automatic_checkpoint_naming:
+            accelerator.save_state()
+            return
+        folder = os.path.dirname(self.saving.path) or os.path.join(accelerator.project_dir or ".", "checkpoints")
+        accelerator.save_state(os.path.join(folder, f"ordered-{step}"))
 
     @guarded
     def _check(self, rollback: Rollback) -> None:

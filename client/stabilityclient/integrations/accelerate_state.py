@@ -56,6 +56,9 @@ class Saving:
         saved: Callable[[Any], None],
     ) -> None:
         self._accelerator, self._run, self._state, self._enter, self._saved = accelerator, run, state, enter, saved
+        #: The step of the newest checkpoint, and its folder.
+        self.step: int | None = None
+        self.path = ""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -87,7 +90,10 @@ class Saving:
     @guarded
     def _report(self, path: Any) -> None:
         state = self._state()
-        if state is None or not self._accelerator.is_main_process:
+        if state is None:
+            return
+        self.step, self.path = state.step, os.path.abspath(path)
+        if not self._accelerator.is_main_process:
             return
         with open(os.path.join(path, _FILE), "w") as file:
             json.dump(state._asdict(), file)

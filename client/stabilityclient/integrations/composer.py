@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from stabilityclient.rollback.orders import Stop
     from stabilityclient.run import Run
 
 __all__ = ["fit", "logger"]
@@ -95,6 +96,9 @@ class _Obeying(Hooks):
         super().__init__(run)
         self._can: tuple[str, ...] | None = None
         self._rollback: Rollback | None = None
+        #: Orders were looked for before the step, and this is what came.
+        self._asked = False
+        self._order: Rollback | Stop | None = None
         self._trainer: Any = None
         #: None where Composer finds the place in the data by itself.
         self._place: Place | None = None
@@ -120,6 +124,7 @@ class _Obeying(Hooks):
     @guarded
     def fit_start(self, state: Any, logger: Any) -> None:
         super().fit_start(state, logger)
+        self._asked = False
         if self._trainer is None:
             return
         loaded, self._loaded = self._loaded, {}
@@ -153,6 +158,7 @@ class _Obeying(Hooks):
                 self._place.skips.leave_out(*order.skip_places)
         elif plan is not None and plan["id"] != ordered:
             self._change(plan.get("lr_scale"), plan.get("skip_range"), plan.get("skip_batches"), None)
+            self._unsaved.keep_seed()
             self._unsaved.ordered = plan["id"]
 
     def _change(self, factor: float | None, steps: Any, batches: int | None, before: Place | None) -> None:
@@ -195,18 +201,39 @@ class _Obeying(Hooks):
         self._finish(state)
         if self._can is None:
             self._offer(state)
-        order = self._run.boundary(self._step)
+        self._ask(self._step)
+        order, self._asked = self._order, False
         if isinstance(order, Rollback):
             self._go_back(order)
         elif order is not None:
             raise _Over
         self.begin(state)
 
+    def _ask(self, step: int) -> None:
+        """Look for orders before a step, once."""
+        if not self._asked:
+            self._asked, self._order = True, self._run.boundary(step)
+
+    @guarded
+    def batch_checkpoint(self, state: Any, logger: Any) -> None:
+        """A step is over, for the savers too, and nothing of the next one was drawn: save, if that is ordered."""
+        if self._trainer is not None and self._run._saves_before(self._step + 1):
+            self._ask(self._step + 1)
+
+    def _save_on_order(self, step: int) -> None:
+        """Let Composer's own saver save; nothing where it just did."""
+        state, saver = self._trainer.state, self.saver()
+        if saver.last_checkpoint_batch != state.timestamp.batch:
+            saver._save_checkpoint(state, self._trainer.logger)
+
     @guarded
     def _offer(self, state: Any) -> None:
         self._can = ()
         if not _can_load(state):
+            self._run._framework_saves(None, "checkpoints of FSDP, DeepSpeed and profiled trainers were not tried")
             return
+        why = "" if self.saver() else "no CheckpointSaver writes whole states to a disk (Trainer(save_folder=...))"
+        self._run._framework_saves(None if why else self._save_on_order, why)
         skips = ("skip_batches", "skip_range") if self._place is not None else ()
         self._can = ("lr_scale", *skips)
         self._run.can_roll_back(*self._can)

@@ -150,13 +150,14 @@ class Hooks:
 
     @guarded
     def _report(self, saver: Any, state: Any) -> None:
-        # Parts of a state, and what is uploaded and deleted here, are nothing to go back to.
-        if saver.weights_only or saver.ignore_keys or saver.remote_uploader is not None:
-            return
-        if _is_first() and saver.saved_checkpoints:
+        if _is_whole(saver) and _is_first() and saver.saved_checkpoints:
             path = os.path.abspath(saver.saved_checkpoints[-1])
             self._unsaved.saved(path)
             self._run.checkpoint(int(state.timestamp.batch), path)
+
+    def saver(self) -> Any:
+        """Return what saves a checkpoint that can be gone back to, None where nothing does."""
+        return next(filter(_is_whole, self._savers), None)
 
     @guarded
     def stand_on(self, path: str, state: Any) -> None:
@@ -174,6 +175,11 @@ class Hooks:
             for name, window in vars(callback).items():
                 if name.startswith("history_") and hasattr(window, "clear"):
                     window.clear()  # SpeedMonitor's: samples per second would be below zero
+
+
+def _is_whole(saver: Any) -> bool:
+    # Parts of a state, and what is uploaded and deleted here, are nothing to go back to.
+    return not (saver.weights_only or saver.ignore_keys or saver.remote_uploader is not None)
 
 
 def link_of(saver: Any, state: Any) -> str:

@@ -10,6 +10,7 @@ What it does and what it can't: docs/integrations/lightning.md. A step is an opt
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 from stabilityclient.integrations.lightning_data import Place, hands_out_batches, order_comes_again
@@ -56,9 +57,13 @@ def fit(
         Exception: what ``trainer.fit`` raises; a rollback that was being carried out has then failed.
     """
     package = _package_of(trainer)
-    callback = _callback(package, run, obeys=type(trainer.strategy.launcher).__name__ in _LAUNCHERS)
-    trainer.callbacks.insert(0, callback)
+    base: Any = import_module(package).Callback
+    callback: Any = type("StabilityCallback", (_Obeying, base), {})(run, package)
+    # Behind those that save: they come last.
+    last = type("StabilityCallbackAtTheEnd", (_AtTheEnd, base), {})(callback)
+    trainer.callbacks[:] = [callback, *trainer.callbacks, last]
     io = saving_io(trainer, import_module(f"{package}.plugins.io").CheckpointIO, run, callback.saved)
+    callback.reports = io is not None
     try:
         while True:
             try:
@@ -71,7 +76,7 @@ def fit(
     finally:
         if io is not None:
             io.run = None
-        trainer.callbacks.remove(callback)
+        trainer.callbacks[:] = [one for one in trainer.callbacks if one is not callback and one is not last]
 
 
 def _package_of(trainer: Any) -> str:
@@ -92,17 +97,25 @@ def _fresh(trainer: Any) -> Any:
     return loop
 
 
-def _callback(package: str, run: Run, *, obeys: bool) -> Any:
-    base: Any = import_module(package).Callback
-    return type("StabilityCallback", (_Obeying, base), {})(run, obeys)
+class _AtTheEnd:
+    """The callback that is called behind all others."""
+
+    def __init__(self, first: _Obeying) -> None:
+        self._first = first
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        self._first.save_where_ordered(trainer)
 
 
 class _Obeying(Hooks):
     """Goes back: what is done between the exception that leaves Lightning's loop and the first step after it."""
 
-    def __init__(self, run: Run, obeys: bool) -> None:
+    #: What is written through the trainer's checkpoint IO is reported.
+    reports = False
+
+    def __init__(self, run: Run, package: str) -> None:
         super().__init__(run)
-        self._obeys = obeys
+        self._package = package
         self._can: tuple[str, ...] = ()
         self._place: Place | None = None
         #: Of the checkpoint that was loaded: batches left out in its epoch, and still to be left out.
@@ -141,10 +154,42 @@ class _Obeying(Hooks):
         applied = {} if order is None else self._change(trainer, order)
         if rollback is not None:
             self._finish(trainer, rollback, step, applied)
-        elif self._obeys and fetched and module.automatic_optimization:
-            self._can = ("lr_scale", "skip_batches") if again else ("lr_scale",)
-            self._run.can_roll_back(*self._can)
+        else:
+            self._offer(trainer, fetched and module.automatic_optimization, again)
         super().on_train_start(trainer, module)
+
+    def _offer(self, trainer: Any, usual: bool, again: bool) -> None:
+        """Say what this job obeys. ``usual``: Lightning draws the batches and makes the steps."""
+        if not usual or type(trainer.strategy.launcher).__name__ not in _LAUNCHERS:
+            self._run._framework_saves(
+                None, "manual optimization, a dataloader_iter, ddp_spawn and notebooks were not tried"
+            )
+            return
+        self._can = ("lr_scale", "skip_batches") if again else ("lr_scale",)
+        self._run.can_roll_back(*self._can)
+        why = self._why_none_saved(trainer)
+        self._run._framework_saves(None if why else lambda step: self._save_on_order(trainer, step), why)
+
+    def _why_none_saved(self, trainer: Any) -> str:
+        strategy, io = trainer.strategy, trainer.strategy.checkpoint_io
+        base = import_module(f"{self._package}.strategies").Strategy
+        if not self.reports or type(strategy).save_checkpoint is not base.save_checkpoint:
+            return f"{type(strategy).__name__} writes checkpoints in a way of its own, which was not tried"
+        while hasattr(io, "_checkpoint_io"):
+            if any(kind.__name__ == "AsyncCheckpointIO" for kind in type(io).__mro__):
+                return "AsyncCheckpointIO writes in the background: at the end of a step nobody knows how a save went"
+            io = io._checkpoint_io
+        return ""
+
+    def _save_on_order(self, trainer: Any, step: int) -> None:
+        """Save as ``trainer.save_checkpoint`` does, beside what the job saves; nothing where it just did."""
+        folder = os.path.join(trainer.default_root_dir, "checkpoints")
+        for callback in reversed(trainer.checkpoint_callbacks):
+            whole = not getattr(callback, "save_weights_only", False)
+            if whole and getattr(callback, "_last_global_step_saved", None) == step:
+                return
+            folder = getattr(callback, "dirpath", None) or folder
+        trainer.save_checkpoint(os.path.join(folder, f"ordered-step={step}.ckpt"))
 
     def _change(self, trainer: Any, order: Order) -> dict[str, Any]:
         applied: dict[str, Any] = {}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stabilityclient.rank_state.phase import Phase
+    from stabilityclient.rollback.orders import Stop
     from stabilityclient.run import Run
 
 __all__ = ["Hooks", "saving_io"]
@@ -30,6 +31,9 @@ class Hooks:
         self._step = 0
         #: A step has begun: micro-batches of it follow.
         self._within = False
+        #: Orders were looked for before the next step, and this is what came.
+        self._asked = False
+        self._order: Rollback | Stop | None = None
         self._losses: list[Any] = []
         self._lr: float | None = None
 
@@ -42,14 +46,15 @@ class Hooks:
     @guarded
     def on_train_start(self, trainer: Any, module: Any) -> None:
         self._step, self._within, self._losses = trainer.global_step, False, []
+        self._asked = False
         self._enter("data")
 
     @guarded
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
         self._enter(None)
         if not self._within:
-            stop = trainer.max_steps + 1 if trainer.max_steps > 0 else None
-            order = self._run.boundary(self._step + 1, stop)
+            self._ask(trainer)
+            order, self._asked = self._order, False
             if isinstance(order, Rollback):
                 self.go_back(order)
             elif order is not None:
@@ -57,6 +62,20 @@ class Hooks:
                 return
             self._within = True
         self._enter("forward")
+
+    def _ask(self, trainer: Any) -> None:
+        """Look for orders before the next step, once."""
+        if not self._asked:
+            stop = trainer.max_steps + 1 if trainer.max_steps > 0 else None
+            self._asked, self._order = True, self._run.boundary(self._step + 1, stop)
+
+    @guarded
+    def save_where_ordered(self, trainer: Any) -> None:
+        """A batch is over, for all other callbacks too: the last moment at which nothing of the next one was drawn."""
+        if not self._within and self._run._saves_before(self._step + 1):
+            self._enter(None)
+            self._ask(trainer)
+            self._enter("data")
 
     @guarded
     def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:

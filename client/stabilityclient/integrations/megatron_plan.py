@@ -62,6 +62,9 @@ class Restart:
                 raise RuntimeError(what)
             setattr(args, _SCALE, getattr(args, _SCALE) * (plan.get("lr_scale") or 1.0))
             getattr(args, _SKIPS).extend(_left_out(plan, args.iteration))
+            if plan.get("seed") is not None:
+                what = "is ordered, and this job can take none: its data come as before"
+                self._run._guard.note("plan", f"seed {plan['seed']} {what}")
         self._leave_out(args)
         if schedule is not None and getattr(args, _SCALE) != 1.0:
             _scale(schedule, getattr(args, _SCALE))

@@ -49,6 +49,8 @@ class Report:
         self._names = inspect.signature(training.training_log)
         #: Step that begins, or is trained; the one whose state was saved last.
         self._step = self._saved = 0
+        #: What a save needs, while the boundary behind a step is looked at.
+        self._told: dict[str, Any] | None = None
         self._began = monotonic()
         self._validations: list[Any] = []
         #: Whether this rank speaks for its pipeline stage, and for its part of the data.
@@ -85,6 +87,7 @@ class Report:
             if hasattr(one, "iterable"):
                 one.iterable = _Read(one.iterable, self)
         self._step = args.iteration + 1
+        self._offer()
         self._obey()
 
     def _obey(self) -> None:
@@ -128,13 +131,20 @@ class Report:
 
     def checkpoint_and_decide_exit(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Be around the last thing of each step: an ordered stop ends the job as ``--exit-interval`` does."""
-        told = inspect.signature(original).bind(*given, **named).arguments
+        self._told = told = inspect.signature(original).bind(*given, **named).arguments
         iteration = told["iteration"]
         ends = original(*given, **named)
         order = self._between(iteration, iteration + 1 if ends else self._get_args().train_iters + 1)
+        self._told = None
         if ends or order is None:
             return ends
-        if self._get_args().save and self._saved != iteration:
+        if self._get_args().save:
+            self._save(iteration, told)
+        return True
+
+    def _save(self, iteration: int, told: dict[str, Any]) -> None:
+        """Save as ``--save-interval`` does; nothing where Megatron just did."""
+        if self._saved != iteration:
             self._training.save_checkpoint_and_time(
                 iteration,
                 told["model"],
@@ -144,7 +154,23 @@ class Report:
                 told["checkpointing_context"],
                 train_data_iterator=told["train_data_iterator"],
             )
-        return True
+
+    def _save_on_order(self, step: int) -> None:
+        if self._told is None:
+            raise RuntimeError(f"step {step} was left out by --iterations-to-skip: Megatron saves nothing behind it")
+        self._save(step, self._told)
+
+    @guarded
+    def _offer(self) -> None:
+        args = self._get_args()
+        why = ""
+        if not args.save:
+            why = "it saves nowhere (--save)"
+        elif args.no_save_optim:
+            why = "--no-save-optim saves the weights alone, which are no state to go back to"
+        elif args.async_save:
+            why = "--async-save writes in the background: at the end of a step nobody knows how a save went"
+        self._run._framework_saves(None if why else self._save_on_order, why)
 
     def _between(self, iteration: int, stop: int) -> Rollback | Stop | None:
         """Return what people ordered; never a rollback, as this job offers none."""

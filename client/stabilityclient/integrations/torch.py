@@ -177,6 +177,10 @@ class Training:
         elif plan is not None and plan["id"] != self._unsaved.ordered:
             self._scale(plan.get("lr_scale"))
             self._skips.carry_out(self.step, plan.get("skip_range"), plan.get("skip_batches"), self._skips)
+            if "seed" in self._can:
+                self._reseed(plan.get("seed"))
+            else:
+                self._unsaved.keep_seed()
             self._unsaved.ordered = plan["id"]
 
     def _from_where(self) -> tuple[dict[str, Any] | None, str | None]:

@@ -118,6 +118,7 @@ class _Obeying(Hooks):
         if not (loaded and trainer.step):
             self._feed = Feed(self._run, trainer, None)
             return loaded
+        self.saved = trainer.step
         path = self.path_of(trainer.step)
         kept = agreed(lambda: read(path))
         self._lr_scale, self._ordered = kept["lr_scale"], kept.get("ordered", "")
@@ -131,6 +132,7 @@ class _Obeying(Hooks):
                 self._feed.skips.leave_out(*order.skip_places)
         elif plan is not None and plan["id"] != self._unsaved.ordered:
             self._change(plan.get("lr_scale"), plan.get("skip_range"), plan.get("skip_batches"), None)
+            self._unsaved.keep_seed()
             self._unsaved.ordered = plan["id"]
         if rollback is not None or plan is not None:
             agreed(lambda: discard_later(trainer.checkpointer.folder, trainer.step))
@@ -211,17 +213,27 @@ class _Obeying(Hooks):
     def _offer(self) -> None:
         self._can = ()
         checkpointer = self._trainer.checkpointer
-        if (
-            not checkpointer.enable
-            or checkpointer.load_only
-            or len(self._schedules) != len(self._trainer.lr_schedulers)
-        ):
+        off = not checkpointer.enable or checkpointer.load_only
+        why = "its configuration saves no checkpoints (checkpoint.enable, load_only)" if off else ""
+        self._run._framework_saves(None if why else self._save_on_order, why)
+        if off or len(self._schedules) != len(self._trainer.lr_schedulers):
             return
         excluded = checkpointer.exclude_from_loading
         if any(name in excluded for name in _NEEDED):
             return
         self._can = ("lr_scale", *(() if "dataloader" in excluded else ("skip_batches", "skip_range")))
         self._run.can_roll_back(*self._can)
+
+    def _save_on_order(self, step: int) -> None:
+        """Save as torchtitan does at its interval, and wait until it is written; nothing where it just did."""
+        checkpointer = self._trainer.checkpointer
+        if self.saved != step:
+            interval, checkpointer.interval = checkpointer.interval, 1
+            try:
+                checkpointer.save(step)
+            finally:
+                checkpointer.interval = interval
+        checkpointer.maybe_wait_for_saving()
 
     @guarded
     def _go_back(self, rollback: Rollback) -> None:

@@ -33,6 +33,8 @@ class Hooks:
         #: Begins a phase, and ends the one before.
         self.enter = OnePhase(run).enter
         self._within = False
+        #: The step whose state was saved, or loaded, last.
+        self.saved: int | None = None
         self._values: dict[str, Any] = {}
         #: Sum of this rank's losses so far in this step, and of how many tokens; None where that is not known.
         self._loss: Any = None
@@ -142,9 +144,11 @@ class Hooks:
             saved = original(step, last_step=last_step)
             checkpointer = self._trainer.checkpointer
             # Weights alone are nothing to go back to.
-            if saved and rank_and_world()[0] == 0 and not (last_step and checkpointer.last_save_model_only):
-                self.save_ours(step)
-                self._report(step, checkpointer.save_future)
+            if saved and not (last_step and checkpointer.last_save_model_only):
+                self.saved = step
+                if rank_and_world()[0] == 0:
+                    self.save_ours(step)
+                    self._report(step, checkpointer.save_future)
         return saved
 
     @guarded

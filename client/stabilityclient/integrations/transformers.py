@@ -217,10 +217,13 @@ class _Obeying(Hooks):
         trainer = self._trainer
         self._can = ()
         if any(getattr(trainer, kind, False) for kind in _UNTRIED):
+            self._run._framework_saves(None, "checkpoints of DeepSpeed, FSDP and tensor parallelism were not tried")
             return
         args = trainer.args
-        if not args.save_only_model:  # weights alone are no state to go back to
-            self._run.on_checkpoint(self._save_on_order)
+        why = (
+            "save_only_model saves the weights alone, which are no state to go back to" if args.save_only_model else ""
+        )
+        self._run._framework_saves(None if why else self._save_on_order, why)
         keeps_place = not args.ignore_data_skip and not args.auto_find_batch_size
         again = keeps_place and order_comes_again(trainer.callback_handler.train_dataloader)
         self._promise(*("lr_scale", "skip_batches") if again else ("lr_scale",))

@@ -12,7 +12,7 @@ import time
 from stabilityclient.errors import NotReadyError
 from stabilityclient.rollback.arbiter import ABORT, COMMIT, settle
 from stabilityclient.rollback.command_files import CommandFiles
-from stabilityclient.rollback.decision import SHOW_BATCHES, Situation, judge
+from stabilityclient.rollback.decision import NO_SAVER, SHOW_BATCHES, Situation, judge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class Boundary:
         self.segment_key = ""
         self.segment_entered = time.time()
         self.has_handler = False
-        #: Whether somebody saves a checkpoint on order.
-        self.saves = False
+        #: Why nobody saves a checkpoint on order, "" where somebody does.
+        self.cannot_save = NO_SAVER
         #: Whether somebody else of this rank answers orders for batches (``data/ring.py``).
         self.keeps_batches = False
 
@@ -78,6 +78,13 @@ class Boundary:
             elif not self.keeps_batches:
                 self._report(command, "rejected", "this rank keeps no batches (run.keep_batches)", step)
         return self._act(step) if self._ready else None
+
+    def saves_before(self, step: int) -> bool:
+        """Say whether this rank gave its word to save a checkpoint before ``step`` begins."""
+        return any(
+            command["apply_at_step"] == step and (command["kind"] == "checkpoint_now" or command.get("save"))
+            for command, _ in self._ready.values()
+        )
 
     def doubt(self) -> str:
         """Return why this process is not sure which rank it is and must not act, empty where it is; checks again."""
@@ -148,7 +155,7 @@ class Boundary:
             world_size=self._world_size,
             has_handler=self.has_handler,
             exists=os.path.exists,
-            saves=self.saves,
+            cannot_save=self.cannot_save,
         )
         verdict, detail = ("rejected", doubt) if doubt else judge(command, situation)
         arbiter = None

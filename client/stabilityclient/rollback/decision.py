@@ -7,12 +7,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["ENDED_STATES", "INFERRED", "KINDS", "SHOW_BATCHES", "Rollback", "Situation", "checkpoint_path", "judge"]
+__all__ = [
+    "ENDED_STATES", "INFERRED", "KINDS", "NO_SAVER", "SHOW_BATCHES", "Rollback", "Situation", "checkpoint_path",
+    "judge",
+]  # fmt: skip
 
 #: Kinds of command that a job can obey. The others are answered with "not supported by this job yet".
 KINDS = frozenset({"rollback", "stop", "checkpoint_now"})
 #: Kind of command that each rank answers for itself, with what its ring of batches holds.
 SHOW_BATCHES = "show_batches"
+#: Why a job saves no checkpoint on order, where nothing else is known.
+NO_SAVER = "the job has no function that saves a checkpoint on order (@run.on_checkpoint)"
 #: States of a command that need nobody any more.
 ENDED_STATES = frozenset({"acted", "done", "rejected", "failed", "expired"})
 #: The greatest step there is.
@@ -142,7 +147,7 @@ class Situation:
         segment_entered: unix seconds of this node when it entered that segment (the start of the process for "").
         world_size: ranks in the job.
         has_handler: somebody would carry it out (``@run.on_rollback``, ``run.can_roll_back``).
-        saves: somebody would save a checkpoint (``@run.on_checkpoint``).
+        cannot_save: why nobody would save a checkpoint; "" where somebody would.
         exists: whether a path is on disk.
     """
 
@@ -157,7 +162,7 @@ class Situation:
         world_size: int,
         has_handler: bool,
         exists: Callable[[str], bool],
-        saves: bool = False,
+        cannot_save: str = NO_SAVER,
     ) -> None:
         self.boundary = boundary
         self.stop = stop
@@ -167,7 +172,7 @@ class Situation:
         self.world_size = world_size
         self.has_handler = has_handler
         self.exists = exists
-        self.saves = saves
+        self.cannot_save = cannot_save
 
 
 def judge(command: Mapping[str, Any], at: Situation) -> tuple[str, str]:
@@ -195,8 +200,8 @@ def judge(command: Mapping[str, Any], at: Situation) -> tuple[str, str]:
         return ("rejected", stale)
     if kind == "rollback":
         return _judge_rollback(command, at, apply_at)
-    if not at.saves and (kind == "checkpoint_now" or command.get("save")):
-        return ("rejected", "the job has no function that saves a checkpoint on order (@run.on_checkpoint)")
+    if at.cannot_save and (kind == "checkpoint_now" or command.get("save")):
+        return ("rejected", at.cannot_save)
     return ("ready", f"{'stops' if kind == 'stop' else 'saves'} before step {apply_at}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stabilityclient.arguments import cut
+from stabilityclient.rollback.decision import NO_SAVER
 from stabilityclient.rollback.orders import Stop
 from stabilityclient.state_calls import StateCalls
 
@@ -27,8 +28,11 @@ class OrderCalls(StateCalls):
     stopped: Stop | None = None
     _saver: Callable[[int], Any] | None = None
     _stopper: Callable[[Stop], object] | None = None
-    #: What was said of this rank: the orders that it obeys.
-    _said_orders: tuple[str, ...] = ()
+    #: What an integration says: who saves where the job has no function of its own, or why nobody does.
+    _framework_saver: Callable[[int], Any] | None = None
+    _no_saver = ""
+    #: What was said of this rank: the orders that it obeys, and why not the others.
+    _said_orders: dict[str, Any] | None = None
 
     def on_checkpoint(self, handler: Saver) -> Saver:
         """Register the function that saves a checkpoint when people order one. Use as a decorator.
@@ -51,19 +55,39 @@ class OrderCalls(StateCalls):
         self._stopper = handler
         return handler
 
+    def _framework_saves(self, handler: Callable[[int], object] | None, why: str = "") -> None:
+        """Register an integration's function, which saves where the job has registered none.
+
+        Args:
+            handler: as of :meth:`on_checkpoint`; None: there is none.
+            why: there is none, half a sentence.
+        """
+        self._framework_saver, self._no_saver = handler, why
+        self._say_orders()
+
+    def _saves_before(self, step: int) -> bool:
+        """Say whether a checkpoint is to be saved before ``step``: for who has to know before he draws its batch.
+
+        Only if so may :meth:`boundary` be called so early.
+        """
+        return self._components is not None and self._components.boundary.saves_before(step)
+
     def _say_orders(self) -> None:
         """Let the server and the ranks' agreement know which orders this rank obeys; said when it changes."""
         parts = self._components
         if parts is None:
             return
-        parts.boundary.saves = self._saver is not None
+        saves = self._saver is not None or self._framework_saver is not None
+        parts.boundary.cannot_save = "" if saves else self._no_saver or NO_SAVER
         if not self._steps_here():
             return
-        orders = ("stop",) if self._saver is None else ("stop", "checkpoint_now")
+        orders: dict[str, Any] = {"orders": ["stop", "checkpoint_now"] if saves else ["stop"]}
+        if not saves and self._no_saver:
+            orders["why"] = {"checkpoint_now": self._no_saver}
         try:
             if orders != self._said_orders:
                 self._said_orders = orders
-                self._event("obeys", None, {"orders": list(orders)})
+                self._event("obeys", None, orders)
         except Exception as error:
             self._guard.caught("on_checkpoint()", error)
 
@@ -80,10 +104,11 @@ class OrderCalls(StateCalls):
 
         An order must never end training: what the job's function raises is told, and training goes on.
         """
-        assert self._saver is not None  # a rank without one rejects, and then nobody acts
+        saver = self._saver or self._framework_saver
+        assert saver is not None  # a rank without one rejects, and then nobody acts
         try:
             with self.phase("checkpoint"):
-                path = self._saver(step - 1)
+                path = saver(step - 1)
             if path is not None:
                 self.checkpoint(step - 1, path)
         except Exception as error:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.commands.agent_commands import GONE_S, UNANSWERED_AFTER_S
+from stabilitybackend.commands.agent_commands import GONE_S, UNANSWERED_AFTER_S, verdict
 from stabilitybackend.commands.commands import CommandBook
 from stabilitybackend.commands.request import JobView
 from stabilitybackend.errors import BadRequest, Conflict
@@ -125,6 +125,31 @@ def test_agents_that_do_not_answer_are_counted_when_time_is_over() -> None:
     silent = _issued(DUMP, book, command_id="c-2")
     book.settle(NOW + 100)
     assert silent.state == "expired"
+
+
+def test_an_agent_whose_answer_comes_late_has_done_it_all_the_same() -> None:
+    # As after kill -9 of the server: it starts again, the time is over, and then the agent's spool comes in.
+    book = CommandBook("run")
+    command = _issued(DUMP, book)
+    book.delivered([command], NOW + 1, "sent to 2 agents")
+    book.settle(NOW + 100)
+    assert (command.state, command.history[-1].detail) == ("expired", "0 of 2 agents answered: its stacks are missing")
+    assert _say(book, "n0", "failed", "it expired before") == [command]
+    assert command.state == "expired"
+    assert _say(book, "n1", "acted", "stacks of 4 of 4 ranks") == [command]
+    assert command.state == "done"
+    restart = _issued(RESTART, book, command_id="c-3")
+    book.settle(NOW + 100)
+    for node in STARTS:
+        _say(book, node, "acted", "the plan is written", "c-3")
+    assert (restart.state, book.restart_under_way()) == (
+        "acted",
+        restart,
+    )  # or its plan would be that of a job that ended
+    assert book.on_row("n2", 901, 4, 151, NOW + 120) == [restart]
+    assert restart.state == "done"
+    never = _issued(RESTART, CommandBook("run"), command_id="c-2")
+    assert verdict(never, late=True) == ("expired", "0 of 2 agents answered; nothing was done")
 
 
 def test_an_order_in_the_hands_of_an_agent_that_ended_and_did_not_come_back_has_an_answer_in_seconds() -> None:
@@ -247,7 +272,7 @@ def test_a_server_that_starts_anew_still_waits_for_the_job() -> None:
     [
         (RESTART, replace(JOB, agents=0), Conflict, "no agent of this run is connected"),
         (RESTART, replace(JOB, starts={}), Conflict, "no agent has reported a rank"),
-        (replace(RESTART, seed=1), JOB, BadRequest, "seed given for a restart"),
+        (replace(RESTART, branch=1), JOB, BadRequest, "branch given for a restart"),
         (replace(DUMP, to_step=150), JOB, BadRequest, "to_step given for a dump_stacks, expected only a reason"),
         (replace(RESTART, grace_s=301.0), JOB, BadRequest, "grace_s is 301.0, expected 0 to 300"),
         (replace(RESTART, exclude_nodes=["n0; rm -rf /"]), JOB, BadRequest, "expected names of letters"),

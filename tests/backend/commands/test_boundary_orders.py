@@ -27,6 +27,12 @@ def obeying(*orders: str, ranks: int = 2) -> Handlers:
     return found
 
 
+def unable(why: str) -> Handlers:
+    found = obeying("stop", "checkpoint_now", ranks=1)
+    found.obeys(1, {"orders": ["stop"], "why": {"checkpoint_now": why}})
+    return found
+
+
 JOB = JobView(200, 0.1, 2, 0, "", [checkpoint(150)], agents=1, handler=obeying("stop", "checkpoint_now"))
 
 
@@ -73,6 +79,7 @@ def test_a_stop_that_could_not_save_first_says_so() -> None:
         ("stop", replace(JOB, handler=Handlers()), BadRequest, "has not said that it looks for orders"),
         ("stop", replace(JOB, handler=obeying("stop", ranks=1)), BadRequest, "the job of rank 1 has not said"),
         ("checkpoint_now", replace(JOB, handler=obeying("stop")), BadRequest, "no function that saves a checkpoint"),
+        ("checkpoint_now", replace(JOB, handler=unable("it writes late")), BadRequest, "it writes late"),
         ("stop", replace(JOB, hung="Rank 1 stands in step 7."), Conflict, "the job hangs"),
         ("stop", replace(JOB, running_step=None), Conflict, "has not begun a step"),
     ],

@@ -130,9 +130,9 @@ def test_a_command_nobody_answers_expires_and_says_that_nothing_was_rolled_back(
 
 def test_a_job_that_never_looks_for_commands_ends_them_with_what_it_lacks() -> None:
     book, command = _issued()
-    assert book.ignored(replace(JOB, running_step=211), 1019.0) == []
-    assert book.ignored(replace(JOB, running_step=209), 1021.0) == []
-    assert book.ignored(replace(JOB, running_step=211), 1021.0) == [command]
+    assert book.ignored(replace(JOB, logged_step=210), 1019.0) == []
+    assert book.ignored(replace(JOB, logged_step=208, running_step=300), 1021.0) == []
+    assert book.ignored(replace(JOB, logged_step=210), 1021.0) == [command]
     assert command.state == "failed"
     assert "run.steps()" in command.history[-1].detail
 
@@ -140,7 +140,7 @@ def test_a_job_that_never_looks_for_commands_ends_them_with_what_it_lacks() -> N
 def test_a_job_that_answered_is_not_said_to_ignore_its_commands() -> None:
     book, command = _issued()
     _say(book, 0, "ready")
-    assert book.ignored(replace(JOB, running_step=500), 1100.0) == []
+    assert book.ignored(replace(JOB, logged_step=499), 1100.0) == []
     assert command.state == "pending"
 
 

@@ -159,11 +159,12 @@ def test_a_job_that_megatrons_own_check_ended_waits_for_people() -> None:
 
 def test_what_people_name_counts_whatever_the_plan_would_say() -> None:
     request = CommandRequest(
-        "restart", to_step=100, exclude_nodes=["n0"], skip_batches=5, lr_scale=0.5, reason="it is slow"
+        "restart", to_step=100, exclude_nodes=["n0"], skip_batches=5, lr_scale=0.5, seed=7, reason="it is slow"
     )
     plan = _plan(replace(JOB, status="running", fruitless=9), request)
     assert _where(plan) == ("relaunch_without", 100, ["n0"])
-    assert (plan.skip_batches, plan.skip_range, plan.lr_scale) == (5, (101, 105), 0.5)
+    assert (plan.skip_batches, plan.skip_range, plan.lr_scale, plan.seed) == (5, (101, 105), 0.5, 7)
+    assert plan.text.endswith("Draw the data in the order of seed 7.")
     assert plan.text.startswith("it is slow. Start the job again without n0, from the checkpoint of step 100.")
     plan = _plan(JOB, replace(request, skip_batches=None, skip_range=[120, 130]))
     assert (plan.skip_batches, plan.skip_range) == (30, (120, 130))

@@ -220,3 +220,34 @@ def test_a_checkpoint_with_any_file_missing_or_cut_off_is_not_whole(story: Story
         look = inspect(str(torn), 2)
         assert look is not None
         assert (look.complete, look.bad) == (False, (name,))
+
+
+@pytest.mark.soak
+def test_it_saves_on_order_off_its_interval_and_comes_back_there(server: Server, tmp_path: Path) -> None:
+    with Fitted(tmp_path, server, 2, script=JOB, launcher="torchrun", **fitted_runs.RESTARTS) as job:
+        job.wait_for_run()
+        place = f"/runs/{job.run_id}/orders"
+        server.wait_for(place, lambda r: r["checkpoint_now"]["possible"], "it says that it saves", START_S)
+        saved = job.order(kind="checkpoint_now", accept_inside_incident=False, within_s=START_S)
+        assert saved["state"] == "done", saved["history"]
+        step = saved["apply_at_step"] - 1
+        job.wait_for_checkpoint(step, 0)
+        wait_until(lambda: max(batches(tmp_path, 0)[0]) > step + 10, START_S, "there is something to compare with")
+        back = job.order(kind="restart", to_step=step, seed=3, grace_s=5, within_s=START_S)
+        assert back["state"] == "done", back["history"]
+        wait_until(lambda: max(batches(tmp_path, 0)[-1]) > step + 10, START_S, "the second start is as long")
+        for rank in (0, 1):
+            first, again = batches(tmp_path, rank)
+            assert {at: again[at] for at in range(step + 1, step + 11)} == {
+                at: first[at] for at in range(step + 1, step + 11)
+            }
+        assert "seed 3 is ordered, and this job can take none" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.soak
+def test_where_it_can_save_none_that_is_one_to_go_back_to_the_offer_says_why(server: Server, tmp_path: Path) -> None:
+    with Fitted(tmp_path, server, 2, "--no-save-optim", script=JOB, launcher="torchrun") as job:
+        job.wait_for_run()
+        place = f"/runs/{job.run_id}/orders"
+        able = server.wait_for(place, lambda r: r["stop"]["possible"], "it says what it can", START_S)["checkpoint_now"]
+        assert (able["possible"], able["why"][:15]) == (False, "--no-save-optim")

@@ -21,6 +21,7 @@ from stabilitybackend.schema.lineage import Checkpoint, Offer, SpoiledBy
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
+    from stabilitybackend.runs.step_clock import StepClock
 
 __all__ = ["checkpoints_of", "job_of", "offer_of", "undo_of"]
 
@@ -64,16 +65,16 @@ def _shown(c: LoggedCheckpoint, dead: bool, spoilt: SpoiledBy | None, world_size
     )
 
 
-def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *, for_command: bool) -> JobView:
+def job_of(state: RunState, clock: StepClock, now: float, *, for_command: bool) -> JobView:
     """Return what a command is decided on.
 
     Args:
-        pace: the newest step that a rank is in, and the usual seconds a step. now: unix seconds.
+        clock: the pace of the job. now: unix seconds.
         for_command: a new command is decided on it: with checkpoints and the starts of the ranks, which may be many.
     """
     head = state.fold.tree[state.fold.tree.head]
     return JobView(
-        *pace,
+        *clock.now(),
         world_size=state.launch_sizes.size,
         head=head.id,
         head_key=head.key,
@@ -87,6 +88,7 @@ def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *
         segment_keys={one.id: one.key for one in state.fold.tree if not one.undone} if for_command else {},
         duplicates=state.liveness.duplicates(now),
         hung=_hung(state, now) if for_command else "",
+        logged_step=clock.logged,
     )
 
 

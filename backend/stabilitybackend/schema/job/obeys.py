@@ -8,6 +8,12 @@ __all__ = ["OrdersObeyed"]
 
 
 class OrdersObeyed(msgspec.Struct):
-    """``orders``: kinds of command, as docs/orders.md names them; those of a newer client among them."""
+    """What a rank said.
+
+    Attributes:
+        orders: kinds of command, as docs/orders.md names them; those of a newer client among them.
+        why: kind -> why it does not obey that one, half a sentence; where it knows better than "no function".
+    """
 
     orders: list[str]
+    why: dict[str, str] = {}

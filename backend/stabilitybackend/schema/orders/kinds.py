@@ -86,7 +86,9 @@ KINDS: Mapping[Kind, CommandKind] = {
     # It waits for ranks that leave by themselves.
     "restart": CommandKind(
         "agents",
-        frozenset({"to_step", "lr_scale", "skip_batches", "skip_range", "exclude_nodes", "keep_nodes", "grace_s"}),
+        frozenset(
+            {"to_step", "lr_scale", "seed", "skip_batches", "skip_range", "exclude_nodes", "keep_nodes", "grace_s"}
+        ),
         expires_s=60.0,
         unanswered="whether its ranks were ended is not known",
         moves=True,

@@ -195,8 +195,16 @@ class Unsaved:
         if plan is None or order.plan == self.plan_id:
             return False
         named = (plan.get("checkpoint") or {}).get("path")
-        changes = any(plan.get(name) is not None for name in ("lr_scale", "skip_batches", "skip_range"))
+        changes = any(plan.get(name) is not None for name in ("lr_scale", "seed", "skip_batches", "skip_range"))
         return changes and named is not None and os.path.realpath(named) == os.path.realpath(path)
+
+    def keep_seed(self) -> None:
+        """The job can't take the new seed that a plan may order: say so, where it does."""
+        seed = None if self.plan is None else self.plan.get("seed")
+        if seed is not None:
+            self._run._guard.note(
+                "plan", f"seed {seed} is ordered, and this job can take none: its data come as before"
+            )
 
     def follows_plan(self, path: str) -> bool:
         """Say whether the job went back to ``path`` after it had come up by the plan; asks this rank's disk."""

@@ -92,6 +92,16 @@ export class RestartDialog extends CommandDialog {
       value: skip.length ? (behind ? String(this.plan.skip_batches) : rangeText(skip)) : "",
       on: { input: () => this.update() },
     });
+    this.seed = h("input", {
+      id: "restart-seed",
+      class: "field",
+      type: "number",
+      min: "0",
+      step: "1",
+      placeholder: "unchanged",
+      inputmode: "numeric",
+      on: { input: () => this.update() },
+    });
     this.reason = h("input", {
       id: "restart-reason",
       class: "field",
@@ -142,8 +152,9 @@ export class RestartDialog extends CommandDialog {
             : null,
           h(
             "div",
-            { class: "form-row two" },
+            { class: "form-row" },
             field("restart-skip", "Batches to skip", "or steps: 1200-1250", this.skip),
+            field("restart-seed", "New seed", "of the data order", this.seed),
             field("restart-reason", "Reason", "saved in the run's history", this.reason),
           ),
           this.sentence,
@@ -187,6 +198,7 @@ export class RestartDialog extends CommandDialog {
     hint?.classList.toggle("bad", problem !== "");
     if (skip_batches !== null) order.skip_batches = skip_batches;
     if (skip_range !== null) order.skip_range = skip_range;
+    if (this.seed.value.trim() !== "") order.seed = Number(this.seed.value);
     return order;
   }
 
@@ -205,6 +217,8 @@ export class RestartDialog extends CommandDialog {
       parts.push(
         `It goes on from checkpoint ${formatCount(order.to_step)}${gone ? `, ${plural(gone, "step")} are trained again` : ""}.`,
       );
+    if (order.seed !== undefined)
+      parts.push(`Its data come in the order of seed ${order.seed}, if the job's own code takes it from the plan.`);
     if (order.exclude_nodes.length)
       parts.push(`Without ${order.exclude_nodes.join(", ")}: their places need spares, or the job comes up smaller.`);
     if (order.keep_nodes.length)
