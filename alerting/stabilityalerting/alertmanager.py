@@ -28,14 +28,12 @@ from .open_alerts import OpenAlert, OpenAlerts, TooMany
 from .outcomes import WATCHDOG
 from .sink import HTTP_TIMEOUT_S, MAX_ANSWER_CHARS, BeforeWrite, Sink, redact
 from .surroundings import Surroundings
-from .variables import Variables
+from .variables import EVERY_S, Variables
 
-#: Seconds between two rounds in which everything that is open is sent.
-EVERY_S = 30.0
 #: An open alert ends by itself so long after the last round, seconds: time to restart the server, or to mend a network.
 HOLDS_S = 240.0
-#: The watchdog ends so many rounds after the last one: two may be missed.
-WATCHDOG_ROUNDS = 3
+#: The watchdog ends so many rounds after the last one: one may be missed, and is tried again within seconds.
+WATCHDOG_ROUNDS = 2
 #: Alerts in one request.
 BATCH = 200
 #: A clock that differs by less is taken to be right, seconds: an answer's date has whole seconds, and takes its time.
@@ -128,7 +126,10 @@ class AlertmanagerSink(Sink):
             raise AlertingSettingsError("set both STABILITY_ALERTMANAGER_USER and STABILITY_ALERTMANAGER_PASSWORD")
         urls = variables.urls("STABILITY_ALERTMANAGER_URL")
         login = None if user is None or password is None else (user, password)
-        return cls(urls, token=token, login=login, min_severity=severity, watchdog=watchdog) if urls else None
+        if not urls:
+            return None
+        every_s = variables.every_s()
+        return cls(urls, token=token, login=login, min_severity=severity, watchdog=watchdog, every_s=every_s)
 
     def outcome_names(self) -> list[str]:
         return [target.name for target in self._targets] + ([WATCHDOG] if self._watchdog else [])

@@ -18,12 +18,10 @@ from .errors import SendError
 from .lease import pause
 from .outcomes import HEARTBEAT, Outcomes
 from .sink import HTTP_TIMEOUT_S, redact, secrets_hidden
-from .variables import Variables
+from .variables import EVERY_S, Variables
 
-__all__ = ["EVERY_S", "Heartbeat", "Style", "heartbeat_from_env"]
+__all__ = ["Heartbeat", "Style", "heartbeat_from_env"]
 
-#: Seconds between two beats: let the watcher wait for some of them before it wakes somebody.
-EVERY_S = 30.0
 #: Beats that all have to be bad before a watcher is told so: what is over in between wakes nobody.
 BAD_BEATS = 2
 
@@ -37,10 +35,11 @@ class Heartbeat:
 
     Args:
         url: of the watcher; may itself hold a token, so it is never shown.
-        trouble: why live runs are not judged or what comes is not stored, "" while all is well.
+        trouble: why live runs are not judged, what comes is not stored or alerts reach nobody, "" while all is well.
         style: ``plain``: says nothing else. ``healthchecks``: says ``/start`` at the start, and ``/fail`` with the
             reason from the second bad beat on. Not before the first good one: a server that starts is not ready yet,
             and a watcher that heard ``/start`` raises the alarm if no good one follows.
+        every_s: seconds between two beats.
         outcomes: where it is noted what was accepted and refused; None: nowhere.
 
     Attributes:
@@ -108,7 +107,7 @@ class Heartbeat:
 
 
 def heartbeat_from_env(env: Mapping[str, str], outcomes: Outcomes, trouble: Callable[[], str]) -> Heartbeat | None:
-    """Return the heartbeat that ``STABILITY_HEARTBEAT_URL`` and ``_STYLE`` set up, None where there is no address.
+    """Return the heartbeat that ``STABILITY_HEARTBEAT_URL``, ``_STYLE`` and ``_S`` set up, None without an address.
 
     Raises:
         AlertingSettingsError: a value has the wrong form.
@@ -117,4 +116,5 @@ def heartbeat_from_env(env: Mapping[str, str], outcomes: Outcomes, trouble: Call
     url = variables.url("STABILITY_HEARTBEAT_URL")
     style = variables.choice("STABILITY_HEARTBEAT_STYLE", ("plain", "healthchecks"))
     more: Style = "healthchecks" if style == "healthchecks" else "plain"
-    return None if url is None else Heartbeat(url, trouble, style=more, outcomes=outcomes)
+    every_s = variables.every_s()
+    return None if url is None else Heartbeat(url, trouble, every_s, style=more, outcomes=outcomes)

@@ -11,7 +11,10 @@ from redis.exceptions import RedisError
 _RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 
-__all__ = ["Lease", "pause"]
+__all__ = ["KEY", "Lease", "pause"]
+
+#: Key of the lease that lets one process at a time send.
+KEY = "sb:alerting:lease"
 
 
 class Lease:
@@ -28,10 +31,18 @@ class Lease:
         self._owner = owner
         self._ttl_s = ttl_s
         self._until = float("-inf")
+        #: Since when it can neither be renewed nor asked for, monotonic seconds, and what Redis said.
+        self._failing: tuple[float, str] | None = None
 
     def held(self) -> bool:
         """Say whether this process may send now."""
         return time.monotonic() < self._until
+
+    def trouble(self) -> str:
+        """Return why nobody may be able to send, "" while this process or another one can."""
+        if self._failing is None or time.monotonic() - self._failing[0] < self._ttl_s:
+            return ""
+        return f"the lease to send can't be taken ({self._failing[1]})"
 
     async def keep(self, stop: asyncio.Event) -> None:
         """Take and renew the lease until ``stop`` is set, then give it back."""
@@ -53,8 +64,11 @@ class Lease:
             got = await self._redis.eval(_RENEW, 1, self._key, self._owner, ttl_ms)
             if not got:
                 got = await self._redis.set(self._key, self._owner, nx=True, px=ttl_ms)
-        except (RedisError, OSError):
-            return  # what is held runs out by itself
+        except (RedisError, OSError) as error:  # what is held runs out by itself
+            since = asked if self._failing is None else self._failing[0]
+            self._failing = (since, type(error).__name__)
+            return
+        self._failing = None
         self._until = asked + self._ttl_s if got else float("-inf")
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -69,11 +70,9 @@ class NotificationLog:
 
     async def read(self, stream: str, incident_id: str) -> Record:
         """Return what the receiver knows of an incident."""
-        raw = await self._redis.get(self._key(stream, incident_id))
-        if raw is None:
-            return Record()
-        found: dict[str, Any] = json.loads(raw)
-        return Record(**found)
+        raw: Any = await self._redis.get(self._key(stream, incident_id))
+        # A field of a newer version, which ran before this one, is passed over.
+        return Record() if raw is None else msgspec.json.decode(raw, type=Record)
 
     async def write(self, stream: str, incident_id: str, record: Record) -> None:
         """Store what the receiver knows of an incident."""

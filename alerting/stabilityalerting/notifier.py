@@ -27,8 +27,10 @@ from .surroundings import IncidentsNow
 
 #: The same trouble with a receiver is logged at most once in so many seconds.
 LOG_EVERY_S = 60.0
+#: A receiver that took nothing for so long, seconds, is away for good as far as somebody at night is concerned.
+STUCK_S = 120.0
 
-__all__ = ["Interrupted", "Notifier", "RetryPolicy"]
+__all__ = ["STUCK_S", "Interrupted", "Notifier", "RetryPolicy"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -105,6 +107,8 @@ class Notifier:
         self._tokens = float(retry_policy.burst)
         self._tokens_at = time.monotonic()
         self._logged_at = float("-inf")
+        #: Since when what is to be sent is tried in vain, monotonic seconds; None: nothing is.
+        self.stuck_since: float | None = None
 
     async def deliver(self, stream: str, alert: Alert, rules: Rules, now: float) -> float | None:
         """Take one event to its end; what became of it is counted.
@@ -226,19 +230,21 @@ class Notifier:
                 await self._outcomes.refused(self.sink.name, error)
                 waited_s = time.monotonic() - began
                 if not error.recoverable:
+                    self.stuck_since = None  # it answers
                     _log.error("alert refused, not tried again: %s (incident %s)", error, incident_id)
                     return "refused"
                 if waited_s >= self._retry_policy.give_up_s:
                     _log.error("alert given up after %.0f s: %s (incident %s)", waited_s, error, incident_id)
                     return "given_up"
-                self._log_trouble(error)
+                self._in_vain(error)
                 self.counts["retries"] += 1
                 await self._sleep(min(max(pause_s, error.retry_after_s or 0.0), self._retry_policy.longest_s))
                 pause_s = min(2 * pause_s, self._retry_policy.longest_s)
             except (RedisError, OSError) as error:
-                self._log_trouble(error)  # the mark could not be written: nothing has left yet
+                self._in_vain(error)  # the mark could not be written: nothing has left yet
                 await self._sleep(self._retry_policy.first_s)
             else:
+                self.stuck_since = None
                 await self._patiently(
                     lambda: self._notifications.write(stream, incident_id, on_its_way.after_sending())
                 )
@@ -261,19 +267,25 @@ class Notifier:
 
     async def _patiently(self, work: Callable[[], Awaitable[_T]]) -> _T:
         """Do something with Redis until it works or the service stops."""
+        before = self.stuck_since
         while True:
             try:
-                return await work()
+                done = await work()
             except (RedisError, OSError) as error:
-                self._log_trouble(error)
+                self._in_vain(error)
                 await self._sleep(self._retry_policy.first_s)
+            else:
+                self.stuck_since = before
+                return done
 
     async def _sleep(self, seconds: float) -> None:
         if await pause(self._stop, seconds):
             raise Interrupted
 
-    def _log_trouble(self, error: Exception) -> None:
+    def _in_vain(self, error: Exception) -> None:
         now = time.monotonic()
+        if self.stuck_since is None:
+            self.stuck_since = now
         if now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
             _log.warning("alerts to %s wait, trying again: %s", self.sink.name, error)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import msgspec
 from redis.asyncio import Redis
 
 from .alert import Alert, Notice
@@ -163,4 +164,4 @@ def _as_it_is(one: OpenAlert, data: bytes | None, now: float) -> OpenAlert:
 
 
 def _read(data: bytes) -> OpenAlert:
-    return OpenAlert(**json.loads(data))
+    return msgspec.json.decode(data, type=OpenAlert)  # a field of a newer version is passed over

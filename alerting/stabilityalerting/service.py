@@ -10,42 +10,34 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from .actions import Actions
 from .alert import Alert
 from .errors import BadAlert
-from .lease import Lease, pause
+from .failures import Failures
+from .lease import KEY, Lease, pause
 from .notification_log import NotificationLog
-from .notifier import Interrupted, Notifier, RetryPolicy
+from .notifier import STUCK_S, Interrupted, Notifier, RetryPolicy
 from .outcomes import Outcomes
 from .routing.rules import Rules
 from .sink import Sink, secrets_hidden
 from .storms import SUMMARY
+from .stream_reader import BLOCK_MS, StreamReader
 from .surroundings import ChangesSince, IncidentsNow, Surroundings
 
 #: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
 GROUP = "alerting"
-#: One name for whoever holds the lease, so that the next holder finds what the last one left pending under it.
-CONSUMER = "alerting"
-#: Key of the lease that lets one process at a time send.
-LEASE_KEY = "sb:alerting:lease"
 #: After so many seconds without renewal another process takes over.
 LEASE_S = 6.0
-#: Longest wait for news in one read, milliseconds; also how soon a new run's stream is seen.
-BLOCK_MS = 250
-#: Events read at once.
-READ_COUNT = 64
-#: Streams in one read.
-STREAMS_PER_READ = 512
-#: How often events that were handed out and never acknowledged are read again, seconds: a lost answer of Redis takes
-#: its events with it.
-PENDING_EVERY_S = 15.0
-#: Where alerting never ran before, events older than this are not reported, seconds.
-LOOKBACK_S = 600.0
+#: Pause after a mistake of ours, seconds: somebody may have mended it, a restart of Redis for example.
+FAILED_PAUSE_S = 5.0
+#: An event on which we fail so often is passed over: those behind it must not wait for ever.
+MISTAKES = 3
 
 __all__ = ["AlertingService"]
 
@@ -103,7 +95,7 @@ class AlertingService:
         self._clock = clock
         self._retry_policy = retry_policy or RetryPolicy()
         owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
-        self._lease = Lease(redis, LEASE_KEY, owner, lease_s)
+        self._lease = Lease(redis, KEY, owner, lease_s)
         #: What was accepted and refused last, by receiver.
         self.outcomes = Outcomes(redis, clock)
         held = self._lease.held
@@ -111,6 +103,9 @@ class AlertingService:
             redis, base_url, clock, held, self.outcomes, trouble, incidents_now, actions, changes_since
         )
         self._notifiers: list[Notifier] = []
+        self._failures = Failures()
+        #: Receiver and event -> how often we failed on it.
+        self._mistakes: dict[tuple[str, str, str | bytes], int] = {}
         #: Events that were no incidents.
         self.unreadable = 0
 
@@ -133,12 +128,38 @@ class AlertingService:
             "counts": {notifier.sink.name: dict(notifier.counts) for notifier in self._notifiers},
         }
 
+    def trouble(self) -> str:
+        """Return why alerts may reach nobody, "" while they do.
+
+        One receiver that is away is no reason: the others are told, and it is tried again.
+        """
+        found = [self._lease.trouble(), *self._failures.now()]
+        since = [notifier.stuck_since for notifier in self._notifiers]
+        now = time.monotonic()
+        if since and all(at is not None and now - at >= STUCK_S for at in since):
+            found.append(f"no receiver takes what is sent, for {STUCK_S / 60:.0f} min and more")
+        return "; ".join(filter(None, found))
+
     def outcome_names(self) -> list[str]:
         """Return the names under which ``outcomes`` has what receivers accepted and refused."""
         return [name for sink in self._sinks for name in sink.outcome_names()]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; returns after the attempt to send that is under way."""
+        await self._go_on("alerting", self._run, stop)
+
+    async def _go_on(self, name: str, work: Callable[[asyncio.Event], Awaitable[None]], stop: asyncio.Event) -> None:
+        """Do what ends when ``stop`` is set; after a mistake of ours in it, again."""
+        while True:
+            try:
+                await work(stop)
+                return
+            except Exception as error:
+                self._failures.note(name, error)
+                if await pause(stop, FAILED_PAUSE_S):
+                    return
+
+    async def _run(self, stop: asyncio.Event) -> None:
         if not self._sinks:
             _log.info("alerting: no receiver is set up (docs/alerting.md), nothing will be sent")
             await stop.wait()
@@ -164,7 +185,7 @@ class AlertingService:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._lease.keep(stop), name="alerting-lease")
                     for sink in self._sinks:
-                        tasks.create_task(sink.serve(stop), name=f"alerting-{sink.name}-serve")
+                        tasks.create_task(self._go_on(sink.name, sink.serve, stop), name=f"alerting-{sink.name}-serve")
                     for notifier in self._notifiers:
                         tasks.create_task(self._serve(notifier, stop), name=f"alerting-{notifier.sink.name}")
             finally:
@@ -172,9 +193,10 @@ class AlertingService:
                     await sink.aclose()
 
     async def _serve(self, notifier: Notifier, stop: asyncio.Event) -> None:
-        reader = _Reader(self._redis, f"{GROUP}:{notifier.sink.name}", self._clock)
+        reader = StreamReader(self._redis, f"{GROUP}:{notifier.sink.name}")
         while not stop.is_set():
             if not self._lease.held():
+                notifier.stuck_since = None
                 reader.forget()
                 await pause(stop, 0.05)
                 continue
@@ -184,19 +206,35 @@ class AlertingService:
                     await pause(stop, BLOCK_MS / 1000)
                 await self._deliver_due(notifier)
                 for stream, entry_id, fields in await _unless(stop, reader.read(streams)):
-                    await self._handle(notifier, stream, entry_id, fields)
+                    work = partial(self._handle, notifier, stream, entry_id, fields)
+                    await self._tried(notifier, stream, entry_id, work)
                     await reader.done(stream, entry_id)
             except Interrupted:
+                notifier.stuck_since = None  # another process may send now
                 reader.forget()
-            except (RedisError, OSError) as error:
-                reader.forget()
-                _log.debug("alerting to %s: Redis is away: %s", notifier.sink.name, error)
-                await pause(stop, 0.5)
-            except Exception:
+            except Exception as error:
                 # A fault of ours must not end the alerts of the other receivers, nor all further ones of this one.
                 reader.forget()
-                _log.exception("alerting to %s failed and goes on", notifier.sink.name)
-                await pause(stop, self._retry_policy.longest_s)
+                self._failures.note(notifier.sink.name, error)
+                await pause(stop, 0.5 if isinstance(error, RedisError | OSError) else FAILED_PAUSE_S)
+
+    async def _tried(
+        self, notifier: Notifier, stream: str, which: str | bytes, work: Callable[[], Awaitable[None]]
+    ) -> bool:
+        """Do what one event asks for. A mistake of ours on it is raised; at the third it is passed over, and True."""
+        key = (notifier.sink.name, stream, which)
+        try:
+            await work()
+        except (Interrupted, RedisError, OSError):
+            raise
+        except Exception as error:
+            self._mistakes[key] = self._mistakes.get(key, 0) + 1
+            if self._mistakes[key] < MISTAKES:
+                raise
+            self._failures.note(notifier.sink.name, error)
+            notifier.counts["mistakes"] += 1
+            _log.error("%s: event %s of %s is passed over, we failed on it %d times", key[0], which, stream, MISTAKES)
+        return self._mistakes.pop(key, 0) == MISTAKES
 
     async def _handle(
         self, notifier: Notifier, stream: str, entry_id: bytes, fields: dict[bytes, bytes] | None
@@ -217,19 +255,25 @@ class AlertingService:
         if self._surroundings.incidents_now is None:
             return
         for stream, run_id, incident_id in await notifier.due.ripe(self._clock()):
-            if stream == SUMMARY:
-                await self._report_storm(notifier, run_id)
-                continue
-            (stored,) = await self._surroundings.incidents_now(run_id, [incident_id])
-            again = None
-            if stored is not None:
-                try:
-                    again = await self._deliver(notifier, stream, Alert.from_json(stored))
-                except BadAlert as error:
-                    self.unreadable += 1
-                    _log.warning("alerting: incident %s of run %s is passed over: %s", incident_id, run_id, error)
-            if again is None:
+            work = partial(self._look_again, notifier, stream, run_id, incident_id)
+            if await self._tried(notifier, stream, f"{run_id} {incident_id}", work):
                 await notifier.due.drop(stream, run_id, incident_id)
+
+    async def _look_again(self, notifier: Notifier, stream: str, run_id: str, incident_id: str) -> None:
+        assert self._surroundings.incidents_now is not None
+        if stream == SUMMARY:
+            await self._report_storm(notifier, run_id)
+            return
+        (stored,) = await self._surroundings.incidents_now(run_id, [incident_id])
+        again = None
+        if stored is not None:
+            try:
+                again = await self._deliver(notifier, stream, Alert.from_json(stored))
+            except BadAlert as error:
+                self.unreadable += 1
+                _log.warning("alerting: incident %s of run %s is passed over: %s", incident_id, run_id, error)
+        if again is None:
+            await notifier.due.drop(stream, run_id, incident_id)
 
     async def _report_storm(self, notifier: Notifier, key: str) -> None:
         """Send the summary of a storm, if there is more to say."""
@@ -250,85 +294,6 @@ class AlertingService:
         if again is not None:
             await notifier.due.put(stream, alert.run_id, alert.incident_id, again)
         return again
-
-
-class _Reader:
-    """Reads one group on many streams: first what is pending from before, then what is new."""
-
-    def __init__(self, redis: Redis, group: str, clock: Callable[[], float]) -> None:
-        self._redis = redis
-        self._group = group
-        self._clock = clock
-        self._recovered_at = time.monotonic()
-        self._grouped: set[str] = set()
-        self._recovered: set[str] = set()
-        #: Reads so far: each begins with another chunk, so that a busy stream keeps nobody else waiting.
-        self._reads = 0
-
-    def forget(self) -> None:
-        """Read the pending events again before new ones."""
-        self._recovered.clear()
-        self._grouped.clear()
-
-    async def read(self, streams: list[str]) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
-        """Return the next events, oldest first in each stream; waits a second at most for new ones."""
-        for stream in streams:
-            if stream not in self._grouped:
-                await self._make_group(stream)
-        if time.monotonic() - self._recovered_at >= PENDING_EVERY_S:
-            self._recovered_at = time.monotonic()
-            self._recovered.clear()
-        ready = [stream for stream in streams if stream in self._grouped]
-        for chunk in _chunks([stream for stream in ready if stream not in self._recovered]):
-            entries = await self._read(dict.fromkeys(chunk, "0"), None)
-            if entries:
-                return entries
-            self._recovered.update(chunk)
-        chunks = _chunks(ready)
-        self._reads += 1
-        first = self._reads % max(1, len(chunks))
-        chunks = chunks[first:] + chunks[:first]
-        for chunk in chunks[:-1]:
-            entries = await self._read(dict.fromkeys(chunk, ">"), None)
-            if entries:
-                return entries
-        if not chunks:
-            await asyncio.sleep(BLOCK_MS / 1000)
-            return []
-        return await self._read(dict.fromkeys(chunks[-1], ">"), BLOCK_MS)
-
-    async def done(self, stream: str, entry_id: bytes) -> None:
-        """Acknowledge one event."""
-        await self._redis.xack(stream, self._group, entry_id)
-
-    async def _make_group(self, stream: str) -> None:
-        start = max(0, int((self._clock() - LOOKBACK_S) * 1000))
-        try:
-            await self._redis.xgroup_create(stream, self._group, id=f"{start}-0")
-        except ResponseError as error:
-            if "BUSYGROUP" not in str(error):
-                return  # no such stream yet: the run has had no incident
-        self._grouped.add(stream)
-
-    async def _read(
-        self, streams: dict[str, str], block_ms: int | None
-    ) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
-        try:
-            answer: Any = await self._redis.xreadgroup(
-                self._group,
-                CONSUMER,
-                streams,  # type: ignore[arg-type]
-                count=READ_COUNT,
-                block=block_ms,
-            )
-        except ResponseError:
-            self.forget()  # a stream or group is gone: made again at the next read
-            raise
-        return [(name.decode(), entry_id, fields) for name, entries in answer or [] for entry_id, fields in entries]
-
-
-def _chunks(streams: list[str]) -> list[list[str]]:
-    return [streams[at : at + STREAMS_PER_READ] for at in range(0, len(streams), STREAMS_PER_READ)]
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T:

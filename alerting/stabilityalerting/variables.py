@@ -9,7 +9,12 @@ from urllib.parse import urlsplit
 from .alert import SEVERITIES, Severity
 from .errors import AlertingSettingsError
 
-__all__ = ["Variables"]
+__all__ = ["EVERY_S", "Variables"]
+
+#: Seconds between two beats of the heart and two rounds of what Alertmanager is told, where
+#: ``STABILITY_HEARTBEAT_S`` says nothing else; and the bounds of that.
+EVERY_S = 30.0
+SHORTEST_S, LONGEST_S = 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,23 @@ class Variables:
         if value not in allowed:
             raise AlertingSettingsError(f"{self.named(name)} is {value!r}, expected one of {', '.join(allowed)}")
         return value
+
+    def every_s(self) -> float:
+        """Return the seconds between two signs of life, the same for all that watch this server.
+
+        Raises:
+            AlertingSettingsError: it is none of 1 to 60.
+        """
+        value = self.environ.get("STABILITY_HEARTBEAT_S", "").strip() or str(EVERY_S)
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = 0.0
+        if not SHORTEST_S <= seconds <= LONGEST_S:
+            raise AlertingSettingsError(
+                f"STABILITY_HEARTBEAT_S is {value!r:.40}, expected seconds from {SHORTEST_S:g} to {LONGEST_S:g}"
+            )
+        return seconds
 
     def need_nothing(self, missing: str, names: Sequence[str]) -> None:
         """Check that none of these is set, where the variable is missing without which they are of no use.

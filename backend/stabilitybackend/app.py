@@ -8,7 +8,6 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any
@@ -151,7 +150,10 @@ def create_app(
     manager.two_persons = settings.two_persons
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
-    trouble = partial(server.trouble, manager, storing)
+
+    def trouble() -> str:
+        return server.trouble(manager, storing, alerts)
+
     audit = AuditLog(redis)
     sinks = receivers()
     rules = alert_rules(alarm, settings, sinks)

@@ -7,14 +7,13 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, Sink
-from stabilityalerting import service as service_module
+from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, Sink, stream_reader
 from stabilityalerting.pagerduty import PagerDutySink
 from stabilityalerting.slack import SlackSink
 from stabilityalerting.webhook import WebhookSink, verify
@@ -26,14 +25,16 @@ QUICK = RetryPolicy(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
 
 @contextlib.asynccontextmanager
 async def alerting(
-    redis: Redis, sinks: Sequence[Sink], retry_policy: RetryPolicy = QUICK, lease_s: float = 0.6
+    redis: Redis,
+    sinks: Sequence[Sink],
+    retry_policy: RetryPolicy = QUICK,
+    lease_s: float = 0.6,
+    clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[AlertingService]:
     async def streams() -> list[str]:
         return [STREAM, "sb:{no-incident-yet}:incident_events"]
 
-    service = AlertingService(
-        redis, streams, sinks, "http://board", time.time, retry_policy=retry_policy, lease_s=lease_s
-    )
+    service = AlertingService(redis, streams, sinks, "http://board", clock, retry_policy=retry_policy, lease_s=lease_s)
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))
     try:
@@ -65,6 +66,14 @@ async def test_opened_escalated_and_resolved_are_told_once_each(redis: Redis) ->
         ("i-1", "escalated", "critical"),
         ("i-1", "resolved", "info"),
     ]
+
+
+async def test_a_server_whose_clock_is_ahead_of_redis_misses_no_first_event(redis: Redis) -> None:
+    sink = RecordingSink()
+    await publish(redis, incident())
+    async with alerting(redis, [sink], clock=lambda: time.time() + 3_600):
+        await settled(redis, "alerting:recording", 1)
+    assert [change for _, change, _ in changes(sink)] == ["opened"]
 
 
 async def test_an_incident_that_opens_again_is_told_again(redis: Redis) -> None:
@@ -313,7 +322,7 @@ async def test_of_two_processes_only_one_sends(redis: Redis) -> None:
 async def test_events_that_redis_handed_out_and_nobody_got_are_told_all_the_same(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "PENDING_EVERY_S", 0.1)
+    monkeypatch.setattr(stream_reader, "PENDING_EVERY_S", 0.1)
     sink = RecordingSink()
     await publish(redis, incident(1))
     async with alerting(redis, [sink]):

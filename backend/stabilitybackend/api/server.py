@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from redis.exceptions import RedisError
 
+from stabilityalerting import AlertingService
 from stabilitybackend.api.access import Reader
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.errors import NotFound
@@ -65,9 +66,21 @@ def reasons(manager: RunManager, storing: Storing) -> list[ErrorFacts]:
     return found
 
 
-def trouble(manager: RunManager, storing: Storing) -> str:
-    """Return why the server is not ready in one line, "" while it is."""
-    return "; ".join(f"{one.code}: {one.message}" for one in reasons(manager, storing))
+def watch_reasons(manager: RunManager, storing: Storing, alerting: AlertingService) -> list[ErrorFacts]:
+    """Return why this server may tell nobody of an incident: it is not ready, or its alerting is broken.
+
+    A load balancer is not to hear of the latter: agents would lose a server that stores what they send.
+    """
+    found = reasons(manager, storing)
+    broken = alerting.trouble()
+    if broken:
+        found.append(ErrorFacts("alerting", f"alerts may reach nobody: {broken}", "see the server's log"))
+    return found
+
+
+def trouble(manager: RunManager, storing: Storing, alerting: AlertingService) -> str:
+    """Return the same in one line, "" while all is well."""
+    return "; ".join(f"{one.code}: {one.message}" for one in watch_reasons(manager, storing, alerting))
 
 
 @router.head("/healthz", include_in_schema=False)
@@ -92,7 +105,7 @@ async def receivers(reader: Reader, request: Request) -> Response:
     """Who is notified of incidents, and who notices that this server is away: what was accepted and refused last."""
     reader.require_all_projects()
     state = request.app.state
-    why = reasons(state.manager, state.storing)
+    why = watch_reasons(state.manager, state.storing, state.alerting)
     return answer(await receivers_now(state.alerting, state.heartbeat, why, time.time()))
 
 

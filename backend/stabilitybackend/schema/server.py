@@ -101,7 +101,7 @@ class Receivers(msgspec.Struct):
 
     Attributes:
         time: now, unix seconds.
-        ready, reasons: as ``/readyz`` says.
+        ready, reasons: as ``/readyz`` says, and whether alerts can be sent.
         heartbeat: says that all is well to a watcher outside. watchdog: an alert that always fires, for Alertmanager.
     """
 

@@ -1,0 +1,105 @@
+"""Reads the events of many streams for one receiver: each until it is acknowledged, over kills and lost answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+#: One name for whoever holds the lease, so that the next holder finds what the last one left pending under it.
+CONSUMER = "alerting"
+#: Longest wait for news in one read, milliseconds; also how soon a new run's stream is seen.
+BLOCK_MS = 250
+#: Events read at once.
+READ_COUNT = 64
+#: Streams in one read.
+STREAMS_PER_READ = 512
+#: How often events that were handed out and never acknowledged are read again, seconds: a lost answer of Redis takes
+#: its events with it.
+PENDING_EVERY_S = 15.0
+#: Where alerting never ran before, events older than this are not reported, seconds by Redis' clock: it numbers them.
+LOOKBACK_S = 600.0
+
+__all__ = ["BLOCK_MS", "StreamReader"]
+
+
+class StreamReader:
+    """Reads one group on many streams: first what is pending from before, then what is new."""
+
+    def __init__(self, redis: Redis, group: str) -> None:
+        self._redis = redis
+        self._group = group
+        self._recovered_at = time.monotonic()
+        self._grouped: set[str] = set()
+        self._recovered: set[str] = set()
+        #: Reads so far: each begins with another chunk, so that a busy stream keeps nobody else waiting.
+        self._reads = 0
+
+    def forget(self) -> None:
+        """Read the pending events again before new ones."""
+        self._recovered.clear()
+        self._grouped.clear()
+
+    async def read(self, streams: list[str]) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
+        """Return the next events, oldest first in each stream; waits a second at most for new ones."""
+        for stream in streams:
+            if stream not in self._grouped:
+                await self._make_group(stream)
+        if time.monotonic() - self._recovered_at >= PENDING_EVERY_S:
+            self._recovered_at = time.monotonic()
+            self._recovered.clear()
+        ready = [stream for stream in streams if stream in self._grouped]
+        for chunk in _chunks([stream for stream in ready if stream not in self._recovered]):
+            entries = await self._read(dict.fromkeys(chunk, "0"), None)
+            if entries:
+                return entries
+            self._recovered.update(chunk)
+        chunks = _chunks(ready)
+        self._reads += 1
+        first = self._reads % max(1, len(chunks))
+        chunks = chunks[first:] + chunks[:first]
+        for chunk in chunks[:-1]:
+            entries = await self._read(dict.fromkeys(chunk, ">"), None)
+            if entries:
+                return entries
+        if not chunks:
+            await asyncio.sleep(BLOCK_MS / 1000)
+            return []
+        return await self._read(dict.fromkeys(chunks[-1], ">"), BLOCK_MS)
+
+    async def done(self, stream: str, entry_id: bytes) -> None:
+        """Acknowledge one event."""
+        await self._redis.xack(stream, self._group, entry_id)
+
+    async def _make_group(self, stream: str) -> None:
+        seconds: Any = await self._redis.time()
+        start = max(0, int((seconds[0] - LOOKBACK_S) * 1000))
+        try:
+            await self._redis.xgroup_create(stream, self._group, id=f"{start}-0")
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                return  # no such stream yet: the run has had no incident
+        self._grouped.add(stream)
+
+    async def _read(
+        self, streams: dict[str, str], block_ms: int | None
+    ) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
+        try:
+            answer: Any = await self._redis.xreadgroup(
+                self._group,
+                CONSUMER,
+                streams,  # type: ignore[arg-type]
+                count=READ_COUNT,
+                block=block_ms,
+            )
+        except ResponseError:
+            self.forget()  # a stream or group is gone: made again at the next read
+            raise
+        return [(name.decode(), entry_id, fields) for name, entries in answer or [] for entry_id, fields in entries]
+
+
+def _chunks(streams: list[str]) -> list[list[str]]:
+    return [streams[at : at + STREAMS_PER_READ] for at in range(0, len(streams), STREAMS_PER_READ)]
