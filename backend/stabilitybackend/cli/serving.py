@@ -23,7 +23,9 @@ from stabilitybackend.people.proxy import PeopleFromProxy, ProxyPeople
 from stabilitybackend.settings import Settings
 from stabilityclient.wire import MAX_MESSAGE_BYTES
 
-__all__ = ["SERVER_FILE", "bind", "read_server_file", "serve", "server_config", "stops_as_exit", "url_of"]
+__all__ = [
+    "SERVER_FILE", "Stop", "bind", "read_server_file", "serve", "server_config", "stops_as_exit", "url_of",
+]  # fmt: skip
 
 #: In the data folder while a server runs: ``{"url", "pid"}``.
 SERVER_FILE = "server.json"
@@ -96,7 +98,21 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(app: Any, bound: socket.socket, settings: Settings, on_up: Callable[[str], None]) -> None:
+class Stop:
+    """Whether SIGTERM or SIGINT came: ``check`` between two pieces of work, since Python may swallow what they raise."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def check(self) -> None:
+        """Leave with SystemExit(0) where one came."""
+        if self.asked:
+            raise SystemExit(0)
+
+
+def serve(
+    app: Any, bound: socket.socket, settings: Settings, on_up: Callable[[str], None], stop: Stop | None = None
+) -> None:
     """Serve ``app`` in this thread until SIGINT or SIGTERM.
 
     Args:
@@ -104,6 +120,7 @@ def serve(app: Any, bound: socket.socket, settings: Settings, on_up: Callable[[s
         bound: from ``bind``; closed afterwards.
         settings: their data folder has ``server.json`` while the server is up.
         on_up: called with the URL once requests are answered.
+        stop: of a signal that may have come before.
 
     Raises:
         StartError: the app did not start; its reason is in the log.
@@ -112,7 +129,7 @@ def serve(app: Any, bound: socket.socket, settings: Settings, on_up: Callable[[s
     config = server_config(
         app, log_level=settings.log_level, trusted_proxies=settings.trusted_proxies, people=ProxyPeople.of(settings)
     )
-    server = _AnnouncingServer(config, lambda: _announce(data_dir, url, on_up))
+    server = _AnnouncingServer(config, lambda: _announce(data_dir, url, on_up), stop or Stop())
     _raise_open_files()
     try:
         server.run(sockets=[bound])
@@ -135,30 +152,35 @@ def read_server_file(data_dir: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def stops_as_exit() -> Iterator[None]:
+def stops_as_exit() -> Iterator[Stop]:
     """Turn SIGTERM and SIGINT within the block into SystemExit(0), so that ``finally`` blocks run.
 
     uvicorn takes both signals while it serves and raises them again when it is done; without this the second raise
-    would end the process before Redis was stopped.
+    would end the process before Redis was stopped. One that comes in a weak reference's callback or in ``__del__``
+    raises there, and Python swallows that: so it is remembered too.
     """
+    stop = Stop()
 
     def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(0)
+        stop.asked = True
+        stop.check()
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 class _AnnouncingServer(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None], stop: Stop) -> None:
         super().__init__(config)
         self._announce = announce
+        self._stop = stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stop.check()  # from here on uvicorn takes the signals
         await super().startup(sockets=sockets)
         if self.started:
             self._announce()

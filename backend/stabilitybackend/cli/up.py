@@ -41,7 +41,7 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iter
         StartError: something needed is missing or in use; the message and hint say what to do.
     """
     give_memory_back()
-    with stops_as_exit(), contextlib.ExitStack() as stack:
+    with stops_as_exit() as stop, contextlib.ExitStack() as stack:
         settings.make_data_dir()
         bound = stack.enter_context(bind(settings.host, settings.port))
         settings = dataclasses.replace(settings, port=bound.getsockname()[1])
@@ -53,10 +53,12 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iter
             stack.enter_context(FolderLock(settings.data_dir / "server.lock"))
             url, place = settings.redis_url, shown_url(settings.redis_url)
             claim = ServerClaim(url_of(bound))
+        stop.check()
         server = asyncio.run(_check(settings, url, claim))
+        stop.check()
         app = _made(settings, url, claim, plug_ins)
         try:
-            serve(app, bound, settings, lambda address: on_up(address, f"{server} ({place})"))
+            serve(app, bound, settings, lambda address: on_up(address, f"{server} ({place})"), stop)
         finally:
             if claim is not None and claim.lost_to:
                 raise StartError(f"this server was stalled, and {claim.lost_to} took over", hint="start one of them")

@@ -95,6 +95,31 @@ async def test_up_stops_cleanly_within_five_seconds_while_an_agent_is_connected(
     assert running_url(tmp_path) is None
 
 
+_SWALLOWED = """
+import signal, sys, weakref
+from stabilitybackend.cli import up
+from stabilitybackend.cli.app import main
+made = up._made
+class Thing: pass
+def swallow(*given):
+    thing = Thing()
+    kept = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+    del thing  # what the callback raises is printed, and lost
+    print("went on", flush=True)
+    return made(*given)
+up._made = swallow
+sys.argv = ["stabilityboard", "up", "--port", "0", "--data-dir", sys.argv[1]]
+main()
+"""
+
+
+def test_a_stop_that_python_swallows_while_the_server_starts_is_not_lost(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _SWALLOWED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    assert (done.returncode, done.stdout) == (0, "went on\n")
+    assert running_url(tmp_path) is None
+
+
 @pytest.mark.soak
 async def test_a_server_killed_with_9_starts_again_at_once_with_its_data(tmp_path: Path) -> None:
     with up(tmp_path) as (url, process):
