@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 import threading
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,8 @@ from types import TracebackType
 from typing import Any
 
 import httpx
+
+from support.outside.rate_limit import RateLimit
 
 __all__ = ["API_TOKEN", "OTHER_KEY", "PERSON", "ROUTING_KEY", "WEBHOOK_SECRET", "FakePagerDuty"]
 
@@ -54,6 +57,8 @@ class FakePagerDuty:
         self.alerts: dict[str, list[Alert]] = {ROUTING_KEY: [], OTHER_KEY: []}
         self.changes: list[dict[str, Any]] = []
         self.refused: list[str] = []
+        #: Events a minute of one key; None: any number. What is more is answered 429.
+        self.limit: RateLimit | None = None
         #: Every body of an alert event that came, taken or not.
         self.events: list[dict[str, Any]] = []
         #: Incident -> keys of alerts that were merged into it.
@@ -115,6 +120,8 @@ class FakePagerDuty:
             event = json.loads(body)
         except ValueError:
             return _answer(400, status="invalid event", message="Invalid JSON", errors=["Invalid JSON"])
+        if self.limit is not None and self.limit.wait_s(time.monotonic()) > 0:
+            return _answer(429, status="throttle exceeded", message="Requests for this service are arriving too fast")
         change = path == "/v2/change/enqueue"
         wrong = list(_wrong(event, len(body), change=change)) if path.endswith("/enqueue") else [f"no {path}"]
         if not wrong and event["routing_key"] not in self.alerts:
