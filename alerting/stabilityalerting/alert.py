@@ -193,8 +193,7 @@ class Notice:
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt to send this change, another one for every other change."""
-        key = f"{self.source.incident_id}-{self.source.version}-{self.change}"
-        return f"{key}-{self.serial}" if self.serial else key
+        return idempotency_key(self.source.incident_id, self.source.version, self.change, self.serial)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the notice as JSON-able builtins."""
@@ -206,6 +205,11 @@ class Notice:
             "plan": self.plan,
             "why": self.why,
         }
+
+
+def idempotency_key(incident_id: str, version: int, change: Change, serial: int) -> str:
+    """Return what names one message about an incident; ``serial``: which of several summaries, else 0."""
+    return f"{incident_id}-{version}-{change}" + (f"-{serial}" if serial else "")
 
 
 def incident_url(base_url: str, run_id: str, incident_id: str) -> str:

@@ -31,7 +31,7 @@ class Record:
         acknowledged: the receiver knows that somebody looks after it.
         sending: change that is on its way: written right before the first byte leaves, cleared when the fate is known.
             Found after a crash it means that the message may have arrived.
-        sending_version, sending_severity: of the incident in that message.
+        sending_version, sending_severity: of the incident in that message. sending_serial: which of several summaries.
     """
 
     told: str = ""
@@ -41,11 +41,15 @@ class Record:
     sending: Change | None = None
     sending_version: int = 0
     sending_severity: str = ""
+    sending_serial: int = 0
 
     def with_sending(self, notice: Notice) -> Record:
         """Return the record while ``notice`` is on its way."""
         alert = notice.source
-        return replace(self, sending=notice.change, sending_version=alert.version, sending_severity=alert.severity)
+        return replace(
+            self, sending=notice.change, sending_version=alert.version, sending_severity=alert.severity,
+            sending_serial=notice.serial,
+        )  # fmt: skip
 
     def after_sending(self) -> Record:
         """Return the record when what was on its way has arrived, or must be taken to have."""
@@ -55,7 +59,7 @@ class Record:
 
     def without_sending(self) -> Record:
         """Return the record when what was on its way has certainly not arrived."""
-        return replace(self, sending=None, sending_version=0, sending_severity="")
+        return replace(self, sending=None, sending_version=0, sending_severity="", sending_serial=0)
 
 
 class NotificationLog:

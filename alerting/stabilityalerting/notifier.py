@@ -13,7 +13,7 @@ from typing import TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from .alert import Alert, Notice, incident_url, plan_url
+from .alert import Alert, Notice, idempotency_key, incident_url, plan_url
 from .errors import BadAlert, SendError
 from .lease import pause
 from .notification_log import NotificationLog, Record
@@ -22,7 +22,7 @@ from .routing.due import DueLater
 from .routing.rules import Rules
 from .sink import Sink
 from .stages import Job, run_stages
-from .storms import AGAIN_S, SUMMARY, SUMMARY_S, Storm, Storms
+from .storms import AGAIN_S, SUMMARY, Storm, Storms
 from .surroundings import IncidentsNow
 
 #: The same trouble with a receiver is logged at most once in so many seconds.
@@ -124,7 +124,7 @@ class Notifier:
         """
         record = await self._patiently(lambda: self._notifications.read(stream, alert.incident_id))
         if record.sending is not None and not self.sink.idempotent:
-            record = await self._after_crash(stream, alert, record)
+            record, _ = await self._after_crash(stream, alert, record)
         job = Job(alert, self.sink, record, rules=rules, now=now)
         if alert.follows:
             first = await self._patiently(lambda: self._notifications.read(stream, alert.train))
@@ -140,6 +140,11 @@ class Notifier:
         if outcome is None and not alone:
             outcome = await self._patiently(lambda: self._held_back(stream, job))
         if outcome is None:
+            if job.change == "resolved":
+                # Once it is over nothing more is said behind it: those that were counted since the last summary first.
+                for storm in await self._patiently(lambda: self.storms.unreported(alert)):
+                    await self.report(storm, alert)
+                job.record = await self._patiently(lambda: self._notifications.read(stream, alert.incident_id))
             outcome = await self._send(stream, job)
             if outcome == "sent" and not alone:
                 await self._patiently(lambda: self.storms.sent(stream, alert, now))
@@ -152,7 +157,7 @@ class Notifier:
         storm = await self.storms.join(stream, job.alert, job.now)
         if storm is None:
             return None
-        await self.due.put(SUMMARY, storm.key, "", job.now + SUMMARY_S, sooner=True)
+        await self.due.put(SUMMARY, storm.key, "", job.now + storm.summary_s, sooner=True)
         job.again = job.now + AGAIN_S
         return "grouped"
 
@@ -163,8 +168,17 @@ class Notifier:
             Interrupted: the service stops, or another process may send now.
         """
         record = await self._patiently(lambda: self._notifications.read(storm.stream, storm.incident_id))
-        job = Job(alert, self.sink, record, change="grouped", why=storm.words())
-        outcome = await self._send(storm.stream, job, len(storm.members))
+        serial, arrived = len(storm.members), False
+        if record.sending is not None and not self.sink.idempotent:
+            same = (record.sending, record.sending_serial) == ("grouped", serial)
+            record, found = await self._after_crash(storm.stream, alert, record)
+            arrived = same and found
+        outcome = "known"
+        if not arrived:
+            # As the receiver knows it: what changed since is a message of its own.
+            told = replace(alert, version=record.version, severity=storm.severity)
+            job = Job(told, self.sink, record, change="grouped", why=storm.words())
+            outcome = await self._send(storm.stream, job, serial)
         self.counts["summaries" if outcome == "sent" else outcome] += 1
         await self._patiently(lambda: self.storms.reported(storm))
         return outcome
@@ -180,18 +194,20 @@ class Notifier:
             _log.warning("alerting: incident %s is passed over: %s", alert.caused_by, error)
             return None
 
-    async def _after_crash(self, stream: str, alert: Alert, record: Record) -> Record:
-        """Find out what became of the message that was on its way; where nobody can say, it has arrived."""
+    async def _after_crash(self, stream: str, alert: Alert, record: Record) -> tuple[Record, bool]:
+        """Find out what became of the message that was on its way, and return what the receiver knows, and whether it
+        has arrived; where nobody can say, it has."""
+        assert record.sending is not None
         incident_id = alert.incident_id
-        key = f"{incident_id}-{record.sending_version}-{record.sending}"
+        key = idempotency_key(incident_id, record.sending_version, record.sending, record.sending_serial)
         where = alert.caused_by if record.sending == "handed_over" else incident_id
         arrived = await self.sink.arrived(stream, where, key)
         if arrived is None:
-            return await self._take_as_sent(stream, incident_id, record)
+            return await self._take_as_sent(stream, incident_id, record), True
         record = record.after_sending() if arrived else record.without_sending()
         self.counts["found" if arrived else "lost"] += 1
         await self._patiently(lambda: self._notifications.write(stream, incident_id, record))
-        return record
+        return record, arrived
 
     async def _take_as_sent(self, stream: str, incident_id: str, record: Record) -> Record:
         record = record.after_sending()

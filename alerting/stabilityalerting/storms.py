@@ -27,8 +27,9 @@ TOGETHER_S = 60.0
 SAME_PLACE_S = 600.0
 #: Runs that are sent for themselves before a kind of incident counts as a storm.
 SINGLE_RUNS = 2
-#: The summary follows so long after the first incident that was held back, seconds, and not more often than that.
-SUMMARY_S = 20.0
+#: The summary follows so long after the first incident that was held back, seconds; each further one takes twice as
+#: long, up to eight times: in a large storm summaries of all its causes would hold up what is news.
+SUMMARY_S, LONGEST_SUMMARIES = 20.0, 3
 #: What was held back is looked at again so often, seconds.
 AGAIN_S = 300.0
 #: Names of runs in a summary, and runs and incidents that are remembered.
@@ -60,7 +61,7 @@ class Storm(msgspec.Struct):
             sent.
         last: when one more came, unix seconds.
         members: ids of incidents that were held back. runs: their runs, in the order in which they came.
-        reported: how many were in the last summary.
+        reported: how many were in the last summary. summaries: how many were sent.
     """
 
     key: str
@@ -74,6 +75,12 @@ class Storm(msgspec.Struct):
     members: list[str] = []
     runs: list[str] = []
     reported: int = 0
+    summaries: int = 0
+
+    @property
+    def summary_s(self) -> float:
+        """How long after one more incident the next summary follows, seconds."""
+        return SUMMARY_S * 2.0 ** min(self.summaries, LONGEST_SUMMARIES)
 
     def words(self) -> str:
         """Return what a summary says."""
@@ -137,11 +144,17 @@ class Storms:
             return None
         return storm
 
+    async def unreported(self, alert: Alert) -> list[Storm]:
+        """Return the storms behind an incident of which there is more to report."""
+        storms = [await self.summary(cause.key) for cause in _causes(alert)]
+        return [storm for storm in storms if storm is not None and storm.incident_id == alert.incident_id]
+
     async def reported(self, storm: Storm) -> None:
         """Note that a summary of a storm was sent as it was."""
         now = await self.read(storm.key)
         if now is not None:
             now.reported = len(storm.members)
+            now.summaries += 1
             await self._write(now)
 
     async def _leads(self, storm: Storm) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RecordingSink, RetryPolicy
+from stabilityalerting import AlertingService, Notice, RecordingSink, RetryPolicy
+from stabilityalerting.sink import BeforeWrite
 from stabilityalerting.storms import AGAIN_S, SUMMARY_S
 from support.incident_stream import incident
 from support.waiting import until
@@ -65,9 +66,19 @@ class Cluster:
         return enough
 
 
+class Silent(RecordingSink):
+    """Takes what is sent and never answers."""
+
+    async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
+        await super().send(notice, before_write)
+        await asyncio.Event().wait()
+
+
 @contextlib.asynccontextmanager
-async def cluster(redis: Redis) -> AsyncIterator[Cluster]:
-    found = Cluster(redis, RecordingSink())
+async def cluster(redis: Redis, found: Cluster | None = None, *, killed: bool = False) -> AsyncIterator[Cluster]:
+    """Runs under a service; ``killed``: it ends in the middle of what it does, and another one takes over."""
+    found = found or Cluster(redis, RecordingSink())
+    found.events = 0
 
     async def streams() -> list[str]:
         return found.streams
@@ -85,7 +96,9 @@ async def cluster(redis: Redis) -> AsyncIterator[Cluster]:
         yield found
     finally:
         stop.set()
-        await task
+        if killed:
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=killed)
 
 
 async def test_a_kind_that_breaks_many_runs_in_a_minute_is_two_messages_and_a_summary(redis: Redis) -> None:
@@ -98,6 +111,43 @@ async def test_a_kind_that_breaks_many_runs_in_a_minute_is_two_messages_and_a_su
         summary = runs.sink.notices[2]
         assert (summary.alert.run_id, summary.change) == ("run-01", "grouped")
         assert summary.why.startswith("10 more incidents in 10 runs with the same kind (hang): run-02, run-03, ")
+
+
+async def test_what_was_held_back_is_counted_in_a_summary_before_the_first_one_is_told_to_be_over(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        for at in range(4):
+            await runs.breaks(f"run-{at}", kind="hang", about="process")
+        await runs.breaks("run-3", version=2, kind="hang", about="process", state="resolved")
+        await runs.breaks("run-1", version=2, kind="hang", about="process", state="resolved")
+        assert runs.sent()[2:] == [("run-1", "grouped"), ("run-1", "resolved")]
+        assert runs.sink.notices[2].why.startswith("2 more incidents in 2 runs with ")
+        await runs.later(SUMMARY_S, 4)
+        await runs.later(AGAIN_S, 5)
+        assert runs.sent()[4:] == [("run-2", "opened")]
+
+
+async def test_a_storm_that_goes_on_is_summed_up_again_each_time_after_twice_as_long(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        for at in range(16):
+            runs.now += SUMMARY_S / 2
+            await runs.breaks(f"run-{at}", kind="hang", about="process")
+        assert [change for _, change in runs.sent()] == ["opened", "opened", "grouped", "grouped"]
+        await runs.later(8 * SUMMARY_S, 5)
+        assert runs.sink.notices[-1].why.startswith("14 more incidents in 14 runs ")
+
+
+async def test_a_summary_that_was_on_its_way_at_a_kill_is_not_sent_again(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        for at in range(4):
+            await runs.breaks(f"run-{at}", kind="hang", about="process")
+    runs.sink = Silent()
+    async with cluster(redis, runs, killed=True):
+        await runs.later(SUMMARY_S, 1)
+    assert runs.sent() == [("run-1", "grouped")]
+    runs.sink = RecordingSink()
+    async with cluster(redis, runs):
+        await runs.breaks("run-9", kind="plateau")
+    assert runs.sent() == [("run-9", "opened")]
 
 
 async def test_what_is_still_open_when_the_first_is_over_is_sent_for_itself(redis: Redis) -> None:

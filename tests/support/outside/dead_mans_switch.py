@@ -48,7 +48,10 @@ class Outside:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+                length = int(self.headers.get("Content-Length", 0))
+                body = self.rfile.read(length).decode()
+                if len(body.encode()) < length:
+                    return  # who sent it was killed: it did not arrive
                 outside._take(self.path, body, self.headers.get("Idempotency-Key", ""))
                 self.send_response(200)
                 self.send_header("Content-Length", "2")
