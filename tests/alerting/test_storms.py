@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, Notice, RecordingSink, RetryPolicy
+from stabilityalerting import AlertingService, Notice, RecordingSink, RetryPolicy, SendError, storms
 from stabilityalerting.sink import BeforeWrite
 from stabilityalerting.storms import AGAIN_S, SUMMARY_S
 from support.incident_stream import incident
+from support.outside.rate_limit import RateLimit
 from support.waiting import until
 
 QUICK = RetryPolicy(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
@@ -75,7 +79,9 @@ class Silent(RecordingSink):
 
 
 @contextlib.asynccontextmanager
-async def cluster(redis: Redis, found: Cluster | None = None, *, killed: bool = False) -> AsyncIterator[Cluster]:
+async def cluster(
+    redis: Redis, found: Cluster | None = None, *, killed: bool = False, retry_policy: RetryPolicy = QUICK
+) -> AsyncIterator[Cluster]:
     """Runs under a service; ``killed``: it ends in the middle of what it does, and another one takes over."""
     found = found or Cluster(redis, RecordingSink())
     found.events = 0
@@ -87,7 +93,7 @@ async def cluster(redis: Redis, found: Cluster | None = None, *, killed: bool = 
         return [found.stored.get(incident_id) for incident_id in incident_ids]
 
     found.service = AlertingService(
-        redis, streams, [found.sink], "http://board", lambda: found.now, retry_policy=QUICK, lease_s=0.6,
+        redis, streams, [found.sink], "http://board", lambda: found.now, retry_policy=retry_policy, lease_s=0.6,
         incidents_now=incidents_now,
     )  # fmt: skip
     stop = asyncio.Event()
@@ -216,3 +222,64 @@ async def test_what_follows_from_an_open_incident_waits_until_that_is_over(redis
             ("hang", "resolved"),
             ("throughput", "opened"),
         ]
+
+
+class Limited(RecordingSink):
+    """Takes so many messages a second, and asks who sends more to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit = RateLimit(per_minute=12_000, burst=10)
+
+    async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
+        wait_s = self.limit.wait_s(time.monotonic())
+        if wait_s:
+            raise SendError("answered 429", recoverable=True, status=429, retry_after_s=wait_s)
+        await super().send(notice, before_write)
+
+    def told_or_counted(self) -> int:
+        """Return how many incidents were told, and how many the newest summary of each storm counts."""
+        counted = {one.alert.incident_id: one.serial for one in self.notices if one.change == "grouped"}
+        told = {one.alert.incident_id for one in self.notices if one.change == "opened"}
+        return len(told) + sum(counted.values())
+
+
+async def test_five_hundred_incidents_of_a_hundred_runs_are_each_told_or_counted_in_order_and_within_the_limit(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storms, "SUMMARY_S", 0.2)
+    sink, chance = Limited(), random.Random(1)
+    found = Cluster(redis, sink, now=time.time())
+    events = []
+    for run in range(100):
+        for kind in ("nonfinite", "spike", "hang", "gpu_fault", "alert"):
+            about = "process" if kind in ("hang", "gpu_fault") else "model"
+            one = incident(
+                1, run_id=f"r{run}", incident_id=f"r{run}-{kind}", kind=kind, about=about, project=f"p{run % 5}"
+            )
+            events.append((chance.random(), one))
+            if chance.random() < 0.5:
+                events.append((events[-1][0] + 0.3 * chance.random(), one | {"version": 2, "state": "resolved"}))
+    found.streams = [f"sb:{{r{run}}}:incident_events" for run in range(100)]
+    async with redis.pipeline(transaction=False) as pipe:
+        for _, one in sorted(events, key=lambda event: event[0]):
+            found.stored[one["incident_id"]] = json.dumps(one).encode()
+            pipe.xadd(f"sb:{{{one['run_id']}}}:incident_events", {"i": json.dumps(one)})
+        await pipe.execute()
+    policy = RetryPolicy(first_s=0.02, longest_s=0.1, per_second=200, burst=10)
+    async with cluster(redis, found, retry_policy=policy):
+        began = found.now
+
+        def done() -> bool:
+            found.now = began + (time.monotonic() - started)
+            return sink.told_or_counted() >= 500
+
+        started = time.monotonic()
+        await until(done, 30, "each is told or counted")
+    assert sink.told_or_counted() == 500
+    told = [(notice.alert.incident_id, notice.change) for notice in sink.notices]
+    opened = [incident_id for incident_id, change in told if change == "opened"]
+    assert len(opened) == len(set(opened))
+    assert all(told.index((one, "opened")) <= at for at, (one, _) in enumerate(told))
+    # The bound is ours: the receiver has to ask for it now and then only, where both clocks differ.
+    assert len(sink.limit.refused) <= 0.05 * len(sink.limit.taken)
