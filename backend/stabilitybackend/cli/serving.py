@@ -99,7 +99,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class Stop:
-    """Whether SIGTERM or SIGINT came: ``check`` between two pieces of work, since Python may swallow what they raise."""
+    """Whether SIGTERM or SIGINT came. ``check`` between pieces of work: Python may swallow what they raise."""
 
     def __init__(self) -> None:
         self.asked = False
