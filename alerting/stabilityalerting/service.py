@@ -255,11 +255,11 @@ class AlertingService:
         if self._surroundings.incidents_now is None:
             return
         for stream, run_id, incident_id in await notifier.due.ripe(self._clock()):
-            work = partial(self._look_again, notifier, stream, run_id, incident_id)
+            work = partial(self._recheck, notifier, stream, run_id, incident_id)
             if await self._tried(notifier, stream, f"{run_id} {incident_id}", work):
                 await notifier.due.drop(stream, run_id, incident_id)
 
-    async def _look_again(self, notifier: Notifier, stream: str, run_id: str, incident_id: str) -> None:
+    async def _recheck(self, notifier: Notifier, stream: str, run_id: str, incident_id: str) -> None:
         assert self._surroundings.incidents_now is not None
         if stream == SUMMARY:
             await self._report_storm(notifier, run_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import threading
@@ -12,9 +13,10 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+from aiohttp import web
 from redis import Redis
 
 from stabilityalerting.storms import Storm
@@ -32,6 +34,20 @@ PAGERDUTY = (120, 120)
 _INCIDENT = re.compile(r"/incidents/([^/?#\"|>]+)")
 #: What is said of an incident, in order.
 OPENED, MORE, OVER = "opened", "more", "over"
+
+
+class LimitedSlack(FakeSlack):
+    """A workspace that answers 429 to calls beyond its limits."""
+
+    limits: ClassVar[dict[str, RateLimit]] = {method: RateLimit(*limit) for method, limit in SLACK.items()}
+
+    async def _call(self, request: web.Request) -> web.Response:
+        limit = self.limits.get(request.match_info["method"])
+        wait_s = limit.wait_s(time.monotonic()) if limit is not None else 0.0
+        if wait_s:
+            headers = {"Retry-After": str(math.ceil(wait_s))}
+            return web.json_response({"ok": False, "error": "ratelimited"}, status=429, headers=headers)
+        return await super()._call(request)
 
 
 class Row(msgspec.Struct):
@@ -55,8 +71,7 @@ class Channels:
     """All of them, while the context lasts."""
 
     def __init__(self) -> None:
-        self.slack, self.pagerduty = FakeSlack(), FakePagerDuty()
-        self.slack.limits = {method: RateLimit(*limit) for method, limit in SLACK.items()}
+        self.slack, self.pagerduty = LimitedSlack(), FakePagerDuty()
         self.pagerduty.limit = RateLimit(*PAGERDUTY)
         self._limits = {"slack": RateLimit(*SLACK["chat.postMessage"]), "webhook": RateLimit(1e6, 10**6)}
         #: Channel -> what was taken of which incident, and when: (monotonic seconds, incident, what).

@@ -2082,7 +2082,7 @@ export interface ReceiverStatus {
  *
  * Attributes:
  *     time: now, unix seconds.
- *     ready, reasons: as ``/readyz`` says.
+ *     ready, reasons: as ``/readyz`` says, and whether alerts can be sent.
  *     heartbeat: says that all is well to a watcher outside. watchdog: an alert that always fires, for Alertmanager.
  */
 export interface Receivers {

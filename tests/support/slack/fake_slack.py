@@ -9,7 +9,6 @@ import asyncio
 import copy
 import itertools
 import json
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from support.outside.rate_limit import RateLimit
 from support.slack.limits import errors_of_message, errors_of_view
 from support.waiting import wait_until
 
@@ -85,8 +83,6 @@ class FakeSlack:
     refused: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    #: Method -> calls a minute, and how many at once: what is more is answered 429 with Retry-After.
-    limits: dict[str, RateLimit] = field(default_factory=dict)
     #: While cleared, chat.postMessage does what it is asked for and does not answer.
     answering: threading.Event = field(default_factory=threading.Event)
     sockets: list[web.WebSocketResponse] = field(default_factory=list)
@@ -165,11 +161,6 @@ class FakeSlack:
             status, headers, body = scripted.pop(0)
             if body is not None:
                 return web.Response(status=status, headers=headers, body=body, content_type="application/json")
-        wait_s = self.limits[method].wait_s(time.monotonic()) if method in self.limits else 0.0
-        if wait_s > 0:
-            body = json.dumps({"ok": False, "error": "ratelimited"}).encode()
-            headers = {"Retry-After": str(math.ceil(wait_s))}
-            return web.Response(status=429, headers=headers, body=body, content_type="application/json")
         known = APP_TOKEN if method == "apps.connections.open" else BOT_TOKEN
         answer = self._answer(method, given) if token == known else {"ok": False, "error": "invalid_auth"}
         if method == "chat.postMessage":
