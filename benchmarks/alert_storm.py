@@ -24,6 +24,7 @@ import os
 import random
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.waiting import until
 
 #: Seconds without a word after which an agent is lost, and until the lost ones come back.
-LOST_S, AWAY_S = 10.0, 60.0
+LOST_S, AWAY_S = 15.0, 60.0
 PROJECTS, NODES = 10, 50
 
 
@@ -52,19 +53,18 @@ def main() -> None:
     with Channels() as channels:
         env = channels.variables() | {"STABILITY_AGENT_LOST_S": f"{LOST_S:g}"}
         with ServerProcess(folder / "data", env) as server:
-            asyncio.run(_storm(server, channels, given.runs, given.nodes, given.minute))
-            bad = _report(server, channels)
+            bad = asyncio.run(_storm(server, channels, given.runs, given.nodes, given.minute))
     raise SystemExit(bad)
 
 
-async def _storm(server: ServerProcess, channels: Channels, runs: int, nodes: int, minute_s: float) -> None:
+async def _storm(server: ServerProcess, channels: Channels, runs: int, nodes: int, minute_s: float) -> bool:
     chance = random.Random(1)
     url = f"{server.url.replace('http', 'ws')}/api/v1/agent"
     every = [
         StormRun(url, f"run-{at:03}", f"project-{at % PROJECTS}", f"node-{at % NODES:02}", dies=at % 2 == 0)
         for at in range(runs)
     ]
-    large = SimulatedJob(server.url, "large", nodes * GPUS_PER_NODE, health_s=2.0, gpu_every_s=60.0)
+    large = SimulatedJob(server.url, "large", nodes * GPUS_PER_NODE, health_s=5.0, gpu_every_s=60.0)
     stop = asyncio.Event()
     node_agents = asyncio.create_task(large.run(stop))
     await asyncio.gather(*(run.begin() for run in every))
@@ -84,11 +84,13 @@ async def _storm(server: ServerProcess, channels: Channels, runs: int, nodes: in
     channels.told("back")
     await asyncio.sleep(AWAY_S)
     await _settled(channels)
+    bad = await asyncio.to_thread(_report, server, channels)
     stop.set()
     looks.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await back
     await asyncio.gather(*(run.cut() for run in every))
+    return bad
 
 
 async def _look(server: ServerProcess, channels: Channels) -> None:
@@ -105,7 +107,7 @@ def _agents(server: ServerProcess) -> int:
 
 async def _settled(channels: Channels) -> None:
     """Wait until no channel has got anything for longer than a summary waits."""
-    await until(lambda: channels.quiet_s() > 30.0, 600, "all channels are quiet")
+    await until(lambda: channels.quiet_s() > 30.0 and not channels.summaries_due, 600, "all channels are quiet")
 
 
 def _report(server: ServerProcess, channels: Channels) -> bool:
@@ -114,10 +116,12 @@ def _report(server: ServerProcess, channels: Channels) -> bool:
         incidents += server.get(f"/runs/{run['run_id']}/incidents", limit=500)["incidents"]
     alarming = {one["incident_id"]: one for one in incidents if one["alarm"]}
     rows = channels.rows(alarming)
-    print(f"{len(incidents)} incidents, {len(alarming)} of them alarm")
-    print(f"{'channel':<16}" + "".join(f"{name:>14}" for name in rows[0].__struct_fields__[1:-1]))
+    kinds = Counter(one["kind"] for one in alarming.values())
+    print(f"{len(incidents)} incidents, {len(alarming)} of them alarm: {dict(kinds)}")
+    print(f"{'channel':<16}" + "".join(f"{name:>14}" for name in rows[0].__struct_fields__[1:-2]))
     for row in rows:
-        print(f"{row.channel:<16}" + "".join(f"{getattr(row, name):>14}" for name in row.__struct_fields__[1:-1]))
+        print(f"{row.channel:<16}" + "".join(f"{getattr(row, name):>14}" for name in row.__struct_fields__[1:-2]))
+        print(f"    opened: {row.kinds}")
         for line in row.wrong[:5]:
             print(f"    {line}")
     return any(row.wrong for row in rows)

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 from redis import Redis
 
-from stabilityalerting.storms import Storm
+from stabilityalerting.storms import SUMMARY, Storm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from support.outside.pagerduty import FakePagerDuty
@@ -64,6 +64,7 @@ class Row(msgspec.Struct):
     last_s: float
     counted: int
     lost: int
+    kinds: dict[str, int]
     wrong: list[str]
 
 
@@ -77,6 +78,8 @@ class Channels:
         #: Channel -> what was taken of which incident, and when: (monotonic seconds, incident, what).
         self.taken: dict[str, list[tuple[float, str, str]]] = defaultdict(list)
         self._counted: dict[str, set[str]] = defaultdict(set)
+        #: Summaries that are to be sent, of all channels.
+        self.summaries_due = 0
         self._moments: dict[str, float] = {}
         channels = self
 
@@ -131,6 +134,8 @@ class Channels:
             if data is not None:
                 storm = msgspec.json.decode(data, type=Storm)
                 self._counted[key.decode().split(":")[3]].update(storm.members[: storm.reported])
+        due = [member for key in redis.scan_iter("sb:alerting:due:*") for member in redis.zrange(key, 0, -1)]
+        self.summaries_due = sum(json.loads(member)[0] == SUMMARY for member in due)
 
     def rows(self, alarming: Mapping[str, dict[str, Any]]) -> list[Row]:
         """Return a row for each channel.
@@ -152,15 +157,11 @@ class Channels:
         skew_s = time.time() - time.monotonic()
         first = {incident: at for at, incident, what in reversed(found) if what == OPENED}
         behind = self._counted[name]
-        wrong = [f"told twice: {one}" for one in first if sum(i == one and w == OPENED for _, i, w in found) > 1]
-        over: set[str] = set()
+        wrong, now_open = [], set[str]()
         for _, incident, what in found:
-            if what != OPENED and incident not in first:
-                wrong.append(f"{what} before it opened: {incident}")
-            over |= {incident} if what == OVER else set()
-        for incident, at in first.items():
-            if any(i == incident and t < at for t, i, _ in found):
-                wrong.append(f"something came before it opened: {incident}")
+            if (what == OPENED) is (incident in now_open):  # one may open again after it was over
+                wrong.append(f"{what} where it was {'open' if incident in now_open else 'not open'}: {incident}")
+            now_open = now_open - {incident} if what == OVER else now_open | {incident}
         wanted = {one for one, facts in alarming.items() if name != "pagerduty" or facts["severity"] != "info"}
         counted = {one for one in wanted - first.keys() if one in behind or alarming[one].get("caused_by")}
         lost = wanted - first.keys() - counted
@@ -172,7 +173,7 @@ class Channels:
         return Row(
             name, len(limit.taken), len(first), sum(what == MORE for _, _, what in found), most,
             f"{limit.per_minute:g}+{limit.burst}", len(limit.refused), *_middle_and_last(waits), len(counted),
-            len(lost), wrong,
+            len(lost), dict(Counter(alarming[one]["kind"] for one in first if one in alarming)), wrong,
         )  # fmt: skip
 
     def _all(self) -> dict[str, list[tuple[float, str, str]]]:

@@ -20,7 +20,8 @@ _TONES = {"refused": " critical", "late": " critical"}
 _WATCHERS = {
     "heartbeat": (
         "Heartbeat",
-        "While all is well an address outside is asked for again and again. Who runs it raises the alarm when that stops.",
+        "While all is well an address outside is asked for, each 30 s or as set. Who runs it raises the alarm when it "
+        "stops.",
         "STABILITY_HEARTBEAT_URL",
     ),
     "watchdog": (
@@ -55,7 +56,8 @@ def watchers_panel(api: Api) -> list[Any]:
 def _state(data: Mapping[str, Any]) -> html.Section:
     word, look = ("ready", "chip") if data["ready"] else ("not ready", "chip critical")
     why = [html.Li([html.Strong(one["message"]), f". {one['hint']}"]) for one in data["reasons"]]
-    said = html.Ul(why) if why else html.P("Every live run is judged and stored, and alerts can be sent.", className="nothing")
+    well = "Every live run is judged and stored, and alerts can be sent."
+    said = html.Ul(why) if why else html.P(well, className="nothing")
     return _panel("server-state", "This server", [html.Span(word, className=look)], said)
 
 
