@@ -157,7 +157,8 @@ class Notifier:
         storm = await self.storms.join(stream, job.alert, job.now)
         if storm is None:
             return None
-        await self.due.put(SUMMARY, storm.key, "", job.now + storm.summary_s, sooner=True)
+        if len(storm.members) > storm.reported:  # not at each later look at one that was counted
+            await self.due.put(SUMMARY, storm.key, "", job.now + storm.summary_s, sooner=True)
         job.again = job.now + AGAIN_S
         return "grouped"
 
