@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 from redis.asyncio import Redis
@@ -15,6 +16,8 @@ __all__ = ["KEY", "Lease", "pause"]
 
 #: Key of the lease that lets one process at a time send.
 KEY = "sb:alerting:lease"
+
+_log = logging.getLogger(__name__)
 
 
 class Lease:
@@ -33,6 +36,7 @@ class Lease:
         self._until = float("-inf")
         #: Since when it can neither be renewed nor asked for, monotonic seconds, and what Redis said.
         self._failing: tuple[float, str] | None = None
+        self._said = False
 
     def held(self) -> bool:
         """Say whether this process may send now."""
@@ -67,8 +71,11 @@ class Lease:
         except (RedisError, OSError) as error:  # what is held runs out by itself
             since = asked if self._failing is None else self._failing[0]
             self._failing = (since, type(error).__name__)
+            if self.trouble() and not self._said:
+                self._said = True
+                _log.warning("no alert can be sent: the lease for that can't be taken: %s", error)
             return
-        self._failing = None
+        self._failing, self._said = None, False
         self._until = asked + self._ttl_s if got else float("-inf")
 
 

@@ -115,13 +115,14 @@ async def test_what_a_newer_version_noted_of_an_incident_is_read(redis: Redis) -
     assert [notice.change for notice in sink.notices] == ["resolved"]
 
 
-async def test_a_lease_that_can_not_be_taken_is_trouble(redis: Redis) -> None:
+async def test_a_lease_that_can_not_be_taken_is_trouble(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     await redis.hset(LEASE_KEY, "not", "a string")
     sink = RecordingSink()
     async with alerting(redis, sink) as service:
         await until(lambda: "lease" in service.trouble(), 10, "it says that it can't send")
         await redis.delete(LEASE_KEY)
         await until(lambda: not service.trouble(), 10, "it is well again")
+    assert caplog.text.count("the lease for that can't be taken") == 1
 
 
 async def test_where_another_process_sends_nothing_is_wrong(redis: Redis) -> None:
