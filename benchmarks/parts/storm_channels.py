@@ -31,6 +31,8 @@ __all__ = ["Channels", "Row"]
 #: Calls a minute and at once. Slack: one message a second and channel, short bursts; tier 3 for updates, tier 4 files.
 SLACK = {"chat.postMessage": (60, 10), "chat.update": (50, 10), "files.getUploadURLExternal": (100, 20)}
 PAGERDUTY = (120, 120)
+#: Seconds between two looks for new storms.
+LIST_S = 1.0
 _INCIDENT = re.compile(r"/incidents/([^/?#\"|>]+)")
 #: What is said of an incident, in order.
 OPENED, MORE, OVER = "opened", "more", "over"
@@ -80,6 +82,7 @@ class Channels:
         self._counted: dict[str, set[str]] = defaultdict(set)
         #: Summaries that are to be sent, of all channels.
         self.summaries_due = 0
+        self._listed, self._keys = 0.0, list[bytes]()
         self._moments: dict[str, float] = {}
         channels = self
 
@@ -129,13 +132,16 @@ class Channels:
 
     def look(self, redis: Redis) -> None:
         """Note which incidents a summary has counted by now: a storm is forgotten when another one follows."""
-        for key in redis.scan_iter("sb:alerting:storm:*"):
-            data: Any = redis.get(key)
+        if time.monotonic() - self._listed >= LIST_S:
+            self._listed = time.monotonic()
+            self._keys = list(redis.scan_iter("sb:alerting:storm:*", count=1_000))
+            due = [one for key in redis.scan_iter("sb:alerting:due:*", count=1_000) for one in redis.zrange(key, 0, -1)]
+            self.summaries_due = sum(json.loads(member)[0] == SUMMARY for member in due)
+        found: Any = redis.mget(self._keys) if self._keys else []
+        for key, data in zip(self._keys, found, strict=True):
             if data is not None:
                 storm = msgspec.json.decode(data, type=Storm)
                 self._counted[key.decode().split(":")[3]].update(storm.members[: storm.reported])
-        due = [member for key in redis.scan_iter("sb:alerting:due:*") for member in redis.zrange(key, 0, -1)]
-        self.summaries_due = sum(json.loads(member)[0] == SUMMARY for member in due)
 
     def rows(self, alarming: Mapping[str, dict[str, Any]]) -> list[Row]:
         """Return a row for each channel.
