@@ -77,8 +77,8 @@ def _api_paths(server: RunningServer) -> Iterator[str]:
     }  # fmt: skip
     for path, methods in server.app.openapi()["paths"].items():
         since_then = (
-            path.endswith(("/audit", "/audit/export", "/branches")) or "/batch_samples/" in path
-        )  # scope, forks, orders: not there
+            path.endswith(("/audit", "/audit/export", "/branches")) or "/batch_samples/" in path or "/oidc/" in path
+        )  # scope, forks, orders, a provider: not there
         if "get" not in methods or "export_id" in path or since_then:
             continue
         last = path.rsplit("/", 1)[-1]

@@ -120,6 +120,7 @@ async def test_a_lease_that_can_not_be_taken_is_trouble(redis: Redis, caplog: py
     sink = RecordingSink()
     async with alerting(redis, sink) as service:
         await until(lambda: "lease" in service.trouble(), 10, "it says that it can't send")
+        await until(lambda: "can't be taken" in caplog.text, 10, "its log says so")
         await redis.delete(LEASE_KEY)
         await until(lambda: not service.trouble(), 10, "it is well again")
     assert caplog.text.count("the lease for that can't be taken") == 1
