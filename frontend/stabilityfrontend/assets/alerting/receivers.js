@@ -32,7 +32,8 @@ export const outcomes = (counts) =>
   ]);
 
 const SETTINGS = [
-  ["Slack", "STABILITY_SLACK_WEBHOOK_URL"],
+  ["Slack with buttons", "STABILITY_SLACK_BOT_TOKEN, STABILITY_SLACK_APP_TOKEN and STABILITY_SLACK_CHANNEL"],
+  ["Slack, messages only", "STABILITY_SLACK_WEBHOOK_URL"],
   ["PagerDuty", "STABILITY_PAGERDUTY_ROUTING_KEY"],
   ["Alertmanager", "STABILITY_ALERTMANAGER_URL"],
   ["a signed webhook", "STABILITY_WEBHOOK_URL and STABILITY_WEBHOOK_SECRET"],
