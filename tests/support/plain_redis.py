@@ -53,6 +53,12 @@ class PlainRedis:
             raise
         return self
 
+    def info(self, section: str) -> dict[str, object]:
+        """Return a section of what it says of itself."""
+        with Redis.from_url(self.url) as client:
+            found: dict[str, object] = client.info(section)
+            return found
+
     def send_signal(self, number: int) -> None:
         """Send it a signal."""
         self._process.send_signal(number)
