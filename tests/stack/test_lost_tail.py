@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
+from stabilitybackend.keys import RunKeys
 from stabilityclient.sidecar import agent_lives
 from support.agent.spooled import child, spools
 from support.plain_redis import PlainRedis
@@ -38,6 +40,18 @@ def _steps(server: RunningServer) -> int:
     return len(answer.json()["series"][0]["steps"]) if answer.status_code == 200 and answer.json()["series"] else 0
 
 
+def _stored(node: PlainRedis) -> int:
+    """Return the newest number that Redis holds of the job's one rank: of its rows and its events."""
+    with Redis.from_url(node.url) as client:
+        found: dict[bytes, bytes] = client.hgetall(RunKeys("r").last_seq)
+        return max((int(last) for name, last in found.items() if name.startswith(b"r0-")), default=0)
+
+
+def _times_asked(node: PlainRedis) -> int:
+    """Return how often the server has asked whether its replica follows."""
+    return int(node.info("commandstats").get("cmdstat_wait", {}).get("calls", 0))
+
+
 def test_a_primary_that_is_killed_after_the_end_while_its_replica_was_stalled_is_filled_again(
     tmp_path: Path, primary: PlainRedis, replica: PlainRedis
 ) -> None:
@@ -57,8 +71,11 @@ print(run.finish())
         )
         assert job.communicate(timeout=60)[0].strip() == "delivered"
         wait_until(lambda: _steps(server) == STEPS, 20, "the server has all of it")
+        asked = _times_asked(primary)
+        wait_until(lambda: _times_asked(primary) >= asked + 2, 30, "nothing of it is durable, and the agent knows")
         primary.come_back_empty()
-        wait_until(lambda: _steps(server) == STEPS, 60, "the agent has sent it again")
+        wait_until(lambda: _stored(primary) > STEPS, 60, "the agent has sent it again")
+        wait_until(lambda: _steps(server) == STEPS, 20, "the server has all of it again")
         assert spools(spool / "r")
         replica.send_signal(signal.SIGCONT)
         wait_until(lambda: not agent_lives(spool / "r"), 60, "the agent leaves when it can't be lost")

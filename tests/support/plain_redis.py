@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -53,10 +54,10 @@ class PlainRedis:
             raise
         return self
 
-    def info(self, section: str) -> dict[str, object]:
+    def info(self, section: str) -> dict[str, Any]:
         """Return a section of what it says of itself."""
         with Redis.from_url(self.url) as client:
-            found: dict[str, object] = client.info(section)
+            found: dict[str, Any] = client.info(section)
             return found
 
     def send_signal(self, number: int) -> None:

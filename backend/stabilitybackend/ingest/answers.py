@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from stabilitybackend.errors import Unavailable
@@ -66,6 +66,17 @@ class Answers:
                     due, unknown = None, due
             for confirmed in self._confirmed(stored):
                 yield confirmed
+
+    def settled(self, last_seq: Mapping[str, int]) -> None:
+        """Take from ``stored`` what is durable, unless more has been stored since."""
+        for source, last in last_seq.items():
+            if self.stored.get(source) == last:
+                del self.stored[source]
+
+    def lost(self, sources: Iterable[str]) -> None:
+        """Take from ``stored`` what is not there any more: it is confirmed anew when it has come again."""
+        for source in sources:
+            self.stored.pop(source, None)
 
     def _confirmed(self, stored: dict[str, int]) -> list[Message]:
         self.stored |= stored

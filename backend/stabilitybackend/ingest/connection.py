@@ -34,6 +34,7 @@ from stabilityclient.wire import (
     Health,
     Hello,
     Message,
+    Nack,
     NodeFrame,
     Output,
     Welcome,
@@ -126,6 +127,11 @@ class AgentConnection:
         await self._send(message)
 
     @property
+    def run_id(self) -> str:
+        """The run of the agent, empty before its Hello."""
+        return self._run_id
+
+    @property
     def stored(self) -> dict[str, int]:
         """The newest number confirmed of each source that is not durable yet; none where the agent would not know."""
         return {} if self._answers is None else dict(self._answers.stored)
@@ -133,11 +139,16 @@ class AgentConnection:
     async def durable(self, last_seq: Mapping[str, int]) -> None:
         """Tell the agent what of it can't be lost any more. Raises AgentGone when the connection is closed."""
         assert self._answers is not None
-        stored = self._answers.stored
-        for source, last in last_seq.items():
-            if stored.get(source) == last:
-                del stored[source]
+        self._answers.settled(last_seq)
         await self._send(Durable(dict(last_seq)))
+
+    async def lost(self, last_seq: Mapping[str, int]) -> None:
+        """Ask the agent for what was confirmed and is not there any more, behind these numbers. Raises AgentGone."""
+        assert self._answers is not None
+        self._answers.lost(last_seq)
+        for source, last in last_seq.items():
+            self._name(f"Redis has lost what it had of {source} after {last}: it is sent again")
+            await self._send(Nack(source, last + 1, "Redis has lost what came after it"))
 
     async def close(self, code: int, reason: str) -> None:
         """Close the WebSocket if it is still open."""

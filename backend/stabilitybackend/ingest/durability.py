@@ -2,7 +2,8 @@
 
 An Ack says that Redis has a frame, in memory. A second later Redis has written it to its disk, and its replicas have
 it: a write that comes after the frames is followed until that is so (WAITAOF, WAIT), since Redis writes and replicates
-in one order. Until then an agent keeps its spool, also of a run that has ended, and refills a Redis that lost its tail.
+in one order. Then the numbers are read once more: a Redis that was killed in between, or a replica that took over, may
+not have them. Until then an agent keeps its spool, also of a run that has ended, and sends again what was lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from stabilitybackend.errors import AgentGone
-from stabilitybackend.keys import DURABLE
+from stabilitybackend.keys import DURABLE, RunKeys
 
 __all__ = ["Durability", "Recipient"]
 
@@ -35,11 +36,18 @@ class Recipient(Protocol):
     """A connection to an agent that wants to know."""
 
     @property
+    def run_id(self) -> str:
+        """Its run."""
+
+    @property
     def stored(self) -> dict[str, int]:
         """The newest number stored of each source, of those that are newer than what ``durable`` was told."""
 
     async def durable(self, last_seq: Mapping[str, int]) -> None:
         """Tell it. Raises AgentGone when it is gone."""
+
+    async def lost(self, last_seq: Mapping[str, int]) -> None:
+        """Tell it that these are the newest numbers, where it knows higher ones. Raises AgentGone when it is gone."""
 
 
 class Durability:
@@ -68,11 +76,30 @@ class Durability:
         news = [(each, stored) for each in self._connections.values() if (stored := each.stored)]
         if not news or not await self.holds():
             return
-        for each, stored in news:
+        try:
+            there = await self._there([(each.run_id, list(stored)) for each, stored in news])
+        except (RedisError, OSError):
+            return
+        for (each, stored), last in zip(news, there, strict=True):
+            durable = {source: seq for source, seq in stored.items() if last[source] >= seq}
             try:
-                await each.durable(stored)
+                if durable:
+                    await each.durable(durable)
+                if len(durable) < len(stored):
+                    await each.lost({source: last[source] for source in stored if source not in durable})
             except AgentGone:
                 continue
+
+    async def _there(self, asked: list[tuple[str, list[str]]]) -> list[dict[str, int]]:
+        """Return the newest number that Redis has of each source now."""
+        pipe = self._redis.pipeline(transaction=False)
+        for run_id, sources in asked:
+            pipe.hmget(RunKeys(run_id).last_seq, sources)
+        found = await pipe.execute()
+        return [
+            {source: int(last or 0) for source, last in zip(sources, each, strict=True)}
+            for (_, sources), each in zip(asked, found, strict=True)
+        ]
 
     async def holds(self) -> bool:
         """Return whether what Redis had stored before this call is on its disk, where it has one, and its replicas.

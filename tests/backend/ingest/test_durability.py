@@ -10,20 +10,27 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import AgentGone
 from stabilitybackend.ingest.durability import Durability
+from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import make_redis
 from support.plain_redis import PlainRedis
 
 
 class _Agent:
+    run_id = "run-1"
+
     def __init__(self, *, gone: bool = False) -> None:
         self.stored = {"r0-1": 7}
         self.told: list[Mapping[str, int]] = []
+        self.missing: list[Mapping[str, int]] = []
         self._gone = gone
 
     async def durable(self, last_seq: Mapping[str, int]) -> None:
         if self._gone:
             raise AgentGone("gone")
         self.told.append(dict(last_seq))
+
+    async def lost(self, last_seq: Mapping[str, int]) -> None:
+        self.missing.append(dict(last_seq))
 
 
 async def _holds_soon(durability: Durability) -> bool:
@@ -72,6 +79,7 @@ async def test_while_a_replica_is_stalled_nothing_new_is_durable(tmp_path: Path)
 
 
 async def test_each_agent_is_told_its_own_numbers_and_one_that_is_gone_keeps_nobody_from_it(redis: Redis) -> None:
+    await redis.hset(RunKeys("run-1").last_seq, "r0-1", 7)
     gone, here, nothing = _Agent(gone=True), _Agent(), _Agent()
     nothing.stored = {}
     durability = Durability(redis, {1: gone, 2: here, 3: nothing})
@@ -80,6 +88,18 @@ async def test_each_agent_is_told_its_own_numbers_and_one_that_is_gone_keeps_nob
         if here.told:
             break
     assert (here.told, nothing.told) == ([{"r0-1": 7}], [])
+
+
+async def test_what_redis_has_lost_meanwhile_is_asked_for_and_not_called_durable(redis: Redis) -> None:
+    await redis.hset(RunKeys("run-1").last_seq, "r0-1", 5)
+    agent = _Agent()
+    agent.stored = {"r0-1": 7, "r1-1": 3}
+    durability = Durability(redis, {1: agent})
+    for _ in range(12):
+        await durability.tell()
+        if agent.missing:
+            break
+    assert (agent.told, agent.missing) == ([], [{"r0-1": 5, "r1-1": 0}])
 
 
 async def test_nobody_is_told_anything_by_a_redis_that_is_away(tmp_path: Path) -> None:
