@@ -80,15 +80,8 @@ class Durability:
             there = await self._there([(each.run_id, list(stored)) for each, stored in news])
         except (RedisError, OSError):
             return
-        for (each, stored), last in zip(news, there, strict=True):
-            durable = {source: seq for source, seq in stored.items() if last[source] >= seq}
-            try:
-                if durable:
-                    await each.durable(durable)
-                if len(durable) < len(stored):
-                    await each.lost({source: last[source] for source in stored if source not in durable})
-            except AgentGone:
-                continue
+        # Together: an agent that takes nothing must not hold up the others.
+        await asyncio.gather(*(_say(each, stored, last) for (each, stored), last in zip(news, there, strict=True)))
 
     async def _there(self, asked: list[tuple[str, list[str]]]) -> list[dict[str, int]]:
         """Return the newest number that Redis has of each source now."""
@@ -147,3 +140,15 @@ class Durability:
         now = await self._redis.info("persistence")
         name = "aof_delayed_fsync"
         return bool(now.get("aof_last_write_status") == "ok" and now.get(name) == before.get(name))
+
+
+async def _say(agent: Recipient, stored: Mapping[str, int], there: Mapping[str, int]) -> None:
+    """Tell an agent what of ``stored`` is still there, and what is not."""
+    durable = {source: last for source, last in stored.items() if there[source] >= last}
+    try:
+        if durable:
+            await agent.durable(durable)
+        if len(durable) < len(stored):
+            await agent.lost({source: there[source] for source in stored if source not in durable})
+    except AgentGone:
+        return

@@ -17,6 +17,10 @@ def killed(board: WatchedBoard, victim: str, number: int, chance: random.Random)
     outside, every_s = board.outside, board.every_s
     titles = [f"{victim} {number} {when}" for when in ("long before", "right before", "meanwhile", "after")]
     before_agent = len(outside.agent)
+
+    def agent_says() -> list[str]:
+        return [word for _, text in outside.agent[before_agent:] for word in _words(text)]
+
     board.raises(titles[0])
     wait_until(lambda: board.is_told(titles[0]), 30, "the first is told")
     wait_until(board.watchdog_ends, 30, "the watchdog fires")
@@ -29,7 +33,7 @@ def killed(board: WatchedBoard, victim: str, number: int, chance: random.Random)
     assert alarm - moment - VICTIMS[victim] <= 2 * every_s
     wait_until(lambda: board.watchdog_ends() is None, 30, "the watchdog ends")
     if victim == "server":
-        wait_until(lambda: outside.agent[before_agent:], 30, "an agent says that the server is away")
+        wait_until(lambda: "away" in agent_says(), 30, "an agent says that the server is away")
     healed = time.monotonic()
     board.heal(victim)
     board.raises(titles[3])
@@ -37,8 +41,8 @@ def killed(board: WatchedBoard, victim: str, number: int, chance: random.Random)
     wait_until(lambda: outside.good_signs(healed, time.monotonic()), 60, "the heart beats again")
     assert outside.good_signs(moment + VICTIMS[victim], healed) == []
     if victim == "server":
-        wait_until(lambda: len(outside.agent) == before_agent + 2, 30, "the agent says that it is back")
-        assert [word for _, text in outside.agent[before_agent:] for word in _words(text)] == ["away", "is back"]
+        # A machine under load may have had it away before, for a moment: then that it is back comes first.
+        wait_until(lambda: agent_says()[-2:] == ["away", "is back"], 30, "the agent says that it is back")
 
 
 def _words(text: str) -> list[str]:

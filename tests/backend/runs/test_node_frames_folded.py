@@ -43,7 +43,7 @@ def _folded(messages: list[bytes]) -> tuple[bytes, list[Any], list[Any]]:
     return snapshot.freeze(state), placed, state.incidents.all()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(stories())
 def test_any_job_gives_the_same_run_whichever_frames_travel_together(told: tuple[Story, int]) -> None:
     frames = tell(*told)

@@ -65,7 +65,9 @@ def _every(nth: int, wrong: Callable[[Frame], Message | None]) -> Callable[[Fram
     [
         pytest.param(lambda frame: Error("busy", "Redis is away"), id="busy"),
         pytest.param(lambda frame: Nack(frame.source.source, frame.first_seq, "lost"), id="nack"),
-        pytest.param(lambda frame: Ack(frame.source.source, frame.first_seq - 1), id="ack-too-low"),
+        pytest.param(
+            lambda frame: Ack(frame.source.source, frame.first_seq - 1), id="ack-too-low", marks=pytest.mark.soak
+        ),
     ],
 )
 def test_a_part_that_is_not_confirmed_goes_again(agents: Path, wrong: Callable[[Frame], Message]) -> None:
