@@ -50,43 +50,16 @@ _BATCH_ROWS = 8_192
 # --- the feeders --------------------------------------------------------------------------------------------------
 
 
-def feed_one(port: int, rank: int, rows: int, begin: float, seconds: float, results: list[dict[str, float]]) -> None:
-    """Send as one agent until the time is over; add what was sent to ``results``."""
-    started = begin - 10.0
-    info = SourceInfo(f"r{rank}-{rank:x}-1", rank, AGENTS, 0, f"n{rank}", 1, started, 0)
-    noise = np.random.default_rng(rank)
-    names = list(METRICS)
-    with WireAgent("127.0.0.1", port, RUN_ID, f"a{rank}", node=f"n{rank}", sources=(info,)) as agent:
-        agent.send(Frame(info, 1, 1, [EventBlock("start", started)]))
-        agent.drain()
-        time.sleep(max(0.0, begin - time.time()))
-        seq, first = 1, 1
-        end = time.time() + seconds
-        while time.time() < end:
-            steps = np.arange(first, first + _BATCH_ROWS)
-            values = row_values(noise, steps)
-            times = started + steps * 0.01
-            for at in range(0, _BATCH_ROWS, rows):
-                part = slice(at, at + rows)
-                count = len(steps[part])
-                columns = np.ascontiguousarray(values[:, part]).tobytes()
-                block = PointsBlock(names, steps[part].tobytes(), times[part].tobytes(), columns)
-                agent.send(Frame(info, seq + 1, seq + count, [block]))
-                seq += count
-            first += _BATCH_ROWS
-        agent.drain()
-        results.append({"rows": first - 1, "frames": agent.acked, "busy": agent.busy})
-
-
-def feed_node(
-    port: int, ranks: list[int], rows: int, begin: float, seconds: float, results: list[dict[str, float]]
+def feed_as(
+    agent_id: str, port: int, ranks: list[int], rows: int, begin: float, seconds: float, results: list[dict[str, float]]
 ) -> None:
-    """Send as the agent of a node with these ranks, all of which log at the same time, until the time is over."""
+    """Send as the agent of ``ranks``, which log at the same time, until the time is over; add what each sent."""
     started = begin - 10.0
-    infos = [SourceInfo(f"r{rank}-{rank:x}-1", rank, len(ranks), rank, "n0", 1, started, 0) for rank in ranks]
-    noise = np.random.default_rng(0)
+    node = f"n{ranks[0]}"
+    infos = [SourceInfo(f"r{rank}-{rank:x}-1", rank, AGENTS, at, node, 1, started, 0) for at, rank in enumerate(ranks)]
+    noise = np.random.default_rng(ranks[0])
     names = list(METRICS)
-    with WireAgent("127.0.0.1", port, RUN_ID, "a0", node="n0", sources=tuple(infos)) as agent:
+    with WireAgent("127.0.0.1", port, RUN_ID, agent_id, node=node, sources=tuple(infos)) as agent:
         for info in infos:
             agent.send(Frame(info, 1, 1, [EventBlock("start", started)]))
         agent.drain()
@@ -99,18 +72,13 @@ def feed_node(
             times = started + steps * 0.01
             for at in range(0, _BATCH_ROWS, rows):
                 part = slice(at, at + rows)
-                one = steps[part].tobytes(), times[part].tobytes()
-                frames = [
-                    Frame(
-                        info,
-                        seq + 1,
-                        seq + len(steps[part]),
-                        [PointsBlock(names, *one, np.ascontiguousarray(mine[:, part]).tobytes())],
-                    )
-                    for info, mine in zip(infos, values, strict=True)
-                ]
-                agent.send(together(frames))
-                seq += len(steps[part])
+                columns, count = (steps[part].tobytes(), times[part].tobytes()), len(steps[part])
+                frames = []
+                for info, mine in zip(infos, values, strict=True):
+                    block = PointsBlock(names, *columns, np.ascontiguousarray(mine[:, part]).tobytes())
+                    frames.append(Frame(info, seq + 1, seq + count, [block]))
+                agent.send(together(frames) if len(frames) > 1 else frames[0])
+                seq += count
             first += _BATCH_ROWS
         agent.drain()
         results += [{"rows": first - 1, "frames": agent.acked / len(ranks), "busy": agent.busy} for _ in ranks]
@@ -119,11 +87,11 @@ def feed_node(
 def feed(port: int, ranks: list[int], rows: int, begin: float, seconds: float, *, node: bool) -> None:
     """Send as several agents, one thread each, or as one of all ranks, and print what was sent as JSON."""
     results: list[dict[str, float]] = []
-    if node:
-        targets = [(feed_node, (port, ranks, rows, begin, seconds, results))]
-    else:
-        targets = [(feed_one, (port, rank, rows, begin, seconds, results)) for rank in ranks]
-    threads = [threading.Thread(target=target, args=arguments) for target, arguments in targets]
+    agents = [ranks] if node else [[rank] for rank in ranks]
+    threads = [
+        threading.Thread(target=feed_as, args=(f"a{some[0]}", port, some, rows, begin, seconds, results))
+        for some in agents
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
