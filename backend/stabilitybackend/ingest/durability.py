@@ -1,4 +1,4 @@
-"""Tells agents what they need not keep any more: what survives a power cut, and the loss of the Redis that has it.
+"""Notifies agents of what they need not keep any more: what survives a power cut, and the loss of its Redis.
 
 An Ack says that Redis has a frame, in memory. A second later Redis has written it to its disk, and its replicas have
 it: a write that comes after the frames is followed until that is so (WAITAOF, WAIT), since Redis writes and replicates
@@ -18,6 +18,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from stabilitybackend.errors import AgentGone
 from stabilitybackend.keys import DURABLE, RunKeys
+from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.redis_link import as_unavailable
 
 __all__ = ["Durability", "Recipient"]
 
@@ -29,7 +31,6 @@ WAIT_MS = 2_500
 #: that is under way at most as long again.
 FSYNC_S = 2.1
 _KEPT_S = 60
-_log = logging.getLogger(__name__)
 
 
 class Recipient(Protocol):
@@ -41,13 +42,13 @@ class Recipient(Protocol):
 
     @property
     def stored(self) -> dict[str, int]:
-        """The newest number stored of each source, of those that are newer than what ``durable`` was told."""
+        """The newest number stored of each source, of those that are newer than those reported as durable."""
 
     async def durable(self, last_seq: Mapping[str, int]) -> None:
-        """Tell it. Raises AgentGone when it is gone."""
+        """Notify it. Raises AgentGone when it is gone."""
 
     async def lost(self, last_seq: Mapping[str, int]) -> None:
-        """Tell it that these are the newest numbers, where it knows higher ones. Raises AgentGone when it is gone."""
+        """Notify it that these are the newest numbers, where it knows higher ones. Raises AgentGone when it is gone."""
 
 
 class Durability:
@@ -64,15 +65,16 @@ class Durability:
         #: Replicas that were connected last; whether Redis says when it has written to its disk; whether it writes.
         self._replicas = 0
         self._says, self._writes = True, True
+        self._quiet = QuietLog(logging.getLogger(__name__))
 
     async def follow(self) -> None:
-        """Ask and tell, again and again."""
+        """Ask and notify, again and again."""
         while True:
-            await self.tell()
+            await self.notify()
             await asyncio.sleep(EVERY_S)
 
-    async def tell(self) -> None:
-        """Tell each agent what of its newest numbers can't be lost any more."""
+    async def notify(self) -> None:
+        """Notify each agent of what of its newest numbers can't be lost any more."""
         news = [(each, stored) for each in self._connections.values() if (stored := each.stored)]
         if not news or not await self.holds():
             return
@@ -81,7 +83,7 @@ class Durability:
         except (RedisError, OSError):
             return
         # Together: an agent that takes nothing must not hold up the others.
-        await asyncio.gather(*(_say(each, stored, last) for (each, stored), last in zip(news, there, strict=True)))
+        await asyncio.gather(*(_notify(each, stored, last) for (each, stored), last in zip(news, there, strict=True)))
 
     async def _there(self, asked: list[tuple[str, list[str]]]) -> list[dict[str, int]]:
         """Return the newest number that Redis has of each source now."""
@@ -107,8 +109,8 @@ class Durability:
                 self._says = False
             elif "appendonly is disabled" in text:
                 self._writes = False
-            else:
-                _log.warning("what is stored for certain is not known: Redis answers %s", text)
+            elif as_unavailable(error) is None:  # else it is full: storing.py reports that
+                self._quiet.log(logging.WARNING, f"what is durable is not known: Redis answers {text}")
             return False  # the next time, in the other way
         except (RedisError, OSError):
             return False
@@ -142,8 +144,8 @@ class Durability:
         return bool(now.get("aof_last_write_status") == "ok" and now.get(name) == before.get(name))
 
 
-async def _say(agent: Recipient, stored: Mapping[str, int], there: Mapping[str, int]) -> None:
-    """Tell an agent what of ``stored`` is still there, and what is not."""
+async def _notify(agent: Recipient, stored: Mapping[str, int], there: Mapping[str, int]) -> None:
+    """Notify an agent of what of ``stored`` is still there, and what is not."""
     durable = {source: last for source, last in stored.items() if there[source] >= last}
     try:
         if durable:

@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.errors import RedisStartError
 from stabilitybackend.keys import SERVER
+from stabilitybackend.redis_link import as_unavailable
 
 __all__ = ["LEASE_S", "ServerClaim"]
 
@@ -91,7 +92,16 @@ class ServerClaim:
         """
         until = time.monotonic() + wait_s
         replaced = ""
-        while (held := await self._ask(redis, replaced)) is not None:
+        while True:
+            try:
+                held = await self._ask(redis, replaced)
+            except (RedisError, OSError) as error:
+                if (away := as_unavailable(error)) is None:
+                    raise
+                _log.warning("whether another server works on Redis at %s is not known: %s", place, away.message)
+                return  # full, or away again: nobody else can take it either, and ``keep`` tries on
+            if held is None:
+                return
             token, holder = held
             replaced = token if holder is not None and self._is_dead(holder) else ""
             if replaced:

@@ -84,7 +84,7 @@ async def test_each_agent_is_told_its_own_numbers_and_one_that_is_gone_keeps_nob
     nothing.stored = {}
     durability = Durability(redis, {1: gone, 2: here, 3: nothing})
     for _ in range(4):
-        await durability.tell()
+        await durability.notify()
         if here.told:
             break
     assert (here.told, nothing.told) == ([{"r0-1": 7}], [])
@@ -96,7 +96,7 @@ async def test_what_redis_has_lost_meanwhile_is_asked_for_and_not_called_durable
     agent.stored = {"r0-1": 7, "r1-1": 3}
     durability = Durability(redis, {1: agent})
     for _ in range(12):
-        await durability.tell()
+        await durability.notify()
         if agent.missing:
             break
     assert (agent.told, agent.missing) == ([], [{"r0-1": 5, "r1-1": 0}])
@@ -105,6 +105,6 @@ async def test_what_redis_has_lost_meanwhile_is_asked_for_and_not_called_durable
 async def test_nobody_is_told_anything_by_a_redis_that_is_away(tmp_path: Path) -> None:
     agent = _Agent()
     client = make_redis("redis://127.0.0.1:1", connections=1)
-    await Durability(client, {1: agent}).tell()
+    await Durability(client, {1: agent}).notify()
     await client.aclose()
     assert agent.told == []

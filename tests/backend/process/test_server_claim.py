@@ -61,6 +61,16 @@ async def test_a_claim_that_is_not_renewed_ends(redis: Redis) -> None:
     assert 0 < await redis.pttl(SERVER) <= 6_000
 
 
+async def test_a_redis_that_is_full_keeps_no_server_from_its_start(redis: Redis) -> None:
+    claim = ServerClaim("http://a:1")
+    await redis.config_set("maxmemory", "1")
+    try:
+        await claim.take(redis, HERE, wait_s=0.0)
+    finally:
+        await redis.config_set("maxmemory", "0")
+    assert not await redis.exists(SERVER)
+
+
 async def test_a_claim_of_another_version_is_respected(redis: Redis) -> None:
     await redis.hset(SERVER, mapping={"token": "x", "who": b"\xff"})
     with pytest.raises(RedisStartError, match="another server works on Redis at redis://here: of another version"):
