@@ -73,7 +73,6 @@ from stabilitybackend.process.struct_types import prepare_struct_types
 from stabilitybackend.process.tasks import end
 from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
-from stabilitybackend.redis_server.claim import ServerClaim
 from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
@@ -87,6 +86,7 @@ from stabilitybackend.schema.gpus import GPUS
 from stabilitybackend.schema.ranks import RANKS
 from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.schema.states import severity
+from stabilitybackend.server_claim import ServerClaim
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing

@@ -55,7 +55,7 @@ API_KEYS = "sb:keys"
 API_KEYS_USED = "sb:keys:used"
 #: String: unix seconds at which a server last found that Redis takes writes (storing.py).
 PROBE = "sb:probe"
-#: Hash, gone some seconds after its last renewal: the server that works here, and its token (redis_server/claim.py).
+#: Hash, gone some seconds after its last renewal: the server that works here, and its token (server_claim.py).
 SERVER = "sb:server"
 #: String: written to see what Redis has on its disk and on its replicas (ingest/durability.py).
 DURABLE = "sb:durable"

@@ -16,9 +16,9 @@ from stabilitybackend.errors import StartError
 from stabilitybackend.process.allocator import give_memory_back
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.redis_link import check_server, make_redis, shown_url
-from stabilitybackend.redis_server.claim import ServerClaim
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.redis_server.folder_lock import FolderLock
+from stabilitybackend.server_claim import ServerClaim
 from stabilitybackend.settings import Settings
 
 if TYPE_CHECKING:
