@@ -81,6 +81,7 @@ from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.derived.unknown_costs import work_out
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.ownership.fence import ANY, Ownership
 from stabilitybackend.schema import kinds, verdicts
 from stabilitybackend.schema.gpus import GPUS
 from stabilitybackend.schema.ranks import RANKS
@@ -146,7 +147,14 @@ def create_app(
         hang_ceiling_s=settings.hang_ceiling_s,
         agent_lost_s=settings.agent_lost_s,
     )
-    manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
+
+    async def replaceable(run_id: str) -> str:
+        if claim is not None:
+            await claim.may_take_runs(redis)
+        return ANY
+
+    ownership = Ownership(replaceable=replaceable)
+    manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits, ownership)
     manager.two_persons = settings.two_persons
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
@@ -165,7 +173,7 @@ def create_app(
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis))
-    run_digests = DigestUpdater(manager, RunIndex(redis), run_tables)
+    run_digests = DigestUpdater(manager, run_tables)
     run_retention = Retention(manager, RunIndex(redis), time.time, audit)
     ours = version("stabilityboard")
 

@@ -131,6 +131,11 @@ class RunKeys:
         return self._key("meta")
 
     @property
+    def owner(self) -> str:
+        """Hash: ``token``, ``worker`` and ``address`` of who works on the run, ``epoch`` takeovers (runs/ownership)."""
+        return self._key("owner")
+
+    @property
     def undone(self) -> str:
         """Set: keys of inferred segments that somebody undid."""
         return self._key("undone")

@@ -15,12 +15,13 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import RedisStartError
+from stabilitybackend.errors import RedisStartError, Unavailable
 from stabilitybackend.keys import SERVER
 from stabilitybackend.redis_link import as_unavailable
 
@@ -115,6 +116,17 @@ class ServerClaim:
                     code="server_there",
                 )
             await asyncio.sleep(_LOOK_S)
+
+    async def may_take_runs(self, redis: Redis) -> None:
+        """Return while the claim is ours; whoever was stalled may not take back what the next server has taken.
+
+        Raises:
+            Unavailable: it is not, any more.
+            RedisError: Redis is away.
+        """
+        held: Any = await redis.hget(SERVER, "token")
+        if held is not None and held.decode() != self._token:
+            raise Unavailable("another server works on this Redis", hint="ask that one", code="moved")
 
     async def keep(self, redis: Redis) -> None:
         """Renew the claim until cancelled; end this process when somebody else has taken it meanwhile."""

@@ -17,6 +17,7 @@ from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame, Hello, encode_message
 from support.job_frames import Job
@@ -100,30 +101,22 @@ class Stage:
 
 
 class Lossy:
-    """A Redis client whose transactions fail: before they are sent, or after they were done."""
+    """A fence whose first commit fails: before it is sent, or after it was done."""
 
-    def __init__(self, redis: Redis, *, after: bool) -> None:
-        self._redis = redis
+    def __init__(self, fence: Fence, *, after: bool) -> None:
+        self._fence = fence
         self._after = after
         self.failures = 1
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._redis, name)
+        return getattr(self._fence, name)
 
-    def pipeline(self, transaction: bool = True) -> Any:
-        pipe = self._redis.pipeline(transaction=transaction)
-        execute: Callable[[], Any] = pipe.execute
-
-        async def fail() -> Any:
-            if not self.failures:
-                return await execute()
-            self.failures -= 1
-            if self._after:
-                await execute()
+    async def commit(self, *change: Any) -> None:
+        fails, self.failures = self.failures > 0, 0
+        if not fails or self._after:
+            await self._fence.commit(*change)
+        if fails:
             raise ConnectionError("the connection was cut")
-
-        pipe.execute = fail  # type: ignore[method-assign, assignment]
-        return pipe
 
 
 def rows(job: Job, first: int, last: int, size: int = 20) -> list[Frame]:

@@ -6,14 +6,15 @@ import logging
 import time
 from collections.abc import Callable
 
+import msgspec
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.keys import RunKeys
 from stabilitybackend.process.rounds import ROUND_S, in_rounds
 from stabilitybackend.process.tasks import in_thread
 from stabilitybackend.run_table.digest import curve_metric, digest_of
 from stabilitybackend.run_table.table import RunTables
-from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, RunDigest
@@ -51,11 +52,8 @@ class DigestUpdater:
         clock: unix seconds now.
     """
 
-    def __init__(
-        self, manager: RunManager, index: RunIndex, tables: RunTables, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, manager: RunManager, tables: RunTables, clock: Callable[[], float] = time.time) -> None:
         self._manager = manager
-        self._index = index
         self._tables = tables
         self._clock = clock
         #: Runs that could not be read -> their newest step then: they are tried again when it is another one.
@@ -108,6 +106,6 @@ class DigestUpdater:
         run = worker.listing.run
         self._failed[worker.run_id] = run.last_step  # until it has gone well
         digest = await in_thread(digest_of(worker, self._manager.fleet, self._clock()))
-        await self._index.save_digest(worker.run_id, digest)
+        await worker.fence.write(("HSET", RunKeys(worker.run_id).meta, "digest", msgspec.json.encode(digest)))
         self._tables.digested(worker.run_id, digest)
         del self._failed[worker.run_id]

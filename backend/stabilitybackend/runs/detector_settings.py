@@ -16,8 +16,6 @@ from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
-from redis.asyncio import Redis
-from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from stabilitybackend.detectors.engine.base import DetectorSettingError
@@ -25,6 +23,7 @@ from stabilitybackend.detectors.registry import DETECTORS, Settings, check_setti
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.feed.pubsub import Channel
+from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.schema.detectors import DetectorChange, RunDetectors
 from stabilitybackend.streams import next_id, stream_order
 
@@ -54,13 +53,14 @@ class DetectorSettings:
     def __init__(
         self,
         run_id: str,
-        redis: Redis,
+        fence: Fence,
         patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
         channel: Channel,
         clock: Callable[[], float],
     ) -> None:
         self._run_id = run_id
-        self._redis = redis
+        self._fence = fence
+        self._redis = fence.redis
         self._keys = RunKeys(run_id)
         self._patiently = patiently
         self._channel = channel
@@ -147,11 +147,11 @@ class DetectorSettings:
         data = msgspec.json.encode(change)
 
         async def store() -> None:
-            pipe: Pipeline = self._redis.pipeline(transaction=True)
-            pipe.rpush(self._keys.detector_settings, data)
-            pipe.ltrim(self._keys.detector_settings, -MAX_CHANGES, -1)
-            pipe.xadd(self._keys.command_audit, {"d": data})
-            await pipe.execute()
+            await self._fence.write(
+                ("RPUSH", self._keys.detector_settings, data),
+                ("LTRIM", self._keys.detector_settings, -MAX_CHANGES, -1),
+                ("XADD", self._keys.command_audit, "*", "d", data),
+            )
 
         try:
             async with self._storing:

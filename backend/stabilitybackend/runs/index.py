@@ -212,11 +212,6 @@ class RunIndex:
                     found[run_id] = msgspec.json.decode(stored, type=RunDigest)
         return found
 
-    async def save_digest(self, run_id: str, digest: RunDigest) -> None:
-        """Store it, unless the run was deleted meanwhile."""
-        if await self.exists(run_id):
-            await self._redis.hset(RunKeys(run_id).meta, "digest", msgspec.json.encode(digest))
-
     async def about(self, run_id: str) -> tuple[str, AboutEdit | None]:
         """Return the notes that the job gave, and what people changed."""
         found: Any = await self._redis.hmget(RunKeys(run_id).meta, ["notes", "about"])
@@ -241,13 +236,9 @@ class RunIndex:
         for key in (RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_WITH_INCIDENTS):
             await self._redis.zrem(key, run_id)
 
-    async def save_view(self, run_id: str, view: RunView, updated: float) -> None:
-        """Store what the worker knows, for the time when no worker runs."""
-        fields: Any = {"view": msgspec.json.encode(view), "updated": repr(updated)}
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.hset(RunKeys(run_id).meta, mapping=fields)
-        pipe.zadd(RUNS_ACTIVE, {run_id: updated}, xx=True)  # not one that is being deleted
-        await pipe.execute()
+    async def heard(self, run_id: str, updated: float) -> None:
+        """Note when a run last reported, unix seconds; not of one that is being deleted."""
+        await self._redis.zadd(RUNS_ACTIVE, {run_id: updated}, xx=True)
 
 
 def _run(run_id: str, found: Mapping[bytes, bytes]) -> Run:

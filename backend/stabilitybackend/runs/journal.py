@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import orjson
-from redis.asyncio import Redis
-from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import as_unavailable
+from stabilitybackend.runs.ownership.fence import Command as Write
+from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.schema.commands import Command, read_command
 from stabilitybackend.schema.incidents import Incident, decoded, encoded
 from stabilitybackend.schema.job.autopilot import MAX_ENTRIES
@@ -75,9 +75,10 @@ class StoredRun:
 class Journal:
     """Reads and writes one run in Redis, trying again while Redis is away; ``clock`` returns unix seconds."""
 
-    def __init__(self, run_id: str, redis: Redis, clock: Callable[[], float]) -> None:
+    def __init__(self, run_id: str, fence: Fence, clock: Callable[[], float]) -> None:
         self._run_id = run_id
-        self._redis = redis
+        self._fence = fence
+        self._redis = fence.redis
         self._keys = RunKeys(run_id)
         #: Redis was away since somebody last set this to False: it may have come back without its newest writes.
         self.interrupted = False
@@ -143,27 +144,30 @@ class Journal:
         return found[0][1][b"b"] if found else None
 
     async def save(self, changes: Changes, cursor: str) -> None:
-        """Store changed incidents and commands, their events, and the place in the stream, all or nothing."""
+        """Store changed incidents and commands, their events, and the place in the stream, all or nothing.
+
+        Raises:
+            NotOwner: the run was taken over; nothing was stored.
+        """
         news = [(incident.incident_id, encoded(incident)) for incident in changes.incidents.values()]
         written = [(command.command_id, msgspec.json.encode(command)) for command in changes.commands.values()]
         entries = [msgspec.json.encode(entry) for entry in changes.entries.values()]
+        keys, writes = self._keys, list[Write]()
+        for incident_id, data in news:
+            writes.append(("HSET", keys.incidents, incident_id, data))
+            writes.append(("XADD", keys.incident_events, "MAXLEN", "~", MAX_INCIDENT_EVENTS, "*", "i", data))
+        for command_id, data in written:
+            writes += (("HSET", keys.commands, command_id, data), ("XADD", keys.command_audit, "*", "c", data))
+        for data in entries:
+            writes.append(("RPUSH", keys.autopilot_entries, data))
+            writes.append(("LTRIM", keys.autopilot_entries, -MAX_ENTRIES, -1))
+            writes.append(("XADD", keys.command_audit, "*", "o", data))
+        writes.append(("HSET", keys.meta, "applied", cursor))
 
         async def save() -> None:
             if news:
                 await self._note()
-            pipe: Pipeline = self._redis.pipeline(transaction=True)
-            for incident_id, data in news:
-                pipe.hset(self._keys.incidents, incident_id, data)
-                pipe.xadd(self._keys.incident_events, {"i": data}, maxlen=MAX_INCIDENT_EVENTS, approximate=True)
-            for command_id, data in written:
-                pipe.hset(self._keys.commands, command_id, data)
-                pipe.xadd(self._keys.command_audit, {"c": data})
-            for data in entries:
-                pipe.rpush(self._keys.autopilot_entries, data)
-                pipe.ltrim(self._keys.autopilot_entries, -MAX_ENTRIES, -1)
-                pipe.xadd(self._keys.command_audit, {"o": data})
-            pipe.hset(self._keys.meta, "applied", cursor)
-            await pipe.execute()
+            await self._fence.write(*writes)
 
         async with self._saving:
             await self.patiently(save)
@@ -178,14 +182,11 @@ class Journal:
 
     async def undo(self, key: str, fork_step: int) -> None:
         """Note that the inferred segment ``key`` is none, and that incidents have to be judged without it."""
-        pipe: Pipeline = self._redis.pipeline(transaction=True)
-        pipe.sadd(self._keys.undone, key)
-        pipe.hset(self._keys.meta, "retell", str(fork_step))
-        await pipe.execute()
+        await self._fence.write(("SADD", self._keys.undone, key), ("HSET", self._keys.meta, "retell", fork_step))
 
     async def reconciled(self) -> None:
         """Note that the incidents are stored as they are without what was undone."""
-        await self.patiently(lambda: self._redis.hdel(self._keys.meta, "retell"))
+        await self.patiently(lambda: self._fence.write(("HDEL", self._keys.meta, "retell")))
 
     async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do ``work``, again and again while Redis is away."""

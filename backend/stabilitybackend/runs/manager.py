@@ -22,6 +22,7 @@ from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.internal_errors import FAILED
 from stabilitybackend.runs.output import OutputLog
+from stabilitybackend.runs.ownership.fence import NotOwner, Ownership
 from stabilitybackend.runs.resume_runs import RunResumer
 from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.wakeups import TICK_S
@@ -60,10 +61,17 @@ class RunManager:
         clock: unix seconds now.
         window_bytes: bytes of frames that the stream of each run keeps.
         limits: how long ranks may be stalled.
+        ownership: how this process takes runs.
     """
 
     def __init__(
-        self, redis: Redis, clock: Callable[[], float], files: ArchiveFiles, window_bytes: int, limits: Limits
+        self,
+        redis: Redis,
+        clock: Callable[[], float],
+        files: ArchiveFiles,
+        window_bytes: int,
+        limits: Limits,
+        ownership: Ownership | None = None,
     ) -> None:
         self.overview = Channel()
         #: What is remembered over all runs.
@@ -73,6 +81,7 @@ class RunManager:
         self.files = files
         self._window_bytes = window_bytes
         self._limits = limits
+        self.ownership = ownership or Ownership()
         self._index = RunIndex(redis)
         self.output_log = OutputLog(redis)
         self._workers: dict[str, RunWorker] = {}
@@ -123,7 +132,7 @@ class RunManager:
         await end(self._sweeper, self._watcher)
         await self.waking.stop()
         await self.fleet.stop()
-        await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
+        await asyncio.gather(*(worker.let_go() for worker in self._workers.values()))
         self._workers.clear()
 
     def _worker(self, run_id: str) -> RunWorker:
@@ -133,7 +142,7 @@ class RunManager:
             before = worker
             worker = self._workers[run_id] = RunWorker(
                 run_id, self._redis, self._clock, self.overview, self.files, self._window_bytes, self._limits,
-                self.fleet,
+                self.fleet, self.ownership,
             )  # fmt: skip
             worker.rest.tick_s, worker.autopilot.two_persons = self._tick_s, self.two_persons
             worker.start(after=before)
@@ -166,6 +175,10 @@ class RunManager:
                 _log.warning("runs that are over stay in Redis for now: %s", error)
 
     async def _let_idle_go(self) -> None:
+        for moved in [worker for worker in self._workers.values() if worker.moved]:
+            await moved.stop()
+            if self._workers.get(moved.run_id) is moved:
+                del self._workers[moved.run_id]
         for worker in self._idle():
             try:
                 await self._let_go(worker.run_id, worker)
@@ -199,10 +212,12 @@ class RunManager:
         used = worker.used
         try:
             await worker.flush()
+        except NotOwner:
+            return  # dropped with the next sweep
         except ArchiveError as error:
             _log.warning("run %s stays in Redis: %s", run_id, error.message)
         if not worker.busy and worker.used == used and self._workers.get(run_id) is worker:
-            await worker.stop()
+            await worker.let_go()
             if self._workers.get(run_id) is worker:  # else somebody came meanwhile, and has another one
                 del self._workers[run_id]
 

@@ -20,20 +20,24 @@ class Readiness:
         self.trouble: ArchiveError | None = None
         self._run_id = run_id
         self._caught_up = asyncio.Event()
-        self._failed = False
+        #: What ended the worker.
+        self.failure: BaseException | None = None
 
     @property
     def reached(self) -> bool:
         """Whether the state is whole."""
-        return self._caught_up.is_set() and not self._failed
+        return self._caught_up.is_set() and self.failure is None
 
     def reach(self) -> None:
         """Note that the state is whole now."""
         self._caught_up.set()
 
-    def fail(self) -> None:
-        """Note that it will never be: the worker ended on a mistake of ours. Whoever waits is notified at once."""
-        self._failed = True
+    def fail(self, error: BaseException) -> None:
+        """Note that it will never be: the worker ended, by a mistake of ours or as another one owns the run.
+
+        Whoever waits is notified at once.
+        """
+        self.failure = error
         self._caught_up.set()
 
     def lose(self) -> None:
@@ -64,7 +68,9 @@ class Readiness:
             raise Unavailable(
                 f"run {self._run_id} is still being read from Redis", hint="try again in a moment", code="loading"
             ) from None
-        if self._failed:
+        if isinstance(self.failure, Unavailable):
+            raise self.failure
+        if self.failure is not None:
             raise Unavailable(
                 f"the server fails at following run {self._run_id}", hint="see the server's log", code="failed"
             )

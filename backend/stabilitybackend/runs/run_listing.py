@@ -9,20 +9,23 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 from msgspec import structs
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.keys import RunKeys
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import answer_of
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex, announced, changed
+from stabilitybackend.runs.ownership.fence import Command, Fence
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.job.about import MAX_TAGS, AboutEdit
 from stabilitybackend.schema.runs import Run, RunStatus, RunView
 from stabilityclient.wire import Hello
 
-__all__ = ["AboutChange", "RunListing"]
+__all__ = ["AboutChange", "RunListing", "stored_view"]
 
 #: What only counts on, as the last step does with every row, is stored at most this often, seconds.
 SAVE_EVERY_S = 5.0
@@ -63,12 +66,13 @@ class RunListing:
         changed: a frame came, or where the points are, since it was reported; another view is seen without it.
     """
 
-    def __init__(self, run_id: str, index: RunIndex, channel: Channel, overview: Channel) -> None:
+    def __init__(self, run_id: str, index: RunIndex, fence: Fence, channel: Channel, overview: Channel) -> None:
         self.run = Run(run_id=run_id, project="", name=run_id, config={}, created=0.0, updated=0.0)
         self.updated = 0.0
         self.changed = False
         self._run_id = run_id
         self._index = index
+        self._fence = fence
         self._channel = channel
         self._overview = overview
         self._reported: RunView | None = None
@@ -185,10 +189,16 @@ class RunListing:
         if counts_only and 0 <= now - self._saved_at < SAVE_EVERY_S:
             return
         try:
-            await self._index.save_view(self._run_id, view, self.updated)
+            await self._fence.write(stored_view(self._run_id, view, self.updated))
+            await self._index.heard(self._run_id, self.updated)
             self._saved, self._saved_at = (view, self.updated), now
         except (RedisError, OSError) as error:
             _log.log(logging.WARNING, f"run {self._run_id}: summary not stored: {answer_of(error)}")
+
+
+def stored_view(run_id: str, view: RunView, updated: float) -> Command:
+    """Return the write of what the worker knows, for the time when no worker runs."""
+    return ("HSET", RunKeys(run_id).meta, "view", msgspec.json.encode(view), "updated", repr(updated))
 
 
 def _fields(view: RunView) -> dict[str, Any]:

@@ -7,12 +7,14 @@ for a frame that this process stored, ``StreamWatch`` for one of another process
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
 from weakref import proxy
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.errors import NotFound, Unavailable
@@ -38,6 +40,7 @@ from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.internal_errors import FOLLOWING, JUDGING, InternalErrors
 from stabilitybackend.runs.journal import Journal
+from stabilitybackend.runs.ownership.fence import Fence, NotOwner, Ownership
 from stabilitybackend.runs.readiness import Readiness
 from stabilitybackend.runs.reconcile_incidents import Reconciliation
 from stabilitybackend.runs.run_listing import RunListing
@@ -64,6 +67,7 @@ class RunWorker:
         overview: channel of the list of runs. files: the archive of all runs.
         window_bytes: bytes of frames that the stream keeps.
         limits: how long its ranks may be stalled. fleet: what is remembered over all runs.
+        ownership: how this process takes runs.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class RunWorker:
         window_bytes: int,
         limits: Limits,
         fleet: Fleet,
+        ownership: Ownership,
     ) -> None:
         me = proxy(self)  # one that is let go is freed at once: a run's points are many MiB
         self.run_id = run_id
@@ -86,12 +91,15 @@ class RunWorker:
         self.cursor = "0-0"
         self._clock, self.used = clock, clock()
         self.rest = Wakeups(clock, lambda: me.busy)
-        self.journal = Journal(run_id, redis, clock)
-        self.detectors = DetectorSettings(run_id, redis, self.journal.patiently, self.channel, clock)
-        self.autopilot = RunAutopilot(run_id, redis, self.journal.patiently, self.channel, clock)
-        self.listing = RunListing(run_id, RunIndex(redis), self.channel, overview)
+        #: What it writes counts while it owns the run.
+        self.fence = Fence(run_id, redis, ownership)
+        self.fence.dropped = self.rest.wake
+        self.journal = Journal(run_id, self.fence, clock)
+        self.detectors = DetectorSettings(run_id, self.fence, self.journal.patiently, self.channel, clock)
+        self.autopilot = RunAutopilot(run_id, self.fence, self.journal.patiently, self.channel, clock)
+        self.listing = RunListing(run_id, RunIndex(redis), self.fence, self.channel, overview)
         self._fleet_reporter = FleetReporter(run_id, fleet)
-        self._archive = RunArchive(run_id, redis, files, lambda: me.state.fold.tree.cuts())
+        self._archive = RunArchive(run_id, self.fence, files, lambda: me.state.fold.tree.cuts())
         self.window = RunWindow(run_id, self._archive, window_bytes, clock, self.listing.touch)
         self._restart = RestartPoints(run_id, files.restart, clock)
         self._senders: Senders = {}
@@ -119,8 +127,9 @@ class RunWorker:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.internal_errors.note(FOLLOWING, error)
-            self.readiness.fail()  # the next request starts another worker
+            if not isinstance(error, NotOwner):
+                self.internal_errors.note(FOLLOWING, error)
+            self.readiness.fail(error)  # the next request starts another worker
 
     @property
     def is_over(self) -> bool:
@@ -132,6 +141,17 @@ class RunWorker:
         self._closed = True
         await self._pause()
         self._task = None
+
+    async def let_go(self) -> None:
+        """Stop for good, and let any worker take the run at once."""
+        await self.stop()
+        with contextlib.suppress(RedisError, OSError):  # whoever takes it finds that nobody follows it
+            await self.fence.release()
+
+    @property
+    def moved(self) -> bool:
+        """Whether it ended because another worker owns the run."""
+        return self.is_over and isinstance(self.readiness.failure, NotOwner)
 
     async def _pause(self) -> None:
         await end(self._task)
@@ -156,17 +176,28 @@ class RunWorker:
             after = None
         applied = await self._begin()
         while True:
+            try:
+                await self._follow_from(applied)
+                reason = "Redis lost its newest writes"
+            except NotOwner:
+                _log.warning("run %s: another server took it over, or Redis lost that it is ours", self.run_id)
+                reason = "the run was taken over"
+                self._unsaved = Changes()  # whoever owns the run has found the same
+            await self.window.stop()
+            await self._restart.forget()
+            if not await self.journal.patiently(self.listing.is_listed):
+                return  # Redis came back empty: the agents have to say again what run this is
+            self.readiness.lose()
+            applied = await self._begin()
+            self.channel.publish({"type": "reset", "reason": f"{reason}; fetch again"})
+
+    async def _follow_from(self, applied: str) -> None:
+        """Follow the stream until what Redis holds is no longer what is folded. Raises NotOwner."""
+        while True:
             due = self.rest.read_due() or self.journal.more or not self.readiness.reached
             entries = await self.journal.read(self.cursor) if due else []
-            if await self.window.has_diverged(self.journal, self.state, self.cursor):
-                await self.window.stop()
-                await self._restart.forget()
-                if not await self.journal.patiently(self.listing.is_listed):
-                    return  # Redis came back empty: the agents have to say again what run this is
-                self.readiness.lose()
-                applied = await self._begin()
-                self.channel.publish({"type": "reset", "reason": "Redis lost its newest writes; fetch again"})
-                continue
+            if self.fence.lost or await self.window.has_diverged(self.journal, self.state, self.cursor):
+                return
             changes = Changes()
             for cursor, message in entries:
                 replayed = stream_order(cursor) <= stream_order(applied)
@@ -205,6 +236,7 @@ class RunWorker:
 
     async def _begin(self) -> str:
         """Start from what is stored; return the stream id up to which incidents and commands are complete."""
+        await self.journal.patiently(self.fence.take)
         stored = await self.journal.load()
         await self.detectors.load()
         await self.autopilot.load()
@@ -378,6 +410,7 @@ class RunWorker:
         async with self._turning:
             await self.stop()
         with redis_errors():
+            await self.fence.take()
             async with self.window.changing:
                 await self._archive.delete()
                 await self._restart.forget()

@@ -25,6 +25,7 @@ from support.job_frames import Job
 from support.manager_stack import HELLO, Stage, rows
 from support.plain_redis import PlainRedis
 from support.server_stack import RunningServer
+from support.stored_run import store_view
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.both_redis
@@ -165,7 +166,7 @@ async def test_a_server_is_ready_when_every_live_run_is_judged_those_heard_of_la
     for place, run_id in enumerate(("run-c", "run-a", "run-b")):
         hello = type(HELLO)(run_id, "a1", "n0", "0.1.0")
         await stage.manager._index.register(hello, 100.0)
-        await stage.manager._index.save_view(run_id, RunView(status="running"), stage.now - place)
+        await store_view(stage.redis, run_id, RunView(status="running"), stage.now - place)
     await stage.restart()
     await stage.manager.start()
     (reason,) = reasons(stage.manager, storing)

@@ -19,6 +19,7 @@ from support.cli_program import program_in
 from support.manager_stack import Stage
 from support.plain_redis import PlainRedis
 from support.server_stack import RunningServer
+from support.stored_run import store_view
 
 RUNNING = RunView(status="running")
 
@@ -104,10 +105,10 @@ def test_the_program_says_how_many_runs_it_leaves_out_and_shows_all_when_asked(
 async def test_a_restart_takes_up_a_run_under_way_that_is_older_than_six_hundred_others(stage: Stage) -> None:
     index = RunIndex(stage.redis)
     await _register(index, ["old"], first=stage.now)
-    await index.save_view("old", RUNNING, stage.now)
+    await store_view(stage.redis, "old", RUNNING, stage.now)
     await _register(index, [f"newer-{n}" for n in range(600)], first=stage.now + 1)
     for n in range(600):
-        await index.save_view(f"newer-{n}", RunView(status="finished"), stage.now + 1)
+        await store_view(stage.redis, f"newer-{n}", RunView(status="finished"), stage.now + 1)
     await stage.manager.start()
     await stage.until(lambda: set(stage.manager._workers) == {"old"}, "it is taken up")
 
@@ -117,7 +118,7 @@ async def test_runs_under_way_are_watched_though_redis_went_away_while_the_serve
         client = make_redis(plain.url)
         stage = Stage(client, tmp_path / "archive")
         await _register(RunIndex(client), ["old"], first=stage.now)
-        await RunIndex(client).save_view("old", RUNNING, stage.now)
+        await store_view(client, "old", RUNNING, stage.now)
         plain.kill()
         await stage.manager.start()
         assert (stage.manager.late, stage.manager._workers) == (True, {})
@@ -131,7 +132,7 @@ async def test_runs_under_way_are_watched_though_redis_went_away_while_the_serve
 async def test_what_an_older_version_did_not_note_is_noted_at_the_start(stage: Stage) -> None:
     index = RunIndex(stage.redis)
     await _register(index, ["old", "quiet"], first=stage.now)
-    await index.save_view("old", RUNNING, stage.now + 5)
+    await store_view(stage.redis, "old", RUNNING, stage.now + 5)
     await stage.redis.xadd(RunKeys("old").incident_events, {"i": "{}"}, id="7000-0")
     await stage.redis.delete(RUNS_ACTIVE, RUNS_WITH_INCIDENTS)
     await index.complete()
@@ -142,5 +143,5 @@ async def test_what_an_older_version_did_not_note_is_noted_at_the_start(stage: S
 async def test_a_run_that_was_deleted_is_in_no_list_even_if_its_worker_stores_a_last_word(index: RunIndex) -> None:
     await _register(index, ["run-1"])
     await index.forget("run-1")
-    await index.save_view("run-1", RUNNING, 1001.0)
+    await store_view(index._redis, "run-1", RUNNING, 1001.0)
     assert (await index.ids(), await index.active_since(0.0), await index.with_incidents_since(0.0)) == ([], [], [])

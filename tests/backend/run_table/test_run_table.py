@@ -14,19 +14,19 @@ from stabilitybackend.redis_link import make_redis
 from stabilitybackend.run_table.digest_updates import DigestUpdater, is_stale
 from stabilitybackend.run_table.table import RunTables, TableQuery
 from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.schema.pages.run_table import RunDigest
 from stabilitybackend.schema.runs import RunView, WorstIncident
 from stabilityclient.wire import Hello
 from support.job_frames import Job
 from support.manager_stack import Stage, rows
 from support.server_stack import RunningServer
+from support.stored_run import store_view
 
 HANG = WorstIncident("i1", "hang", "critical", "Hang since step 7")
 
 
 async def _add(index: RunIndex, name: str, at: float, project: str = "llm", **view: Any) -> None:
     await index.register(Hello(name, "a1", "n0", "0.1.0", project=project, config={"lr": at}), at)
-    await index.save_view(name, RunView(**{"status": "finished"} | view), at)
+    await store_view(index._redis, name, RunView(**{"status": "finished"} | view), at)
 
 
 def _filled(server: RunningServer, redis_url: str) -> Any:
@@ -122,7 +122,7 @@ async def test_paging_in_one_order_loses_and_repeats_nothing_while_runs_come_go_
     first = await tables.table(query, [], 0, 10)
     await _add(index, "new", 2000.0, last_step=99)
     await index.forget("run-07")
-    await index.save_view("run-03", RunView(status="finished", last_step=500), 2001.0)
+    await store_view(index._redis, "run-03", RunView(status="finished", last_step=500), 2001.0)
     stage.now += 60
     second = await tables.table(query, [], 10, 10, order=first.order)
     third = await tables.table(query, [], 20, 10, order=first.order)
@@ -170,7 +170,7 @@ async def test_what_is_worked_out_of_a_run_is_stored_and_is_in_its_row(stage: St
     worker = await stage.send(*rows(Job(), 1, 200))
     await worker.tick()
     tables = RunTables(stage.manager, index, lambda: stage.now)
-    await DigestUpdater(stage.manager, index, tables, lambda: stage.now).round()
+    await DigestUpdater(stage.manager, tables, lambda: stage.now).round()
     table = await tables.table(TableQuery(None), [], 0, 10)
     curve = table.rows[0].curve
     assert curve is not None
@@ -178,9 +178,3 @@ async def test_what_is_worked_out_of_a_run_is_stored_and_is_in_its_row(stage: St
     stored = (await index.digests(["run-1"]))["run-1"]
     assert (stored.step, stored.curve) == (200, curve)
     assert not is_stale(worker.listing.run, stored)
-
-
-async def test_nothing_is_stored_of_a_run_that_was_deleted_meanwhile(redis: Redis) -> None:
-    index = RunIndex(redis)
-    await index.save_digest("gone", RunDigest(step=1, head=0, status="finished", made=0.0))
-    assert await index.digests(["gone"]) == {}

@@ -64,7 +64,7 @@ async def test_an_archiver_that_dies_around_its_commit_neither_loses_nor_doubles
 ) -> None:
     job = Job()
     worker = await stage.send(*rows(job, 1, 300))
-    worker._archive._redis = Lossy(stage.redis, after=after)  # type: ignore[assignment]
+    worker._archive._fence = Lossy(worker.fence, after=after)  # type: ignore[assignment]
     await stage.send(*rows(job, 301, 600))
     await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the commit has failed")
     assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 601)}

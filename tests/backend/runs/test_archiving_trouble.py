@@ -127,9 +127,9 @@ async def test_files_that_another_server_takes_for_garbage_are_written_again_bef
     worker = await stage.send(*rows(Job(), 1, 400))
     await stage.until(gate.waits.is_set, "a part is being written")
     other = ArchiveFiles(open_location(stage.folder), ByteCache(0), lambda: stage.now)
-    meddler = RunArchive("run-1", stage.redis, other)
+    meddler = RunArchive("run-1", worker.fence, other)
     await meddler.load()
-    await meddler.sweep()
+    await meddler.sweep(of_others=True)
     gate.open()
     await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "it is noticed")
     stage.now += 60.0
@@ -217,7 +217,7 @@ async def test_after_a_commit_without_an_answer_the_whole_run_can_be_archived_an
     stage: Stage,
 ) -> None:
     worker = await stage.send(*rows(Job(), 1, 20))
-    worker._archive._redis = Lossy(stage.redis, after=True)  # type: ignore[assignment]
+    worker._archive._fence = Lossy(worker.fence, after=True)  # type: ignore[assignment]
     await stage.send(*(frame for frame in rows(_sent(20), 21, 400)))
     await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the commit has no answer")
     await worker.flush()

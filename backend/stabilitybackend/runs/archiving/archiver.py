@@ -8,6 +8,7 @@ only copy. So every frame is in the stream or in a listed part, never in both an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.compaction import compact
@@ -28,6 +29,7 @@ from stabilitybackend.points.memtable import Generation
 from stabilitybackend.process.tasks import in_thread
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_files import RestartShare
+from stabilitybackend.runs.ownership.fence import CommitRefused, Fence, NotOwner
 from stabilitybackend.streams import entries_between, next_id, stream_order
 
 __all__ = ["ArchiveFiles", "PartsChanged", "RunArchive"]
@@ -40,6 +42,9 @@ SMALL_ROWS = 65_536
 MAX_ROWS = 4_000_000
 #: Nor of more bytes in its files: a job that logs few values and many events fills a part with frames.
 MAX_BYTES = 256 * 2**20
+#: Files that another process noted as unfinished are kept so long after they are first seen, seconds: it may be
+#: writing them still. One that is stalled for longer removes them itself (``_drop``).
+FOREIGN_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -75,10 +80,11 @@ class RunArchive:
     """The parts of one run; ``cuts`` returns where rollbacks left segments, as far as that is known now."""
 
     def __init__(
-        self, run_id: str, redis: Redis, files: ArchiveFiles, cuts: Callable[[], Cuts] = dict[int, list[int]]
+        self, run_id: str, fence: Fence, files: ArchiveFiles, cuts: Callable[[], Cuts] = dict[int, list[int]]
     ) -> None:
         self._run_id = run_id
-        self._redis = redis
+        self._fence = fence
+        self._redis = fence.redis
         self._files = files
         self._keys = RunKeys(run_id)
         self._cuts = cuts
@@ -86,6 +92,9 @@ class RunArchive:
         self._stems: dict[tuple[str, str], str] = {}
         #: Stems of the parts that Redis lists, as far as this process knows.
         self._listed: set[str] = set()
+        #: Stems that this process noted as garbage, and those of others with the time at which they were first seen.
+        self._noted: set[str] = set()
+        self._foreign: dict[str, float] = {}
 
     @property
     def place(self) -> str:
@@ -94,7 +103,7 @@ class RunArchive:
 
     async def load(self) -> list[PartReader]:
         """Return the parts, oldest first."""
-        await self._redis.delete(self._keys.parts_next)
+        await self._fence.write(("DEL", self._keys.parts_next))
         found: Any = await self._redis.hvals(self._keys.parts)
         parts = sorted((Part.from_json(data) for data in found), key=lambda part: stream_order(part.to_id))
         self._listed = {part.stem for part in parts}
@@ -160,7 +169,11 @@ class RunArchive:
                         hint="Redis has lost its newest writes; the run is taken up from what it has",
                     )
                 part = await self._write(stem, from_id, to_id, generations, frames)
-                await self._commit((), (part,), trim_to=to_id)
+                try:
+                    await self._commit((), (part,), trim_to=to_id)
+                except NotOwner:
+                    await self._drop(stem)
+                    raise
             else:
                 part = Part.from_json(done)
                 self._listed.add(stem)
@@ -171,7 +184,7 @@ class RunArchive:
         async with self._files.writing:
             stem = self._stem(old.from_id, old.to_id)
             part = await self._write(stem, old.from_id, old.to_id, [generation], frames)
-            await self._redis.hset(self._keys.parts_next, stem, part.as_json())
+            await self._fence.write(("HSET", self._keys.parts_next, stem, part.as_json()))
         self._stems.pop((old.from_id, old.to_id), None)
         return self._reader(part)
 
@@ -184,36 +197,27 @@ class RunArchive:
         await self._commit([reader.part for reader in old], [reader.part for reader in new])
 
     async def _commit(self, old: Sequence[Part], new: Sequence[Part], trim_to: str = "") -> None:
-        async with self._redis.pipeline(transaction=True) as pipe:
-            # Watched: a Redis that restarted without its newest writes may not lose what it has again in the stream,
-            # and another server, which takes our new files for garbage, may not have removed them.
-            await pipe.watch(self._keys.parts, self._keys.garbage)
-            found: Any = await pipe.hkeys(self._keys.parts)
-            noted: Any = await pipe.smembers(self._keys.garbage)
-            if {stem.decode() for stem in found} != self._listed:
-                raise PartsChanged(
-                    f"Redis lists {len(found)} parts of run {self._run_id}, expected the {len(self._listed)} that this "
-                    "server knows",
-                    hint="Redis has lost its newest writes; the run is taken up from what it has",
-                )
-            gone = {part.stem for part in new} - self._listed - {stem.decode() for stem in noted}
-            if gone:
+        # What is listed and noted is compared: a Redis that restarted without its newest writes may not lose what it
+        # has again in the stream, and a worker that took over, which takes our new files for garbage, may not have
+        # removed them.
+        gone = [part.stem for part in old]
+        try:
+            await self._fence.commit(
+                self._listed, gone, [(part.stem, part.as_json()) for part in new], next_id(trim_to) if trim_to else ""
+            )
+        except CommitRefused as error:
+            if error.stem:
                 raise ArchiveError(
-                    f"the files of {gone.pop()} of run {self._run_id} were removed before they were listed",
-                    hint="let one server alone use this Redis and this archive; the part is written again",
-                )
-            pipe.multi()  # type: ignore[no-untyped-call]
-            for part in old:
-                pipe.hdel(self._keys.parts, part.stem)
-                pipe.sadd(self._keys.garbage, part.stem)
-            for part in new:
-                pipe.hset(self._keys.parts, part.stem, part.as_json())
-                pipe.srem(self._keys.garbage, part.stem)
-            if trim_to:
-                pipe.xtrim(self._keys.frames, minid=next_id(trim_to), approximate=False)
-            pipe.delete(self._keys.parts_next)
-            await pipe.execute()
-        self._listed = (self._listed - {part.stem for part in old}) | {part.stem for part in new}
+                    f"the files of {error.stem} of run {self._run_id} were removed before they were listed",
+                    hint="the part is written again",
+                ) from error
+            raise PartsChanged(
+                f"Redis lists {error.listed} parts of run {self._run_id}, expected the {len(self._listed)} that this "
+                "server knows",
+                hint="Redis has lost its newest writes; the run is taken up from what it has",
+            ) from error
+        self._listed = (self._listed - set(gone)) | {part.stem for part in new}
+        self._noted.update(gone)
 
     def mergeable(self, readers: Sequence[PartReader], *, everything: bool = False) -> list[PartReader]:
         """Return adjacent parts that should become one, none where there are none.
@@ -242,7 +246,7 @@ class RunArchive:
         """
         async with self._files.writing:
             stem = self._new_stem(group[0].part.from_id, group[-1].part.to_id)
-            await self._redis.sadd(self._keys.garbage, stem)
+            await self._note(stem)
             created = self._files.clock()
             cuts = self._cuts()
             part = await in_thread(lambda: compact(self._files.location, self._run_id, group, stem, created, cuts))
@@ -253,36 +257,68 @@ class RunArchive:
     async def delete(self) -> None:
         """Remove all files of the run. Its keys are the caller's."""
         found: Any = await self._redis.hkeys(self._keys.parts)
-        for stem in found:
-            await self._redis.sadd(self._keys.garbage, stem)
-        await self._redis.delete(self._keys.parts, self._keys.parts_next)
+        stems = [("SADD", self._keys.garbage, stem) for stem in found]
+        await self._fence.write(*stems, ("DEL", self._keys.parts), ("DEL", self._keys.parts_next))
         self._listed.clear()
         self._stems.clear()
-        await self.sweep()
+        await self.sweep(of_others=True)
 
-    async def sweep(self) -> None:
-        """Remove the files of stems that no part names. What can't be removed now stays noted for the next time."""
+    async def sweep(self, *, of_others: bool = False) -> bool:
+        """Remove the files of stems that no part names. What can't be removed now stays noted for the next time.
+
+        Redis does not fence a file: a worker that was stalled may be writing one still, until it finds that the run
+        is no longer its own. So files of others stay for FOREIGN_S.
+
+        Args:
+            of_others: also what others noted only now.
+
+        Returns:
+            Whether something is left for later.
+        """
+        left = False
         async with self._files.writing:  # what is being written is named by no part yet
             found: Any = await self._redis.sunion([self._keys.garbage, self._keys.sweeping])
             for stem in (name.decode() for name in found):
                 if await self._redis.hexists(self._keys.parts, stem):
-                    await self._redis.srem(self._keys.garbage, stem)
-                elif stem not in self._listed and stem not in self._stems.values():  # else it is not sure yet
+                    await self._fence.write(("SREM", self._keys.garbage, stem))
+                elif stem in self._listed or stem in self._stems.values():
+                    continue  # it is not sure yet
+                elif of_others or self._fence.was_free or stem in self._noted or self._is_old(stem):
                     await self._remove(stem)
+                else:
+                    left = True
+        return left
+
+    def _is_old(self, stem: str) -> bool:
+        now = self._files.clock()
+        seen = self._foreign.setdefault(stem, now)
+        return not seen <= now < seen + FOREIGN_S
 
     async def _remove(self, stem: str) -> None:
-        await self._redis.smove(self._keys.garbage, self._keys.sweeping, stem)
+        await self._fence.write(("SREM", self._keys.garbage, stem), ("SADD", self._keys.sweeping, stem))
         try:
             await in_thread(lambda: Part.delete_files(self._files.location, self._run_id, stem))
         except ArchiveError as error:
             _log.warning("run %s: old files stay for now: %s", self._run_id, error.message)
         else:
-            await self._redis.srem(self._keys.sweeping, stem)
+            await self._fence.write(("SREM", self._keys.sweeping, stem))
+            self._noted.discard(stem)
+            self._foreign.pop(stem, None)
+
+    async def _drop(self, stem: str) -> None:
+        """Remove files that were written for a run that is no longer ours: whoever took it over may not know them."""
+        with contextlib.suppress(RedisError, OSError, ArchiveError):
+            if not await self._redis.hexists(self._keys.parts, stem):  # an earlier try may have listed them
+                await in_thread(lambda: Part.delete_files(self._files.location, self._run_id, stem))
+
+    async def _note(self, stem: str) -> None:
+        await self._fence.write(("SADD", self._keys.garbage, stem))
+        self._noted.add(stem)
 
     async def _write(
         self, stem: str, from_id: str, to_id: str, generations: Sequence[Generation], frames: list[tuple[str, bytes]]
     ) -> Part:
-        await self._redis.sadd(self._keys.garbage, stem)
+        await self._note(stem)
         created, cuts = self._files.clock(), self._cuts()
 
         def write() -> Part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from stabilitybackend.process.tasks import end
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.archiver import PartsChanged, RunArchive
 from stabilitybackend.runs.journal import Journal
+from stabilitybackend.runs.ownership.fence import NotOwner
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.server import ColdPoints, HotPoints, Storage
 from stabilitybackend.streams import stream_order
@@ -182,13 +184,14 @@ class RunWindow:
 
     async def _shrink(self, store: RunStore, stored_to: Callable[[], str]) -> None:
         async with self.changing:
-            while store.hot_bytes > self.limit_bytes:
-                count = self._oldest(store, stored_to(), ARCHIVED_SHARE * self.limit_bytes)
-                if not count or not await self._archive_oldest(store, count):
-                    return
-                group = self._archive.mergeable(store.parts)
-                if group:
-                    await self._merge(store, group)
+            with contextlib.suppress(NotOwner):  # whoever follows the run drops it
+                while store.hot_bytes > self.limit_bytes:
+                    count = self._oldest(store, stored_to(), ARCHIVED_SHARE * self.limit_bytes)
+                    if not count or not await self._archive_oldest(store, count):
+                        return
+                    group = self._archive.mergeable(store.parts)
+                    if group:
+                        await self._merge(store, group)
 
     def _oldest(self, store: RunStore, stored_to: str, wanted_bytes: float) -> int:
         if self._unsure:
@@ -244,7 +247,10 @@ class RunWindow:
     async def _sweep(self) -> None:
         try:
             async with self.changing:
-                await self._archive.sweep()
+                if await self._archive.sweep():
+                    self._sweep_at = self._clock() + SWEEP_AFTER_S
+        except NotOwner:
+            return
         except (RedisError, OSError) as error:
             _log.warning("run %s: files of merged parts stay for now: %s", self._run_id, error)
             self._sweep_at = self._clock() + SWEEP_AFTER_S

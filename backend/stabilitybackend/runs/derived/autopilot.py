@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import asdict, replace
-from redis.asyncio import Redis
-from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from stabilitybackend.autopilot.ladder import IDLE, Decision, Situation, decide, gave_up
@@ -27,6 +25,7 @@ from stabilitybackend.keys import RunKeys
 from stabilitybackend.points.store import SeriesKey
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.pubsub import Channel
+from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.job.autopilot import (
     ISSUER,
@@ -71,12 +70,12 @@ class RunAutopilot:
     def __init__(
         self,
         run_id: str,
-        redis: Redis,
+        fence: Fence,
         patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
         channel: Channel,
         clock: Callable[[], float],
     ) -> None:
-        self._run_id, self._redis, self._channel, self._clock = run_id, redis, channel, clock
+        self._run_id, self._fence, self._channel, self._clock = run_id, fence, channel, clock
         self._patiently = patiently
         self._keys = RunKeys(run_id)
         self._set: PolicyChange | None = None
@@ -102,8 +101,8 @@ class RunAutopilot:
             self._take(None if stored is None else msgspec.json.decode(stored, type=PolicyChange))
 
     async def _stored(self) -> tuple[bytes | None, list[bytes]]:
-        stored: Any = await self._redis.get(self._keys.autopilot)
-        entries: Any = await self._redis.lrange(self._keys.autopilot_entries, 0, -1)
+        stored: Any = await self._fence.redis.get(self._keys.autopilot)
+        entries: Any = await self._fence.redis.lrange(self._keys.autopilot_entries, 0, -1)
         return stored, entries
 
     def _take(self, change: PolicyChange | None) -> None:
@@ -138,10 +137,9 @@ class RunAutopilot:
         data = msgspec.json.encode(change)
 
         async def store() -> None:
-            pipe: Pipeline = self._redis.pipeline(transaction=True)
-            pipe.set(self._keys.autopilot, data)
-            pipe.xadd(self._keys.command_audit, {"p": data})
-            await pipe.execute()
+            await self._fence.write(
+                ("SET", self._keys.autopilot, data), ("XADD", self._keys.command_audit, "*", "p", data)
+            )
 
         if text is None:
             self._take(change)  # at once: nothing is ordered while it is stored

@@ -1,0 +1,199 @@
+"""The fence of one run: what its worker writes in Redis counts only while that worker owns the run.
+
+``sb:{run}:owner`` holds a random token. Taking the run over puts a new one there, and every write that depends on
+ownership compares it in the same Lua call. So a worker that was stopped, or cut off, for however long can change
+nothing any more: its next write is refused, and it drops the run. Clocks only decide when somebody tries to take a run
+over. The token is random and not the number beside it, because a failover of Redis may lose the newest takeover and
+give the same number out again.
+
+Sources: Temporal's shard ownership (a range id that each write carries and the store compares); M. Kleppmann, "How to
+do distributed locking" (2016), fencing tokens.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from redis.asyncio import Redis
+
+from stabilitybackend.errors import Unavailable
+from stabilitybackend.keys import RunKeys
+
+__all__ = ["ANY", "Command", "CommitRefused", "Fence", "NotOwner", "Owner", "Ownership"]
+
+#: A Redis command as name, key, arguments.
+Command = tuple[str | bytes | int, ...]
+#: Stands for the token of whoever owns a run, dead or alive (take.lua).
+ANY = "*"
+
+
+class NotOwner(Unavailable):
+    """Somebody else owns the run, or nobody does: nothing was written, and this worker has to drop the run."""
+
+    default_code = "moved"
+
+
+class CommitRefused(Exception):
+    """The list of parts is not what the caller knows; nothing was changed.
+
+    Args:
+        listed: how many parts are listed, where that differs; else -1.
+        stem: whose files are no longer noted.
+    """
+
+    def __init__(self, listed: int, stem: str = "") -> None:
+        super().__init__(f"{listed} parts are listed" if listed >= 0 else f"{stem} is not noted")
+        self.listed = listed
+        self.stem = stem
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who owns a run: ``worker`` a process' id, ``address`` where it answers."""
+
+    token: str
+    worker: str
+    address: str
+
+
+@dataclass(eq=False)
+class Ownership:
+    """What a process' fences share.
+
+    Args:
+        worker, address: this process as others see it.
+        token: a new random one.
+        replaceable: which token may be replaced by this process: ``"*"`` any, ``""`` none, or that of an owner that
+            is known to be dead. Raises Unavailable where this process may take no run.
+    """
+
+    worker: str = "all"
+    address: str = ""
+    token: Callable[[], str] = lambda: secrets.token_hex(8)
+    replaceable: Callable[[str], Awaitable[str]] | None = None
+    #: Writes that were refused since the start.
+    refused: int = 0
+
+    async def may_replace(self, run_id: str) -> str:
+        """Return the token that may be replaced."""
+        return ANY if self.replaceable is None else await self.replaceable(run_id)
+
+
+class Fence:
+    """The fence of one run, for the worker that follows it.
+
+    Args:
+        run_id: must have passed ``check_run_id``.
+
+    Attributes:
+        redis: for reading; what depends on ownership is written by ``write`` and ``commit`` only.
+        epoch: how often the run was taken until this worker took it, with that; 0 before.
+        was_free: nobody owned the run when it was taken: no other worker may be writing files of it still.
+        lost: a write was refused: the run has to be taken again, or dropped.
+    """
+
+    def __init__(self, run_id: str, redis: Redis, ownership: Ownership) -> None:
+        self.redis = redis
+        self.epoch = 0
+        self.was_free = self.lost = False
+        self._run_id = run_id
+        self._keys = RunKeys(run_id)
+        self._ownership = ownership
+        self._token = ""
+        #: Called when a write is refused.
+        self.dropped: Callable[[], None] = lambda: None
+
+    async def take(self) -> None:
+        """Become the owner.
+
+        Raises:
+            NotOwner: somebody else is, who may not be replaced. Its address is ``facts["address"]``.
+            Unavailable: this process may take no run now.
+            RedisError: Redis is away.
+        """
+        token = self._ownership.token()
+        replaced = await self._ownership.may_replace(self._run_id)
+        ours = (token, self._ownership.worker, self._ownership.address)
+        found: Any = await self.redis.eval(_script("take.lua"), 1, self._keys.owner, replaced, *ours)
+        epoch, *held = found
+        if not epoch:
+            _, worker, address = (each.decode() for each in held)
+            raise NotOwner(
+                f"run {self._run_id} is followed by another worker ({worker})", hint="try again", address=address
+            )
+        self._token, self.epoch, self.lost = token, epoch, False
+        self.was_free = not held[0]
+
+    async def release(self) -> None:
+        """Give the run up, where it is ours: anybody may take it."""
+        if self._token:
+            token, self._token = self._token, ""
+            await self.redis.eval(_RELEASE, 1, self._keys.owner, token)
+
+    async def write(self, *commands: Command) -> None:
+        """Carry out commands on keys of the run, all of them or none.
+
+        Raises:
+            NotOwner: the run is not ours (any more); nothing was written.
+            RedisError: Redis is away; they may have been carried out or not.
+        """
+        keys: dict[str, int] = {self._keys.owner: 1}
+        arguments: list[Any] = [self._token]
+        for name, key, *rest in commands:
+            place = keys.setdefault(str(key), len(keys) + 1)
+            arguments += (len(rest), name, place, *rest)
+        if not await self.redis.eval(_script("write.lua"), len(keys), *keys, *arguments):
+            self._refused()
+
+    async def commit(
+        self, listed: Iterable[str], gone: Iterable[str], new: Iterable[tuple[str, bytes | str]], smallest_id: str = ""
+    ) -> None:
+        """Change the list of parts; the stream keeps what comes from ``smallest_id`` on.
+
+        Args:
+            listed: stems that the caller takes for listed. gone: those that go.
+            new: stem and JSON of those that come.
+
+        Raises:
+            CommitRefused: others are listed, or files of a new one may be gone.
+            NotOwner: the run is not ours; nothing was changed.
+            RedisError: Redis is away; it may have happened or not.
+        """
+        keys, known, old = self._keys, list(listed), list(gone)
+        places = (keys.owner, keys.parts, keys.garbage, keys.parts_next, keys.frames)
+        parts = [one for pair in new for one in pair]
+        arguments = (self._token, smallest_id, len(known), *known, len(old), *old, *parts)
+        answer: Any = await self.redis.eval(_script("commit.lua"), len(places), *places, *arguments)
+        match answer:
+            case [0]:
+                self._refused()
+            case [-1, count]:
+                raise CommitRefused(count)
+            case [-2, stem]:
+                raise CommitRefused(-1, stem.decode())
+
+    def _refused(self) -> None:
+        if not self.lost:
+            self.lost = True
+            self._ownership.refused += 1
+            self.dropped()
+        raise NotOwner(
+            f"run {self._run_id} was taken over by another worker, and nothing was changed",
+            hint="look at the run, then try again",
+        )
+
+
+@cache
+def _script(name: str) -> str:
+    return resources.files("stabilitybackend.runs.ownership").joinpath(name).read_text(encoding="utf-8")
+
+
+_RELEASE = (
+    "if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then "
+    "redis.call('HDEL', KEYS[1], 'token', 'worker', 'address') end"
+)
