@@ -24,12 +24,14 @@ __all__ = [
     "FLEET_NODES",
     "FLEET_ROLLBACKS",
     "MAX_ID_CHARS",
+    "MEMBERS",
     "PROBE",
     "PROPOSALS",
     "QUIET",
     "RUNS",
     "RUNS_ACTIVE",
     "RUNS_FOLLOWED",
+    "RUNS_LIVE",
     "RUNS_WITH_INCIDENTS",
     "SERVER",
     "SIGN_INS",
@@ -37,6 +39,7 @@ __all__ = [
     "RunKeys",
     "check_run_id",
     "check_source_id",
+    "inbox_key",
     "is_of_file",
     "session_key",
 ]  # fmt: skip
@@ -49,6 +52,8 @@ RUNS_ACTIVE = "sb:runs:heard"
 RUNS_FOLLOWED = "sb:runs:followed"
 #: Sorted set: run id by the time at which an incident of it changed (unix seconds). Alerting reads these runs.
 RUNS_WITH_INCIDENTS = "sb:runs:incidents"
+#: Sorted set: run id by the time (unix seconds) since which a worker has to follow it; not where one process does all.
+RUNS_LIVE = "sb:runs:live"
 #: Hash: API key id -> JSON of its hash, name, scopes, created and revoked time (auth.py).
 API_KEYS = "sb:keys"
 #: Hash: API key id -> unix seconds of its last use, at most one minute late.
@@ -57,6 +62,8 @@ API_KEYS_USED = "sb:keys:used"
 PROBE = "sb:probe"
 #: Hash, gone some seconds after its last renewal: the server that works here, and its token (server_claim.py).
 SERVER = "sb:server"
+#: Hash: id of a process -> when it wrote this by Redis' clock, and what it is, as JSON (members.py).
+MEMBERS = "sb:members"
 #: String: written to see what Redis has on its disk and on its replicas (ingest/durability.py).
 DURABLE = "sb:durable"
 #: Sorted set: run id, a blank, proposal id, by when it expires (unix seconds): what waits for people (proposals.py).
@@ -134,6 +141,16 @@ class RunKeys:
     def owner(self) -> str:
         """Hash: ``token``, ``worker`` and ``address`` of who works on the run, ``epoch`` takeovers (runs/ownership)."""
         return self._key("owner")
+
+    @property
+    def agents(self) -> str:
+        """Hash: agent -> AgentAt as JSON: the door that it is connected to, and the number of the connection."""
+        return self._key("agents")
+
+    @property
+    def reports(self) -> str:
+        """Stream: Health, and agents' coming and going, from the doors to the owner; the newest ones."""
+        return self._key("reports")
 
     @property
     def undone(self) -> str:
@@ -218,6 +235,11 @@ class RunKeys:
 def session_key(digest: str) -> str:
     """Return the key of one browser's session, a string with a time to live (sessions.py)."""
     return f"sb:session:{digest}"
+
+
+def inbox_key(member_id: str) -> str:
+    """Return the key of the stream in which a process finds what concerns it (members.py)."""
+    return f"sb:{{{member_id}}}:inbox"
 
 
 def check_run_id(run_id: str) -> str:

@@ -1,0 +1,62 @@
+"""Each process sees who else is alive, by the clock of Redis alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis.asyncio import Redis
+
+from stabilitybackend.keys import MEMBERS
+from stabilitybackend.members import EXPIRY_S, Member, Members
+
+
+def made(redis: Redis, name: str, *roles: str, version: str = "0.1.0") -> Members:
+    return Members(redis, Member(name, roles, f"http://{name}:1", version))
+
+
+async def test_those_that_wrote_their_entry_see_each_other_by_role(redis: Redis) -> None:
+    worker, door = made(redis, "w", "worker"), made(redis, "d", "door", "pages")
+    await worker.beat()
+    await door.beat()
+    await worker.look()
+    assert (worker.alive, worker.having("pages")) == ({"w": worker.me, "d": door.me}, [door.me])
+
+
+async def test_one_that_has_not_written_for_its_expiry_is_dead(redis: Redis) -> None:
+    worker, door = made(redis, "w", "worker"), made(redis, "d", "door")
+    await worker.beat()
+    seen: list[set[str]] = []
+    door.changed.append(lambda: seen.append(set(door.alive)))
+    await door.beat()
+    seconds, micros = await redis.time()
+    old = int((seconds + micros / 1e6 - EXPIRY_S - 0.5) * 1000)
+    entry: bytes = (await redis.hget(MEMBERS, "w")) or b""  # type: ignore[misc, assignment]
+    await redis.hset(MEMBERS, "w", f"{old} ".encode() + entry.partition(b" ")[2])  # type: ignore[misc]
+    await door.beat()
+    assert seen == [{"w", "d"}, {"d"}]
+
+
+async def test_one_that_leaves_is_gone_at_once(redis: Redis) -> None:
+    worker, door = made(redis, "w", "worker"), made(redis, "d", "door")
+    await asyncio.gather(worker.beat(), door.beat())
+    await worker.leave()
+    await door.look()
+    assert list(door.alive) == ["d"]
+
+
+async def test_an_entry_that_nobody_here_can_read_hides_no_other(redis: Redis) -> None:
+    door = made(redis, "d", "door")
+    seconds, _ = await redis.time()
+    await redis.hset(MEMBERS, "future", f"{seconds * 1000} [1]")  # type: ignore[misc]
+    await door.beat()
+    assert list(door.alive) == ["d"]
+
+
+async def test_versions_that_are_further_apart_than_one_are_named(redis: Redis) -> None:
+    members = [made(redis, name, "worker", version=version) for name, version in (("a", "0.1.0"), ("b", "0.2.3"))]
+    for each in members:
+        await each.beat()
+    assert members[1].too_far_apart() == ()
+    newest = made(redis, "c", "worker", version="0.3.0")
+    await newest.beat()
+    assert newest.too_far_apart() == ["0.1.0", "0.2.3", "0.3.0"]
