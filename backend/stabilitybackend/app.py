@@ -73,6 +73,7 @@ from stabilitybackend.process.struct_types import prepare_struct_types
 from stabilitybackend.process.tasks import end
 from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
+from stabilitybackend.roles.process import RoleProcess
 from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
@@ -89,7 +90,7 @@ from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.schema.states import severity
 from stabilitybackend.server_claim import ServerClaim
 from stabilitybackend.sessions import Sessions
-from stabilitybackend.settings import Settings
+from stabilitybackend.settings import ROLES, Settings
 from stabilitybackend.storing import Storing
 from stabilitybackend.views import SavedViews
 from stabilityfrontend import PagesError, attach
@@ -148,13 +149,24 @@ def create_app(
         agent_lost_s=settings.agent_lost_s,
     )
 
+    ours = version("stabilityboard")
+    roles = frozenset(settings.role or ROLES)
+    process = None
+    if settings.role:
+        address = settings.advertise_url or f"http://{settings.host}:{settings.port}"
+        process = RoleProcess(door, redis_url, settings.role, address, ours)
+
     async def replaceable(run_id: str) -> str:
         if claim is not None:
             await claim.may_take_runs(redis)
         return ANY
 
-    ownership = Ownership(replaceable=replaceable)
-    manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits, ownership)
+    ownership = Ownership(replaceable=replaceable) if process is None else process.ownership
+    manager = RunManager(
+        redis, time.time, files, int(settings.window_mib * MIB), limits, ownership, placed=process is not None
+    )
+    if process is not None:
+        process.attach(manager, ingest)
     manager.two_persons = settings.two_persons
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
@@ -175,7 +187,6 @@ def create_app(
     run_tables = RunTables(manager, RunIndex(redis))
     run_digests = DigestUpdater(manager, run_tables)
     run_retention = Retention(manager, RunIndex(redis), time.time, audit)
-    ours = version("stabilityboard")
 
     def nobody_here() -> bool:
         return not (gateway.counts.connections or manager.browsers())
@@ -190,35 +201,46 @@ def create_app(
             # It was there when ``up`` asked, a moment ago: it is waited for, as while the server runs.
             _log.warning("%s; the server goes on when it is back", error.message)
         await check_exposure(settings, ring)
-        ingest.start()
-        await manager.start()
+        if process is not None:
+            await process.enter()
         stop = asyncio.Event()
-        sending = asyncio.create_task(alerts.run(stop), name="alerting")
-        others = [
-            asyncio.create_task(storing.follow(), name="storing"),
-            asyncio.create_task(pulse.follow(), name="pulse"),
-            asyncio.create_task(Durability(follower, gateway.connections).follow(), name="durability"),
-            asyncio.create_task(other_runs.follow(), name="other-runs"),
-            asyncio.create_task(work_out(manager), name="rollback-costs"),
-            asyncio.create_task(run_digests.follow(), name="run-digests"),
-        ]
+        work = {"storing": storing.follow(), "pulse": pulse.follow()}
+        if "door" in roles:
+            ingest.start()
+            work["durability"] = Durability(follower, gateway.connections).follow()
+        if roles & {"worker", "pages"}:
+            await manager.start()
+        if "worker" in roles:
+            work |= {
+                "other-runs": other_runs.follow(), "rollback-costs": work_out(manager),
+                "run-digests": run_digests.follow(),
+            }  # fmt: skip
+            if settings.retention_days is not None:
+                work["retention"] = run_retention.follow(settings.retention_days)
         if claim is not None:
-            others.append(asyncio.create_task(claim.keep(probe), name="server-claim"))
+            work["server-claim"] = claim.keep(probe)
         if collector is not None:
             collector.start()
-            others.append(asyncio.create_task(collector.follow(nobody_here), name="collector"))
-        if beat is not None:
-            others.append(asyncio.create_task(beat.run(stop), name="heartbeat"))
-        if settings.retention_days is not None:
-            others.append(asyncio.create_task(run_retention.follow(settings.retention_days), name="retention"))
+            work["collector"] = collector.follow(nobody_here)
+        sending = set[asyncio.Task[None]]()
+        if "alerting" in roles:
+            sending.add(asyncio.create_task(alerts.run(stop), name="alerting"))
+            if beat is not None:
+                work["heartbeat"] = beat.run(stop)
+        others = [asyncio.create_task(each, name=name) for name, each in work.items()]
+        if process is not None:
+            process.start()
         try:
             yield
         finally:
             stop.set()
-            await asyncio.wait({sending}, timeout=2.0)
-            await end(sending, *others)
+            if sending:
+                await asyncio.wait(sending, timeout=2.0)
+            await end(*sending, *others)
             if collector is not None:
                 collector.stop()
+            if process is not None:
+                await process.stop()
             await manager.stop()
             await ingest.stop()
             if claim is not None:
@@ -260,20 +282,24 @@ def create_app(
     app.state.exports = OrderedDict()
     app.state.trials = trial.Trials()
     app.state.started = time.monotonic()
-    gateway = Gateway(ingest, authenticator, manager, server_version=ours, takes_output=True)
+    services = manager if process is None or process.door is None else process.door
+    gateway = Gateway(ingest, authenticator, services, server_version=ours, takes_output=True)
     app.state.gateway = gateway
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerts, pulse, collector or CycleCollector(), shared_answers)
     )
-    rooms = (
+    app.state.members = None if process is None else process.members
+    rooms = (server,) if not roles & {"worker", "pages"} else (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
         detectors, trial, fleet, incidents, storage, export, views, alerting, pagerduty, ratings, proposals, slack,
         audit_calls, sign_in_calls,
     )  # fmt: skip
     for room in rooms:
         app.include_router(room.router, dependencies=[Depends(check_run)])
-    app.include_router(live.router)
-    app.include_router(agent_router(gateway))
+    if roles & {"worker", "pages"}:
+        app.include_router(live.router)
+    if "door" in roles:
+        app.include_router(agent_router(gateway))
     app.include_router(server.fallback)
     _add_error_handlers(app)
     tables = {

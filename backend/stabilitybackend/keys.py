@@ -139,7 +139,9 @@ class RunKeys:
 
     @property
     def owner(self) -> str:
-        """Hash: ``token``, ``worker`` and ``address`` of who works on the run, ``epoch`` takeovers (runs/ownership)."""
+        """Hash: ``token``, ``worker`` and ``address`` of who works on the run, ``epoch`` takeovers, ``full`` why no
+        frame is taken now (runs/ownership).
+        """
         return self._key("owner")
 
     @property

@@ -16,15 +16,12 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from stabilitybackend.errors import RedisStartError
 from stabilitybackend.keys import MEMBERS
 from stabilitybackend.process.quiet_log import QuietLog
 
-__all__ = ["ALL", "EXPIRY_S", "ROLES", "Member", "Members"]
+__all__ = ["EXPIRY_S", "Member", "Members", "refuse_beside_members"]
 
-#: What a process may do: take agents' connections; follow, judge and archive runs; answer people and programs; alert.
-ROLES = ("door", "worker", "pages", "alerting")
-#: All of it in one process, on a Redis of its own.
-ALL = frozenset(ROLES)
 #: A process that has not written its entry for so long counts as dead, seconds ...
 EXPIRY_S = 2.0
 #: ... and writes it so often. Three may be late in a row.
@@ -61,7 +58,7 @@ class Member(msgspec.Struct, frozen=True):
 
     Attributes:
         member_id: its own, of this start.
-        roles: what it does, of ROLES. url: where others reach it.
+        roles: what it does, of ``settings.ROLES``. url: where others reach it.
         version: of Stabilityboard. since: unix seconds of its start, by its own clock.
     """
 
@@ -136,6 +133,19 @@ class Members:
         if not known or (known[-1][0] == known[0][0] and known[-1][1] - known[0][1] <= 1):
             return ()
         return sorted(minors)
+
+
+async def refuse_beside_members(redis: Redis, place: str) -> None:
+    """Return where no processes with roles work on a Redis. Raises RedisStartError where some do."""
+    members = Members(redis, Member("", (), ""))
+    await members.look()
+    if members.alive:
+        shown = ", ".join(f"{'+'.join(one.roles)} at {one.url}" for one in list(members.alive.values())[:5])
+        raise RedisStartError(
+            f"{len(members.alive)} processes with roles work on Redis at {place}: {shown}",
+            hint="start this one with --role, too, or give it a Redis of its own",
+            code="members_there",
+        )
 
 
 def _member(data: bytes) -> Member | None:

@@ -82,6 +82,17 @@ class ServerClaim:
         self._who = msgspec.json.encode(_Holder(url, socket.gethostname(), os.getpid(), pid_ns, ticks, clock()))
         self.lost_to = ""
 
+    @staticmethod
+    async def refuse_beside(redis: Redis, place: str) -> None:
+        """Return where no server works alone on a Redis. Raises RedisStartError where one does."""
+        who: Any = await redis.hget(SERVER, "who")
+        if who is not None:
+            raise RedisStartError(
+                f"a server that does everything alone works on Redis at {place}: {_read(who) or 'of another version'}",
+                hint="stop it, or start it with roles, too (--role door --role worker --role pages --role alerting)",
+                code="server_there",
+            )
+
     async def take(self, redis: Redis, place: str, wait_s: float = WAIT_S) -> None:
         """Take the claim, or wait until it is free.
 
@@ -154,15 +165,19 @@ class ServerClaim:
         if found is None:
             return None
         token, who = found
-        try:
-            return token.decode(), msgspec.json.decode(who, type=_Holder)
-        except (msgspec.MsgspecError, TypeError):
-            return token.decode(), None
+        return token.decode(), _read(who)
 
     def _is_dead(self, holder: _Holder) -> bool:
         """Whether that process of this machine has ended; False where that can't be known."""
         here = holder.host == socket.gethostname() and holder.pid_ns == _pid_namespace(self._proc) != ""
         return here and _ticks(self._proc, holder.pid) != holder.ticks
+
+
+def _read(who: bytes | None) -> _Holder | None:
+    try:
+        return None if who is None else msgspec.json.decode(who, type=_Holder)
+    except msgspec.MsgspecError:  # of another version
+        return None
 
 
 def _ticks(proc: Path, pid: int) -> int:

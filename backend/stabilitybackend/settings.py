@@ -16,12 +16,16 @@ from urllib.parse import urlsplit
 
 from stabilitybackend.errors import SettingsError
 
-__all__ = ["Settings", "is_loopback"]
+__all__ = ["ROLES", "Settings", "is_loopback"]
 
+#: What a process may do: take agents' connections; follow, judge and archive runs; answer people and programs; alert.
+ROLES = ("door", "worker", "pages", "alerting")
 #: Smallest window, MiB: some frames have to fit.
 MIN_WINDOW_MIB = 0.01
 #: Settings that are options of ``up`` too.
-_OPTIONS = frozenset({"host", "port", "data_dir", "redis_url", "archive_url", "window_mib", "log_level"})
+_OPTIONS = frozenset(
+    {"host", "port", "data_dir", "redis_url", "archive_url", "window_mib", "log_level", "role", "advertise_url"}
+)
 #: What the text of a setting becomes, and what is expected of it.
 _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "port": (int, "a number from 0 to 65535"),
@@ -90,6 +94,9 @@ class Settings:
         oidc_name: what people call the provider: "Sign in with NAME". None: the issuer's host.
         oidc_scopes: what is asked for, separated by blanks.
         oidc_user_claim: the claim that is a person's name here. oidc_groups_claim: the one that lists their groups.
+        role: what this process does where several processes are one server, of door, worker, pages and alerting;
+            separated by commas in the environment. Empty: all of it, alone on its Redis.
+        advertise_url: where the other processes reach this one. None: this host's name and the port.
         two_persons: rollbacks and restarts take two persons: one proposes, another one approves. ``1`` or ``0``.
 
     Raises:
@@ -125,6 +132,8 @@ class Settings:
     oidc_user_claim: str = "email"
     oidc_groups_claim: str = "groups"
     two_persons: bool = False
+    role: tuple[str, ...] = ()
+    advertise_url: str | None = None
 
     def __post_init__(self) -> None:
         if not self.host or any(character.isspace() for character in self.host):
@@ -155,6 +164,13 @@ class Settings:
             header = getattr(self, name)
             if header is not None and (not _HEADER.fullmatch(header) or header.lower() in _TAKEN_HEADERS):
                 raise _wrong(name, header, "the name of a header such as X-Forwarded-User")
+        for role in self.role:
+            if role not in ROLES:
+                raise _wrong("role", role, "one of " + ", ".join(ROLES))
+        if self.role and self.redis_url is None:
+            raise _wrong("role", ", ".join(self.role), "a Redis that all processes share: give --redis-url, too")
+        if self.role and self.archive_url is None:
+            raise _wrong("role", ", ".join(self.role), "an archive that all processes share: give --archive-url, too")
         if self.data_dir.exists() and not self.data_dir.is_dir():
             raise _wrong("data_dir", self.data_dir, "a folder, but this is a file")
 
@@ -177,8 +193,9 @@ class Settings:
                     values[name] = convert(values[name])
                 except ValueError:
                     raise _wrong(name, values[name], expected) from None
-        if isinstance(values.get("trusted_hosts"), str):
-            values["trusted_hosts"] = tuple(name.strip() for name in values["trusted_hosts"].split(",") if name.strip())
+        for name in ("trusted_hosts", "role"):
+            if isinstance(values.get(name), str):
+                values[name] = tuple(one.strip() for one in values[name].split(",") if one.strip())
         values["data_dir"] = Path(values.get("data_dir") or _default_data_dir(env)).expanduser().absolute()
         return cls(**values)
 

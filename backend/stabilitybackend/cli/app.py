@@ -87,6 +87,13 @@ def up(
     window_mib: Annotated[
         float | None, typer.Option(help="MiB of a run's newest points that stay in Redis. (default: 32)")
     ] = None,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help="door, worker, pages or alerting, again for several. (default: all, in one process)"),
+    ] = None,
+    advertise_url: Annotated[
+        str | None, typer.Option(help="With --role: where other processes reach this one. (default: this host's name)")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -101,6 +108,8 @@ def up(
         redis_url=redis_url,
         archive_url=archive_url,
         window_mib=window_mib,
+        role=tuple(role) if role else None,
+        advertise_url=advertise_url,
         log_level=log_level,
     )
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import socket
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from stabilitybackend.auth import KeyRing, check_exposure
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit, url_of
 from stabilitybackend.errors import StartError
+from stabilitybackend.members import refuse_beside_members
 from stabilitybackend.process.allocator import give_memory_back
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.redis_link import check_server, make_redis, shown_url
@@ -52,7 +54,9 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iter
         else:
             stack.enter_context(FolderLock(settings.data_dir / "server.lock"))
             url, place = settings.redis_url, shown_url(settings.redis_url)
-            claim = ServerClaim(url_of(bound))
+            claim = None if settings.role else ServerClaim(url_of(bound))
+            if settings.role and settings.advertise_url is None:
+                settings = dataclasses.replace(settings, advertise_url=_reached_at(bound))
         stop.check()
         server = asyncio.run(_check(settings, url, claim))
         stop.check()
@@ -79,8 +83,17 @@ async def _check(settings: Settings, url: str, claim: ServerClaim | None) -> str
     try:
         server = await check_server(redis, url)
         await check_exposure(settings, KeyRing(redis))
-        if claim is not None:
+        if settings.role:
+            await ServerClaim.refuse_beside(redis, shown_url(url))
+        elif claim is not None:
+            await refuse_beside_members(redis, shown_url(url))
             await claim.take(redis, shown_url(url))
     finally:
         await redis.aclose()
     return server
+
+
+def _reached_at(bound: socket.socket) -> str:
+    """Return where other processes reach a server that listens everywhere: this host's name."""
+    host, port = bound.getsockname()[:2]
+    return f"http://{socket.gethostname()}:{port}" if host in ("0.0.0.0", "::") else url_of(bound)

@@ -1,8 +1,9 @@
 -- Appends messages of one run, each if all its sources follow their last sequence numbers; each all or nothing.
--- KEYS: frames stream, last_seq hash, sources hash.  ARGV for each message: its bytes, how many sources it has, and for
+-- KEYS: frames stream, last_seq hash, sources hash, owner.  ARGV for each message: its bytes, how many sources it has, and for
 -- each of these four: source, first, last, SourceInfo JSON.
 -- Answers for each message {1, stream id} stored, or what keeps it: {0, last} duplicate, {-1, expected} gap or partial
 -- overlap, {-2} where it has several sources and not all of them are duplicates.
+-- The last answer is {worker, why}: who owns the run, and why it takes nothing now, '' where nobody does or it does.
 -- Written for Redis 6.2. Numbers are exact: the gateway refuses sequence numbers beyond 2^53.
 local answers, newest = {}, {}
 local at = 1
@@ -43,4 +44,6 @@ while at <= #ARGV do
   end
   at = first_arg + 4 * count
 end
+local owner = redis.call('HMGET', KEYS[4], 'worker', 'full')
+answers[#answers + 1] = {owner[1] or '', owner[2] or ''}
 return answers

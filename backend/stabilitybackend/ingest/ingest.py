@@ -96,6 +96,8 @@ class Ingest:
         self._room.set()
         #: Called with what Redis answered to a write that it refused.
         self.refused: Callable[[BaseException], None] = lambda error: None
+        #: Called with a run, the id of the worker that owns it, and why it takes nothing now; each may be "".
+        self.owner_seen: Callable[[str, str, str], None] = lambda run_id, worker, full: None
         self.stored = self.stored_records = 0
         self.duplicates = 0
         self.gaps = 0
@@ -215,13 +217,15 @@ class Ingest:
             arguments: list[Any] = []
             for frame in frames:
                 arguments += (frame.message, len(frame.numbers) // 4, *frame.numbers)
-            pipeline.eval(self._script, 3, keys.frames, keys.last_seq, keys.sources, *arguments)
+            pipeline.eval(self._script, 4, keys.frames, keys.last_seq, keys.sources, keys.owner, *arguments)
         answers = await pipeline.execute(raise_on_error=False)
-        for frames, answer in zip(by_run.values(), answers, strict=True):
+        for (run_id, frames), answer in zip(by_run.items(), answers, strict=True):
             if isinstance(answer, Exception):
                 self._fail(frames, answer)
                 continue
-            for frame, one in zip(frames, answer, strict=True):
+            *outcomes, (worker, full) = answer
+            self.owner_seen(run_id, worker.decode(), full.decode())
+            for frame, one in zip(frames, outcomes, strict=True):
                 outcome = self._outcome(one)
                 if isinstance(outcome, StoredFrames):
                     self.stored_records += frame.records

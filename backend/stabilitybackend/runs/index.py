@@ -13,7 +13,7 @@ from msgspec import structs
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_LIVE, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.schema.job.about import MAX_NOTES_CHARS, MAX_TAG_CHARS, MAX_TAGS, AboutEdit
 from stabilitybackend.schema.pages.run_table import RunDigest
@@ -76,6 +76,19 @@ class RunIndex:
                 await self._redis.zrem(RUNS_FOLLOWED, hello.run_id)
             else:
                 await self._redis.zadd(RUNS_FOLLOWED, {hello.run_id: since})
+
+    async def note_live(self, run_id: str, now: float) -> None:
+        """Note that a worker has to follow a run, from ``now`` (unix seconds) on."""
+        await self._redis.zadd(RUNS_LIVE, {run_id: now}, nx=True)
+
+    async def note_ended(self, run_id: str) -> None:
+        """Note that nobody has to follow a run any more."""
+        await self._redis.zrem(RUNS_LIVE, run_id)
+
+    async def live(self) -> list[str]:
+        """Return the runs that workers have to follow, those longest live first."""
+        found: Any = await self._redis.zrange(RUNS_LIVE, 0, -1)
+        return [run_id.decode() for run_id in found]
 
     async def exists(self, run_id: str) -> bool:
         """Return whether there is such a run."""
@@ -233,7 +246,7 @@ class RunIndex:
     async def forget(self, run_id: str) -> None:
         """Remove every key of a run, and it from the lists."""
         await self._redis.unlink(*RunKeys(run_id).all())
-        for key in (RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_WITH_INCIDENTS):
+        for key in (RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_LIVE, RUNS_WITH_INCIDENTS):
             await self._redis.zrem(key, run_id)
 
     async def heard(self, run_id: str, updated: float) -> None:

@@ -62,6 +62,7 @@ class RunManager:
         window_bytes: bytes of frames that the stream of each run keeps.
         limits: how long ranks may be stalled.
         ownership: how this process takes runs.
+        placed: runs are given to this process one by one; else it takes all that are under way at its start.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class RunManager:
         window_bytes: int,
         limits: Limits,
         ownership: Ownership | None = None,
+        *,
+        placed: bool = False,
     ) -> None:
         self.overview = Channel()
         #: What is remembered over all runs.
@@ -82,6 +85,7 @@ class RunManager:
         self._window_bytes = window_bytes
         self._limits = limits
         self.ownership = ownership or Ownership()
+        self._placed = placed
         self._index = RunIndex(redis)
         self.output_log = OutputLog(redis)
         self._workers: dict[str, RunWorker] = {}
@@ -110,6 +114,9 @@ class RunManager:
         try:
             await self.fleet.load()
             await self._index.complete()
+            if self._placed:
+                self.late = False
+                return
             heard = await self._index.stored_all(await self._index.active_since(self._clock() - WATCH_AGAIN_S))
             live = {run.run_id: None for run in heard if run.status in FOLLOWED_STATES}
             self._leftover = [run_id for run_id in await self._index.ids() if run_id not in live]
@@ -219,6 +226,15 @@ class RunManager:
         if not worker.busy and worker.used == used and self._workers.get(run_id) is worker:
             await worker.let_go()
             if self._workers.get(run_id) is worker:  # else somebody came meanwhile, and has another one
+                del self._workers[run_id]
+                if self._placed:
+                    await self._index.note_ended(run_id)
+
+    async def give_up(self, run_id: str) -> None:
+        """Let another worker take a run."""
+        if (worker := self._workers.get(run_id)) is not None:
+            await worker.let_go()
+            if self._workers.get(run_id) is worker:
                 del self._workers[run_id]
 
     async def get(self, run_id: str) -> RunWorker:
@@ -345,6 +361,10 @@ class RunManager:
         for channel in (self.overview, *(worker.channel for worker in self._workers.values())):
             channel.publish(message)
         _log.error("%s. %s", trouble.problem, trouble.hint) if trouble else _log.warning("Redis stores again")
+
+    def owned(self) -> dict[str, RunWorker]:
+        """Return the workers of the runs that this process owns or takes up now, by run."""
+        return {run_id: worker for run_id, worker in self._workers.items() if not worker.is_over}
 
     def followed(self) -> dict[str, RunWorker]:
         """Return the workers of the runs that are followed and judged, by run."""

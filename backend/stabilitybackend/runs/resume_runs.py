@@ -30,40 +30,45 @@ class RunResumer:
         self.total = 0
         self._worker = worker
         self._waiting: dict[str, RunWorker | None] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._tasks = set[asyncio.Task[None]]()
 
     def start(self, newest_first: Iterable[str]) -> None:
-        """Begin to take runs up."""
-        self._waiting = dict.fromkeys(newest_first)
-        self.total = len(self._waiting)
-        self._task = asyncio.create_task(self._wake_all(), name="waking")
+        """Take runs up."""
+        self._forget_judged()
+        for run_id in newest_first:
+            if run_id in self._waiting:
+                continue
+            self._waiting[run_id] = None
+            self.total += 1
+            task = asyncio.create_task(self._wake(run_id), name=f"waking-{run_id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
         """Take up no more."""
-        await end(self._task)
+        await end(*self._tasks)
 
     @property
     def waiting(self) -> int:
         """Runs of those that are not judged yet."""
+        self._forget_judged()
+        return len(self._waiting)
+
+    def _forget_judged(self) -> None:
         judged = [run_id for run_id, worker in self._waiting.items() if worker and _judged(worker)]
         for run_id in judged:
             del self._waiting[run_id]
-        return len(self._waiting)
 
-    async def _wake_all(self) -> None:
-        slots = asyncio.Semaphore(AT_ONCE)
-
-        async def wake(run_id: str) -> None:
-            async with slots:
-                try:
-                    worker = self._waiting[run_id] = self._worker(run_id)
-                except StabilityBoardError:  # it is being deleted, or the server stops
-                    self._waiting.pop(run_id, None)
-                    return
-                with contextlib.suppress(StabilityBoardError):  # still under way, and shown as such
-                    await worker.ready(WAIT_S)
-
-        await asyncio.gather(*(wake(run_id) for run_id in list(self._waiting)))
+    async def _wake(self, run_id: str) -> None:
+        async with self._slots:
+            try:
+                worker = self._waiting[run_id] = self._worker(run_id)
+            except StabilityBoardError:  # it is being deleted, or the server stops
+                self._waiting.pop(run_id, None)
+                return
+            with contextlib.suppress(StabilityBoardError):  # still under way, and shown as such
+                await worker.ready(WAIT_S)
 
 
 def _judged(worker: RunWorker) -> bool:

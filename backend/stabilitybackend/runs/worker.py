@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.fleet.fleet import Fleet
+from stabilitybackend.keys import RunKeys
 from stabilitybackend.lineage.tree import undoable
 from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.process.slices import Slices
@@ -113,6 +114,7 @@ class RunWorker:
         #: and up to which it is stored for certain: frames up to there may leave the stream.
         self._concluded = self._stored_to = "0-0"
         self._reconciliation = Reconciliation()
+        self._noted_full = ""
         self._slices = Slices()
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -237,6 +239,7 @@ class RunWorker:
     async def _begin(self) -> str:
         """Start from what is stored; return the stream id up to which incidents and commands are complete."""
         await self.journal.patiently(self.fence.take)
+        self._noted_full = ""
         stored = await self.journal.load()
         await self.detectors.load()
         await self.autopilot.load()
@@ -393,6 +396,13 @@ class RunWorker:
         """Note that an agent's frame of ``size`` bytes was stored in the stream."""
         self.rest.wake()
         self.window.arrived(self.state.store, frame_id, size)
+
+    async def note_full(self) -> None:
+        """Let the doors know whether the stream may grow."""
+        full, key = self.window.full, RunKeys(self.run_id).owner
+        if full != self._noted_full:
+            await self.fence.write(("HSET", key, "full", full) if full else ("HDEL", key, "full"))
+            self._noted_full = full
 
     async def flush(self) -> None:
         """Archive everything: the run is idle. Raises ArchiveError when that is not possible."""

@@ -129,12 +129,19 @@ class RunWindow:
             await asyncio.wait_for(self._room.wait(), 0.0 if self._refusing else ROOM_TIMEOUT_S)
         except TimeoutError:
             self._refusing = not self._room.is_set()
-            why = self.problem or "the archive is written more slowly than points come"
             raise Unavailable(
-                f"the window of run {self._run_id} is full: {why}",
+                self.full or f"the window of run {self._run_id} was full until now",
                 hint="nothing is lost: agents keep what is not confirmed and send it again",
                 code="window_full",
             ) from None
+
+    @property
+    def full(self) -> str:
+        """Why the stream may not grow now, "" where it may."""
+        if self._room.is_set():
+            return ""
+        why = self.problem or "the archive is written more slowly than points come"
+        return f"the window of run {self._run_id} is full: {why}"
 
     async def has_diverged(self, journal: Journal, state: RunState, cursor: str) -> bool:
         """Return whether Redis no longer holds what is folded: it came back without its newest writes, or empty.

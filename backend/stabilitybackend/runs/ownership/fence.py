@@ -195,5 +195,5 @@ def _script(name: str) -> str:
 
 _RELEASE = (
     "if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then "
-    "redis.call('HDEL', KEYS[1], 'token', 'worker', 'address') end"
+    "redis.call('HDEL', KEYS[1], 'token', 'worker', 'address', 'full') end"
 )

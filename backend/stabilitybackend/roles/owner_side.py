@@ -1,0 +1,147 @@
+"""What a worker does with the reports of doors: the agents of its runs are theirs, and its commands go to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from stabilitybackend.errors import AgentGone, StabilityBoardError
+from stabilitybackend.members import Members
+from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.redis_link import as_unavailable
+from stabilitybackend.roles.inbox import Order, Outbox
+from stabilitybackend.roles.placer import Placer
+from stabilitybackend.roles.reports import READ_COUNT, AgentAt, Connected, Disconnected, Report, RunReports
+from stabilitybackend.runs.connected_agents import Send
+from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.worker import RunWorker
+from stabilityclient.wire import CommandMessage, Health
+
+__all__ = ["OwnerSide"]
+
+#: Every run that is followed is looked at so often, seconds, whether somebody named it or not.
+LOOK_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class _Followed:
+    """The agents of one run that is followed here."""
+
+    def __init__(self, redis: Redis, worker: RunWorker) -> None:
+        self.worker = worker
+        self.reports = RunReports(redis, worker.run_id)
+        self.agents: dict[str, AgentAt] = {}
+        self.begun = False
+
+
+class OwnerSide:
+    """Reads the reports of the runs that this process follows, and hands their commands to doors."""
+
+    def __init__(self, redis: Redis, members: Members, manager: RunManager, placer: Placer, outbox: Outbox) -> None:
+        self._redis = redis
+        self._members = members
+        self._manager = manager
+        self._placer = placer
+        self._outbox = outbox
+        self._runs: dict[str, _Followed] = {}
+        self._named = set[str]()
+        self._due = asyncio.Event()
+        self._quiet = QuietLog(_log)
+
+    def named(self, runs: Collection[str]) -> None:
+        """Note that something is new in these runs."""
+        ours = self._manager.owned()
+        for run_id in runs:
+            if (worker := ours.get(run_id)) is None:
+                self._placer.look_soon()
+            else:
+                worker.rest.wake()
+        self._named.update(runs)
+        self._due.set()
+
+    async def follow(self) -> None:
+        """Read reports without end: of the runs that are named at once, of all of them each second."""
+        looked = float("-inf")
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, looked + LOOK_S - loop.time())):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+            self._due.clear()
+            named, self._named = self._named, set()
+            if every := loop.time() >= looked + LOOK_S:
+                looked = loop.time()
+            await self._round(None if every else named)
+
+    async def _round(self, named: Collection[str] | None) -> None:
+        ours = self._manager.followed()
+        for run_id in self._runs.keys() - ours.keys():
+            del self._runs[run_id]
+        for run_id, worker in ours.items():
+            known = self._runs.get(run_id)
+            if known is None or known.worker is not worker:
+                known = self._runs[run_id] = _Followed(self._redis, worker)
+            elif named is not None and run_id not in named:
+                continue
+            try:
+                await self._read(known)
+                if named is None:
+                    await self._doors_gone(known)
+                    await worker.note_full()
+            except (RedisError, OSError, StabilityBoardError) as error:
+                if not isinstance(error, StabilityBoardError) and as_unavailable(error) is None:
+                    raise
+                self._quiet.log(logging.WARNING, f"run {run_id}: what its agents report is not read: {error!s:.200}")
+
+    async def _read(self, run: _Followed) -> None:
+        if not run.begun:
+            for report in await run.reports.begin():
+                await self._take(run, report)
+            run.begun = True
+        while True:
+            reports = await run.reports.read()
+            for report in reports:
+                await self._take(run, report)
+            if len(reports) < READ_COUNT:
+                return
+
+    async def _take(self, run: _Followed, report: Report) -> None:
+        match report:
+            case Health():
+                run.worker.health(report)
+            case Connected(hello, at):
+                known = run.agents.get(hello.agent)
+                if known is not None and known.number >= at.number:
+                    return
+                run.agents[hello.agent] = at
+                await self._manager.fleet.announced(hello)
+                send = self._sender(run.worker.run_id, hello.agent, at)
+                for command in await run.worker.agent_connected(hello, send):
+                    await send(CommandMessage(msgspec.to_builtins(command)))
+            case Disconnected(agent, number):
+                known = run.agents.get(agent)
+                if known is None or known.number <= number:
+                    run.agents.pop(agent, None)
+                    run.worker.agent_disconnected(agent)
+
+    async def _doors_gone(self, run: _Followed) -> None:
+        """Note the agents whose door has died: nobody else reports that they are not connected any more."""
+        for agent, at in list(run.agents.items()):
+            if at.door not in self._members.alive and await run.reports.disconnected(agent, at.number):
+                run.agents.pop(agent, None)
+                run.worker.agent_disconnected(agent)
+
+    def _sender(self, run_id: str, agent: str, at: AgentAt) -> Send:
+        async def send(message: CommandMessage) -> None:
+            if at.door not in self._members.alive:
+                raise AgentGone(f"the door of agent {agent} is gone")
+            await self._outbox.order(at.door, Order(run_id, agent, at.number, message))
+
+        return send

@@ -1,0 +1,120 @@
+"""Which runs this worker takes, gives to another one, and whose place it takes when that one has died.
+
+Every worker comes to the same placement by itself (placement.py) and takes what is its own: a run without an owner, or
+with one that is dead, at once; a run of a live owner when that one has given it up. What two of them decide at the same
+time, because they see different members for a moment, the token in Redis decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.members import Members
+from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.roles.inbox import Outbox
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.ownership.placement import placed
+
+__all__ = ["Placer", "replaceable_by"]
+
+#: How often it is looked at who should follow what, seconds; at once when members or runs come.
+LOOK_S = 2.0
+#: A run goes to a worker that came when this one has seen so often that it should: members come and go.
+HAND_OVER_LOOKS = 2
+_log = logging.getLogger(__name__)
+
+
+async def replaceable_by(redis: Redis, members: Members, run_id: str) -> str:
+    """Return the token of the run's owner if that is dead, "" where it has none or lives."""
+    token, worker = await _owner(redis, run_id)
+    return "" if worker in members.alive else token
+
+
+async def _owner(redis: Redis, run_id: str) -> tuple[str, str]:
+    found: Any = await redis.hmget(RunKeys(run_id).owner, ["token", "worker"])
+    token, worker = ((value or b"").decode() for value in found)
+    return token, worker
+
+
+class Placer:
+    """Takes and gives runs for one worker.
+
+    Args:
+        manager: follows them.
+    """
+
+    def __init__(self, redis: Redis, members: Members, index: RunIndex, manager: RunManager, outbox: Outbox) -> None:
+        self._redis = redis
+        self._members = members
+        self._index = index
+        self._manager = manager
+        self._outbox = outbox
+        self._due = asyncio.Event()
+        #: How often it was seen that a run of ours should be another worker's.
+        self._elsewhere = Counter[str]()
+        self._quiet = QuietLog(_log)
+        members.changed.append(self.look_soon)
+
+    def look_soon(self) -> None:
+        """Look at once: members or runs came or went."""
+        self._due.set()
+
+    async def follow(self) -> None:
+        """Look again and again."""
+        while True:
+            self._due.clear()
+            try:
+                await self.look()
+            except (RedisError, OSError, StabilityBoardError) as error:
+                self._quiet.log(logging.WARNING, f"which runs are to be followed is not known: {error!s:.200}")
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+
+    async def look(self) -> None:
+        """Take what this worker should follow and nobody does; give up what another one should."""
+        me = self._members.me.member_id
+        workers = [one.member_id for one in self._members.having("worker")]
+        if me not in workers:
+            return  # this process has not been able to write its entry
+        live = await self._index.live()
+        wanted = placed(live, workers)
+        ours = self._manager.owned()
+        missing = [run_id for run_id in live if wanted[run_id] == me and run_id not in ours]
+        taken = list[str]()
+        for run_id, owner in zip(missing, await self._owners(missing), strict=True):
+            if owner not in self._members.alive or owner == me:
+                taken.append(run_id)
+        self._manager.waking.start(taken)
+        leaving = [run_id for run_id in ours if wanted.get(run_id, me) != me]
+        self._elsewhere = Counter({run_id: self._elsewhere[run_id] + 1 for run_id in leaving})
+        for run_id in leaving:
+            if self._elsewhere[run_id] >= HAND_OVER_LOOKS:
+                await self._manager.give_up(run_id)
+                self._outbox.name(wanted[run_id], run_id)
+
+    async def give_all(self) -> None:
+        """Give every run to its next worker: this one stops."""
+        me = self._members.me.member_id
+        others = [one.member_id for one in self._members.having("worker") if one.member_id != me]
+        ours = list(self._manager.owned())
+        await self._manager.stop()
+        for run_id, worker in placed(ours, others).items():
+            self._outbox.name(worker, run_id)
+
+    async def _owners(self, runs: list[str]) -> list[str]:
+        pipe = self._redis.pipeline(transaction=False)
+        for run_id in runs:
+            pipe.hget(RunKeys(run_id).owner, "worker")
+        return [(found or b"").decode() for found in await pipe.execute()]

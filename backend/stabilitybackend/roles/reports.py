@@ -1,0 +1,148 @@
+"""What doors report of a run's agents to whoever owns the run: Health, and which agent is connected where.
+
+Both lie in Redis beside the run, in its slot: a stream of reports, of which the newest stay, and a hash of the agents
+that are connected. An owner that takes a run over reads the hash and the last seconds of the stream, and misses
+nothing. Each connection of an agent has a number that Redis counts up, so that the end of an older connection, which a
+door may notice late, is no end of the newer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from redis.asyncio import Redis
+
+from stabilitybackend.keys import RunKeys
+from stabilityclient.wire import BadMessage, Health, Hello, WrongVersion, decode_message, encode_message
+
+__all__ = ["MAX_REPORTS", "AgentAt", "Connected", "Disconnected", "Report", "RunReports"]
+
+#: Reports kept of a run. A thousand nodes report a thousand times a second: some seconds of them.
+MAX_REPORTS = 8_192
+#: Reports read in one call.
+READ_COUNT = 512
+#: An owner that takes a run over reads the reports of so many milliseconds before: one Health of each agent.
+COVERED_MS = 3_000
+#: KEYS: agents, reports.  ARGV: agent, door, Hello as a message, how many reports are kept.
+#: Answers the connection's number.
+_CONNECT = """
+local number = redis.call('HINCRBY', KEYS[1], 'n:' .. ARGV[1], 1)
+redis.call('HSET', KEYS[1], 'a:' .. ARGV[1], ARGV[2] .. ' ' .. number .. ' ' .. ARGV[3])
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'c', ARGV[1], 'n', number, 'd', ARGV[2], 'b', ARGV[3])
+return number
+"""
+#: The same of a connection's end.  ARGV: agent, the connection's number, how many reports are kept.
+#: Answers 1, or 0 where the agent has a newer connection.
+_DISCONNECT = """
+if redis.call('HGET', KEYS[1], 'n:' .. ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('HDEL', KEYS[1], 'a:' .. ARGV[1])
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', 'g', ARGV[1], 'n', ARGV[2])
+return 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAt:
+    """The connection of an agent: to which door (its member id), and its number."""
+
+    door: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """An agent connected."""
+
+    hello: Hello
+    at: AgentAt
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection ``number`` of an agent ended, and it has no newer one."""
+
+    agent: str
+    number: int
+
+
+Report = Connected | Disconnected | Health
+
+
+class RunReports:
+    """The reports of one run.
+
+    Args:
+        run_id: must have passed ``check_run_id``.
+    """
+
+    def __init__(self, redis: Redis, run_id: str) -> None:
+        self._redis = redis
+        self._keys = RunKeys(run_id)
+        #: Stream id of the newest report that was read.
+        self.place = "0-0"
+
+    # --- a door --------------------------------------------------------------------------------------------------
+
+    async def connected(self, hello: Hello, door: str) -> int:
+        """Note that an agent connected to a door; return the connection's number."""
+        keys = (self._keys.agents, self._keys.reports)
+        arguments = (hello.agent, door, encode_message(hello), MAX_REPORTS)
+        return int(await self._redis.eval(_CONNECT, 2, *keys, *arguments))
+
+    async def disconnected(self, agent: str, number: int) -> bool:
+        """Note that the connection ``number`` ended; return whether the agent has no newer one."""
+        keys = (self._keys.agents, self._keys.reports)
+        return bool(await self._redis.eval(_DISCONNECT, 2, *keys, agent, number, MAX_REPORTS))
+
+    async def health(self, health: Health) -> None:
+        """Report what an agent sees of its ranks."""
+        await self._redis.xadd(self._keys.reports, {"h": encode_message(health)}, maxlen=MAX_REPORTS, approximate=True)
+
+    # --- the owner -----------------------------------------------------------------------------------------------
+
+    async def begin(self) -> list[Report]:
+        """Return who is connected now and what was reported last; ``read`` goes on from there."""
+        last: Any = await self._redis.xrevrange(self._keys.reports, count=1)
+        self.place = last[0][0].decode() if last else "0-0"
+        found: list[Report] = []
+        agents: Any = await self._redis.hgetall(self._keys.agents)
+        for name, value in agents.items():
+            if name.startswith(b"a:"):
+                door, number, message = value.split(b" ", 2)
+                if (hello := _message(message)) is not None:
+                    found.append(Connected(cast("Hello", hello), AgentAt(door.decode(), int(number))))
+        if last:
+            since = max(0, int(self.place.partition("-")[0]) - COVERED_MS)
+            newest = dict[str, Health]()
+            entries: Any = await self._redis.xrange(self._keys.reports, min=str(since), max=self.place)
+            for _, fields in entries:
+                if isinstance(report := _report(fields), Health):
+                    newest[report.agent] = report
+            found += newest.values()
+        return found
+
+    async def read(self) -> list[Report]:
+        """Return what was reported since, at most READ_COUNT reports: ask again while there are so many."""
+        entries: Any = await self._redis.xrange(self._keys.reports, min=f"({self.place}", count=READ_COUNT)
+        if entries:
+            self.place = entries[-1][0].decode()
+        return [report for _, fields in entries if (report := _report(fields)) is not None]
+
+
+def _report(fields: dict[bytes, bytes]) -> Report | None:
+    """Return a report, None for one of a newer version."""
+    if (data := fields.get(b"h")) is not None:
+        return cast("Health | None", _message(data))
+    if (agent := fields.get(b"g")) is not None:
+        return Disconnected(agent.decode(), int(fields[b"n"]))
+    if b"c" in fields and (hello := _message(fields[b"b"])) is not None:
+        return Connected(cast("Hello", hello), AgentAt(fields[b"d"].decode(), int(fields[b"n"])))
+    return None
+
+
+def _message(data: bytes) -> Any:
+    try:
+        return decode_message(data)
+    except (BadMessage, WrongVersion):
+        return None
