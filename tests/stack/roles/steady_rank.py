@@ -1,0 +1,39 @@
+"""One rank that logs at a steady pace until FILE is there: ``python steady_rank.py FILE PERIOD_S [BAD_STEP]``.
+
+It writes a checkpoint every 20 steps, obeys rollbacks, and logs a NaN at BAD_STEP, once. Prints each step that it went
+back to, then what ``finish`` said.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+import stabilityclient
+
+
+def main() -> None:
+    enough, period_s, bad = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else -1
+    run = stabilityclient.init(project="roles", name="steady")
+
+    @run.on_rollback
+    def back(rollback: stabilityclient.Rollback) -> None:
+        print(f"back {rollback.to_step}", flush=True)
+
+    for step in run.steps(1):
+        run.log(step, {"loss": math.nan if step == bad else 2.0 + step / 1e6})
+        bad = -1 if step == bad else bad
+        if step % 20 == 0:
+            saved = Path(enough).with_name(f"checkpoint-{step}")
+            saved.write_text(str(step))
+            run.checkpoint(step, saved)
+        time.sleep(period_s)
+        if os.path.exists(enough):
+            break
+    print(run.finish(timeout_s=60), flush=True)
+
+
+main()

@@ -1,0 +1,132 @@
+"""Doors, workers, pages and alerting as processes of their own, on one Redis and one archive."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from redis import Redis
+
+from support.plain_redis import PlainRedis
+from support.ports import free_port
+from support.processes import Server
+from support.roles.balancer import Balancer
+from support.waiting import wait_until
+
+__all__ = ["RoleServers"]
+
+
+class RoleServers:
+    """Processes with roles. Each is a ``Server``; agents connect to ``url``, a balancer before the doors.
+
+    Args:
+        folder: of all that they keep.
+        settings: of all of them, as environment variables without ``STABILITY_``.
+    """
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self.redis_server = PlainRedis(folder, "--appendonly", "yes", "--appendfsync", "everysec")
+        self._settings = {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
+        self._stack = ExitStack()
+        self.balancer = Balancer([])
+        self.servers: dict[str, Server] = {}
+        self._roles: dict[str, str] = {}
+
+    def add(self, name: str, role: str, **settings: object) -> Server:
+        """Return a started process with a role, or several with commas between; wait with ``ready``."""
+        data = self.folder / name / "data"
+        data.parent.mkdir(exist_ok=True)
+        port = free_port()
+        env = self._settings | {
+            "STABILITY_ROLE": role, "STABILITY_REDIS_URL": self.redis_server.url, "STABILITY_LOG_LEVEL": "info",
+            "STABILITY_ARCHIVE_URL": str(self.folder / "archive"),
+        }  # fmt: skip
+        env |= {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
+        self.servers[name] = self._stack.enter_context(_Quiet(Server(data, port, env)))
+        self.servers[name].start(wait=False)
+        self._roles[name] = role
+        if "door" in role:
+            self.balancer.ports.append(port)
+        return self.servers[name]
+
+    def ready(self, *names: str) -> None:
+        """Wait until these processes answer, or all of them."""
+        for name in names or self.servers:
+            wait_until(self.servers[name].answers, 60, f"{name} answers")
+
+    def member_of(self, name: str) -> str:
+        """Return the member id of a process."""
+        url = self.servers[name].url
+        found = [one for one, entry in self.client.hgetall("sb:members").items() if f'"{url}"'.encode() in entry]
+        return str(found[-1].decode())
+
+    def owner_of(self, run_id: str) -> str:
+        """Return the name of the process that owns a run, "" for none."""
+        address: Any = self.client.hget(f"sb:{{{run_id}}}:owner", "address")
+        if address is None:
+            return ""
+        return next((name for name, server in self.servers.items() if server.url == address.decode()), "")
+
+    def owned(self, run_id: str) -> Server:
+        """Return the process that owns a run, as soon as one that lives does."""
+
+        def found() -> Server | None:
+            server = self.servers.get(self.owner_of(run_id))
+            alive = server is not None and server.process is not None and server.process.poll() is None
+            return server if alive else None
+
+        return wait_until(found, 30, f"somebody owns {run_id}")
+
+    def send_signal(self, name: str, number: int) -> None:
+        """Send a process a signal."""
+        process = self.servers[name].process
+        assert process is not None
+        os.kill(process.pid, number)
+
+    def stop_for(self, name: str) -> None:
+        """SIGSTOP a process."""
+        self.send_signal(name, signal.SIGSTOP)
+
+    def go_on(self, name: str) -> None:
+        """SIGCONT a process."""
+        self.send_signal(name, signal.SIGCONT)
+
+    @property
+    def url(self) -> str:
+        """Where agents connect to."""
+        return self.balancer.url
+
+    def __enter__(self) -> RoleServers:
+        self._stack.enter_context(self.redis_server)
+        self.client = self._stack.enter_context(Redis.from_url(self.redis_server.url))
+        self._stack.enter_context(self.balancer)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+class _Quiet:
+    """Ends a server when the context ends, whatever it is at: one that was stopped goes on first."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def __enter__(self) -> Server:
+        return self._server
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        process = self._server.process
+        if process is not None and process.poll() is None:
+            os.kill(process.pid, signal.SIGCONT)
+            self._server.__exit__(kind, error, trace)
