@@ -72,5 +72,8 @@ def _run(arguments: list[str], environ: dict[str, str], log: str) -> None:
     os.environ.update(environ)
     sys.argv = ["stabilityboard", *arguments]
     from stabilitybackend.cli.app import main
+    from support.roles.planted import plant_from_environment
+
+    plant_from_environment()
 
     main()

@@ -1,0 +1,82 @@
+"""A server of several processes whose parts are killed, stopped and cut off: a checker finds nothing wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.outside.receiver_thread import ReceiverThread
+from support.roles.chaos import ALL_FAULTS, Chaos
+from support.roles.checker import Checker
+from support.roles.servers import RoleServers
+from support.waiting import wait_until
+
+sys.path.insert(0, str(Path(__file__).parent))
+from chaos_values import value_of
+
+#: A small window, so that parts are written whenever somebody is killed.
+WINDOW_MIB = 0.05
+
+
+@contextmanager
+def running(folder: Path, receiver: ReceiverThread, planted: str) -> Iterator[RoleServers]:
+    """Two doors, three workers and alerting."""
+    settings = {
+        "window_mib": WINDOW_MIB, "webhook_url": f"{receiver.url}/hook", "webhook_secret": "of the test",
+        "test_planted": f"accepted,{planted}",
+    }  # fmt: skip
+    with RoleServers(folder / "server", **settings) as servers:
+        for name in ("door-1", "door-2", "worker-1", "worker-2", "worker-3", "alerting-1"):
+            servers.add(name, name.partition("-")[0])
+        servers.ready()
+        yield servers
+
+
+def wrongs(
+    folder: Path, seed: int, turns: int, *, runs: int = 4, planted: str = "", faults: tuple[str, ...] = ALL_FAULTS,
+    pause_s: float = 0.25, period_s: float = 0.01,
+) -> list[str]:  # fmt: skip
+    """Return what the checker finds after so many turns."""
+    with ReceiverThread() as receiver, running(folder, receiver, planted) as servers:
+        chaos = Chaos(servers, folder, runs, random.Random(seed), faults, period_s)
+        try:
+            for run_id in chaos.jobs:
+                wait_until(lambda run_id=run_id: servers.owner_of(run_id), 60, f"{run_id} is followed")
+            for _ in range(turns):
+                chaos.turn(pause_s)
+            chaos.settle()
+            outcomes = chaos.finish()
+            for run_id in chaos.jobs:
+                wait_until(lambda run_id=run_id: _at_rest(servers, run_id), 60, f"{run_id} is over")
+        finally:
+            chaos.kill_jobs()
+        checker = Checker(servers.client, servers.folder / "archive", value_of)
+        alerts = [json.loads(body) for path, body in receiver.received if path == "/hook"]
+        for run_id in chaos.jobs:
+            checker.check(run_id, chaos.folder_of(run_id), alerts)
+        checker.check_tokens()
+        print(f"seed {seed}: {dict(chaos.done)}, {len(alerts)} alerts, orders {chaos.ordered}, {outcomes}")
+        return [*checker.wrong, *(f"{run}: {said}" for run, said in outcomes.items() if said != "delivered")]
+
+
+def _at_rest(servers: RoleServers, run_id: str) -> bool:
+    """Whether a run's end is judged, and nothing is being stored of it."""
+    asked = servers.servers[servers.owner_of(run_id) or "worker-1"]  # one that nobody owns is taken by whoever is asked
+    with suppress(httpx.HTTPError):
+        run = asked.get(f"/runs/{run_id}")
+        return bool(run["status"] == "finished" and asked.get(f"/runs/{run_id}/storage")["state"] == "ok")
+    return False
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [int(os.environ.get("CHAOS_SEED", "1"))])
+def test_nothing_is_wrong_whoever_is_killed(tmp_path: Path, seed: int) -> None:
+    assert wrongs(tmp_path, seed, int(os.environ.get("CHAOS_KILLS", "1000")), runs=8) == []

@@ -1,0 +1,185 @@
+"""Kills, stops and cuts parts of a server of several processes, at moments and in an order that a seed decides."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+
+from stabilitybackend.members import EXPIRY_S
+from support.processes import Ranks
+from support.roles.servers import RoleServers
+from support.waiting import wait_until
+
+__all__ = ["ALL_FAULTS", "Chaos"]
+
+#: What is drawn from for each turn.
+ALL_FAULTS = (
+    "kill_worker", "kill_worker", "kill_door", "kill_alerting", "stop_worker", "stop_worker", "stop_door", "cut",
+    "drop", "kill_redis", "rollback",
+)  # fmt: skip
+#: A process that was killed is started again after at most so long, seconds.
+DOWN_S = 1.0
+#: A process is stopped for this many lease times.
+STOPS = (0.5, 3.0)
+
+
+class Chaos:
+    """A server of several processes, jobs, and what is done to the former.
+
+    Args:
+        servers: that run.
+        jobs: run id -> its ranks, and the folder of each below ``folder``.
+        draw: decides all that is random.
+        faults: what is drawn from.
+    """
+
+    def __init__(
+        self,
+        servers: RoleServers,
+        folder: Path,
+        runs: int,
+        draw: random.Random,
+        faults: tuple[str, ...],
+        period_s: float,
+    ) -> None:
+        self.done: Counter[str] = Counter()
+        #: Ids of rollbacks that were accepted, by run.
+        self.ordered: dict[str, list[str]] = {}
+        #: Seconds from the death of a worker until each of its runs was another's.
+        self.takeovers: list[float] = []
+        self._servers, self._folder, self._draw, self._faults = servers, folder, draw, faults
+        self._stopped: list[tuple[float, str]] = []
+        self._due: list[tuple[float, str]] = []
+        self.jobs = {f"run-{n}": self._job(f"run-{n}", period_s) for n in range(runs)}
+
+    def _job(self, run_id: str, period_s: float) -> Ranks:
+        folder = self._folder / run_id
+        folder.mkdir()
+        return Ranks(
+            "roles/chaos_rank.py", [str(folder), str(period_s)], url=self._servers.url, folder=folder / "spool",
+            run_id=run_id, world_size=1,
+        )  # fmt: skip
+
+    def folder_of(self, run_id: str) -> Path:
+        """Return the folder of a job."""
+        return self._folder / run_id
+
+    def turn(self, pause_s: float) -> None:
+        """Do one thing at a random moment."""
+        until = time.monotonic() + self._draw.uniform(0.0, 2 * pause_s)
+        while time.monotonic() < until:
+            self.supervise()
+            time.sleep(0.02)
+        fault = self._draw.choice(self._faults)
+        getattr(self, f"_{fault}")()
+        self.done[fault] += 1
+
+    def supervise(self) -> None:
+        """Bring back what is due, as supervisors do."""
+        now = time.monotonic()
+        for at, name in [due for due in self._due if due[0] <= now]:
+            self._due.remove((at, name))
+            if name == "balancer":
+                self._servers.balancer.cut(up=False, down=False)
+            elif name == "redis":
+                self._servers.redis_server.come_back()
+            else:
+                self._servers.servers[name].start(wait=False)
+        for at, name in [due for due in self._stopped if due[0] <= now]:
+            self._stopped.remove((at, name))
+            self._servers.go_on(name)
+        for name, server in self._servers.servers.items():
+            ended = server.process is not None and server.process.poll() is not None
+            if ended and name not in (one for _, one in self._due):
+                self.done["ended by itself"] += 1
+                server.start(wait=False)
+
+    def settle(self) -> None:
+        """Bring everything back, and wait until it works."""
+        now = time.monotonic()
+        self._due = [(now, name) for _, name in self._due]
+        self._stopped = [(now, name) for _, name in self._stopped]
+        self.supervise()
+        for name, server in self._servers.servers.items():
+            wait_until(server.answers, 60, f"{name} answers")
+
+    def _up(self, role: str) -> list[str]:
+        away = {name for _, name in (*self._due, *self._stopped)}
+        return [name for name in self._servers.servers if name.startswith(role) and name not in away]
+
+    def _kill(self, role: str) -> None:
+        if names := self._up(role):
+            name = self._draw.choice(names)
+            self._servers.servers[name].kill()
+            self._due.append((time.monotonic() + self._draw.uniform(0.0, DOWN_S), name))
+
+    def _kill_worker(self) -> None:
+        self._kill("worker")
+
+    def _kill_door(self) -> None:
+        self._kill("door")
+
+    def _kill_alerting(self) -> None:
+        self._kill("alerting")
+
+    def _stop(self, role: str) -> None:
+        if len(names := self._up(role)) > 1:
+            name = self._draw.choice(names)
+            self._servers.send_signal(name, signal.SIGSTOP)
+            self._stopped.append((time.monotonic() + EXPIRY_S * self._draw.uniform(*STOPS), name))
+
+    def _stop_worker(self) -> None:
+        self._stop("worker")
+
+    def _stop_door(self) -> None:
+        self._stop("door")
+
+    def _cut(self) -> None:
+        if "balancer" not in (name for _, name in self._due):
+            self._servers.balancer.cut(up=self._draw.random() < 0.6, down=self._draw.random() < 0.6)
+            self._due.append((time.monotonic() + self._draw.uniform(0.2, 3.0), "balancer"))
+
+    def _drop(self) -> None:
+        self._servers.balancer.drop_all()
+
+    def _kill_redis(self) -> None:
+        if "redis" not in (name for _, name in self._due):
+            self._servers.redis_server.kill()
+            self._due.append((time.monotonic() + self._draw.uniform(0.0, DOWN_S), "redis"))
+
+    def _rollback(self) -> None:
+        """Order one, whether it is taken or not."""
+        run_id = self._draw.choice(list(self.jobs))
+        with suppress(httpx.HTTPError, AssertionError, OSError, KeyError, ValueError):
+            owner = self._servers.servers[self._servers.owner_of(run_id)]
+            client = httpx.Client(base_url=owner.url, verify=False, timeout=3.0)
+            with client:
+                found = client.get(f"/api/v1/runs/{run_id}/checkpoints").json()["checkpoints"]
+                step = max(one["step"] for one in found)
+                order = {"kind": "rollback", "to_step": step, "accept_inside_incident": True}
+                answer = client.post(f"/api/v1/runs/{run_id}/commands", json=order)
+            if answer.is_success:
+                self.ordered.setdefault(run_id, []).append(answer.json()["command_id"])
+
+    def finish(self) -> dict[str, str]:
+        """Let all jobs end; return what ``finish`` returned in each."""
+        for run_id in self.jobs:
+            (self._folder / run_id / "enough").touch()
+        return {run_id: ranks.outputs(240)[0][-2] for run_id, ranks in self.jobs.items()}
+
+    def kill_jobs(self) -> None:
+        """kill -9 what still runs, and the agents."""
+        for run_id, ranks in self.jobs.items():
+            ranks.kill()
+            for file in (self._folder / run_id / "spool").glob("*/agent/agent.json"):
+                with suppress(OSError, ValueError, KeyError):
+                    import json
+
+                    os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)

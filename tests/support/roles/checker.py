@@ -1,0 +1,169 @@
+"""What must hold of every run of a server of several processes, whoever was killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from stabilitybackend.archive.cache import ByteCache
+from stabilitybackend.archive.location import open_location
+from stabilitybackend.archive.part import Part, PartReader
+from stabilitybackend.backtest.run import backtest
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.streams import stream_order
+from stabilityclient.node_frames import frames_in
+from stabilityclient.wire import Frame, PointsBlock
+from support.roles.planted import ACCEPTED
+
+__all__ = ["Checker"]
+
+#: Kinds that are found from frames alone; silence and death are judged by time.
+_OF_TIME = {"hang", "agent_lost", "process_death", "gpu_fault"}
+_ENDS = {"done", "failed", "rejected", "expired", "cancelled"}
+
+
+class Checker:
+    """Compares what the server holds with what the jobs wrote down; what is wrong is a sentence each.
+
+    Args:
+        redis: of the server, at rest. archive: its folder.
+        value_of: run id, attempt, step -> what the job logged.
+    """
+
+    def __init__(self, redis: Redis, archive: Path, value_of: Callable[[str, int, int], float]) -> None:
+        self._redis = redis
+        self._archive = archive
+        self._value_of = value_of
+        self.wrong: list[str] = []
+        #: Messages of each run.
+        self._messages: dict[str, list[tuple[str, bytes]]] = {}
+
+    def check(self, run_id: str, folder: Path, alerts: list[dict[str, Any]]) -> None:
+        """Check one run whose job has ended."""
+        keys = RunKeys(run_id)
+        self._check_frames(run_id, keys)
+        self._check_points(run_id, folder)
+        self._check_incidents(run_id, keys)
+        self._check_commands(run_id, keys, folder)
+        self._check_alerts(run_id, keys, alerts)
+
+    def check_tokens(self) -> None:
+        """Check that accepted writes of one takeover are never interleaved with those of another."""
+        found: Any = self._redis.lrange(ACCEPTED, 0, -1)
+        by_run: dict[str, list[str]] = {}
+        for entry in found:
+            key, _, token = entry.decode().rpartition(" ")
+            by_run.setdefault(key, []).append(token)
+        for key, tokens in by_run.items():
+            turns = [token for token, _ in groupby(tokens)]
+            for token, times in Counter(turns).items():
+                if times > 1:
+                    self.wrong.append(f"{key}: writes of token {token} were accepted again after another one's")
+
+    def _parts(self, keys: RunKeys) -> list[Part]:
+        listed: Any = self._redis.hvals(keys.parts)
+        return sorted((Part.from_json(data) for data in listed), key=lambda part: stream_order(part.to_id))
+
+    def _check_frames(self, run_id: str, keys: RunKeys) -> None:
+        """Each frame is in the stream or in one part, and no file lies there that nobody knows."""
+        location = open_location(self._archive)
+        messages: list[tuple[str, bytes]] = []
+        parts = self._parts(keys)
+        for part in parts:
+            messages += PartReader(location, run_id, part, ByteCache(0)).frames()
+        stream: Any = self._redis.xrange(keys.frames)
+        messages += [(entry.decode(), fields[b"b"]) for entry, fields in stream]
+        self._messages[run_id] = messages
+        order = [stream_order(entry) for entry, _ in messages]
+        if order != sorted(set(order)):
+            self.wrong.append(f"{run_id}: frames are out of order or there twice")
+        expected = dict[str, int]()
+        for frame in self._frames(run_id):
+            source, first = frame.source.source, expected.get(frame.source.source, 0) + 1
+            if frame.first_seq != first:
+                self.wrong.append(f"{run_id}: {source} goes on with {frame.first_seq}, expected {first}")
+            expected[source] = frame.last_seq
+        stored: Any = self._redis.hgetall(keys.last_seq)
+        if {source.decode(): int(last) for source, last in stored.items()} != expected:
+            self.wrong.append(f"{run_id}: numbers {stored} are not those of the frames {expected}")
+        known = {part.stem for part in parts}
+        noted: Any = self._redis.sunion([keys.garbage, keys.sweeping])
+        known |= {stem.decode() for stem in noted}
+        lying = {file.name.split(".")[0] for file in (self._archive / run_id).glob("*.*") if file.is_file()}
+        if lying - known:
+            self.wrong.append(f"{run_id}: files of {sorted(lying - known)} are known to nobody")
+
+    def _frames(self, run_id: str) -> Iterator[Frame]:
+        for _, data in self._messages[run_id]:
+            yield from frames_in(data)
+
+    def _check_points(self, run_id: str, folder: Path) -> None:
+        """Every row that the job was about to log is there once, bit for bit."""
+        logged = Counter[tuple[int, bytes]]()
+        for line in (folder / "truth").read_text().splitlines():
+            if not line.startswith("back"):
+                attempt, step = map(int, line.split())
+                logged[step, struct.pack("<d", self._value_of(run_id, attempt, step))] += 1
+        found = Counter[tuple[int, bytes]]()
+        for frame in self._frames(run_id):
+            for block in frame.blocks:
+                if isinstance(block, PointsBlock) and "loss" in block.names:
+                    steps = struct.unpack(f"<{len(block.steps) // 8}q", block.steps)
+                    at = block.names.index("loss") * len(block.steps)
+                    for n, step in enumerate(steps):
+                        found[step, block.values[at + 8 * n : at + 8 * n + 8]] += 1
+        for what, rows in (("lost", logged - found), ("there twice or made up", found - logged)):
+            if rows:
+                self.wrong.append(f"{run_id}: {sum(rows.values())} rows are {what}, first {min(rows)[0]}")
+
+    def _check_incidents(self, run_id: str, keys: RunKeys) -> None:
+        """The incidents are those that one undisturbed process finds in the same frames."""
+        stored: Any = self._redis.hvals(keys.incidents)
+        incidents = [json.loads(data) for data in stored]
+        found = Counter((one["kind"], one["onset_step"], one["segment"]) for one in incidents)
+        expected = Counter(
+            (one.kind, one.onset_step, one.segment) for one in backtest(self._frames(run_id), run_id=run_id).incidents
+        )
+        for of_time in [kind for kind in found if kind[0] in _OF_TIME]:
+            self.wrong.append(f"{run_id}: an incident {of_time}, and its agent was never silent")
+            del found[of_time]
+        if found != expected:
+            more, less = found - expected, expected - found
+            self.wrong.append(f"{run_id}: incidents {dict(more)} too many, {dict(less)} missing")
+
+    def _check_commands(self, run_id: str, keys: RunKeys, folder: Path) -> None:
+        """Each order is in one end state, and the job did what was done and nothing else."""
+        stored: Any = self._redis.hvals(keys.commands)
+        commands = {one["command_id"]: one for one in map(json.loads, stored)}
+        truth = (folder / "truth").read_text().splitlines()
+        acted = [line.split()[1] for line in truth if line.startswith("back")]
+        for name, times in Counter(acted).items():
+            if times > 1:
+                self.wrong.append(f"{run_id}: {name} was carried out {times} times")
+        for name, command in commands.items():
+            if command["kind"] == "rollback" and command["state"] not in _ENDS:
+                self.wrong.append(f"{run_id}: {name} is {command['state']} at the end")
+            if command["kind"] == "rollback" and (command["state"] == "done") != (name in acted):
+                self.wrong.append(f"{run_id}: {name} is {command['state']}, the job went back: {name in acted}")
+
+    def _check_alerts(self, run_id: str, keys: RunKeys, alerts: list[dict[str, Any]]) -> None:
+        """No incident is reported as opened twice; a message whose fate a kill left open has the same id again.
+
+        Of many runs that break at once the first are reported, the others in a summary.
+        """
+        stored: Any = self._redis.hkeys(keys.incidents)
+        for incident_id in (name.decode() for name in stored):
+            opened = {
+                one["id"]
+                for one in alerts
+                if one["type"] == "incident.opened" and one["incident"]["incident_id"] == incident_id
+            }
+            if len(opened) > 1:
+                self.wrong.append(f"{run_id}: {incident_id} was reported {len(opened)} times, as {sorted(opened)}")

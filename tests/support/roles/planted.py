@@ -1,0 +1,115 @@
+"""Faults that are planted into a server's own process, so that a checker can be shown to see them.
+
+``STABILITY_TEST_PLANTED`` names some of FAULTS, separated by commas. Only processes that tests fork read it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["ACCEPTED", "FAULTS", "plant"]
+
+#: List: run id, a blank, the token of each write that was accepted, in the order in which Redis carried them out.
+ACCEPTED = "chaos:{accepted}"
+
+
+def plant(names: str) -> None:
+    """Plant faults into this process, before its server is made."""
+    for name in filter(None, names.split(",")):
+        FAULTS[name]()
+
+
+def _accepted() -> None:
+    """No fault: every write that is accepted is noted, in the same call."""
+    from stabilitybackend.runs.ownership import fence
+
+    original: Callable[[str], str] = fence._script
+    note = f"redis.call('RPUSH', '{ACCEPTED}', KEYS[1] .. ' ' .. ARGV[1])\n"
+    marks = {"write.lua": "return 1\n", "commit.lua": "return {1}\n"}
+
+    def script(name: str) -> str:
+        text = original(name)
+        mark = marks.get(name)
+        if mark is None:
+            return text
+        assert text.endswith(mark)
+        return text[: -len(mark)] + note + mark
+
+    fence._script = script  # type: ignore[assignment]
+
+
+def _no_fence() -> None:
+    """Writes compare no token."""
+    from stabilitybackend.runs.ownership import fence
+
+    original: Callable[[str], str] = fence._script
+
+    def script(name: str) -> str:
+        return original(name).replace("redis.call('HGET', KEYS[1], 'token') ~= ARGV[1]", "false")
+
+    fence._script = script  # type: ignore[assignment]
+
+
+def _number_only() -> None:
+    """The token is the number of the takeover as its taker counts them, and no random one."""
+    from stabilitybackend.runs.ownership import fence
+
+    async def take(self: Any) -> None:
+        epoch = int(await self.redis.hget(self._keys.owner, "epoch") or 0) + 1
+        self._ownership.token = lambda: str(epoch)
+        await original(self)
+
+    original = fence.Fence.take
+    fence.Fence.take = take  # type: ignore[method-assign]
+
+
+def _young_sweep() -> None:
+    """Files that another process may be writing are swept at once."""
+    from stabilitybackend.runs.archiving import archiver
+
+    archiver.FOREIGN_S = 0.0
+
+
+def _no_connection_numbers() -> None:
+    """The end of any connection of an agent is the end of the agent's connection."""
+    from stabilitybackend.roles import owner_side, reports
+
+    first = "if redis.call('HGET', KEYS[1], 'n:' .. ARGV[1]) ~= ARGV[2] then return 0 end\n"
+    assert first in reports._DISCONNECT
+    reports._DISCONNECT = reports._DISCONNECT.replace(first, "")
+    original = owner_side.OwnerSide._take
+
+    async def take(self: Any, run: Any, report: Any) -> None:
+        if isinstance(report, reports.Disconnected):
+            report = reports.Disconnected(report.agent, 2**60)
+        await original(self, run, report)
+
+    owner_side.OwnerSide._take = take  # type: ignore[method-assign]
+
+
+def _stored_is_durable() -> None:
+    """What is stored counts as durable at once."""
+    from stabilitybackend.ingest import durability
+
+    async def holds(self: Any) -> bool:
+        return True
+
+    durability.Durability.holds = holds  # type: ignore[method-assign]
+    durability.EVERY_S = 0.02
+
+
+FAULTS: Mapping[str, Callable[[], None]] = {
+    "accepted": _accepted,
+    "no_fence": _no_fence,
+    "number_only": _number_only,
+    "young_sweep": _young_sweep,
+    "no_connection_numbers": _no_connection_numbers,
+    "stored_is_durable": _stored_is_durable,
+}
+
+
+def plant_from_environment() -> None:
+    """Plant what the environment names."""
+    plant(os.environ.get("STABILITY_TEST_PLANTED", ""))
