@@ -15,7 +15,7 @@ import pytest
 
 from support.outside.receiver_thread import ReceiverThread
 from support.roles.chaos import ALL_FAULTS, Chaos
-from support.roles.checker import Checker
+from support.roles.checker import ENDS, Checker
 from support.roles.servers import RoleServers
 from support.waiting import wait_until
 
@@ -63,7 +63,7 @@ def wrongs(
         for run_id in chaos.jobs:
             checker.check(run_id, chaos.folder_of(run_id), alerts)
         checker.check_tokens()
-        print(f"seed {seed}: {dict(chaos.done)}, {len(alerts)} alerts, orders {chaos.ordered}, {outcomes}")
+        print(f"seed {seed}: {dict(chaos.done)}, {dict(checker.seen)}, {len(alerts)} alerts, {outcomes}")
         return [*checker.wrong, *(f"{run}: {said}" for run, said in outcomes.items() if said != "delivered")]
 
 
@@ -72,7 +72,8 @@ def _at_rest(servers: RoleServers, run_id: str) -> bool:
     asked = servers.servers[servers.owner_of(run_id) or "worker-1"]  # one that nobody owns is taken by whoever is asked
     with suppress(httpx.HTTPError):
         run = asked.get(f"/runs/{run_id}")
-        return bool(run["status"] == "finished" and asked.get(f"/runs/{run_id}/storage")["state"] == "ok")
+        ended = all(one["state"] in ENDS for one in asked.get(f"/runs/{run_id}/commands")["commands"])
+        return bool(run["status"] == "finished" and ended and asked.get(f"/runs/{run_id}/storage")["state"] == "ok")
     return False
 
 

@@ -22,10 +22,12 @@ __all__ = ["ALL_FAULTS", "Chaos"]
 #: What is drawn from for each turn.
 ALL_FAULTS = (
     "kill_worker", "kill_worker", "kill_door", "kill_alerting", "stop_worker", "stop_worker", "stop_door", "cut",
-    "drop", "kill_redis", "rollback",
+    "drop", "kill_redis", "cut_power", "rollback",
 )  # fmt: skip
 #: A process that was killed is started again after at most so long, seconds.
 DOWN_S = 1.0
+#: Redis writes to its disk once a second: what is older survives a power cut, seconds.
+ON_DISK_S = 1.2
 #: A process is stopped for this many lease times.
 STOPS = (0.5, 3.0)
 
@@ -50,11 +52,9 @@ class Chaos:
         period_s: float,
     ) -> None:
         self.done: Counter[str] = Counter()
-        #: Ids of rollbacks that were accepted, by run.
-        self.ordered: dict[str, list[str]] = {}
-        #: Seconds from the death of a worker until each of its runs was another's.
-        self.takeovers: list[float] = []
         self._servers, self._folder, self._draw, self._faults = servers, folder, draw, faults
+        #: When so many bytes of Redis' file were written, of the last seconds.
+        self._written: list[tuple[float, int]] = []
         self._stopped: list[tuple[float, str]] = []
         self._due: list[tuple[float, str]] = []
         self.jobs = {f"run-{n}": self._job(f"run-{n}", period_s) for n in range(runs)}
@@ -84,6 +84,7 @@ class Chaos:
     def supervise(self) -> None:
         """Bring back what is due, as supervisors do."""
         now = time.monotonic()
+        self._written = [*(one for one in self._written if one[0] > now - 5.0), (now, self._servers.written)]
         for at, name in [due for due in self._due if due[0] <= now]:
             self._due.remove((at, name))
             if name == "balancer":
@@ -154,10 +155,17 @@ class Chaos:
             self._servers.redis_server.kill()
             self._due.append((time.monotonic() + self._draw.uniform(0.0, DOWN_S), "redis"))
 
+    def _cut_power(self) -> None:
+        """Take from Redis what it wrote in the last second, too."""
+        older = [size for at, size in self._written if at < time.monotonic() - ON_DISK_S]
+        if older and "redis" not in (name for _, name in self._due):
+            self._servers.lose_power(older[-1])
+            self._due.append((time.monotonic() + self._draw.uniform(0.0, DOWN_S), "redis"))
+
     def _rollback(self) -> None:
         """Order one, whether it is taken or not."""
         run_id = self._draw.choice(list(self.jobs))
-        with suppress(httpx.HTTPError, AssertionError, OSError, KeyError, ValueError):
+        with suppress(httpx.HTTPError, KeyError, ValueError):  # nobody owns it, its owner is away, it has no checkpoint
             owner = self._servers.servers[self._servers.owner_of(run_id)]
             client = httpx.Client(base_url=owner.url, verify=False, timeout=3.0)
             with client:
@@ -165,8 +173,8 @@ class Chaos:
                 step = max(one["step"] for one in found)
                 order = {"kind": "rollback", "to_step": step, "accept_inside_incident": True}
                 answer = client.post(f"/api/v1/runs/{run_id}/commands", json=order)
-            if answer.is_success:
-                self.ordered.setdefault(run_id, []).append(answer.json()["command_id"])
+            said = answer.json() if answer.is_success else answer.json()["error"]["message"][:60]
+            self.done["order taken" if answer.is_success else f"order refused: {said}"] += 1
 
     def finish(self) -> dict[str, str]:
         """Let all jobs end; return what ``finish`` returned in each."""

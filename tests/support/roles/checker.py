@@ -22,11 +22,12 @@ from stabilityclient.node_frames import frames_in
 from stabilityclient.wire import Frame, PointsBlock
 from support.roles.planted import ACCEPTED
 
-__all__ = ["Checker"]
+__all__ = ["ENDS", "Checker"]
 
 #: Kinds that are found from frames alone; silence and death are judged by time.
 _OF_TIME = {"hang", "agent_lost", "process_death", "gpu_fault"}
-_ENDS = {"done", "failed", "rejected", "expired", "cancelled"}
+#: States in which an order ends.
+ENDS = {"done", "failed", "rejected", "expired", "cancelled"}
 
 
 class Checker:
@@ -42,6 +43,8 @@ class Checker:
         self._archive = archive
         self._value_of = value_of
         self.wrong: list[str] = []
+        #: What was compared.
+        self.seen: Counter[str] = Counter()
         #: Messages of each run.
         self._messages: dict[str, list[tuple[str, bytes]]] = {}
 
@@ -63,6 +66,8 @@ class Checker:
             by_run.setdefault(key, []).append(token)
         for key, tokens in by_run.items():
             turns = [token for token, _ in groupby(tokens)]
+            self.seen["accepted writes"] += len(tokens)
+            self.seen["takeovers"] += len(turns)
             for token, times in Counter(turns).items():
                 if times > 1:
                     self.wrong.append(f"{key}: writes of token {token} were accepted again after another one's")
@@ -81,6 +86,8 @@ class Checker:
         stream: Any = self._redis.xrange(keys.frames)
         messages += [(entry.decode(), fields[b"b"]) for entry, fields in stream]
         self._messages[run_id] = messages
+        self.seen["parts"] += len(parts)
+        self.seen["messages"] += len(messages)
         order = [stream_order(entry) for entry, _ in messages]
         if order != sorted(set(order)):
             self.wrong.append(f"{run_id}: frames are out of order or there twice")
@@ -119,6 +126,7 @@ class Checker:
                     at = block.names.index("loss") * len(block.steps)
                     for n, step in enumerate(steps):
                         found[step, block.values[at + 8 * n : at + 8 * n + 8]] += 1
+        self.seen["rows"] += sum(logged.values())
         for what, rows in (("lost", logged - found), ("there twice or made up", found - logged)):
             if rows:
                 self.wrong.append(f"{run_id}: {sum(rows.values())} rows are {what}, first {min(rows)[0]}")
@@ -134,6 +142,7 @@ class Checker:
         for of_time in [kind for kind in found if kind[0] in _OF_TIME]:
             self.wrong.append(f"{run_id}: an incident {of_time}, and its agent was never silent")
             del found[of_time]
+        self.seen["incidents"] += sum(found.values())
         if found != expected:
             more, less = found - expected, expected - found
             self.wrong.append(f"{run_id}: incidents {dict(more)} too many, {dict(less)} missing")
@@ -147,8 +156,10 @@ class Checker:
         for name, times in Counter(acted).items():
             if times > 1:
                 self.wrong.append(f"{run_id}: {name} was carried out {times} times")
+        self.seen["orders"] += len(commands)
+        self.seen["orders done"] += len(acted)
         for name, command in commands.items():
-            if command["kind"] == "rollback" and command["state"] not in _ENDS:
+            if command["kind"] == "rollback" and command["state"] not in ENDS:
                 self.wrong.append(f"{run_id}: {name} is {command['state']} at the end")
             if command["kind"] == "rollback" and (command["state"] == "done") != (name in acted):
                 self.wrong.append(f"{run_id}: {name} is {command['state']}, the job went back: {name in acted}")

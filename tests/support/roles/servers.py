@@ -83,6 +83,20 @@ class RoleServers:
 
         return wait_until(found, 30, f"somebody owns {run_id}")
 
+    @property
+    def written(self) -> int:
+        """Bytes that Redis has written of its append-only file."""
+        return sum(file.stat().st_size for file in self._append_only())
+
+    def lose_power(self, kept: int) -> None:
+        """Kill Redis, and let what it wrote behind ``kept`` bytes be lost: it had not reached the disk."""
+        self.redis_server.kill()
+        (file,) = self._append_only()
+        os.truncate(file, min(kept, file.stat().st_size))
+
+    def _append_only(self) -> list[Path]:
+        return list(self.folder.glob("appendonlydir/*.incr.aof"))
+
     def send_signal(self, name: str, number: int) -> None:
         """Send a process a signal."""
         process = self.servers[name].process
