@@ -168,7 +168,7 @@ def test_the_end_of_an_older_connection_that_a_door_notices_late_is_no_end_of_th
     wait_until(lambda: job.door(servers) not in (first, ""), 60, "the agent is at another door")
     servers.go_on(first)
     door = servers.servers[first]
-    wait_until(lambda: "stabilityboard_agents 0.0" in door._client.get("/metrics").text, 60, "it finds its agent gone")
+    wait_until(lambda: "stability_agents 0.0" in door._client.get("/metrics").text, 60, "it finds its agent gone")
     job.goes_on(owner)
     job.goes_back(owner)
     servers.balancer.ports.append(int(servers.servers[first].url.rpartition(":")[2]))
