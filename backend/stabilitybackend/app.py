@@ -77,6 +77,7 @@ from stabilitybackend.roles.process import RoleProcess
 from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
+from stabilitybackend.runs.archiving.installation import Installation
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.derived.unknown_costs import work_out
@@ -112,6 +113,7 @@ def create_app(
     collector: CycleCollector | None = None,
     plug_ins: Iterable[ModuleType] = (),
     claim: ServerClaim | None = None,
+    installation: Installation | None = None,
 ) -> FastAPI:
     """Return the application; it connects when it is started, not before.
 
@@ -121,6 +123,7 @@ def create_app(
         collector: of a process that is there for this app alone; without it Python's stays as it is.
         plug_ins: modules whose pages and panels are served.
         claim: on the Redis, taken; it is kept while the application runs.
+        installation: whose archive it is, looked at; it is kept likewise.
     """
     prepare_struct_types()
     redis = make_redis(redis_url)
@@ -219,6 +222,8 @@ def create_app(
                 work["retention"] = run_retention.follow(settings.retention_days)
         if claim is not None:
             work["server-claim"] = claim.keep(probe)
+        if installation is not None:
+            work["installation"] = installation.follow(probe)
         if collector is not None:
             collector.start()
             work["collector"] = collector.follow(nobody_here)

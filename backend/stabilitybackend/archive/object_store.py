@@ -85,6 +85,15 @@ class ObjectStore(Location):
         self._guarded("write", self.path(name), lambda: self._store.put(name, data))
         return len(data)
 
+    def create_bytes(self, name: str, data: bytes) -> None:
+        from obstore.exceptions import AlreadyExistsError
+
+        def create() -> None:
+            with contextlib.suppress(AlreadyExistsError):
+                self._store.put(name, data, mode="create")
+
+        self._guarded("write", self.path(name), create)
+
     def read_bytes(self, name: str) -> bytes:
         return self._guarded("read", self.path(name), lambda: bytes(self._store.get(name).bytes()))
 

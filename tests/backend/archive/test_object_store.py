@@ -15,7 +15,7 @@ from stabilitybackend.archive.aggregates import aggregate
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.compaction import compact
 from stabilitybackend.archive.layout import Files
-from stabilitybackend.archive.location import Location, open_location
+from stabilitybackend.archive.location import INSTALLATION_FILE, Location, open_location
 from stabilitybackend.archive.object_store import AWAY_S, ObjectStore
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.archive.series import Rows, SeriesKey
@@ -82,6 +82,13 @@ def test_names_of_another_run_that_begins_alike_are_not_listed(place: Location) 
     place.write_bytes("run-2/a.state", b"")
 
     assert (place.names("run"), place.names("ru")) == (["run/a.state"], [])
+
+
+def test_an_object_that_is_there_is_not_created_again(place: Location) -> None:
+    place.create_bytes(INSTALLATION_FILE, b"first")
+    place.create_bytes(INSTALLATION_FILE, b"second")
+
+    assert place.read_bytes(INSTALLATION_FILE) == b"first"
 
 
 @pytest.mark.parametrize("name", Files.of("run", "part"))
