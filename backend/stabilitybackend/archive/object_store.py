@@ -25,14 +25,14 @@ __all__ = ["ObjectStore"]
 RETRIES = 2
 #: A request without an answer is given up after this, seconds.
 TIMEOUT_S = 10
+#: The same for Polars, whose requests carry up to 64 MiB, seconds. It has no limit of its own: a store that takes a
+#: request and falls silent would keep every run from being archived until the server ends. It asks twice.
+POLARS_TIMEOUT_S = 30
 #: After a store did not answer nobody asks it again for so long, seconds: each chart reads many files, and each would
 #: wait for its own time-out.
 AWAY_S = 5.0
 
 T = TypeVar("T")
-#: For Polars. Without the credential provider it reads the environment itself, as obstore does; with it the answer
-#: would depend on whether boto3 happens to be installed.
-_POLARS_OPTIONS: dict[str, Any] = {"credential_provider": None, "storage_options": {"max_retries": RETRIES}}
 
 
 class ObjectStore(Location):
@@ -74,11 +74,11 @@ class ObjectStore(Location):
         return f"{self.base}/{checked_name(name)}"
 
     def scan(self, name: str) -> pl.LazyFrame:
-        return pl.scan_parquet(self.path(name), glob=False, hive_partitioning=False, cache=False, **_POLARS_OPTIONS)
+        return pl.scan_parquet(self.path(name), glob=False, hive_partitioning=False, cache=False, **_polars_options())
 
     def write(self, name: str, frame: pl.LazyFrame, *, row_group_rows: int, statistics: bool = True) -> int:
         path = self.path(name)
-        self._guarded("write", path, lambda: sink(frame, path, row_group_rows, statistics, **_POLARS_OPTIONS))
+        self._guarded("write", path, lambda: sink(frame, path, row_group_rows, statistics, **_polars_options()))
         return self.size(name)
 
     def write_bytes(self, name: str, data: bytes) -> int:
@@ -128,3 +128,13 @@ class ObjectStore(Location):
             if found.code == "archive_unreachable":
                 self._away, self._away_until = found.message, self._clock() + AWAY_S
             raise found from error
+
+
+def _polars_options() -> dict[str, Any]:
+    """Return what Polars needs beside the URL.
+
+    Without the credential provider it reads the environment itself, as obstore does; with it the answer would depend on
+    whether boto3 happens to be installed.
+    """
+    limits = {"max_retries": RETRIES, "timeout": f"{1000 * POLARS_TIMEOUT_S:.0f}ms"}
+    return {"credential_provider": None, "storage_options": limits}
