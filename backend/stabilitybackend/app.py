@@ -70,7 +70,7 @@ from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.struct_types import prepare_struct_types
-from stabilitybackend.process.tasks import end
+from stabilitybackend.process.tasks import Watched, end
 from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.roles.process import RoleProcess
@@ -174,8 +174,10 @@ def create_app(
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
 
+    watched = Watched()
+
     def trouble() -> str:
-        return server.trouble(manager, storing, alerts)
+        return server.trouble(manager, storing, watched, alerts)
 
     audit = AuditLog(redis)
     sinks = receivers()
@@ -233,8 +235,9 @@ def create_app(
             if beat is not None:
                 work["heartbeat"] = beat.run(stop)
         others = [asyncio.create_task(each, name=name) for name, each in work.items()]
+        watched.add(*sending, *others)
         if process is not None:
-            process.start()
+            watched.add(*process.start())
         try:
             yield
         finally:
@@ -278,6 +281,7 @@ def create_app(
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
+    app.state.work = watched
     app.state.heartbeat = beat
     app.state.retention = run_retention
     app.state.ingest = ingest
