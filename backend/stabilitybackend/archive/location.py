@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -95,6 +95,11 @@ class Location(ABC):
             return self.scan(name).select(columns).slice(offset, count).collect()
 
         return self._guarded("read", self.path(name), collect)
+
+    @contextlib.contextmanager
+    def nearby(self, names: Iterable[str]) -> Iterator[Location]:
+        """Give a location that has these files on this machine while the context lasts, for who reads all of them."""
+        yield self
 
     def check(self) -> None:
         """Write, read and delete a small file: raises ArchiveError where the place is of no use."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -21,6 +22,7 @@ from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.errors import ArchiveError, SettingsError
 from support.agent.s3_server import KEYS, needs, s3_server
+from support.agent.store_proxy import store_proxy
 from support.points.archive_model import make_part, same_rows
 
 LOSS = SeriesKey("loss", 0, 0, "")
@@ -75,6 +77,31 @@ def test_a_part_in_a_bucket_answers_as_its_rows_and_is_merged_and_deleted(place:
     assert place.names("run") == sorted(Files.of("run", "c"))
     Part.delete_files(place, "run", "a")  # gone already
     place.check()
+
+
+def test_a_merge_asks_for_each_file_once_and_names_a_damaged_one_where_it_lies(
+    s3: str, settings: pytest.MonkeyPatch
+) -> None:
+    with store_proxy(s3) as proxy:
+        settings.setenv("AWS_ENDPOINT_URL", proxy.url)
+        # A bucket that Polars has not spoken to: it remembers the endpoint of the first time.
+        urllib.request.urlopen(urllib.request.Request(f"{s3}/merges", method="PUT"), timeout=5)
+        place = open_location("s3://merges")
+        _, a = make_part(place, [(LOSS, noise(100_000))], "a", to_id="1-0", frames=[("1-0", b"x")])
+        _, b = make_part(
+            place, [(LOSS, noise(100_000, 100_000))], "b", from_id="1-0", to_id="2-0", frames=[("2-0", b"y")]
+        )
+        proxy.take()
+        compact(place, "run", [a, b], "merged", 2.0)
+        assert proxy.take().requests == {"GET": 7, "HEAD": 7 + 3, "PUT": 5}
+        name = Files.of("run", "a").points
+        place.write_bytes(name, place.read_bytes(name)[:-100])
+
+        with pytest.raises(ArchiveError) as damaged:
+            compact(place, "run", [a, b], "again", 2.0)
+
+        assert (damaged.value.code, damaged.value.facts["file"]) == ("archive_damaged", place.path(name))
+        assert place.path(name) in damaged.value.message
 
 
 def test_names_of_another_run_that_begins_alike_are_not_listed(place: Location) -> None:

@@ -31,19 +31,20 @@ class BucketStage(Stage):
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    with s3_server() as url:
-        yield url
+def proxy() -> Iterator[StoreProxy]:
+    """One for all tests: Polars remembers the endpoint of the first time."""
+    with s3_server() as s3, store_proxy(s3) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProxy]:
-    with store_proxy(s3) as proxy:
-        for name, value in (KEYS | {"AWS_ENDPOINT_URL": proxy.url}).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(object_store, "TIMEOUT_S", TIMEOUT_S)
-        monkeypatch.setattr(object_store, "POLARS_TIMEOUT_S", TIMEOUT_S)
-        yield proxy
+def bucket(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> StoreProxy:
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": proxy.url}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(object_store, "TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(object_store, "POLARS_TIMEOUT_S", TIMEOUT_S)
+    proxy.mood = "well"
+    return proxy
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ async def stage(redis: Redis, bucket: StoreProxy, tmp_path: Path) -> AsyncIterat
     stage = BucketStage(redis, tmp_path)
     yield stage
     bucket.mood = "well"
-    bucket.over.set()  # who still waits for a silent one goes, whatever the test has found
+    bucket.release()  # who still waits for a silent one goes, whatever the test has found
     await stage.manager.delete_run("run-1", force=True)
     await stage.manager.stop()
 

@@ -58,7 +58,10 @@ def test_every_point_is_stored_once_whatever_the_bucket_does_meanwhile(tmp_path:
             assert storage["cold"]["rows"] + storage["hot"]["values"] == points
             kinds = {incident["kind"] for incident in server.get("/runs/r/incidents")["incidents"]}
             assert not kinds & {"agent_lost", "hang", "process_death"}  # the bucket's trouble is none of the job's
-            for entry in server.get("/runs/r/series", metric=["loss"])["series"]:
+            # After a request that timed out nobody asks the bucket for 5 s: an answer of that time says what it lacks.
+            found = server.wait_for("/runs/r/series?metric=loss", lambda a: not a["problems"], "all can be read", 60)
+            assert {entry["rank"] for entry in found["series"]} == {0, 1}
+            for entry in found["series"]:
                 assert entry["steps"] == list(range(1, rows[entry["rank"]] + 1))
 
 

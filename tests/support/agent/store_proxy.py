@@ -43,8 +43,8 @@ class StoreProxy:
         self.upstream = (parts.hostname or "", parts.port or 80)
         self.mood: Mood = "well"
         self.delay_s = 0.0
-        #: Set at the end: whoever is kept waiting goes.
-        self.over = threading.Event()
+        #: Who waits on it goes when it is set.
+        self.silence = threading.Event()
         self._lock = threading.Lock()
         self._traffic = Traffic()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -67,11 +67,16 @@ class StoreProxy:
             self._traffic.sent += sent
             self._traffic.received += received
 
+    def release(self) -> None:
+        """Hang up on all who wait for an answer that was never to come."""
+        waited, self.silence = self.silence, threading.Event()
+        waited.set()
+
     def serve(self) -> None:
         self._server.serve_forever(poll_interval=0.05)
 
     def close(self) -> None:
-        self.over.set()
+        self.release()
         self._server.shutdown()
         self._server.server_close()
 
@@ -101,7 +106,7 @@ def _handler(proxy: StoreProxy) -> type[BaseHTTPRequestHandler]:
                 return
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if proxy.mood == "silent":
-                proxy.over.wait()
+                proxy.silence.wait()
                 self._hang_up()
                 return
             if proxy.mood == "failing":
