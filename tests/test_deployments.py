@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 KUBERNETES = REPOSITORY / "deploy" / "kubernetes"
 ROLES = {"door", "worker", "pages", "alerting"}
 #: What our processes understand in their environment; a store's own variables are its library's.
-SETTINGS = {f"STABILITY_{setting.name.upper()}" for setting in fields(Settings)} | {"STABILITY_ROLE"}
+SETTINGS = {f"STABILITY_{setting.name.upper()}" for setting in fields(Settings)}
 BUCKET = {"AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 
 Thing = dict[str, Any]
@@ -104,7 +104,15 @@ def test_every_setting_is_one_that_the_server_knows(things: list[Thing]) -> None
     named = {variable["name"] for _, container in containers(things) for variable in container.get("env", [])}
     given = {name for settings in of_kind(things, "ConfigMap").values() for name in settings["data"]}
 
-    assert (named | given) - SETTINGS - BUCKET == set()
+    assert (named | given) - SETTINGS - BUCKET - {"POD_IP"} == set()
+
+
+def test_the_others_reach_a_process_at_its_pods_address(base: list[Thing]) -> None:
+    for _, container in containers(base):
+        names = [variable["name"] for variable in container["env"]]
+        values = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert names.index("POD_IP") < names.index("STABILITY_ADVERTISE_URL")  # else it is not filled in
+        assert values["STABILITY_ADVERTISE_URL"] == "http://$(POD_IP):8080"
 
 
 def test_no_secret_is_written_down_and_each_is_asked_for_by_name(things: list[Thing]) -> None:
