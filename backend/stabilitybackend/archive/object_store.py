@@ -113,9 +113,10 @@ class ObjectStore(Location):
             try:
                 yield near
             except ArchiveError as error:
-                there = {"file": str(error.facts.get("file", "")).replace(near.base, self.base)}
-                message = error.message.replace(near.base, self.base)
-                raise ArchiveError(message, hint=error.hint, code=error.code, **there) from error
+                message, file = (
+                    text.replace(near.base, self.base) for text in (error.message, str(error.facts.get("file", "")))
+                )
+                raise ArchiveError(message, hint=error.hint, code=error.code, file=file) from error
 
     def _copy(self, name: str, to: Path) -> None:
         size, path = self.size(name), self.path(name)

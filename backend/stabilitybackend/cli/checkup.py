@@ -123,7 +123,7 @@ def _installation(settings: Settings) -> CheckResult:
     async def found() -> str | None:
         redis = make_redis(url)
         try:
-            return await Installation(place, shown_url(url)).look(redis)
+            return await Installation(place, shown_url(url)).compare(redis)
         finally:
             await redis.aclose()
 

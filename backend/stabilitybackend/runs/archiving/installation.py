@@ -114,7 +114,7 @@ class Installation:
                 signal.raise_signal(signal.SIGTERM)
                 return
 
-    async def look(self, redis: Redis) -> str | None:
+    async def compare(self, redis: Redis) -> str | None:
         """Return the id on which Redis and the archive agree, None where one of them has none; change nothing.
 
         Raises:
