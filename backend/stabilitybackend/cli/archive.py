@@ -181,14 +181,13 @@ def adopt(
 
 
 async def _adopt(settings: Settings, url: str) -> str:
-    from stabilitybackend.archive.location import open_location
-    from stabilitybackend.redis_link import check_server, make_redis, shown_url
+    from stabilitybackend.redis_link import check_server, make_redis
     from stabilitybackend.runs.archiving.installation import Installation
 
     redis = make_redis(url)
     try:
         await check_server(redis, url)
-        return await Installation(open_location(settings.archive), shown_url(url)).adopt(redis)
+        return await Installation.of(settings).adopt(redis)
     finally:
         await redis.aclose()
 

@@ -115,7 +115,6 @@ def _installation(settings: Settings) -> CheckResult:
     from stabilitybackend.runs.archiving.installation import Installation
 
     url = settings.redis_url or running_url(settings.data_dir)
-    place = open_location(settings.archive)
     if url is None:
         text = "whose the archive is can't be compared: the embedded Redis does not run"
         return CheckResult("installation", "ok", text)
@@ -123,17 +122,19 @@ def _installation(settings: Settings) -> CheckResult:
     async def found() -> str | None:
         redis = make_redis(url)
         try:
-            return await Installation(place, shown_url(url)).compare(redis)
+            return await Installation.of(settings).compare(redis)
         finally:
             await redis.aclose()
 
     try:
         known = asyncio.run(found())
     except (ArchiveError, RedisError) as error:  # which their own checks explain
-        return CheckResult("installation", "note", f"whose archive {place} is, is not known: {error}")
+        return CheckResult("installation", "note", f"whose archive {settings.archive} is, is not known: {error}")
     if known is None:
-        return CheckResult("installation", "ok", f"{place} is marked as this installation's when a server starts")
-    return CheckResult("installation", "ok", f"Redis and {place} belong to installation {known}")
+        return CheckResult(
+            "installation", "ok", f"{settings.archive} is marked as this installation's when a server starts"
+        )
+    return CheckResult("installation", "ok", f"Redis and {settings.archive} belong to installation {known}")
 
 
 def _port(settings: Settings) -> CheckResult:

@@ -60,7 +60,7 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iter
             if settings.role and settings.advertise_url is None:
                 settings = dataclasses.replace(settings, advertise_url=_reached_at(bound))
         stop.check()
-        server, installation = asyncio.run(_check(settings, url, claim, place))
+        server, installation = asyncio.run(_check(settings, url, claim))
         stop.check()
         app = _made(settings, url, claim, installation, plug_ins)
         try:
@@ -88,9 +88,7 @@ def _made(
         gc.enable()
 
 
-async def _check(
-    settings: Settings, url: str, claim: ServerClaim | None, place: str
-) -> tuple[str, Installation | None]:
+async def _check(settings: Settings, url: str, claim: ServerClaim | None) -> tuple[str, Installation | None]:
     redis = make_redis(url)
     try:
         server = await check_server(redis, url)
@@ -102,10 +100,9 @@ async def _check(
             await claim.take(redis, shown_url(url))
         installation = None
         if not settings.role or "worker" in settings.role:
-            from stabilitybackend.archive.location import open_location  # Polars: after all that may stop the start
-            from stabilitybackend.runs.archiving.installation import Installation
+            from stabilitybackend.runs.archiving.installation import Installation  # with Polars: after what may stop it
 
-            installation = Installation(open_location(settings.archive), place)
+            installation = Installation.of(settings)
             await installation.begin(redis)
     finally:
         await redis.aclose()

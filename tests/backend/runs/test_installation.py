@@ -29,7 +29,7 @@ from support.waiting import until
 
 def of(place: Path | Location, new_id: str = "ours") -> Installation:
     location = LocalFolder(place) if isinstance(place, Path) else place
-    return Installation(location, "redis://here", new_id=lambda: new_id, clock=lambda: 5.0)
+    return Installation(location, "Redis at redis://here", new_id=lambda: new_id, clock=lambda: 5.0)
 
 
 def marker(folder: Path) -> str | None:

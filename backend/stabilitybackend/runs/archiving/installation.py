@@ -23,11 +23,12 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.archive.location import INSTALLATION_FILE, Location
+from stabilitybackend.archive.location import INSTALLATION_FILE, Location, open_location
 from stabilitybackend.errors import ArchiveError, StartError
 from stabilitybackend.keys import INSTALLATION, RUNS, RunKeys
 from stabilitybackend.process.tasks import in_thread
-from stabilitybackend.redis_link import as_unavailable
+from stabilitybackend.redis_link import as_unavailable, shown_url
+from stabilitybackend.settings import Settings
 
 __all__ = ["Installation"]
 
@@ -65,7 +66,7 @@ class Installation:
 
     Args:
         location: of the archive.
-        place: of Redis, as people know it.
+        redis_name: as people know it: Redis at redis://host:6379.
         new_id: a word that was never used before.
         clock: unix seconds.
 
@@ -77,18 +78,25 @@ class Installation:
     def __init__(
         self,
         location: Location,
-        place: str,
+        redis_name: str,
         *,
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._location = location
-        self._place = place
+        self._redis_name = redis_name
         self._new_id = new_id
         self._clock = clock
         self.id: str | None = None
         self.refused = ""
         self._said = ""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Installation:
+        """Return that of the archive and the Redis that the settings name; nothing is touched yet."""
+        url = settings.redis_url
+        name = f"the embedded Redis in {settings.data_dir}" if url is None else f"Redis at {shown_url(url)}"
+        return cls(open_location(settings.archive), name)
 
     async def begin(self, redis: Redis, wait_s: float = START_S) -> None:
         """Settle whose archive this is as far as that can be known within ``wait_s``; ``follow`` does the rest.
@@ -180,7 +188,7 @@ class Installation:
         has_runs = bool(await redis.zcard(RUNS))
         holds = "knows none of the runs in it" if has_runs else "holds no run"
         raise StartError(
-            f"the archive {self._location} belongs to installation {ids.archive}, and Redis at {self._place} {holds}",
+            f"the archive {self._location} belongs to installation {ids.archive}, and {self._redis_name} {holds}",
             hint="a new installation needs an archive of its own (another --archive-url or --data-dir). Was the Redis "
             "of this one lost, restore its backup; without one `stabilityboard archive adopt` lets an empty Redis go "
             "on beside the old files",
@@ -189,7 +197,7 @@ class Installation:
 
     def _of_two(self, here: str, there: str) -> StartError:
         return StartError(
-            f"Redis at {self._place} belongs to installation {here}, the archive {self._location} to installation "
+            f"{self._redis_name} belongs to installation {here}, the archive {self._location} to installation "
             f"{there}: two installations would write into one archive",
             hint="give this server an archive of its own (another --archive-url or --data-dir), or the Redis of that "
             "archive (--redis-url)",
