@@ -31,7 +31,7 @@ from stabilitybackend.archive.compaction import compact
 from stabilitybackend.archive.layout import Part
 from stabilitybackend.archive.location import Location, open_location
 from stabilitybackend.archive.part import PartReader, write_part
-from stabilitybackend.runs.archiving.archiver import MERGE_PARTS
+from stabilitybackend.runs.archiving.archiver import MAX_ROWS, MERGE_PARTS
 from stabilitybackend.runs.archiving.window import ARCHIVED_SHARE, FRAME_OVERHEAD_BYTES
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo, encode_message
 
@@ -148,7 +148,8 @@ def archive_alone(place: Location, proxy: StoreProxy, window_mib: float, repeats
         figures.measure("a chart of a metric, nothing cached", parts.chart)
         figures.measure("2,000 raw steps of a metric", parts.zoom)
         figures.measure("all frames, to fold them again", parts.fold_again)
-        figures.measure(f"merge {MERGE_PARTS} parts", parts.merge)
+        if MERGE_PARTS * steps * len(METRICS) <= MAX_ROWS:  # larger ones stay as they are
+            figures.measure(f"merge {MERGE_PARTS} parts", parts.merge)
         while parts.written:
             figures.measure("sweep a part", parts.sweep)
     figures.say()
