@@ -155,8 +155,8 @@ def archive_alone(place: Location, proxy: StoreProxy, window_mib: float, repeats
     figures.say()
 
 
-def whole_server(proxy: StoreProxy, window_mib: float, points: int) -> Traffic:
-    """Return what a server's bucket was asked while a run of so many points came in and was over."""
+def whole_server(proxy: StoreProxy, window_mib: float, points: int) -> tuple[Traffic, int]:
+    """Return what a server's bucket was asked while a run of so many points came in, and how many went there."""
     settings = {"STABILITY_WINDOW_MIB": f"{window_mib:g}", "STABILITY_ARCHIVE_URL": f"s3://bucket/run-{window_mib:g}"}
     rows = points // len(METRICS)
     with tempfile.TemporaryDirectory() as folder, ServerProcess(Path(folder), settings) as server:
@@ -177,12 +177,12 @@ def whole_server(proxy: StoreProxy, window_mib: float, points: int) -> Traffic:
             cold = server.get("/runs/r/storage")["cold"]
         traffic = proxy.take()
     print(
-        f"window {window_mib:g} MiB, {points:,} points through the server: {cold['parts']} parts, "
+        f"window {window_mib:g} MiB, {points:,} points through the server: {cold['rows']:,} in {cold['parts']} parts, "
         f"{cold['bytes'] / cold['rows']:.1f} bytes a point; "
         + ", ".join(f"{count} {method}" for method, count in sorted(traffic.requests.items()))
         + f"; MiB up {traffic.sent / MIB:.1f}, down {traffic.received / MIB:.1f}"
     )
-    return traffic
+    return traffic, cold["rows"]
 
 
 def say_rates(window_mib: float, traffic: Traffic, points: int) -> None:
@@ -212,7 +212,7 @@ def main() -> None:
         for window in options.windows:
             archive_alone(open_location("s3://bucket/alone"), proxy, window, options.repeats)
         for window in options.windows:
-            say_rates(window, whole_server(proxy, window, options.run_points), options.run_points)
+            say_rates(window, *whole_server(proxy, window, options.run_points))
 
 
 if __name__ == "__main__":
