@@ -7,11 +7,14 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import numpy as np
+import polars as pl
 import pytest
 
+from stabilitybackend.archive import object_store
 from stabilitybackend.archive.aggregates import aggregate
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.compaction import compact
@@ -102,6 +105,24 @@ def test_a_merge_asks_for_each_file_once_and_names_a_damaged_one_where_it_lies(
 
         assert (damaged.value.code, damaged.value.facts["file"]) == ("archive_damaged", place.path(name))
         assert place.path(name) in damaged.value.message
+
+
+def test_a_store_that_takes_a_file_and_falls_silent_is_given_up(
+    s3: str, settings: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "POLARS_TIMEOUT_S", 0.3)
+    with store_proxy(s3) as proxy, ThreadPoolExecutor() as threads:
+        settings.setenv("AWS_ENDPOINT_URL", proxy.url)
+        place = open_location("s3://silent")
+        proxy.mood = "silent"
+        written = threads.submit(place.write, "run/a.parquet", pl.LazyFrame({"a": [1]}), row_group_rows=1)
+        try:
+            given_up = written.exception(timeout=30)
+        finally:
+            proxy.release()  # one that waits for ever goes now
+
+    assert isinstance(given_up, ArchiveError)
+    assert (given_up.code, given_up.facts["file"]) == ("archive_unreachable", "s3://silent/run/a.parquet")
 
 
 def test_names_of_another_run_that_begins_alike_are_not_listed(place: Location) -> None:
