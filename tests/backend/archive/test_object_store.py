@@ -119,7 +119,8 @@ def test_a_store_that_takes_a_file_and_falls_silent_is_given_up(
         try:
             given_up = written.exception(timeout=30)
         finally:
-            proxy.release()  # one that waits for ever goes now
+            proxy.mood = "away"  # one that would wait without end goes now, and does not come again
+            proxy.release()
 
     assert isinstance(given_up, ArchiveError)
     assert (given_up.code, given_up.facts["file"]) == ("archive_unreachable", "s3://silent/run/a.parquet")
