@@ -23,6 +23,7 @@ __all__ = [
     "FLEET_INTERRUPTIONS",
     "FLEET_NODES",
     "FLEET_ROLLBACKS",
+    "INSTALLATION",
     "MAX_ID_CHARS",
     "MEMBERS",
     "PROBE",
@@ -64,6 +65,8 @@ PROBE = "sb:probe"
 SERVER = "sb:server"
 #: Hash: id of a process -> when it wrote this by Redis' clock, and what it is, as JSON (members.py).
 MEMBERS = "sb:members"
+#: String: the id of the installation, which its archive holds too (runs/archiving/installation.py).
+INSTALLATION = "sb:installation"
 #: String: written to see what Redis has on its disk and on its replicas (ingest/durability.py).
 DURABLE = "sb:durable"
 #: Sorted set: run id, a blank, proposal id, by when it expires (unix seconds): what waits for people (proposals.py).

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from redis.exceptions import RedisError
+
 from stabilitybackend.api_client import ApiClient
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.cli.serving import bind, read_server_file
-from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.errors import ArchiveError, StabilityBoardError
 from stabilitybackend.redis_link import check_server, make_redis, shown_url
 from stabilitybackend.redis_server.binary import choose_binary
 from stabilitybackend.redis_server.embedded import running_url
@@ -56,7 +58,7 @@ def examine(settings: Settings, *, url: str | None = None, api_key: str | None =
         url: the server that jobs on this machine send to (``STABILITY_URL``); None: the one on the data folder, if any.
         api_key: the key they send.
     """
-    local = [_python, _data_folder, _archive, _redis, _port]
+    local = [_python, _data_folder, _archive, _redis, _installation, _port]
     if settings.oidc_issuer is not None:
         local.append(_sign_in)
     results = [_guarded(check, settings) for check in local]
@@ -107,6 +109,32 @@ def _redis(settings: Settings) -> CheckResult:
         return CheckResult("redis", "ok", f"{asyncio.run(_ask(running))} runs in the data folder")
     binary = choose_binary(settings.data_dir / "redis", settings.redis_server)
     return CheckResult("redis", "ok", f"the embedded server will be {binary}")
+
+
+def _installation(settings: Settings) -> CheckResult:
+    from stabilitybackend.runs.archiving.installation import Installation
+
+    url = settings.redis_url or running_url(settings.data_dir)
+    if url is None:
+        text = "whose the archive is can't be compared: the embedded Redis does not run"
+        return CheckResult("installation", "ok", text)
+
+    async def found() -> str | None:
+        redis = make_redis(url)
+        try:
+            return await Installation.of(settings).compare(redis)
+        finally:
+            await redis.aclose()
+
+    try:
+        known = asyncio.run(found())
+    except (ArchiveError, RedisError) as error:  # which their own checks explain
+        return CheckResult("installation", "note", f"whose archive {settings.archive} is, is not known: {error}")
+    if known is None:
+        return CheckResult(
+            "installation", "ok", f"{settings.archive} is marked as this installation's when a server starts"
+        )
+    return CheckResult("installation", "ok", f"Redis and {settings.archive} belong to installation {known}")
 
 
 def _port(settings: Settings) -> CheckResult:

@@ -26,6 +26,8 @@ from stabilitybackend.settings import Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from stabilitybackend.runs.archiving.installation import Installation
+
 __all__ = ["run_up"]
 
 
@@ -58,27 +60,35 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iter
             if settings.role and settings.advertise_url is None:
                 settings = dataclasses.replace(settings, advertise_url=_reached_at(bound))
         stop.check()
-        server = asyncio.run(_check(settings, url, claim))
+        server, installation = asyncio.run(_check(settings, url, claim))
         stop.check()
-        app = _made(settings, url, claim, plug_ins)
+        app = _made(settings, url, claim, installation, plug_ins)
         try:
             serve(app, bound, settings, lambda address: on_up(address, f"{server} ({place})"), stop)
         finally:
             if claim is not None and claim.lost_to:
                 raise StartError(f"this server was stalled, and {claim.lost_to} took over", hint="start one of them")
+            if installation is not None and installation.refused:
+                raise StartError(installation.refused, hint="docs/operations.md: Whose archive it is")
 
 
-def _made(settings: Settings, redis_url: str, claim: ServerClaim | None, plug_ins: Iterable[ModuleType]) -> FastAPI:
+def _made(
+    settings: Settings,
+    redis_url: str,
+    claim: ServerClaim | None,
+    installation: Installation | None,
+    plug_ins: Iterable[ModuleType],
+) -> FastAPI:
     gc.disable()  # nearly all that is made here stays: looking through it for garbage took a sixth of the start
     try:
         from stabilitybackend.app import create_app  # heavy (Dash, Polars): after all that may stop the start
 
-        return create_app(settings, redis_url, CycleCollector(), plug_ins, claim)
+        return create_app(settings, redis_url, CycleCollector(), plug_ins, claim, installation)
     finally:
         gc.enable()
 
 
-async def _check(settings: Settings, url: str, claim: ServerClaim | None) -> str:
+async def _check(settings: Settings, url: str, claim: ServerClaim | None) -> tuple[str, Installation | None]:
     redis = make_redis(url)
     try:
         server = await check_server(redis, url)
@@ -88,9 +98,15 @@ async def _check(settings: Settings, url: str, claim: ServerClaim | None) -> str
         elif claim is not None:
             await refuse_beside_members(redis, shown_url(url))
             await claim.take(redis, shown_url(url))
+        installation = None
+        if not settings.role or "worker" in settings.role:
+            from stabilitybackend.runs.archiving.installation import Installation  # with Polars: after what may stop it
+
+            installation = Installation.of(settings)
+            await installation.begin(redis)
     finally:
         await redis.aclose()
-    return server
+    return server, installation
 
 
 def _reached_at(bound: socket.socket) -> str:
