@@ -47,8 +47,11 @@ async def examine_redis(redis: Redis | ClusterClient, url: str, clock: float | N
     for section in ("server", "replication", "persistence", "memory"):
         for node, info in (await infos_of(redis, section)).items():
             infos.setdefault(node, {}).update(info)
+    by_note: dict[RedisNote, list[str]] = {}
     for node, info in infos.items():
-        found += _notes_of(f"Redis at {node or shown_url(url)}", info, address)
+        for note in _notes_of(info, address):
+            by_note.setdefault(note, []).append(node or shown_url(url))
+    found += [RedisNote(f"Redis at {', '.join(who)} {note.text}", note.advice) for note, who in by_note.items()]
     asked = time.time()
     seconds: Any = await redis.time()
     now = clock if clock is not None else (asked + time.time()) / 2
@@ -72,11 +75,12 @@ async def _nodes(redis: ClusterClient) -> list[list[str]]:
     return [line.split() for line in text.decode().splitlines()]
 
 
-def _notes_of(who: str, info: Mapping[str, Any], address: RedisAddress) -> list[RedisNote]:
+def _notes_of(info: Mapping[str, Any], address: RedisAddress) -> list[RedisNote]:
+    """Return what is to be mended about one server; the texts go on after its name."""
     found = list[RedisNote]()
 
     def note(text: str, advice: str) -> None:
-        found.append(RedisNote(f"{who} {text}", advice))
+        found.append(RedisNote(text, advice))
 
     replicas, writes = info.get("connected_slaves"), info.get("aof_enabled")
     policy = info.get("maxmemory_policy")
