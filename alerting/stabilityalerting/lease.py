@@ -1,7 +1,7 @@
 """Lets one process at a time send alerts, and the next one take over soon after it died.
 
-A process that was stalled beyond its lease may still believe that it holds it. So each holder has a token, a number that
-grows with each, and what is written about a message compares it (``notification_log``).
+A process that was stalled beyond its lease may still believe that it holds it. So each holder has a token, a number
+that grows with each, and what is written about a message compares it (``notification_log``).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from .lease import Interrupted, Lease
 #: How long the memory of an incident is kept after its last message, seconds: 30 days. A later change starts again.
 KEEP_S = 30 * 86_400
 
-#: KEYS: a record, who wrote last beside this stream.  ARGV: our number and name, seconds to keep, the record to store, or
-#: nothing to read it.  Answers {number of who overtook us} or {0, the record}.
+#: KEYS: a record, who looked last beside this stream.  ARGV: our number and name, seconds to keep, the record to store
+#: (nothing: it is read).  Answers {number of who overtook us} or {0, the record}.
 _AS_HOLDER = """
 local last = redis.call('hmget', KEYS[2], 'number', 'name')
 local number, ours = tonumber(last[1] or '0'), tonumber(ARGV[1])

@@ -1,7 +1,8 @@
 """One alerting process, as `stabilityboard` would run it, for tests that kill it.
 
-Usage: alerting_process.py REDIS_URL LONGEST_PAUSE_S STREAM...; the receivers come from the environment. With STALL_AT in
-it the process stops itself (SIGSTOP) once, right ``before`` or ``after`` it notes that its first message is on its way.
+Usage: alerting_process.py REDIS_URL LONGEST_PAUSE_S STREAM...; the receivers come from the environment. With STALL_AT
+in it the process stops itself (SIGSTOP) once, right ``before`` or ``after`` it notes that its first message is on its
+way.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class PlainRedis:
 
 
 def redis_binary() -> list[str]:
-    """Return the command of the machine's ``redis-server``; without one the test is skipped at home, and fails in CI."""
+    """Return the command of the machine's ``redis-server``; without one the test is skipped at home, fails in CI."""
     binary = shutil.which("redis-server")
     if binary is not None:
         return [binary]

@@ -23,14 +23,14 @@ class ClusterBatch(Pipeline):
     """
 
     def __init__(self, client: ClusterClient, *, transaction: bool) -> None:
-        super().__init__(None, client.response_callbacks, transaction, None)
+        super().__init__(None, client.response_callbacks, transaction, None)  # type: ignore[arg-type]  # it has none yet
         self._client = client
 
-    async def watch(self, *names: Any) -> Any:
+    async def watch(self, *names: Any) -> Any:  # type: ignore[override]  # redis-py's own is one too
         """Watch keys of one slot, on a connection that is held until ``reset``."""
         await self._client.initialize()
         node = self._client.nodes_manager.nodes_cache[self._client.master_of(names[0])]
-        self.connection_pool = _ClusterNodePoolAdapter(node)
+        self.connection_pool = _ClusterNodePoolAdapter(node)  # type: ignore[assignment]
         try:
             return await super().watch(*names)
         except AskError as error:

@@ -177,7 +177,7 @@ async def _check_sentinels(address: RedisAddress, place: str) -> None:
     try:
         for sentinel, (host, port) in zip(manager.sentinels, address.nodes, strict=True):
             try:
-                known |= set(await sentinel.sentinel_masters())
+                known |= {str(name) for name in await sentinel.sentinel_masters()}
             except AuthenticationError as error:
                 raise RedisStartError(
                     f"the Sentinel at {host}:{port} refused the login: {error}",

@@ -68,7 +68,7 @@ def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Any:
         RedisStartError: an option behind the ``?`` of a cluster's or a Sentinel's URL is unknown.
     """
     address = RedisAddress.of(url)
-    pooled = {"max_connections": connections, "timeout": POOL_WAIT_S}
+    pooled: dict[str, Any] = {"max_connections": connections, "timeout": POOL_WAIT_S}
     if address.kind == "one":
         return Redis.from_pool(BlockingConnectionPool.from_url(url, **_limits(), **pooled))
     try:
@@ -97,8 +97,8 @@ def sentinel_of(address: RedisAddress) -> Sentinel:
     options: dict[str, Any] = {name: value for name, value in given.items() if name.startswith("ssl_")}
     for name in ("username", "password"):
         if f"sentinel_{name}" in given:
-            options[name] = given[f"sentinel_{name}"]  # type: ignore[literal-required]
-    return Sentinel(
+            options[name] = given[f"sentinel_{name}"]
+    return Sentinel(  # type: ignore[no-untyped-call]
         address.nodes,
         sentinel_kwargs={
             "ssl": tls, "protocol": 2, "socket_timeout": SENTINEL_TIMEOUT_S,

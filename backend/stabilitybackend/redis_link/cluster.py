@@ -9,9 +9,10 @@ while a master is away all calls, those of the other masters too, wait for a new
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from redis.asyncio.cluster import ClusterNode, RedisCluster
@@ -32,7 +33,7 @@ from redis.exceptions import TimeoutError as NoAnswerInTime
 __all__ = ["ClusterClient", "Command"]
 
 #: Name and arguments, and what its reply is read with.
-Command = tuple[tuple[Any, ...], dict[str, Any]]
+Command = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 #: Looks at the topology are at least so far apart, seconds: each costs some milliseconds.
 LOOK_EVERY_S = 0.25
@@ -149,7 +150,7 @@ class ClusterClient(RedisCluster):
             key = args[next(at for at, word in enumerate(args) if word in ("STREAMS", b"STREAMS")) + 1]
         else:
             key = args[1]
-        return key_slot(self.encoder.encode(key))
+        return key_slot(self.encoder.encode(key))  # type: ignore[no-untyped-call]
 
     # --- one call ------------------------------------------------------------------------------------------------
 
@@ -174,6 +175,8 @@ class ClusterClient(RedisCluster):
     async def on_node(self, name: str, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Return what one node answers to commands on one connection, exceptions of Redis among it.
 
+        Tried once: the next call knows who is in its place.
+
         Raises:
             ConnectionError: it is away, or no node of the cluster any more.
         """
@@ -184,6 +187,8 @@ class ClusterClient(RedisCluster):
             answers = await _exchange(node, commands)
         except _AGAIN as error:
             await self._lost(node, error)
+            with contextlib.suppress(ConnectionError):  # the error of the node says more
+                await self._look(name)
             raise
         return [self._read((tuple(args), {}), answer) for args, answer in zip(commands, answers, strict=True)]
 
@@ -191,8 +196,9 @@ class ClusterClient(RedisCluster):
         """Return a reply as redis-py reads it."""
         args, options = command
         callback = self.response_callbacks.get(args[0])
-        options.pop("keys", None)
-        return answer if callback is None or isinstance(answer, Exception) else callback(answer, **options)
+        if callback is None or isinstance(answer, Exception):
+            return answer
+        return callback(answer, **{name: value for name, value in options.items() if name != "keys"})
 
     async def _at(self, slot: int | None, work: Callable[[ClusterNode, bool], Awaitable[_T]]) -> _T:
         """Do ``work`` with the node that has a slot, after it wherever it moves; ``work`` raises what Redis answers."""
@@ -300,7 +306,7 @@ class ClusterClient(RedisCluster):
 
         await asyncio.gather(*(ask(node, places) for node, places in by_node.items()))
 
-    async def _split_command_across_slots(self, command: str, *keys: Any) -> int:
+    async def _split_command_across_slots(self, command: str, *keys: Any) -> int:  # type: ignore[override]
         """Do what redis-py's DEL, EXISTS and UNLINK ask for: one command a slot, and the sum of the answers."""
         by_slot = self._partition_keys_by_slot(keys)
         answers = await self.scattered([((command, *some), {}) for some in by_slot.values()])

@@ -72,7 +72,7 @@ class ClusterNode:
         """Return what it answers to a command, None while it does not."""
         with self.client() as client:
             try:
-                return client.execute_command(*command)
+                return client.execute_command(*command)  # type: ignore[no-untyped-call]
             except (RedisError, OSError):
                 return None
 
@@ -140,8 +140,8 @@ class RedisNodes:
         for me in self.nodes:
             me.folder.mkdir(parents=True)
             known = [
-                f"{node.node_id} {node.name}@{node.bus} {'myself,' * (node is me)}{role} {of} 0 0 {epoch} connected{slots}"
-                for node, role, of, epoch, slots in lines
+                f"{one.node_id} {one.name}@{one.bus} {'myself,' * (one is me)}{role} {of} 0 0 {epoch} connected{more}"
+                for one, role, of, epoch, more in lines
             ]
             epochs = f"vars currentEpoch {len(self.masters)} lastVoteEpoch 0"
             (me.folder / "nodes.conf").write_text("\n".join([*known, epochs, ""]))
