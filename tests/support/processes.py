@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from support.forked_program import ForkedProgram
+from support.redis_servers.shared import shared_cluster
 from support.waiting import wait_until
 
 __all__ = ["Ranks", "Server", "agent_pid"]
@@ -38,6 +39,10 @@ class Server:
         self.data_dir = data_dir
         self.url = f"http://127.0.0.1:{port}"
         self._arguments = ["up", "--port", str(port), "--data-dir", str(data_dir)]
+        self._cluster = None if python is not None else shared_cluster()
+        if self._cluster is not None:
+            self._cluster.flush()
+            self._arguments += ["--redis-url", self._cluster.url]
         self._python = python
         around = dict(os.environ)
         if python is not None:  # it is to run what is installed there
@@ -86,6 +91,13 @@ class Server:
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(15)
+
+    def kill_redis(self, run_id: str) -> None:
+        """kill -9 of the embedded server, or of the master of a cluster that has a run; somebody brings it back."""
+        if self._cluster is None:
+            os.kill(self.redis_pid(), signal.SIGKILL)
+        else:
+            self._cluster.fail_over(f"sb:{{{run_id}}}:frames")
 
     def redis_pid(self) -> int:
         """Pid of the embedded server."""

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from redis import Redis
+from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from support.plain_redis import redis_binary
@@ -101,10 +102,16 @@ class RedisNodes:
         """Address with two of its masters."""
         return "redis+cluster://" + ",".join(node.name for node in self.masters[:2])
 
-    def owner(self, key: str) -> ClusterNode:
-        """Return the node that has a key now, as most nodes see it."""
-        slot = self.masters[-1].ask("CLUSTER KEYSLOT", key)
+    def owner(self, key: str, *, without: ClusterNode | None = None) -> ClusterNode:
+        """Return the node that has a key now, as the first node that answers sees it.
+
+        Args:
+            without: that one is not asked.
+        """
+        slot = key_slot(key.encode())
         for node in self.nodes:
+            if node is without:
+                continue
             shards: Any = node.ask(b"CLUSTER", "SLOTS")
             for first, last, master, *_ in shards or ():
                 if first <= slot <= last:
@@ -122,6 +129,25 @@ class RedisNodes:
             if found.get("role") == "slave" and found.get("master_link_status") != "up":
                 return False
         return True
+
+    def fail_over(self, key: str) -> ClusterNode:
+        """kill -9 the master that has a key, wait until another one has it, and start the first again; returns it."""
+        owner = self.owner(key)
+        owner.kill()
+        wait_until(lambda: self.owner(key, without=owner) is not owner, 20, "its replica has taken over")
+        owner.start()
+        return owner
+
+    def move_slot(self, key: str, source: ClusterNode, target: ClusterNode) -> None:
+        """Move the slot of a key to another master, key by key, as a reshard does."""
+        slot = key_slot(key.encode())
+        target.ask("CLUSTER SETSLOT", slot, "IMPORTING", source.node_id)
+        source.ask("CLUSTER SETSLOT", slot, "MIGRATING", target.node_id)
+        while keys := source.ask("CLUSTER GETKEYSINSLOT", slot, 1):
+            moved = source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+            assert moved in (b"OK", "OK", "NOKEY"), moved
+        for node in (target, source):
+            assert node.ask("CLUSTER SETSLOT", slot, "NODE", target.node_id) is not None
 
     def flush(self) -> None:
         """Empty it."""
