@@ -39,10 +39,10 @@ class Server:
         self.data_dir = data_dir
         self.url = f"http://127.0.0.1:{port}"
         self._arguments = ["up", "--port", str(port), "--data-dir", str(data_dir)]
-        self._cluster = None if python is not None else shared_cluster()
+        self._cluster = None if python is not None or "STABILITY_REDIS_URL" in (env or {}) else shared_cluster()
         if self._cluster is not None:
             self._cluster.flush()
-            self._arguments += ["--redis-url", self._cluster.url]
+            env = {"STABILITY_REDIS_URL": self._cluster.url} | (env or {})
         self._python = python
         around = dict(os.environ)
         if python is not None:  # it is to run what is installed there

@@ -6,10 +6,14 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import logging
 import socket
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from stabilitybackend.auth import KeyRing, check_exposure
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit, url_of
@@ -17,7 +21,7 @@ from stabilitybackend.errors import StartError
 from stabilitybackend.members import refuse_beside_members
 from stabilitybackend.process.allocator import give_memory_back
 from stabilitybackend.process.collector import CycleCollector
-from stabilitybackend.redis_link import check_server, make_redis, shown_url
+from stabilitybackend.redis_link import check_server, examine_redis, make_redis, shown_url
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.redis_server.folder_lock import FolderLock
 from stabilitybackend.server_claim import ServerClaim
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from stabilitybackend.runs.archiving.installation import Installation
 
 __all__ = ["run_up"]
+
+_log = logging.getLogger(__name__)
 
 
 def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iterable[ModuleType]) -> None:
@@ -88,10 +94,22 @@ def _made(
         gc.enable()
 
 
+async def _note(redis: Redis, url: str) -> None:
+    """Log what is to be mended about a Redis that is not ours."""
+    try:
+        notes = await examine_redis(redis, url)
+    except (RedisError, OSError):
+        return  # it answered a moment ago; the server says by itself that it is away
+    for note in notes:
+        _log.warning("%s. %s", note.text, note.advice)
+
+
 async def _check(settings: Settings, url: str, claim: ServerClaim | None) -> tuple[str, Installation | None]:
     redis = make_redis(url)
     try:
         server = await check_server(redis, url)
+        if settings.redis_url is not None:
+            await _note(redis, url)
         await check_exposure(settings, KeyRing(redis))
         if settings.role:
             await ServerClaim.refuse_beside(redis, shown_url(url))

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError, NoPermissionError
 
 from stabilitybackend.redis_link.cluster import ClusterClient
 
-__all__ = ["NEEDED", "NEEDED_OF_CLUSTER", "acl_line", "missing"]
+__all__ = ["NEEDED", "NEEDED_OF_CLUSTER", "NEEDED_SINCE_7_2", "acl_line", "missing"]
 
 #: Command -> arguments of a right shape, "k" for a key. Some are called from within scripts only.
 NEEDED: Mapping[str, Sequence[str]] = {
@@ -25,7 +25,6 @@ NEEDED: Mapping[str, Sequence[str]] = {
     "del": ("k",),
     "exists": ("k",),
     "expire": ("k", "1"),
-    "incr": ("k",),
     "pexpire": ("k", "1"),
     "unlink": ("k",),
     "hdel": ("k", "f"),
@@ -78,8 +77,11 @@ NEEDED: Mapping[str, Sequence[str]] = {
     "select": ("0",),
     "time": (),
     "wait": ("0", "1"),
-    "waitaof": ("0", "0", "1"),
     "client|setname": ("stabilityboard",),
+}
+#: The same, of Redis >= 7.2 and Valkey; an older one knows no such command, and refuses a line with it.
+NEEDED_SINCE_7_2: Mapping[str, Sequence[str]] = {
+    "waitaof": ("0", "0", "1"),
     "client|setinfo": ("LIB-NAME", "redis-py"),
 }
 #: The same, on a cluster.
@@ -92,7 +94,7 @@ NEEDED_OF_CLUSTER: Mapping[str, Sequence[str]] = {
 }
 #: Keys that are tried: they begin as ours do.
 _KEY = "sb:allowed"
-#: MULTI, EXEC and DISCARD can't be tried within MULTI: they are what carries the trial. The others are only wished for.
+#: MULTI, EXEC and DISCARD can't be tried within MULTI: they carry the trial. The last one is only wished for.
 _NOT_TRIED = frozenset({"multi", "exec", "discard", "client|setinfo"})
 _NO_KEY = re.compile("access (a|one of the) key")
 _Command = tuple[Any, ...]
@@ -101,7 +103,7 @@ _Command = tuple[Any, ...]
 def acl_line(name: str = "stabilityboard", *, cluster: bool = True) -> str:
     """Return the command that makes a user with exactly these rights, to be copied; PASSWORD is to be replaced.
 
-    Redis before 7.2 knows no WAITAOF and refuses the line with it: leave it out there.
+    On Redis >= 7.2 and Valkey what ``NEEDED_SINCE_7_2`` has comes on top.
     """
     needed = [*NEEDED, *(NEEDED_OF_CLUSTER if cluster else ())]
     return f"ACL SETUSER {name} on >PASSWORD resetkeys ~sb:* resetchannels -@all " + " ".join(
@@ -123,12 +125,13 @@ async def missing(redis: Redis | ClusterClient) -> list[str]:
                 pipe.execute_command(*command)
             return list(await pipe.execute(raise_on_error=False))
 
-        return await _refused(ask, NEEDED, _KEY)
+        return await _refused(ask, {**NEEDED, **NEEDED_SINCE_7_2}, _KEY)
     await redis.initialize()
+    every = {**NEEDED, **NEEDED_SINCE_7_2, **NEEDED_OF_CLUSTER}
     found = list[str]()
     for node, key in redis.key_of_each(_KEY).items():
         try:
-            found += await _refused(partial(redis.on_node, node), {**NEEDED, **NEEDED_OF_CLUSTER}, key)
+            found += await _refused(partial(redis.on_node, node), every, key)
         except ConnectionError:
             continue  # a node that is away is another trouble
     return list(dict.fromkeys(found))
@@ -142,7 +145,7 @@ async def _refused(
     found = [
         command[0].decode().lower()
         for command, answer in zip(begin, await ask(begin), strict=True)
-        if isinstance(answer, NoPermissionError)
+        if isinstance(answer, NoPermissionError) or "NOPERM" in str(answer)  # EXEC says that it aborts for that
     ]
     if found:
         return list(dict.fromkeys(found))

@@ -266,7 +266,9 @@ def _away(error: BaseException, address: RedisAddress, place: str) -> RedisStart
         else:
             hint = "name the certificate of who signed it: ?ssl_ca_certs=/path/ca.pem behind --redis-url"
         return RedisStartError(f"the certificate of Redis at {place} is not trusted: {text}", hint=hint)
-    if "WRONG_VERSION_NUMBER" in text or "SSL:" in text or "record layer failure" in text:
+    if address.tls and "Timeout connecting" in text:  # what speaks no TLS waits for the rest of a command
+        hint = "it may speak no TLS: write redis in place of rediss. Else it is away: start it, or correct --redis-url"
+    elif "WRONG_VERSION_NUMBER" in text or "SSL:" in text or "record layer failure" in text:
         hint = (
             "it may speak no TLS: write redis in place of rediss; or it wants a certificate of ours (?ssl_certfile=...)"
         )

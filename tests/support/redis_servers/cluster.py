@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from support.plain_redis import redis_binary
 from support.ports import free_port
+from support.redis_servers.certificates import Certificate
 from support.waiting import wait_until
 
 __all__ = ["ClusterNode", "RedisNodes"]
@@ -34,6 +35,7 @@ class ClusterNode:
 
     folder: Path
     options: tuple[str, ...]
+    tls: Certificate | None = None
     port: int = field(default_factory=free_port)
     bus: int = field(default_factory=free_port)
     node_id: str = field(default_factory=lambda: secrets.token_hex(20))
@@ -46,11 +48,17 @@ class ClusterNode:
     def start(self) -> None:
         """Start it, with what it kept."""
         command = [
-            *redis_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "",
+            *redis_binary(), *self._port(), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "",
             "--appendonly", "yes", "--cluster-enabled", "yes", "--cluster-port", str(self.bus),
             "--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--repl-diskless-sync-delay", "0", *self.options,
         ]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def _port(self) -> list[str]:
+        if self.tls is None:
+            return ["--port", str(self.port)]
+        options = [option.format(port=self.port) for option in self.tls.options]
+        return [*options, "--tls-cluster", "yes", "--tls-replication", "yes"]
 
     def kill(self) -> None:
         """kill -9."""
@@ -66,7 +74,8 @@ class ClusterNode:
     @contextlib.contextmanager
     def client(self) -> Iterator[Redis]:
         """A client of this node alone."""
-        with Redis(port=self.port, decode_responses=True, socket_timeout=5, protocol=2) as client:
+        secured = {} if self.tls is None else {"ssl": True, "ssl_ca_certs": str(self.tls.authority)}
+        with Redis("127.0.0.1", self.port, decode_responses=True, socket_timeout=5, protocol=2, **secured) as client:
             yield client
 
     def ask(self, *command: Any) -> Any:
@@ -86,12 +95,13 @@ class RedisNodes:
     Args:
         folder: the nodes' folders go there.
         options: further ones of each node's command line.
-        masters: how many. replicas: of each.
+        tls: they speak nothing else, with this certificate.
     """
 
-    def __init__(self, folder: Path, *options: str, masters: int = 3, replicas: int = 1) -> None:
-        self.masters = [ClusterNode(folder / f"master-{n}", options) for n in range(masters)]
-        self.replicas = [ClusterNode(folder / f"replica-{n}", options) for n in range(masters * replicas)]
+    def __init__(self, folder: Path, *options: str, tls: Certificate | None = None) -> None:
+        self.masters = [ClusterNode(folder / f"master-{n}", options, tls) for n in range(3)]
+        self.replicas = [ClusterNode(folder / f"replica-{n}", options, tls) for n in range(3)]
+        self._tls = tls
 
     @property
     def nodes(self) -> list[ClusterNode]:
@@ -100,7 +110,14 @@ class RedisNodes:
     @property
     def url(self) -> str:
         """Address with two of its masters."""
-        return "redis+cluster://" + ",".join(node.name for node in self.masters[:2])
+        return self.url_for("")
+
+    def url_for(self, login: str) -> str:
+        """The same with a login, as ``user:password@``."""
+        hosts = ",".join(node.name for node in self.masters[:2])
+        if self._tls is None:
+            return f"redis+cluster://{login}{hosts}"
+        return f"rediss+cluster://{login}{hosts}?ssl_ca_certs={self._tls.authority}"
 
     def owner(self, key: str, *, without: ClusterNode | None = None) -> ClusterNode:
         """Return the node that has a key now, as the first node that answers sees it.
@@ -161,8 +178,7 @@ class RedisNodes:
             last = SLOTS - 1 if node is self.masters[-1] else (n + 1) * share - 1
             lines.append((node, "master", "-", n + 1, f" {n * share}-{last}"))
         for n, node in enumerate(self.replicas):
-            of = n % len(self.masters)
-            lines.append((node, "slave", self.masters[of].node_id, of + 1, ""))
+            lines.append((node, "slave", self.masters[n].node_id, n + 1, ""))
         for me in self.nodes:
             me.folder.mkdir(parents=True)
             known = [
