@@ -99,9 +99,9 @@ class Lease:
         asked = time.monotonic()
         ttl_ms = int(self._ttl_s * 1000)
         try:
-            # The braces put the number into the slot of the lease.
+            # What is in braces puts the number into the slot of the lease.
             number = await self._redis.eval(
-                _TAKE, 2, self._key, f"{{{self._key}}}:number", self._owner, ttl_ms, self._above
+                _TAKE, 2, self._key, f"sb:{{{self._key}}}:number", self._owner, ttl_ms, self._above
             )
         except (RedisError, OSError) as error:  # what is held runs out by itself
             since = asked if self._failing is None else self._failing[0]

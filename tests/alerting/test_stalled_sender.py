@@ -81,7 +81,7 @@ async def test_once_the_next_holder_has_looked_at_a_stream_the_last_one_writes_n
 async def test_a_number_that_a_failover_gave_out_twice_lets_only_one_of_both_write(redis: Redis) -> None:
     first = await _holding(redis, "first")
     await NotificationLog(redis, "slack", first).write(STREAM, "i-1", Record("open", "warning", 1))
-    await redis.delete("{sb:lease}:number", "sb:lease")  # what a replica that takes over had not got yet
+    await redis.delete("sb:{sb:lease}:number", "sb:lease")  # what a replica that takes over had not got yet
     second = await _holding(redis, "second")
     assert second.token[0] == first.token[0]
     with pytest.raises(Interrupted):

@@ -218,9 +218,7 @@ class ClusterClient(RedisCluster):
                     raise
                 asked = None
                 await asyncio.sleep(TRY_AGAIN_S)
-            except AuthenticationError:
-                raise
-            except _AGAIN as error:
+            except _AGAIN as error:  # a refused login too: a master that was killed may come back without its users
                 away += 1
                 if node is not None:
                     await self._lost(node, error)
@@ -296,8 +294,6 @@ class ClusterClient(RedisCluster):
             found: Sequence[Any]
             try:
                 found = await _exchange(node, [commands[at][0] for at in places])
-            except AuthenticationError as error:
-                found = [error] * len(places)
             except _AGAIN as error:
                 await self._lost(node, error)
                 found = [error] * len(places)

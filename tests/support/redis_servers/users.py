@@ -8,9 +8,14 @@ from collections.abc import Iterable
 from redis import Redis
 from redis.exceptions import ResponseError
 
-__all__ = ["PASSWORD", "allow", "denied"]
+__all__ = ["PASSWORD", "allow", "denied", "user_options"]
 
 PASSWORD = "of-the-tests"
+
+
+def user_options(line: str, name: str) -> list[str]:
+    """Return the options of a ``redis-server`` that has such a user from its start."""
+    return ["--user", name, *line.replace("PASSWORD", PASSWORD).split()[3:]]
 
 
 def allow(servers: Iterable[Redis], line: str, name: str) -> None:
