@@ -16,8 +16,8 @@ CONSUMER = "alerting"
 BLOCK_MS = 250
 #: Events read at once, of each stream.
 READ_COUNT = 64
-#: On a cluster nobody can wait on streams of several slots: each is looked at, for this share of the time at most.
-LOOK_SHARE = 0.1
+#: On a cluster nobody can wait on streams of several slots: each is polled, for this share of the time at most.
+POLL_SHARE = 0.1
 #: Streams in one read.
 STREAMS_PER_READ = 512
 #: How often events that were handed out and never acknowledged are read again, seconds: a lost answer of Redis takes
@@ -95,7 +95,7 @@ class StreamReader:
     ) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
         try:
             if isinstance(self._redis, RedisCluster):
-                return await self._look(streams, block_ms)
+                return await self._poll(streams, block_ms)
             answer: Any = await self._redis.xreadgroup(
                 self._group,
                 CONSUMER,
@@ -108,7 +108,7 @@ class StreamReader:
             raise
         return _events(answer)
 
-    async def _look(
+    async def _poll(
         self, streams: dict[str, str], block_ms: int | None
     ) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
         """Read each stream by itself, and pause where none has anything new and ``block_ms`` says how long."""
@@ -124,7 +124,7 @@ class StreamReader:
             if isinstance(answer, RedisError | OSError):
                 raise answer
         if block_ms is not None:
-            await asyncio.sleep(max(block_ms / 1000, (time.monotonic() - began) / LOOK_SHARE))
+            await asyncio.sleep(max(block_ms / 1000, (time.monotonic() - began) / POLL_SHARE))
         return []
 
 

@@ -3,7 +3,7 @@
 The topology, the connections of each node and the commands are redis-py's (``RedisCluster``). How one call is carried
 out is ours, since redis-py 8.1 does it in ways that hurt here (docs/decisions/0026): its transactions start a thread
 and an event loop for each command, its ASKING may go out on another connection than the command that it is for, and
-while a master is away all calls, those of the other masters too, wait for a new look at the topology.
+while a master is away all calls, those of the other masters too, wait for the new topology.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["ClusterClient", "Command"]
 #: Name and arguments, and what its reply is read with.
 Command = tuple[tuple[Any, ...], Mapping[str, Any]]
 
-#: Looks at the topology are at least so far apart, seconds: each costs some milliseconds.
-LOOK_EVERY_S = 0.25
+#: The topology is asked for at most this often, seconds: each time costs some milliseconds.
+REFRESH_EVERY_S = 0.25
 #: How often one call follows a slot that moves. While several keys of it are on their way Redis says "try again".
 REDIRECTS = 16
 TRY_AGAIN_S = 0.05
@@ -71,8 +71,8 @@ class ClusterClient(RedisCluster):
         )  # fmt: skip
         self._room = asyncio.Semaphore(connections)
         self._wait_s = wait_s
-        self._looking = asyncio.Lock()
-        self._looked_at = float("-inf")
+        self._refreshing = asyncio.Lock()
+        self._refreshed_at = float("-inf")
         self._seeds = dict(self.nodes_manager.startup_nodes)
         self.on_loss: list[Callable[[], None]] = []
 
@@ -81,17 +81,17 @@ class ClusterClient(RedisCluster):
     async def initialize(self, *_: Any, **__: Any) -> ClusterClient:
         """Learn who has which slots, unless that is known."""
         if self._initialize:
-            await self._look(None)
+            await self._refresh(None)
         return self
 
-    async def _look(self, failed: str | None) -> None:
+    async def _refresh(self, failed: str | None) -> None:
         """Learn anew who has which slots, unless somebody just did.
 
         Args:
             failed: name of a node that was away; it is asked last.
         """
-        async with self._looking:
-            if not self._initialize and time.monotonic() - self._looked_at < LOOK_EVERY_S:
+        async with self._refreshing:
+            if not self._initialize and time.monotonic() - self._refreshed_at < REFRESH_EVERY_S:
                 return
             manager = self.nodes_manager
             for name, node in self._seeds.items():  # all others may have moved to other addresses
@@ -105,7 +105,7 @@ class ClusterClient(RedisCluster):
                     raise error.__cause__ from error
                 raise ConnectionError(f"no node of the cluster says who has which slots ({error})") from error
             self._initialize = False
-            self._looked_at = time.monotonic()
+            self._refreshed_at = time.monotonic()
 
     def masters(self) -> list[str]:
         """Return the names (``host:port``) of the masters that have slots, in order; ``initialize`` it first."""
@@ -188,7 +188,7 @@ class ClusterClient(RedisCluster):
         except _AGAIN as error:
             await self._lost(node, error)
             with contextlib.suppress(ConnectionError):  # the error of the node says more
-                await self._look(name)
+                await self._refresh(name)
             raise
         return [self._read((tuple(args), {}), answer) for args, answer in zip(commands, answers, strict=True)]
 
@@ -224,7 +224,7 @@ class ClusterClient(RedisCluster):
                     await self._lost(node, error)
                 if away > RETRIES:
                     raise
-                await self._look(None if node is None else node.name)
+                await self._refresh(None if node is None else node.name)
                 asked = None
         raise TryAgainError("the slot moves on and on")
 
@@ -277,7 +277,7 @@ class ClusterClient(RedisCluster):
                 if not todo or attempt == RETRIES:
                     break
                 try:
-                    await self._look(None)
+                    await self._refresh(None)
                 except ConnectionError:
                     break
         return [self._read(command, answer) for command, answer in zip(commands, answers, strict=True)]

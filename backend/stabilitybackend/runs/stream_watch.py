@@ -60,7 +60,7 @@ class StreamWatch:
         """Watch without end; cancel it to stop."""
         if self._cluster is not None:
             self._cluster.on_loss.append(self._interrupt)
-            await self._watch(partial(self._look, self._cluster))
+            await self._watch(partial(self._poll, self._cluster))
             return
         try:
             await self._watch(partial(self._wait, self._own))
@@ -96,7 +96,7 @@ class StreamWatch:
         grown = {key.decode() for key, _ in found}
         return [worker for worker in chunk if RunKeys(worker.run_id).frames in grown]
 
-    async def _look(self, client: ClusterClient, chunk: list[RunWorker], away: bool) -> list[RunWorker]:
+    async def _poll(self, client: ClusterClient, chunk: list[RunWorker], away: bool) -> list[RunWorker]:
         """Look at all streams, and return whose have grown."""
         if not away:
             await asyncio.sleep(BLOCK_MS / 1000)

@@ -74,7 +74,7 @@ class ClusterNode:
     @contextlib.contextmanager
     def client(self) -> Iterator[Redis]:
         """A client of this node alone."""
-        secured = {} if self.tls is None else {"ssl": True, "ssl_ca_certs": str(self.tls.authority)}
+        secured: dict[str, Any] = {} if self.tls is None else {"ssl": True, "ssl_ca_certs": str(self.tls.authority)}
         with Redis("127.0.0.1", self.port, decode_responses=True, socket_timeout=5, protocol=2, **secured) as client:
             yield client
 

@@ -61,7 +61,7 @@ class WatchedRedis:
     def _ask(self, *command: Any) -> Any:
         with Redis(port=self.port, decode_responses=True, protocol=2, socket_timeout=5) as client:
             try:
-                return client.execute_command(*command)  # type: ignore[no-untyped-call]
+                return client.execute_command(*command)
             except (RedisError, OSError):
                 return None
 
