@@ -45,10 +45,9 @@ class StreamWatch:
     """
 
     def __init__(self, redis: Redis | ClusterClient, workers: Callable[[], Collection[RunWorker]]) -> None:
-        if isinstance(redis, ClusterClient):
-            self._cluster: ClusterClient | None = redis
-        else:
-            self._cluster, self._own = None, make_watchful(redis)
+        self._cluster = redis if isinstance(redis, ClusterClient) else None
+        #: Of a single server, a connection that hides no loss of it.
+        self._redis = self._own = None if isinstance(redis, ClusterClient) else make_watchful(redis)
         #: Name of each master of a cluster -> which life of its process that is.
         self._lives: dict[str, str] = {}
         self._workers = workers
@@ -62,8 +61,9 @@ class StreamWatch:
             self._cluster.on_loss.append(self._interrupt)
             await self._watch(partial(self._poll, self._cluster))
             return
+        assert self._own is not None
         try:
-            await self._watch(partial(self._wait, self._own))
+            await self._watch(self._wait)
         finally:
             await self._own.aclose()
 
@@ -88,11 +88,11 @@ class StreamWatch:
                 found.clear()
                 await asyncio.sleep(PAUSE_S)
 
-    @staticmethod
-    async def _wait(client: Redis, chunk: list[RunWorker], away: bool) -> list[RunWorker]:
+    async def _wait(self, chunk: list[RunWorker], away: bool) -> list[RunWorker]:
         """Wait until something comes, and return whose streams have grown."""
+        assert self._redis is not None
         streams: Any = {QUIET: "$"} | {RunKeys(worker.run_id).frames: worker.cursor for worker in chunk}
-        found: Any = await client.xread(streams, count=1, block=BLOCK_MS if not away else None)
+        found: Any = await self._redis.xread(streams, count=1, block=BLOCK_MS if not away else None)
         grown = {key.decode() for key, _ in found}
         return [worker for worker in chunk if RunKeys(worker.run_id).frames in grown]
 

@@ -127,9 +127,9 @@ async def test_a_slot_that_moves_under_load_loses_no_write_and_doubles_none(
     async def write(client: ClusterClient) -> None:
         nonlocal sent
         while not stop.is_set():
-            sent += 1
-            await _patiently(partial(_together, client, run, sent), refused)
-            await _patiently(partial(client.eval, _ADD, 1, key(run, "c"), sent), refused)
+            number = sent = sent + 1
+            await _patiently(partial(_together, client, run, number), refused)
+            await _patiently(partial(client.eval, _ADD, 1, key(run, "c"), number), refused)
 
     other = make_redis(nodes.url)
     writers = [asyncio.create_task(write(client)) for client in (cluster, other, cluster)]
@@ -142,9 +142,8 @@ async def test_a_slot_that_moves_under_load_loses_no_write_and_doubles_none(
         await until(lambda past=moved: sent > past + 50, 20, "they write on")
     stop.set()
     await asyncio.gather(*writers)
-    assert [await other.hlen(key(run, "a")), await other.hlen(key(run, "b")), await other.scard(key(run, "c"))] == [
-        sent
-    ] * 3
+    stored = [await other.hlen(key(run, "a")), await other.hlen(key(run, "b")), await other.scard(key(run, "c"))]
+    assert stored == [sent] * 3
     assert all(as_unavailable(error) for error in refused)
     await other.aclose()
 
