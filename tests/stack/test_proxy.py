@@ -96,10 +96,11 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     (folder / "site.conf").write_text(site.replace("listen 443 ", f"listen 127.0.0.1:{outer} "))
     (folder / "nginx.conf").write_text(MAIN.format(folder=folder))
 
+    server = Server(folder / "data", inner, env={"STABILITY_PUBLIC_URL": f"https://{NAME}:{outer}"})
     made = [sys.executable, "-m", "stabilitybackend.cli", "keys", "create", "tests", "--data-dir", str(folder / "data")]
-    key = subprocess.run(made, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-    public = {"STABILITY_PUBLIC_URL": f"https://{NAME}:{outer}"}
-    with Server(folder / "data", inner, env=public):
+    done = subprocess.run(made, capture_output=True, text=True, check=True, timeout=60, env=server.environ)
+    key = done.stdout.strip()
+    with server:
         process = subprocess.Popen([nginx, "-c", str(folder / "nginx.conf"), "-p", str(folder)])
         try:
             client = Proxied(outer, key, ssl.create_default_context(cafile=str(folder / "board.crt")))

@@ -31,6 +31,9 @@ class Server:
         port: TCP port.
         env: more environment variables.
         python: that has the server; by default that of the tests, with the working tree and its imports made.
+
+    Attributes:
+        environ: all of its environment.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class Server:
         around = dict(os.environ)
         if python is not None:  # it is to run what is installed there
             around.pop("PYTHONPATH", None)
-        self._env = around | (env or {})
+        self.environ = around | (env or {})
         # One for all questions, without the TLS context that takes 30 ms of CPU. No connection is kept: the server is
         # killed now and then.
         self._client = httpx.Client(base_url=self.url, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
@@ -57,11 +60,11 @@ class Server:
         """Start it and wait until it answers."""
         file = self.data_dir.parent / "server.log"
         if self._python is None:
-            self.process = ForkedProgram(self._arguments, self._env, file)
+            self.process = ForkedProgram(self._arguments, self.environ, file)
         else:
             with file.open("ab") as log:
                 command = [str(self._python), "-m", "stabilitybackend.cli", *self._arguments]
-                self.process = subprocess.Popen(command, env=self._env, stdout=log, stderr=log)
+                self.process = subprocess.Popen(command, env=self.environ, stdout=log, stderr=log)
         if wait:
             try:
                 wait_until(self.answers, 30, "the server answers")
