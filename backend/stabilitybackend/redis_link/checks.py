@@ -6,6 +6,7 @@ What a managed service does not say is passed over.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +112,7 @@ async def _check_nodes(address: RedisAddress, place: str) -> None:
         raise next(fact for fact in facts if isinstance(fact, Exception))
     first = answered[0]
     for fact in answered:
-        if fact.myid not in first.ids:
+        if fact.myid and first.ids and fact.myid not in first.ids:
             raise RedisStartError(
                 f"{fact.name} and {first.name} in {place} are nodes of two clusters, expected nodes of one",
                 hint="leave the nodes of the other cluster out of --redis-url",
@@ -147,9 +148,11 @@ async def _facts(address: RedisAddress, host: str, port: int) -> _NodeFacts | Ex
     client = make_redis(address.of_node(host, port), connections=1)
     name = f"{host}:{port}"
     try:
-        myid = (await client.execute_command(b"CLUSTER", "MYID")).decode()
-        nodes = (await client.execute_command(b"CLUSTER", "NODES")).decode()
         info = (await client.execute_command(b"CLUSTER", "INFO")).decode()
+        myid, nodes = "", ""
+        with contextlib.suppress(ResponseError):  # what a managed service does not tell is passed over
+            myid = (await client.execute_command(b"CLUSTER", "MYID")).decode()
+            nodes = (await client.execute_command(b"CLUSTER", "NODES")).decode()
     except NoPermissionError:
         raise
     except ResponseError as error:

@@ -72,7 +72,7 @@ async def examine_redis(redis: Redis | ClusterClient, url: str, clock: float | N
 async def _nodes(redis: ClusterClient) -> list[list[str]]:
     """Return the lines of CLUSTER NODES, each as its words: id, address, flags, ..."""
     (text,) = await redis.on_node(redis.masters()[0], [(b"CLUSTER", "NODES")])
-    return [line.split() for line in text.decode().splitlines()]
+    return [] if isinstance(text, Exception) else [line.split() for line in text.decode().splitlines()]
 
 
 def _notes_of(info: Mapping[str, Any], address: RedisAddress) -> list[RedisNote]:

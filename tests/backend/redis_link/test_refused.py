@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,16 @@ def test_up_refuses_a_node_of_a_cluster_before_it_says_that_it_is_up(nodes: Redi
     code, out, err = program("up", "--port", "0", "--redis-url", f"redis://{nodes.masters[0].name}")
     assert (code, out) == (1, "")
     assert "is a node of a Redis Cluster" in err
+
+
+def test_the_doctor_says_what_is_to_be_mended_about_each_master(nodes: RedisNodes, program: Program) -> None:
+    _, out, _ = program("doctor", "--port", "0", "--redis-url", nodes.url, "--json")
+    found = [check for check in json.loads(out)["checks"] if check["name"] == "redis"]
+    assert found[0]["state"] == "ok"
+    assert found[0]["text"].endswith(f"a cluster of 3 masters at {nodes.url}")
+    [memory] = [check for check in found if "has no maxmemory" in check["text"]]
+    assert all(node.name in memory["text"] for node in nodes.masters)
+    assert (memory["state"], memory["advice"]) == ("note", "set maxmemory in its configuration")
 
 
 async def notes(url: str, clock: float | None = None) -> str:
