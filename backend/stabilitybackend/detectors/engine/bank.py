@@ -149,7 +149,7 @@ class DetectorBank(Stateful):
     def feed_blocks(self, blocks: Sequence[RowBlock], rank: int = 0) -> list[tuple[float, Finding]]:
         """Like ``feed_rows``, with rows of several sets of metrics that were logged in turn: in the order of steps."""
         if not self._in_order:
-            return [found for block in blocks for found in self._feed_columns(block, rank)]
+            return [found for block in blocks for found in self._feed_rank(block, rank)]
         wanting: list[tuple[RowBlock, list[_Wanted], list[tuple[str, Sequence[float]]]]] = []
         for block in blocks:
             plan, columns = self._plan(block.names), block.columns
@@ -186,17 +186,34 @@ class DetectorBank(Stateful):
                         found += [(time, finding) for finding in news]
         return found
 
-    def _feed_columns(self, block: RowBlock, rank: int) -> list[tuple[float, Finding]]:
-        """Give the rows of one of many ranks metric by metric: there is no order between ranks to be kept."""
+    def _feed_rank(self, block: RowBlock, rank: int) -> list[tuple[float, Finding]]:
         names, steps, times, columns = block
+        return self.feed_rank(names, steps, times, lambda place: columns[names[place]], rank) if columns else []
+
+    def feed_rank(
+        self,
+        names: Sequence[str],
+        steps: Sequence[int],
+        times: Sequence[float],
+        column: Callable[[int], Sequence[float]],
+        rank: int,
+    ) -> list[tuple[float, Finding]]:
+        """Give rows of one of many ranks, metric by metric: there is no order between ranks to be kept.
+
+        Args:
+            names, steps, times: as of ``feed_rows``.
+            column: returns the values of the metric at a place in ``names``, for those that ``wants`` says yes to.
+        """
         found: list[tuple[float, Finding]] = []
-        if columns and steps:
+        receivers = self._plan(names).receivers
+        if receivers and steps:
             self.context.enter(steps[-1], times[-1])
-        for name, values, updates in self._wanted(self._plan(names), names, columns):
-            for update in updates:
-                detector = update.__self__  # type: ignore[attr-defined]  # a bound method
+        for place, who in receivers:
+            values = column(place)
+            for name in who:
+                detector = self.detectors[name]
                 try:
-                    found += detector.update_column(name, steps, values, times, rank)
+                    found += detector.update_column(names[place], steps, values, times, rank)
                 except Exception as error:
                     self._failed(detector, error)
         return found
