@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.detector_settings import DetectorSettings
-from stabilitybackend.runs.node_rows import fold_node_frame
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.runs.usual_rows import fold_message
 from stabilityclient.node_frames import in_stream
-from stabilityclient.wire import BadMessage, Frame, NodeFrame
+from stabilityclient.wire import BadMessage, Frame
 
 __all__ = ["apply_frame"]
 
@@ -38,8 +38,5 @@ def apply_frame(state: RunState, frame_id: str, raw: bytes, settings: DetectorSe
     except Exception as error:
         state.unreadable.whole("message", f"{type(error).__name__}: {error}", frame_id, error)
     else:
-        if isinstance(message, NodeFrame):
-            fold_node_frame(state, message, changes, fold, replayed=replayed)
-        else:
-            fold(message)
+        fold_message(state, message, changes, fold, replayed=replayed)
     return changes

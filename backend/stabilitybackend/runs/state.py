@@ -161,7 +161,8 @@ class RunState:
             changes.add_incidents(turned(self.incidents, rows, self._usable(), finding.now_step))
             if not self.incidents.has_similar(finding, BY_RESUMES):
                 self.found(finding, time, changes)
-        changes.add_incidents(turned(self.incidents, rows, self._usable()))
+        if rows and self.incidents.turns_at() is not None:
+            changes.add_incidents(turned(self.incidents, rows, self._usable()))
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
