@@ -22,6 +22,7 @@ __all__ = [
     "LogFacts",
     "Proc",
     "RankHealth",
+    "TypedHealth",
     "read_health",
 ]
 
