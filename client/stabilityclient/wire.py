@@ -322,7 +322,7 @@ def encode_message(message: Message) -> bytes:
     return _HEADER.pack(_MAGIC, _VERSIONS[type(message)], _NUMBERS[type(message)], zlib.crc32(body)) + body
 
 
-def decode_message(data: bytes, typed: Mapping[object, msgspec.msgpack.Decoder[Any]] | None = None) -> Message:
+def decode_message(data: bytes, typed: Mapping[Any, msgspec.msgpack.Decoder[Any]] | None = None) -> Message:
     """Return the message in ``data``; ``typed`` has decoders to subclasses of some messages, with types for free data.
 
     Raises:
