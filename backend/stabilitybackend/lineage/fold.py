@@ -272,9 +272,8 @@ class LineageFold(Stateful):
 
     def _confirm(self, state: SourceState) -> Iterator[Change]:
         """The low steps went on: they are a segment of their own."""
-        tentative, created = state.tentative, float(self._held[state.source][0].times[0])
-        assert tentative is not None
-        first_step = tentative.first_step
+        assert (tentative := state.tentative) is not None
+        first_step, created = tentative.first_step, float(self._held[state.source][0].times[0])
         if (launch := self._relaunches.of(state, first_step, created)) is not None:
             if launch.segment is None:
                 yield from self._open(state, launch, first_step, created)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -83,8 +83,7 @@ class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True):
     phases: dict[str, tuple[Finite, Finite, Finite]] | None = None
     pending: Whole | None = None
     budget_s: float | UnsetType | None = UNSET
-    # A factory: a default would not be shown where it is null.
-    status: RankStatus | None = msgspec.field(default_factory=lambda: None)
+    status: RankStatus | None
 
 
 class VisibilityGap(msgspec.Struct, omit_defaults=True):
@@ -172,10 +171,16 @@ class HealthAnswer(msgspec.Struct):
     waits_for: list[int]
 
 
+class _SentRank(RankHealth, omit_defaults=True, kw_only=True):
+    """A rank as its agent sends it: the server has not judged it. A factory, for a default would not be shown later."""
+
+    status: RankStatus | None = msgspec.field(default_factory=lambda: None)
+
+
 class TypedHealth(Health):
     """A Health message that came as it is described here."""
 
-    ranks: list[RankHealth]  # type: ignore[assignment]  # free in a message that is not read yet
+    ranks: list[_SentRank]  # type: ignore[assignment]  # free in a message that is not read yet
     agent_state: AgentState = msgspec.field(default_factory=AgentState)  # type: ignore[assignment]
 
 
@@ -187,7 +192,7 @@ def read_health(health: Health) -> tuple[AgentHealth, list[str]]:
     """Return what a message says, and what was left out of it because it is not of its type, one sentence each."""
     left_out: list[str] = []
     if isinstance(health, TypedHealth):
-        ranks, state = health.ranks, health.agent_state
+        ranks, state = cast(list[RankHealth], health.ranks), health.agent_state
     else:
         ranks, state = _fitting(health, left_out)
     for rank in ranks:
@@ -197,10 +202,10 @@ def read_health(health: Health) -> tuple[AgentHealth, list[str]]:
 
 
 def _fitting(health: Health, left_out: list[str]) -> tuple[list[RankHealth], AgentState]:
-    ranks = []
+    ranks: list[RankHealth] = []
     for data in health.ranks:
         data.pop("budget_s", None)
-        data.pop("status", None)
+        data["status"] = None
         try:
             rank, without = typed(data, RankHealth)
             ranks.append(rank)

@@ -37,7 +37,7 @@ def test_a_message_that_fits_its_types_says_the_same_as_one_that_is_read_freely(
     data = encode_message(bad_events.health())
     typed: Any = decode_message(data, TYPED_HEALTH)
     assert isinstance(typed, TypedHealth)
-    assert read_health(typed) == read_health(_came(bad_events.health()))
+    assert to_builtins(read_health(typed)) == to_builtins(read_health(_came(bad_events.health())))
 
 
 def test_what_the_server_judges_itself_is_not_taken_from_a_message_that_fits_its_types() -> None:
