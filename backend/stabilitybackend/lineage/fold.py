@@ -97,8 +97,7 @@ class LineageFold(Stateful):
     def block(self, source: SourceInfo, block: list[PointsBlock] | EventBlock) -> Iterator[Change]:
         """Yield what an event, or points of one stretch (``in_turn``), of a source change.
 
-        Meanwhile the tree is as it was when that change came. The data of an event is as its type says
-        (``schema.events.read_event``).
+        Meanwhile the tree is as it was then. The data of an event is as its type says (``schema.events.read_event``).
         """
         state = self._source(source)
         if isinstance(block, EventBlock):
@@ -272,8 +271,9 @@ class LineageFold(Stateful):
 
     def _confirm(self, state: SourceState) -> Iterator[Change]:
         """The low steps went on: they are a segment of their own."""
-        assert (tentative := state.tentative) is not None
-        first_step, created = tentative.first_step, float(self._held[state.source][0].times[0])
+        tentative, created = state.tentative, float(self._held[state.source][0].times[0])
+        assert tentative is not None
+        first_step = tentative.first_step
         if (launch := self._relaunches.of(state, first_step, created)) is not None:
             if launch.segment is None:
                 yield from self._open(state, launch, first_step, created)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.detector_settings import DetectorSettings
+from stabilitybackend.runs.rows.usual_rows import fold_message
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.usual_rows import fold_message
 from stabilityclient.node_frames import in_stream
 from stabilityclient.wire import BadMessage, Frame
 

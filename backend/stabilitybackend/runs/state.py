@@ -44,7 +44,7 @@ from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of,
 from stabilitybackend.runs.derived.stopped import status_fields
 from stabilitybackend.runs.gpu_notes import GpuNotes
 from stabilitybackend.runs.health_reports import take_health
-from stabilitybackend.runs.row_taking import take_rows
+from stabilitybackend.runs.rows.row_taking import take_rows
 from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.runs.step_clock import StepClock
 from stabilitybackend.runs.ticking import Ticking

@@ -101,9 +101,9 @@ class WatchedNames(Stateful):
         self._settled: set[tuple[str, ...]] = set()
 
     def restored(self) -> None:
-        self._look_again()
+        self._forget_plans()
 
-    def _look_again(self) -> None:
+    def _forget_plans(self) -> None:
         self._plans, self._settled = {}, set()
 
     # --- what the job says, and what it logs ---------------------------------------------------------------------
@@ -120,7 +120,7 @@ class WatchedNames(Stateful):
         if (self.declared, self.datasets) == before:
             return None
         self.rows_since = 0
-        self._look_again()
+        self._forget_plans()
         known = list(self.first_steps)
         steps = [step for step in (self._new_name(name, self.first_steps[name]) for name in known) if step is not None]
         return min(steps, default=None)
@@ -129,7 +129,7 @@ class WatchedNames(Stateful):
         """Note that the job has declared a mixture."""
         if not self.mixture:
             self.mixture = True
-            self._look_again()
+            self._forget_plans()
 
     def rewound(self) -> None:
         """Forget the newest counts: the rows that come next do not follow on them."""
@@ -160,7 +160,7 @@ class WatchedNames(Stateful):
                 if best is not None:
                     self.chosen.setdefault(role, best)
             changed += [step for name in fresh_names if (step := self._new_name(name, first)) is not None]
-            self._look_again()
+            self._forget_plans()
         places = {name: place for place, name in enumerate(names)}
         for metric in self.candidates.observe(places, values, self.chosen):
             role = self.candidates.role(metric)
@@ -175,7 +175,7 @@ class WatchedNames(Stateful):
                 if not self._ratios and key != _OURS and _OURS not in self.families:
                     self._ratios = key
         if changed:
-            self._look_again()
+            self._forget_plans()
         elif not self.candidates.undecided(places, self.chosen) and not any(
             sum(name in places for name in family.members) > 1 for family in self.families.values() if not family.are
         ):
