@@ -41,7 +41,7 @@ from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.internal_errors import FOLLOWING, JUDGING, InternalErrors
 from stabilitybackend.runs.journal import Journal
-from stabilitybackend.runs.ownership.fence import Fence, NotOwner, Ownership
+from stabilitybackend.runs.ownership.fence import NotOwner, Ownership
 from stabilitybackend.runs.readiness import Readiness
 from stabilitybackend.runs.reconcile_incidents import Reconciliation
 from stabilitybackend.runs.run_listing import RunListing
@@ -93,7 +93,7 @@ class RunWorker:
         self._clock, self.used = clock, clock()
         self.rest = Wakeups(clock, lambda: me.busy)
         #: What it writes counts while it owns the run.
-        self.fence = Fence(run_id, redis, ownership)
+        self.fence = ownership.fence(run_id, redis)
         self.fence.dropped = self.rest.wake
         self.journal = Journal(run_id, self.fence, clock)
         self.detectors = DetectorSettings(run_id, self.fence, self.journal.patiently, self.channel, clock)
