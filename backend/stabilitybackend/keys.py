@@ -28,6 +28,7 @@ __all__ = [
     "PROBE",
     "PROPOSALS",
     "QUIET",
+    "RELAY",
     "RUNS",
     "RUNS_ACTIVE",
     "RUNS_FOLLOWED",
@@ -64,6 +65,8 @@ PROBE = "sb:probe"
 SERVER = "sb:server"
 #: Hash: id of a process -> when it wrote this by Redis' clock, and what it is, as JSON (members.py).
 MEMBERS = "sb:members"
+#: String: the secret with which processes sign what they pass on to each other (relay/seal.py).
+RELAY = "sb:relay"
 #: String: written to see what Redis has on its disk and on its replicas (ingest/durability.py).
 DURABLE = "sb:durable"
 #: Sorted set: run id, a blank, proposal id, by when it expires (unix seconds): what waits for people (proposals.py).

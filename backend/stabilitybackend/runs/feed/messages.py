@@ -35,7 +35,8 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
     for checkpoint in state.checkpoints(changes.checkpoints) if changes.checkpoints else ():
         channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, cursor)
     if sum(p.values.size for p in changes.placed) > (MAX_PUSHED_VALUES if channel else MAX_KEPT_VALUES):
-        channel.publish({"type": "reset", "reason": "much arrived at once; ask for what is new"}, cursor)
+        much = {"type": "reset", "reason": "much arrived at once; ask for what is new", "cursor": cursor}
+        channel.publish(much, cursor)
     elif changes.placed:
         channel.publish(_points(changes.placed, cursor), cursor)
     for incident in changes.incidents.values():

@@ -8,8 +8,7 @@ them; files that were replaced stay for ten seconds (runs/archiving/window.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from redis.asyncio import Redis
 
@@ -19,10 +18,8 @@ from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving.recovery import Recovery
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.messages import publish
-from stabilitybackend.runs.journal import StoredRun
 from stabilitybackend.runs.ownership.fence import Command as Write
 from stabilitybackend.runs.ownership.fence import Fence, Ownership
-from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident
@@ -132,7 +129,7 @@ class RunReader(RunWorker):
         pipe.xrevrange(keys.incident_events, count=1)
         pipe.xrevrange(keys.command_audit, count=1)
         pipe.hmget(keys.meta, "created", *_SHOWN)
-        frames, stems, undone, incidents, commands, shown = cast("list[Any]", await pipe.execute())
+        frames, stems, undone, incidents, commands, shown = await pipe.execute()
         listed = frozenset(stem.decode() for stem in stems)
         if undone != self._undone or self._is_behind(listed):
             return None
