@@ -51,6 +51,8 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
 )
+#: Header that each server adds by itself.
+_DATE = b"date"
 _PATH = re.compile(r"/api/v1/runs/([^/]+)(?:/.*)?")
 
 
@@ -195,7 +197,7 @@ class Forwarding:
 
 async def _pass_on(answer: httpx.Response, whole: bytes | None, send: Send) -> None:
     """Pass an answer on as it comes. One that breaks off breaks off here, too: the connection ends without its end."""
-    headers = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in _OWN]
+    headers = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in _OWN | {_DATE}]
     await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
     if whole is None:
         try:

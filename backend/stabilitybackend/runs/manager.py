@@ -121,7 +121,7 @@ class RunManager:
             await self.fleet.load()
             if not self.reads_only:
                 await self._index.complete()
-            if self._placed:
+            if self._placed or self.reads_only:
                 self.late = False
                 return
             heard = await self._index.stored_all(await self._index.active_since(self._clock() - WATCH_AGAIN_S))
