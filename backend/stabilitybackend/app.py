@@ -169,7 +169,7 @@ def create_app(
     relay = None
     if process is not None:
         process.attach(manager, ingest)
-        relay = Relay(redis, process.members, manager)
+        relay = Relay(redis, process.members, manager, authenticator)
     manager.two_persons = settings.two_persons
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed

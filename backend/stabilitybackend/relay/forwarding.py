@@ -15,8 +15,10 @@ import time
 import httpx
 import orjson
 from redis.exceptions import RedisError
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stabilitybackend.auth import Authenticator, Principal
 from stabilitybackend.errors import BadRequest, StabilityBoardError, Unavailable
 from stabilitybackend.keys import check_run_id
 from stabilitybackend.people.proxy import person_of
@@ -69,16 +71,18 @@ class Forwarding:
 
     Args:
         app: answers everything else, and for runs that this process owns or reads.
-        transport: of the connections to other processes; httpx's own by default.
+        authenticator: says who calls; the owner takes that over, but for keys, which it looks at itself.
+        retry_s: an owner is looked for so long, seconds.
     """
 
     def __init__(
-        self, app: ASGIApp, owners: Owners, seal: Seal, transport: httpx.AsyncBaseTransport | None = None
+        self, app: ASGIApp, owners: Owners, seal: Seal, authenticator: Authenticator, retry_s: float = RETRY_S
     ) -> None:
         self._app = app
         self._owners = owners
         self._seal = seal
-        self._transport = transport
+        self._authenticator = authenticator
+        self._retry_s = retry_s
         self._made: httpx.AsyncClient | None = None
 
     @property
@@ -90,7 +94,6 @@ class Forwarding:
                     max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_KEPT, keepalive_expiry=KEPT_S
                 ),
                 trust_env=False,
-                transport=self._transport,
             )
         return self._made
 
@@ -116,17 +119,19 @@ class Forwarding:
             await refuse(away, scope, receive, send)
 
     async def _answer(self, run_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = HTTPConnection(scope)
+        who = await self._authenticator.authenticate(caller.headers, caller.cookies, person_of(scope))
         safe = scope["method"] in _SAFE
         body = await _whole(receive)
         if body is None:
             return
-        until = time.monotonic() + RETRY_S
+        until = time.monotonic() + self._retry_s
         while (target := await self._owners.find(run_id)) is not None:
             if self._owners.is_me(target):
                 await self._app(scope, _once(body, receive), send)
                 return
             try:
-                await self._ask(target, scope, body, receive, send)
+                await self._ask(target, who, scope, body, receive, send)
                 return
             except _Again as again:
                 self._owners.forget(run_id)
@@ -143,7 +148,9 @@ class Forwarding:
             raise no_worker(run_id)
         await self._app(scope, _once(body, receive), _marked(send))
 
-    async def _ask(self, target: Target, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _ask(
+        self, target: Target, who: Principal, scope: Scope, body: bytes, receive: Receive, send: Send
+    ) -> None:
         """Ask one process, and pass on what it answers. Raises _Again where it has not begun to answer."""
         request = httpx.Request(
             scope["method"],
@@ -151,9 +158,9 @@ class Forwarding:
             headers=[pair for pair in scope["headers"] if pair[0] not in _OWN and pair[0] != b"content-length"],
             content=body,
         )
-        client, person = scope.get("client"), person_of(scope)
+        client = "" if scope.get("client") is None else scope["client"][0]
         request.headers[HEADER.decode()] = await self._seal.sign(
-            target.member_id, request.method, request.url.raw_path, "" if client is None else client[0], person
+            target.member_id, request.method, request.url.raw_path, client, who
         )
         asking = asyncio.create_task(self._asked(request))
         # Who waits no longer, and whoever is dead or stopped, ends it.

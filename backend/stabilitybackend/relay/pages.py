@@ -8,6 +8,7 @@ from typing import Any
 from redis.asyncio import Redis
 from starlette.types import ASGIApp
 
+from stabilitybackend.auth import Authenticator
 from stabilitybackend.members import Members
 from stabilitybackend.relay.feeds import Feeds
 from stabilitybackend.relay.forwarding import Forwarding
@@ -24,15 +25,16 @@ class Relay:
     """Of a process that works together with others.
 
     Args:
-        members: all of them. manager: of the runs here.
+        members: all of them. manager: of the runs here. authenticator: says who calls.
 
     Attributes:
         feeds: of runs that other processes own.
     """
 
-    def __init__(self, redis: Redis, members: Members, manager: RunManager) -> None:
+    def __init__(self, redis: Redis, members: Members, manager: RunManager, authenticator: Authenticator) -> None:
         self._seal = Seal(redis, members.me.member_id)
         self._owners = Owners(redis, members)
+        self._authenticator = authenticator
         self._pages = "pages" in members.me.roles
         self._forwarding: Forwarding | None = None
         self._overview = Overview(redis, manager, RunIndex(redis))
@@ -43,7 +45,7 @@ class Relay:
         """Return ``app`` with what passes requests on; it goes inside of what checks them."""
         if not self._pages:
             return app
-        self._forwarding = Forwarding(app, self._owners, self._seal)
+        self._forwarding = Forwarding(app, self._owners, self._seal, self._authenticator)
         return self._forwarding
 
     def around(self, app: ASGIApp) -> ASGIApp:

@@ -1,11 +1,11 @@
 """What processes tell each other about a request that they pass on, signed so that nobody else can say it.
 
-A process of pages has checked host and origin, and may know a person whom a trusted proxy signed in: the owner of the
-run can see neither for itself. So the request carries a header with that, for one process, one method and one address,
+A process of pages has checked host and origin, and knows who calls, perhaps by a proxy or a provider that the owner of
+the run knows nothing of. So the request carries a header with that, for one process, one method and one address,
 for some seconds, once. Its signature rests on a secret that lies in Redis: whoever can read Redis can do anything
 anyway. The time is that of Redis, so that clocks of machines that are an hour apart change nothing.
 
-A key or a session that came with the request is not trusted over it: the owner looks at these itself.
+A key that came with the request counts before it: the owner looks at that itself.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Unsealed(msgspec.Struct, frozen=True):
 
     Attributes:
         to: id of the process that it is for. time: of Redis, unix seconds. nonce: never used before.
-        client: address of whoever sent it. person: whom a proxy signed in, with what that one may.
+        client: address of whoever sent it. person: who that is, with what that one may.
     """
 
     to: str

@@ -1,4 +1,4 @@
-"""A request that another process of ours passes on is believed once, for a moment, as it was signed, and by no other."""
+"""What another process of ours passes on is believed once, for a moment, as it was signed, and by no other process."""
 
 from __future__ import annotations
 
