@@ -187,7 +187,7 @@ def create_app(
     beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
-    run_tables = RunTables(manager, RunIndex(redis))
+    run_tables = RunTables(manager, RunIndex(redis), news=None if relay is None else relay.news)
     run_digests = DigestUpdater(manager, run_tables)
     run_retention = Retention(manager, RunIndex(redis), time.time, audit)
 
@@ -211,7 +211,7 @@ def create_app(
         if "door" in roles:
             ingest.start()
             work["durability"] = Durability(follower, gateway.connections).follow()
-        if roles & {"worker", "pages"}:
+        if roles != {"door"}:
             await manager.start()
         if "worker" in roles:
             work |= {

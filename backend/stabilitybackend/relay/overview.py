@@ -56,6 +56,7 @@ class Overview:
         #: Run -> its newest event of an incident that was read.
         self._events: dict[str, bytes] = {}
         self._fleet_at = clock()
+        self._news: set[str] = set()
 
     async def follow(self) -> None:
         """Look again and again."""
@@ -64,11 +65,17 @@ class Overview:
             expected=(RedisError, OSError, StabilityBoardError), log=_log,
         )  # fmt: skip
 
+    def news(self) -> set[str]:
+        """Return the runs of which something else is stored than when this was called last."""
+        news, self._news = self._news, set()
+        return news
+
     async def look(self) -> None:
         """Look once. Raises RedisError when Redis is away."""
         since = self._clock() - SLACK_S
         ids = list(dict.fromkeys([*await self._index.live(), *await self._index.active_since(since)]))
         changed, renamed = await self._changed(ids)
+        self._news |= {*changed}
         shown = changed if self._manager.overview else renamed
         for run in await self._index.stored_all(shown):
             self._manager.fleet.catalog.renamed(FoundRun(run.run_id, run.name, run.project, run.created))

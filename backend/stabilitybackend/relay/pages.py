@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from redis.asyncio import Redis
@@ -40,6 +40,11 @@ class Relay:
         self._overview = Overview(redis, manager, RunIndex(redis))
         self.feeds = Feeds(manager, self._owners, self._seal) if self._pages else None
         manager.reads_only = "worker" not in members.me.roles
+
+    @property
+    def news(self) -> Callable[[], set[str]] | None:
+        """What returns the runs that changed, None where nobody looks at all of them."""
+        return self._overview.news if self._pages else None
 
     def inside(self, app: ASGIApp) -> ASGIApp:
         """Return ``app`` with what passes requests on; it goes inside of what checks them."""
