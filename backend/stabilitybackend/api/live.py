@@ -91,7 +91,7 @@ class _Feed:
         self._manager: RunManager = socket.app.state.manager
         self._subscriber = Subscriber() if identity.project is None else _OneProject(identity.project)
         self._channel: Channel | None = None
-        #: Of runs that other processes own; None where there are none, and for a process that passes our own feed on.
+        #: None where this process does all, and for a process that passes our own feed on.
         self._feeds: Feeds | None = None if socket.scope.get(RELAYED) else socket.app.state.feeds
 
     async def send_forever(self) -> None:
@@ -125,11 +125,11 @@ class _Feed:
             self._join(self._manager.overview)
             return
         await check_project(self._identity, self._manager, wish.run_id)
-        found: RunWorker | RunFeed | None = None
-        if self._feeds is not None:
-            found = await self._feeds.open(wish.run_id, wish.cursor)
-        if found is None:
+        found: RunWorker | RunFeed
+        if self._feeds is None:
             found = await self._manager.get(wish.run_id)
+        else:
+            found = await self._feeds.open(wish.run_id, wish.cursor)
         self._hello(found.cursor, found.storing_problem)
         if wish.cursor is not None and wish.cursor != found.cursor:
             missed = found.channel.since(wish.cursor, found.cursor)

@@ -248,8 +248,8 @@ class Feeds:
         """Return the browsers' channels."""
         return [feed.channel for feed in self._feeds.values()]
 
-    async def open(self, run_id: str, cursor: str | None) -> RunFeed | None:
-        """Return the feed of a run that another process owns, None of one that is this process' own.
+    async def open(self, run_id: str, cursor: str | None) -> RunFeed:
+        """Return the feed of a run. One of this process' own is asked for like any other: it may go elsewhere.
 
         Args:
             cursor: what the browser has seen.
@@ -257,9 +257,6 @@ class Feeds:
         Raises:
             StabilityBoardError: the run is not there, or nobody answers.
         """
-        target = await self._owners.find(run_id)
-        if target is not None and self._owners.is_me(target):
-            return None
         feed = self._feeds.get(run_id)
         if feed is None or feed.is_over:
             feed = self._feeds[run_id] = RunFeed(run_id, self._manager, self._owners, self._seal, cursor)
