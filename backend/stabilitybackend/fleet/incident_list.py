@@ -113,7 +113,7 @@ class IncidentList:
                 self._put(one)
                 self._publish({"type": "incident", "incident": self._named(one)})
 
-    def told(self, run_id: str, events: Iterable[bytes]) -> None:
+    def stored_elsewhere(self, run_id: str, events: Iterable[bytes]) -> None:
         """Take what another process stored of incidents of a run, oldest first, and tell the browsers."""
         newest: dict[str, ListedIncident] = {}
         for data in events:

@@ -27,7 +27,7 @@ from stabilitybackend.relay.owners import Owners, Target
 from stabilitybackend.relay.seal import HEADER, Seal
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
 from stabilitybackend.runs.manager import RunManager
-from stabilitybackend.runs.reading.reader import RunReader
+from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.runs import StoringProblem
 from stabilitybackend.streams import stream_order
 
@@ -134,6 +134,8 @@ class RunFeed:
                 return
             except (WebSocketException, OSError, TimeoutError, RedisError) as error:
                 self._quiet.log(logging.INFO, f"run {self.run_id}: its feed is looked for: {error}")
+            except Exception:  # a mistake of ours must not leave browsers with a feed that stands still
+                _log.exception("run %s: its feed broke off and is begun again", self.run_id)
             self._owners.forget(self.run_id)
             await asyncio.sleep(PAUSE_S)
 
@@ -213,7 +215,7 @@ class RunFeed:
 
     async def _read(self) -> None:
         """Hand on what is stored, until a worker is there."""
-        reader = await self._manager.readers.get(self.run_id)
+        reader = await self._manager.read(self.run_id)
         subscriber = Subscriber()
         self._begin(reader.cursor, reader.storing_problem)
         reader.channel.join(subscriber)
@@ -225,7 +227,7 @@ class RunFeed:
             reader.channel.leave(subscriber)
             await end(passing, moved)
 
-    async def _pass_read(self, reader: RunReader, subscriber: Subscriber) -> None:
+    async def _pass_read(self, reader: RunWorker, subscriber: Subscriber) -> None:
         while True:
             try:
                 data = await asyncio.wait_for(subscriber.get(), LOOK_S)

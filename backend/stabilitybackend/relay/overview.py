@@ -59,9 +59,9 @@ class Overview:
         self._news: set[str] = set()
 
     async def follow(self) -> None:
-        """Look again and again."""
+        """Do it again and again."""
         await in_rounds(
-            self.look, share=SHARE, undone="what changed in other processes' runs is not shown",
+            self.refresh, share=SHARE, undone="what changed in other processes' runs is not shown",
             expected=(RedisError, OSError, StabilityBoardError), log=_log,
         )  # fmt: skip
 
@@ -70,8 +70,8 @@ class Overview:
         news, self._news = self._news, set()
         return news
 
-    async def look(self) -> None:
-        """Look once. Raises RedisError when Redis is away."""
+    async def refresh(self) -> None:
+        """Do it once. Raises RedisError when Redis is away."""
         since = self._clock() - SLACK_S
         ids = list(dict.fromkeys([*await self._index.live(), *await self._index.active_since(since)]))
         changed, renamed = await self._changed(ids)
@@ -120,7 +120,7 @@ class Overview:
                 events = sorted(found, key=_order)
                 if events or run_id not in self._events:
                     self._events[run_id] = events[-1][0] if events else b"0-0"
-                self._manager.fleet.incidents.told(run_id, [fields[b"i"] for _, fields in events])
+                self._manager.fleet.incidents.stored_elsewhere(run_id, [fields[b"i"] for _, fields in events])
 
     async def _forget_deleted(self) -> None:
         fleet = self._manager.fleet

@@ -9,6 +9,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.members import Members
 from stabilitybackend.redis_link import redis_errors
@@ -47,11 +48,20 @@ class Owners:
         self._known: dict[str, tuple[Target, float]] = {}
 
     async def find(self, run_id: str) -> Target | None:
-        """Return whom to ask about a run, None where no worker is alive. Raises Unavailable when Redis is away."""
+        """Return whom to ask about a run, None where no worker is alive.
+
+        Raises:
+            Unavailable: Redis is away, and nobody has asked about the run before; else whoever was asked last still is.
+        """
         known = self._known.get(run_id)
         if known is not None and self._elapsed() < known[1] and self.lives(known[0]):
             return known[0]
-        found = (await self.find_all([run_id]))[0]
+        try:
+            found = (await self.find_all([run_id]))[0]
+        except Unavailable:
+            if known is None:
+                raise
+            return known[0]
         if found is not None:
             if len(self._known) >= MAX_REMEMBERED:
                 self._known.clear()

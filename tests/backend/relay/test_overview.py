@@ -33,7 +33,7 @@ class Pages:
 
     async def heard(self) -> list[dict[str, Any]]:
         """Look once; return what browsers get."""
-        await self.overview.look()
+        await self.overview.refresh()
         found = []
         while not self.browser._queue.empty():
             found.append(orjson.loads(await self.browser.get()))

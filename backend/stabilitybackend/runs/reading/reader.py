@@ -88,7 +88,7 @@ class RunReader(RunWorker):
         self._keys = RunKeys(self.run_id)
         while True:
             await self._load()
-            while (found := await self.journal.patiently(self._look)) is not None:
+            while (found := await self.journal.patiently(self._read_news)) is not None:
                 entries, there = found
                 if not there:
                     self.readiness.fail(Unavailable(f"run {self.run_id} was deleted", code="deleted"))
@@ -104,7 +104,7 @@ class RunReader(RunWorker):
         self._stored = await self.journal.load()
         await self.detectors.load()
         await self.autopilot.load()
-        self._told: tuple[Any, ...] | None = None
+        self._newest: tuple[Any, ...] | None = None
         self._undone = len(self._stored.undone)
         recovery = Recovery(
             self.run_id, self._archive, self._clock, self._stored.undone, self.detectors, None, self._restart,
@@ -116,7 +116,7 @@ class RunReader(RunWorker):
         self._stored.into(self.state, with_incidents=True)
         self.channel.begin(self.cursor)
 
-    async def _look(self) -> tuple[list[tuple[str, bytes]], bool] | None:
+    async def _read_news(self) -> tuple[list[tuple[str, bytes]], bool] | None:
         """Return the frames after the cursor and whether the run is there; None where it has to begin again.
 
         All is read at one moment, so that frames which became a part meanwhile are not missed.
@@ -133,10 +133,10 @@ class RunReader(RunWorker):
         listed = frozenset(stem.decode() for stem in stems)
         if undone != self._undone or self._is_behind(listed):
             return None
-        told = ([entry[0] for entry in (*incidents, *commands)], shown)
-        if told != self._told:
-            await self._tell()
-            self._told = told
+        newest = ([entry[0] for entry in (*incidents, *commands)], shown)
+        if newest != self._newest:
+            await self._take_stored()
+            self._newest = newest
         entries = [(entry_id.decode(), fields[b"b"]) for entry_id, fields in frames[0][1]] if frames else []
         return entries, shown[0] is not None or bool(entries)
 
@@ -164,7 +164,7 @@ class RunReader(RunWorker):
         if changes:
             publish(self.channel, self.state, changes, self.cursor)
 
-    async def _tell(self) -> None:
+    async def _take_stored(self) -> None:
         """Take over what the owner stored beside the points, and tell the browsers."""
         before, now = self._stored, await self.journal.load()
         self._stored, run = now, self.listing.run
