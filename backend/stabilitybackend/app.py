@@ -73,6 +73,7 @@ from stabilitybackend.process.struct_types import prepare_struct_types
 from stabilitybackend.process.tasks import Watched, end
 from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
+from stabilitybackend.relay.pages import Relay
 from stabilitybackend.roles.process import RoleProcess
 from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
@@ -168,8 +169,10 @@ def create_app(
     manager = RunManager(
         redis, time.time, files, int(settings.window_mib * MIB), limits, ownership, placed=process is not None
     )
+    relay = None
     if process is not None:
         process.attach(manager, ingest)
+        relay = Relay(redis, process.members, manager, authenticator)
     manager.two_persons = settings.two_persons
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
@@ -189,7 +192,7 @@ def create_app(
     beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
-    run_tables = RunTables(manager, RunIndex(redis))
+    run_tables = RunTables(manager, RunIndex(redis), news=None if relay is None else relay.news)
     run_digests = DigestUpdater(manager, run_tables)
     run_retention = Retention(manager, RunIndex(redis), time.time, audit)
 
@@ -213,7 +216,7 @@ def create_app(
         if "door" in roles:
             ingest.start()
             work["durability"] = Durability(follower, gateway.connections).follow()
-        if roles & {"worker", "pages"}:
+        if roles != {"door"}:
             await manager.start()
         if "worker" in roles:
             work |= {
@@ -234,6 +237,8 @@ def create_app(
             sending.add(asyncio.create_task(alerts.run(stop), name="alerting"))
             if beat is not None:
                 work["heartbeat"] = beat.run(stop)
+        if relay is not None:
+            work |= relay.work()
         others = [asyncio.create_task(each, name=name) for name, each in work.items()]
         watched.add(*sending, *others)
         if process is not None:
@@ -250,6 +255,8 @@ def create_app(
             if process is not None:
                 await process.stop()
             await manager.stop()
+            if relay is not None:
+                await relay.stop()
             await ingest.stop()
             if claim is not None:
                 await claim.release(redis)
@@ -298,6 +305,7 @@ def create_app(
         ServerMetrics(manager, gateway, storing, alerts, pulse, collector or CycleCollector(), shared_answers)
     )
     app.state.members = None if process is None else process.members
+    app.state.feeds = None if relay is None else relay.feeds
     rooms = (server,) if not roles & {"worker", "pages"} else (
         server, login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands,
         detectors, trial, fleet, incidents, storage, export, views, alerting, pagerduty, ratings, proposals, slack,
@@ -319,7 +327,10 @@ def create_app(
         headers = security_headers(attach(app, tables=tables, plug_ins=plug_ins))
     except PagesError as error:
         raise SettingsError(str(error), hint="docs/extending.md: A page and a panel") from error
-    app.guard = lambda inner: HttpGuard(inner, origins, authenticator, headers)
+    if relay is None:
+        app.guard = lambda inner: HttpGuard(inner, origins, authenticator, headers)
+    else:
+        app.guard = lambda inner: relay.around(HttpGuard(relay.inside(inner), origins, authenticator, headers))
     return app
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "PROBE",
     "PROPOSALS",
     "QUIET",
+    "RELAY",
     "RUNS",
     "RUNS_ACTIVE",
     "RUNS_FOLLOWED",
@@ -67,6 +68,8 @@ SERVER = "sb:server"
 MEMBERS = "sb:members"
 #: String: the id of the installation, which its archive holds too (runs/archiving/installation.py).
 INSTALLATION = "sb:installation"
+#: String: the secret with which processes sign what they pass on to each other (relay/seal.py).
+RELAY = "sb:relay"
 #: String: written to see what Redis has on its disk and on its replicas (ingest/durability.py).
 DURABLE = "sb:durable"
 #: Sorted set: run id, a blank, proposal id, by when it expires (unix seconds): what waits for people (proposals.py).

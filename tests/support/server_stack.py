@@ -51,6 +51,8 @@ class RunningServer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
+        if settings.get("role"):  # they share what these name
+            settings["redis_url"] = redis_url
         if public:
             settings["public_url"] = self.url
         self._settings = Settings(host=host, port=self.port, data_dir=data_dir, **settings)

@@ -48,7 +48,7 @@ async def compared(
     shifts = parse_shifts(shift or [], names, align)
     for name in names:
         await check_project(reader, manager, name)
-    workers = await asyncio.gather(*(manager.get(name) for name in names))
+    workers = await asyncio.gather(*(manager.read(name) for name in names))
     runs = [_compared(worker, request, at, by) for worker, at, by in zip(workers, forks, shifts, strict=True)]
     found = await asyncio.gather(*(threads.run(partial(compare, one, runs[0], request, align)) for one in runs))
     return Response(orjson.dumps({"align": align, "runs": found}, option=orjson.OPT_SERIALIZE_NUMPY), media_type=JSON)

@@ -69,7 +69,7 @@ async def search(
     metrics: list[str] = []
     if run is not None:
         await check_project(reader, manager, run)
-        metrics = (await manager.get(run)).state.store.metrics()
+        metrics = (await manager.read(run)).state.store.metrics()
     words = q[:MAX_CHARS].lower().split()
     fleet, project = manager.fleet, reader.project
     runs, listed = fleet.catalog.runs(project), list(fleet.incidents.all(project)) if words else []

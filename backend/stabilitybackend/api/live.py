@@ -17,8 +17,12 @@ from stabilitybackend.api.access import check_project, identify, until_refused
 from stabilitybackend.auth import Principal
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.process.tasks import end
+from stabilitybackend.relay.feeds import Feeds, RunFeed
+from stabilitybackend.relay.seal import RELAYED
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
 from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.schema.runs import StoringProblem
 
 __all__ = ["router"]
 
@@ -87,6 +91,8 @@ class _Feed:
         self._manager: RunManager = socket.app.state.manager
         self._subscriber = Subscriber() if identity.project is None else _OneProject(identity.project)
         self._channel: Channel | None = None
+        #: None where this process does all, and for a process that passes our own feed on.
+        self._feeds: Feeds | None = None if socket.scope.get(RELAYED) else socket.app.state.feeds
 
     async def send_forever(self) -> None:
         """Send what is queued; end when the browser takes nothing any more."""
@@ -119,15 +125,19 @@ class _Feed:
             self._join(self._manager.overview)
             return
         await check_project(self._identity, self._manager, wish.run_id)
-        worker = await self._manager.get(wish.run_id)
-        self._hello(worker.cursor)
-        if wish.cursor is not None and wish.cursor != worker.cursor:
-            missed = worker.channel.since(wish.cursor, worker.cursor)
+        found: RunWorker | RunFeed
+        if self._feeds is None:
+            found = await self._manager.get(wish.run_id)
+        else:
+            found = await self._feeds.open(wish.run_id, wish.cursor)
+        self._hello(found.cursor, found.storing_problem)
+        if wish.cursor is not None and wish.cursor != found.cursor:
+            missed = found.channel.since(wish.cursor, found.cursor)
             if missed is None:
-                self._send({"type": "reset", "reason": "too long away; fetch again"})
+                self._send({"type": "reset", "reason": "too long away; fetch again", "cursor": found.cursor})
             for message in missed or []:
                 self._subscriber.put(message)
-        self._join(worker.channel)
+        self._join(found.channel)
 
     def _join(self, channel: Channel) -> None:
         channel.join(self._subscriber)
@@ -139,8 +149,8 @@ class _Feed:
             self._channel.leave(self._subscriber)
             self._channel = None
 
-    def _hello(self, cursor: str | None) -> None:
-        storing = self._manager.storing
+    def _hello(self, cursor: str | None, problem: StoringProblem | None = None) -> None:
+        storing = self._manager.storing or problem
         self._send({"type": "hello", "cursor": cursor, "server_time": time.time(), "storing": storing})
 
     def _send(self, message: dict[str, Any]) -> None:

@@ -63,7 +63,9 @@ async def run(reader: Reader, manager: Manager, worker: Worker) -> Response:
     with suppress(RedisError, OSError):  # what the run is known by is in memory
         printed = await manager.output_log.has_lines(worker.run_id)
     about = line_of(run_launches(worker), printed=printed)
-    return answer(RunWithStoring(**structs.asdict(worker.run()), storing=manager.storing, about=about))
+    return answer(
+        RunWithStoring(**structs.asdict(worker.run()), storing=manager.storing or worker.storing_problem, about=about)
+    )
 
 
 @router.get("/{run_id}/segments", responses=answers(Segments))

@@ -33,6 +33,14 @@ class Catalog:
         known = self._runs.get(run.run_id)
         self._runs[run.run_id] = run if known is None else FoundRun(run.run_id, known.name, known.project, run.created)
 
+    def renamed(self, run: FoundRun) -> None:
+        """Take how a run is called now."""
+        self._runs[run.run_id] = run
+
+    def replace_nodes(self, nodes: dict[str, list[str]]) -> None:
+        """Take what is stored of all nodes in the place of what is known."""
+        self._nodes = nodes
+
     def put_node(self, node: str, runs: list[str]) -> None:
         """Take a stored node; see ``put``."""
         self._nodes.setdefault(node, runs)

@@ -95,15 +95,23 @@ class Fleet(InRedis):
 
     async def load(self) -> None:
         """Take over what is stored, but for entries that can't be read. Raises RedisError when Redis is away."""
+        await self._load()
+        for node, runs in await self._stored(FLEET_NODES, list[str]):
+            self.catalog.put_node(node, runs)
+        if self._filling is None:
+            self._filling = asyncio.create_task(self._fill(), name="fleet-filling")
+
+    async def refresh(self) -> None:
+        """Take over what other processes have stored since. Raises RedisError when Redis is away."""
+        await self._load()
+        self.catalog.replace_nodes(dict(await self._stored(FLEET_NODES, list[str])))
+
+    async def _load(self) -> None:
         for field, fault in await self._stored(FLEET_GPU_FAULTS, RememberedFault):
             self.gpu_history.put(field, fault)
         self._runs = dict(await self._stored(FLEET_INTERRUPTIONS, StoppedRun))
         self._corrections = dict(await self._stored(FLEET_CATEGORIES, dict[str, Correction]))
         self._rollbacks = dict(await self._stored(FLEET_ROLLBACKS, RunRollbacks))
-        for node, runs in await self._stored(FLEET_NODES, list[str]):
-            self.catalog.put_node(node, runs)
-        if self._filling is None:
-            self._filling = asyncio.create_task(self._fill(), name="fleet-filling")
 
     async def stop(self) -> None:
         """End what goes on in the background."""

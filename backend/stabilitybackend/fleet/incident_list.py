@@ -113,6 +113,20 @@ class IncidentList:
                 self._put(one)
                 self._publish({"type": "incident", "incident": self._named(one)})
 
+    def stored_elsewhere(self, run_id: str, events: Iterable[bytes]) -> None:
+        """Take what another process stored of incidents of a run, oldest first, and tell the browsers."""
+        newest: dict[str, ListedIncident] = {}
+        for data in events:
+            try:
+                one = listed_of(data)
+            except (ValueError, msgspec.MsgspecError):
+                continue  # its run's own page says so
+            newest[one.incident_id] = one
+        for one in newest.values():
+            if one.run_id == run_id and self._known(run_id, one.incident_id) != one:
+                self._put(one)
+                self._publish({"type": "incident", "incident": self._named(one)})
+
     def forget(self, run_id: str) -> None:
         """Drop what a deleted run had."""
         self._open.pop(run_id, None)

@@ -70,9 +70,19 @@ class RunTables:
 
     Args:
         manager: of the runs. index: of all runs. clock: unix seconds now.
+        news: returns the runs of which something else is stored than when it was called last, where somebody knows
+            that already.
     """
 
-    def __init__(self, manager: RunManager, index: RunIndex, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        manager: RunManager,
+        index: RunIndex,
+        clock: Callable[[], float] = time.time,
+        news: Callable[[], set[str]] | None = None,
+    ) -> None:
+        self._news = news
+        self._changed: set[str] = set()
         self._manager = manager
         self._index = index
         self._clock = clock
@@ -221,7 +231,11 @@ class RunTables:
         now = self._clock()
         followed = set(self._manager.followed())
         first = not self._rows
-        changed = set() if first else set(await self._index.active_since(self._asked - SLACK_S)) - followed
+        if self._news is not None:
+            self._changed |= self._news()  # until it is read, whatever goes wrong on the way
+        elif not first:
+            self._changed = set(await self._index.active_since(self._asked - SLACK_S))
+        changed = self._changed - followed
         changed |= self._followed - followed  # let go since: what was stored last is the newest
         # Not by their number alone: one that came and one that was deleted since leave it as it was.
         unknown = (changed | followed) - self._rows.keys()
@@ -232,6 +246,7 @@ class RunTables:
                 del self._rows[gone]
             changed = (changed & there) | (there - self._rows.keys())
         await self._load(sorted(changed))
+        self._changed = set()
         self._followed, self._asked = followed, now
 
     async def _load(self, run_ids: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -23,6 +23,7 @@ from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.internal_errors import FAILED
 from stabilitybackend.runs.output import OutputLog
 from stabilitybackend.runs.ownership.fence import NotOwner, Ownership
+from stabilitybackend.runs.reading.readers import RunReaders
 from stabilitybackend.runs.resume_runs import RunResumer
 from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.wakeups import TICK_S
@@ -103,6 +104,11 @@ class RunManager:
         self.storing: StoringProblem | None = None
         #: Runs that were over before the server started, and may still lie in Redis.
         self._leftover: list[str] = []
+        #: Runs that other processes follow, or none. ``reads_only``: this process takes no run itself.
+        self.readers = RunReaders(redis, clock, files, window_bytes, limits, self.fleet)
+        self.reads_only = False
+        #: Returns the channels of browsers that see runs of other processes.
+        self.relayed: Callable[[], Iterable[Channel]] = tuple
 
     async def start(self) -> None:
         """Watch the runs that were under way when the server stopped, as soon as Redis says which."""
@@ -113,8 +119,9 @@ class RunManager:
         self.late = True
         try:
             await self.fleet.load()
-            await self._index.complete()
-            if self._placed:
+            if not self.reads_only:
+                await self._index.complete()
+            if self._placed or self.reads_only:
                 self.late = False
                 return
             heard = await self._index.stored_all(await self._index.active_since(self._clock() - WATCH_AGAIN_S))
@@ -138,6 +145,7 @@ class RunManager:
         self._stopping = True  # whoever comes now would start a worker that nobody stops
         await end(self._sweeper, self._watcher)
         await self.waking.stop()
+        await self.readers.stop()
         await self.fleet.stop()
         await asyncio.gather(*(worker.let_go() for worker in self._workers.values()))
         self._workers.clear()
@@ -173,6 +181,7 @@ class RunManager:
             if self.late:
                 await self._take_up()
             await self._let_idle_go()
+            await self.readers.let_idle_go()
             if time.monotonic() < leftover_at:
                 continue
             leftover_at = time.monotonic() + LEFTOVER_S
@@ -249,12 +258,23 @@ class RunManager:
             with redis_errors():
                 if not await self._index.exists(run_id):
                     raise NotFound(f"there is no run {run_id!r}", hint="GET /api/v1/runs lists them")
+        if self.reads_only:
+            return await self.readers.get(run_id)
         worker = self._worker(run_id)
         await worker.ready()
         return worker
 
+    async def read(self, run_id: str) -> RunWorker:
+        """Return the worker of a run as ``get``; where other processes follow runs too, and this one not, a reader."""
+        if not self._placed or run_id in self._workers:
+            return await self.get(run_id)
+        await self.project(run_id)
+        return await self.readers.get(run_id)
+
     async def glance(self, run_id: str) -> RunWorker:
         """Return the worker of a run as ``get``; it is let go at once again where nobody had asked for it."""
+        if self._placed:
+            return await self.read(run_id)
         was_there = run_id in self._workers
         worker = await self.get(run_id)
         if not was_there:
@@ -358,7 +378,7 @@ class RunManager:
         """Notify every browser that storing has stopped, or goes on."""
         self.storing = trouble
         message = {"type": "storing", "storing": trouble}
-        for channel in (self.overview, *(worker.channel for worker in self._workers.values())):
+        for channel in (self.overview, *self.relayed(), *(worker.channel for worker in self._workers.values())):
             channel.publish(message)
         _log.error("%s. %s", trouble.problem, trouble.hint) if trouble else _log.warning("Redis stores again")
 
@@ -384,7 +404,8 @@ class RunManager:
 
     def browsers(self) -> int:
         """Return how many pages are connected."""
-        return len(self.overview) + sum(len(worker.channel) for worker in self._workers.values())
+        channels = (self.overview, *self.relayed(), *(worker.channel for worker in self._workers.values()))
+        return sum(map(len, channels))
 
     def unarchived(self) -> int:
         """Return how many runs have points that the archive could not take the last time."""

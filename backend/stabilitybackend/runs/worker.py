@@ -41,7 +41,7 @@ from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.internal_errors import FOLLOWING, JUDGING, InternalErrors
 from stabilitybackend.runs.journal import Journal
-from stabilitybackend.runs.ownership.fence import Fence, NotOwner, Ownership
+from stabilitybackend.runs.ownership.fence import NotOwner, Ownership
 from stabilitybackend.runs.readiness import Readiness
 from stabilitybackend.runs.reconcile_incidents import Reconciliation
 from stabilitybackend.runs.run_listing import RunListing
@@ -51,7 +51,7 @@ from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
-from stabilitybackend.schema.runs import Run
+from stabilitybackend.schema.runs import Run, StoringProblem
 from stabilitybackend.streams import stream_order
 from stabilityclient.wire import Health, Hello
 
@@ -93,7 +93,7 @@ class RunWorker:
         self._clock, self.used = clock, clock()
         self.rest = Wakeups(clock, lambda: me.busy)
         #: What it writes counts while it owns the run.
-        self.fence = Fence(run_id, redis, ownership)
+        self.fence = ownership.fence(run_id, redis)
         self.fence.dropped = self.rest.wake
         self.journal = Journal(run_id, self.fence, clock)
         self.detectors = DetectorSettings(run_id, self.fence, self.journal.patiently, self.channel, clock)
@@ -303,8 +303,9 @@ class RunWorker:
         if changes:
             with self.internal_errors.noted("showing what is new"):
                 publish(self.channel, self.state, changes, self.cursor)
-        for command in changes.commands.values():
-            await self._deliver(command)
+        with contextlib.suppress(NotOwner):  # it is stored: whoever owns the run by now hands it out
+            for command in changes.commands.values():
+                await self._deliver(command)
 
     async def _deliver(self, command: Command) -> None:
         """Hand a command to every agent of the run, and note that it was."""
@@ -428,6 +429,11 @@ class RunWorker:
     def run(self) -> Run:
         """Return the run as it is now."""
         return self.listing.shown(self.internal_errors.view(self.state.view, self.listing.run))
+
+    @property
+    def storing_problem(self) -> StoringProblem | None:
+        """Why nothing of this run alone is judged, None while it is."""
+        return None
 
     @property
     def has_agents(self) -> bool:

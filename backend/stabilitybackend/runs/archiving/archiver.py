@@ -101,9 +101,20 @@ class RunArchive:
         """Where the files are, for people."""
         return f"{self._files.location.base}/{self._run_id}"
 
+    @property
+    def reads_only(self) -> bool:
+        """Whether nothing may be archived here."""
+        return self._fence.reads_only
+
+    @property
+    def listed(self) -> frozenset[str]:
+        """Stems of the parts that Redis lists, as far as this process knows."""
+        return frozenset(self._listed)
+
     async def load(self) -> list[PartReader]:
         """Return the parts, oldest first."""
-        await self._fence.write(("DEL", self._keys.parts_next))
+        if not self._fence.reads_only:
+            await self._fence.write(("DEL", self._keys.parts_next))
         found: Any = await self._redis.hvals(self._keys.parts)
         parts = sorted((Part.from_json(data) for data in found), key=lambda part: stream_order(part.to_id))
         self._listed = {part.stem for part in parts}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from stabilitybackend.archive.part import PartReader
 from stabilitybackend.errors import ArchiveError, SnapshotError
+from stabilitybackend.points.memtable import Generation
 from stabilitybackend.points.store import RunStore, series_of
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving import snapshot
@@ -100,7 +101,10 @@ class Recovery:
         stale = parts[good:]
         state.store = await asyncio.to_thread(_store, parts[:good])
         await asyncio.to_thread(_judge_again, state)
-        if stale:
+        if stale and self.archive.reads_only:
+            for part in stale:
+                await self._folded(state, part)
+        elif stale:
             _log.warning("run %s: %d of %d archived parts are folded again", self.run_id, len(stale), len(parts))
             await self.archive.replace(stale, [await self._again(state, part) for part in stale])
         return state, reached
@@ -128,10 +132,20 @@ class Recovery:
             return None
 
     async def _again(self, state: RunState, reader: PartReader) -> PartReader:
-        """Fold the frames of one part and archive them again; return the new part.
+        """Fold the frames of one part and archive them again; return the new part, or a damaged one as it is."""
+        folded = await self._folded(state, reader)
+        if folded is None:
+            return reader
+        generation, frames = folded
+        fresh = await self.archive.again(reader.part, generation, frames)
+        state.store.archived(1, fresh, await asyncio.to_thread(series_of, fresh))
+        return fresh
 
-        A part whose frames are damaged stays as it is: its points are served, what its frames have besides them is
-        lost.
+    async def _folded(self, state: RunState, reader: PartReader) -> tuple[Generation, list[tuple[str, bytes]]] | None:
+        """Fold the frames of one part; return what they came to, sealed, and the frames.
+
+        A part whose frames are damaged stays as it is (None): its points are served, what its frames have besides
+        them is lost.
         """
         try:
             frames = await asyncio.to_thread(lambda: list(reader.frames()))
@@ -142,16 +156,13 @@ class Recovery:
                 "run %s: the lineage may lack what happened in %s: %s", self.run_id, reader.part.stem, error.message
             )
             state.store.skipped(reader, await asyncio.to_thread(series_of, reader))
-            return reader
+            return None
         for frame_id, raw in frames:
             state.store.begin(frame_id, len(raw))
             apply_frame(state, frame_id, raw, self.settings, replayed=True)
             await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
         state.store.open.to_id = reader.part.to_id
-        generation = state.store.cut(snapshot.freeze(state))
-        fresh = await self.archive.again(reader.part, generation, frames)
-        state.store.archived(1, fresh, await asyncio.to_thread(series_of, fresh))
-        return fresh
+        return state.store.cut(snapshot.freeze(state)), frames
 
 
 def _store(parts: list[PartReader]) -> RunStore:

@@ -39,7 +39,8 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
         channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, cursor)
     values = sum([len(p.names) * len(p.steps) for p in changes.placed])
     if values > (MAX_PUSHED_VALUES if channel else MAX_KEPT_VALUES):
-        channel.publish({"type": "reset", "reason": "much arrived at once; ask for what is new"}, cursor)
+        much = {"type": "reset", "reason": "much arrived at once; ask for what is new", "cursor": cursor}
+        channel.publish(much, cursor)
     elif changes.placed:
         size = _ROWS_BYTES * len(changes.placed) + _VALUE_BYTES * values
         channel.publish_later(functools.partial(_points, tuple(changes.placed), cursor), cursor, size)

@@ -67,6 +67,8 @@ class Channel:
         self._recent: deque[_Kept] = deque()
         self._recent_bytes = 0
         self._dropped_any = False
+        #: Stream id from which on nothing is missing; None where that is not known.
+        self._whole_from: str | None = None
         #: Times that somebody came.
         self.joined = 0
 
@@ -75,9 +77,16 @@ class Channel:
 
     def publish(self, message: dict[str, Any], cursor: str = "") -> None:
         """Send ``message`` to every subscriber; with a cursor it can be caught up with later."""
-        if not cursor and not self._subscribers:
-            return
-        data = _encoded(message)
+        if cursor or self._subscribers:
+            self.pass_on(_encoded(message), cursor)
+
+    def begin(self, cursor: str) -> None:
+        """Note that what comes from now on follows the stream id ``cursor``, and forget what was sent before."""
+        self._recent.clear()
+        self._recent_bytes, self._dropped_any, self._whole_from = 0, False, cursor
+
+    def pass_on(self, data: bytes, cursor: str = "") -> None:
+        """Send what is encoded already, as ``publish``."""
         if cursor:
             self._keep(_Kept(cursor, data, len(data)))
         for subscriber in self._subscribers:
@@ -117,7 +126,11 @@ class Channel:
             newest: stream id up to which the run is read; a later cursor is of a stream that was emptied since.
         """
         after = stream_order(cursor)
-        if not self._recent or not (0, 0) <= after <= stream_order(newest):
+        if not (0, 0) <= after <= stream_order(newest):
+            return None
+        if self._whole_from is not None and after < stream_order(self._whole_from):
+            return None
+        if not self._recent and self._whole_from is None:
             return None
         if self._dropped_any and stream_order(self._recent[0].cursor) > after:
             return None

@@ -79,6 +79,10 @@ class Ownership:
     #: Writes that were refused since the start.
     refused: int = 0
 
+    def fence(self, run_id: str, redis: Redis) -> Fence:
+        """Return the fence of a run."""
+        return Fence(run_id, redis, self)
+
     async def may_replace(self, run_id: str) -> str:
         """Return the token that may be replaced."""
         return ANY if self.replaceable is None else await self.replaceable(run_id)
@@ -95,7 +99,10 @@ class Fence:
         epoch: how often the run was taken until this worker took it, with that; 0 before.
         was_free: nobody owned the run when it was taken: no other worker may be writing files of it still.
         lost: a write was refused: the run has to be taken again, or dropped.
+        reads_only: whoever has it may take the run never, and writes nothing.
     """
+
+    reads_only = False
 
     def __init__(self, run_id: str, redis: Redis, ownership: Ownership) -> None:
         self.redis = redis

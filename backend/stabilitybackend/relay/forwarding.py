@@ -1,0 +1,280 @@
+"""Passes what is asked about a run on to the process that owns it, and the answer back; ASGI.
+
+The owner is asked again, or the next one, for some seconds: a run is taken over within five. What changes something is
+sent again only where it is certain that nothing was done: nobody took the connection, or who was asked says that the
+run is not its own. Where no worker is alive this process answers what is only read by itself, from what is stored
+(runs/reading), and says so in a header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+import httpx
+import orjson
+from redis.exceptions import RedisError
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stabilitybackend.auth import Authenticator, Principal
+from stabilitybackend.errors import BadRequest, StabilityBoardError, Unavailable
+from stabilitybackend.keys import check_run_id
+from stabilitybackend.people.proxy import person_of
+from stabilitybackend.process.tasks import end
+from stabilitybackend.redis_link import as_unavailable
+from stabilitybackend.relay.owners import Owners, Target
+from stabilitybackend.relay.seal import HEADER, RELAYED, Seal, refuse, target_of
+from stabilitybackend.runs.reading.reader import no_worker
+
+__all__ = ["READER_HEADER", "Forwarding"]
+
+#: Header of an answer that no owner gave: it is read from what is stored.
+READER_HEADER = "x-stability-reader"
+#: An owner is looked for so long, seconds: longer than a takeover takes ...
+RETRY_S = 8.0
+#: ... with pauses of so many seconds.
+PAUSE_S = 0.2
+CONNECT_TIMEOUT_S = 2.0
+#: Seconds in which an owner has to take what is sent to it.
+WRITE_TIMEOUT_S = 10.0
+#: Most connections to other processes at once, and those that are kept; uvicorn ends one that rests for 5 s.
+MAX_CONNECTIONS, MAX_KEPT, KEPT_S = 500, 100, 2.0
+#: How often it is looked whether the process that is to answer is alive still, seconds.
+_LOOK_S = 0.25
+#: Longest answer that is read whole, to see whether it says that the run is elsewhere, bytes.
+_MAX_REFUSAL_BYTES = 64 * 1024
+#: Codes of a 503 after which nothing was done: the run is another process' by now, or this one stops.
+_ELSEWHERE = frozenset({"moved", "stopping"})
+#: Methods that change nothing.
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+#: Headers that are about one connection (RFC 9110, section 7.6.1), and those that are made anew.
+_OWN = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
+)
+#: Header that each server adds by itself.
+_DATE = b"date"
+_PATH = re.compile(r"/api/v1/runs/([^/]+)(?:/.*)?")
+
+
+class _Again(Exception):
+    """Another process has to be asked; ``undone``: for certain nothing was done."""
+
+    def __init__(self, undone: bool) -> None:
+        super().__init__()
+        self.undone = undone
+
+
+class Forwarding:
+    """Answers for runs that other processes own.
+
+    Args:
+        app: answers everything else, and for runs that this process owns or reads.
+        authenticator: says who calls; the owner takes that over, but for keys, which it looks at itself.
+        retry_s: an owner is looked for so long, seconds.
+    """
+
+    def __init__(
+        self, app: ASGIApp, owners: Owners, seal: Seal, authenticator: Authenticator, retry_s: float = RETRY_S
+    ) -> None:
+        self._app = app
+        self._owners = owners
+        self._seal = seal
+        self._authenticator = authenticator
+        self._retry_s = retry_s
+        self._made: httpx.AsyncClient | None = None
+
+    @property
+    def _client(self) -> httpx.AsyncClient:
+        if self._made is None:  # not in the constructor: it belongs to the loop that it is used in
+            self._made = httpx.AsyncClient(
+                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, write=WRITE_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
+                limits=httpx.Limits(
+                    max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_KEPT, keepalive_expiry=KEPT_S
+                ),
+                trust_env=False,
+            )
+        return self._made
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._made is not None:
+            await self._made.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        run_id = _run_of(scope)
+        if run_id is None or scope.get(RELAYED):  # what was passed on once is answered here, or refused
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._answer(run_id, scope, receive, send)
+        except StabilityBoardError as error:
+            await refuse(error, scope, receive, send)
+        except (RedisError, OSError) as error:
+            away = as_unavailable(error)
+            if away is None:
+                raise
+            await refuse(away, scope, receive, send)
+
+    async def _answer(self, run_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = HTTPConnection(scope)
+        who = await self._authenticator.authenticate(caller.headers, caller.cookies, person_of(scope))
+        safe = scope["method"] in _SAFE
+        body = await _whole(receive)
+        if body is None:
+            return
+        until = time.monotonic() + self._retry_s
+        while (target := await self._owners.find(run_id)) is not None:
+            if self._owners.is_me(target):
+                await self._app(scope, _once(body, receive), send)
+                return
+            try:
+                await self._ask(target, who, scope, body, receive, send)
+                return
+            except _Again as again:
+                self._owners.forget(run_id)
+                if not safe and not again.undone:
+                    raise Unavailable(
+                        f"the worker of run {run_id} went away while it was asked for this: it may have been done",
+                        hint="look at the run, then send it again where it was not",
+                        code="unsure",
+                    ) from None
+            if time.monotonic() >= until:
+                break
+            await asyncio.sleep(PAUSE_S)
+        if not safe:
+            raise no_worker(run_id)
+        await self._app(scope, _once(body, receive), _marked(send))
+
+    async def _ask(
+        self, target: Target, who: Principal, scope: Scope, body: bytes, receive: Receive, send: Send
+    ) -> None:
+        """Ask one process, and pass on what it answers. Raises _Again where it has not begun to answer."""
+        request = httpx.Request(
+            scope["method"],
+            httpx.URL(target.address).copy_with(raw_path=target_of(scope)),
+            headers=[pair for pair in scope["headers"] if pair[0] not in _OWN and pair[0] != b"content-length"],
+            content=body,
+        )
+        client = "" if scope.get("client") is None else scope["client"][0]
+        request.headers[HEADER.decode()] = await self._seal.sign(
+            target.member_id, request.method, request.url.raw_path, client, who
+        )
+        asking = asyncio.create_task(self._asked(request))
+        # Who waits no longer, and whoever is dead or stopped, ends it.
+        left, dead = asyncio.create_task(_left(receive)), asyncio.create_task(self._dead(target))
+        passing: asyncio.Task[None] | None = None
+        try:
+            await asyncio.wait({asking, left, dead}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                passing = asyncio.create_task(_pass_on(*asking.result(), send))
+                await asyncio.wait({passing, left, dead}, return_when=asyncio.FIRST_COMPLETED)
+                if passing.done():
+                    passing.result()
+            elif not left.done():
+                raise _Again(undone=False)
+        finally:
+            await end(asking, passing, left, dead)
+            if not asking.cancelled() and asking.exception() is None:
+                await asking.result()[0].aclose()
+
+    async def _asked(self, request: httpx.Request) -> tuple[httpx.Response, bytes | None]:
+        """Return the beginning of the answer, and all of one that refuses. Raises _Again."""
+        try:
+            answer = await self._client.send(request, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout):
+            raise _Again(undone=True) from None
+        except httpx.TransportError:
+            raise _Again(undone=False) from None
+        if answer.status_code != 503:
+            return answer, None
+        whole = await _refusal(answer)
+        if _code(whole) in _ELSEWHERE:
+            raise _Again(undone=True)
+        return answer, whole
+
+    async def _dead(self, target: Target) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not self._owners.lives(target):
+                return
+
+
+async def _pass_on(answer: httpx.Response, whole: bytes | None, send: Send) -> None:
+    """Pass an answer on as it comes. One that breaks off breaks off here, too: the connection ends without its end."""
+    headers = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in _OWN | {_DATE}]
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+    if whole is None:
+        try:
+            async for chunk in answer.aiter_raw():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except httpx.TransportError:
+            return
+    await send({"type": "http.response.body", "body": whole or b"", "more_body": False})
+
+
+async def _refusal(answer: httpx.Response) -> bytes:
+    """Return what a process refuses with. Raises _Again."""
+    read = bytearray()
+    try:
+        async for chunk in answer.aiter_raw():
+            read += chunk
+            if len(read) > _MAX_REFUSAL_BYTES:
+                raise _Again(undone=False)  # nothing of ours refuses like that
+    except httpx.TransportError:
+        raise _Again(undone=False) from None
+    return bytes(read)
+
+
+def _code(body: bytes) -> str:
+    try:
+        return str(orjson.loads(body)["error"]["code"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return ""
+
+
+def _run_of(scope: Scope) -> str | None:
+    found = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
+    if found is None:
+        return None
+    try:
+        return check_run_id(found[1])
+    except BadRequest:
+        return None  # the app says so
+
+
+async def _whole(receive: Receive) -> bytes | None:
+    """Return the body, which is bounded (http_guard.py); None where whoever sent it is gone."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _once(body: bytes, receive: Receive) -> Receive:
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return next_message
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _marked(send: Send) -> Send:
+    async def marked(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (READER_HEADER.encode(), b"no worker follows this run")]
+        await send(message)
+
+    return marked

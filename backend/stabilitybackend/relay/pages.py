@@ -1,0 +1,69 @@
+"""The relay of one process: what it takes over of a request, whom it asks about a run, what it shows of all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from redis.asyncio import Redis
+from starlette.types import ASGIApp
+
+from stabilitybackend.auth import Authenticator
+from stabilitybackend.members import Members
+from stabilitybackend.relay.feeds import Feeds
+from stabilitybackend.relay.forwarding import Forwarding
+from stabilitybackend.relay.overview import Overview
+from stabilitybackend.relay.owners import Owners
+from stabilitybackend.relay.seal import Seal, Unsealing
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.manager import RunManager
+
+__all__ = ["Relay"]
+
+
+class Relay:
+    """Of a process that works together with others.
+
+    Args:
+        members: all of them. manager: of the runs here. authenticator: says who calls.
+
+    Attributes:
+        feeds: of runs that other processes own.
+    """
+
+    def __init__(self, redis: Redis, members: Members, manager: RunManager, authenticator: Authenticator) -> None:
+        self._seal = Seal(redis, members.me.member_id)
+        self._owners = Owners(redis, members)
+        self._authenticator = authenticator
+        self._pages = "pages" in members.me.roles
+        self._forwarding: Forwarding | None = None
+        self._overview = Overview(redis, manager, RunIndex(redis))
+        self.feeds = Feeds(manager, self._owners, self._seal) if self._pages else None
+        manager.reads_only = "worker" not in members.me.roles
+
+    @property
+    def news(self) -> Callable[[], set[str]] | None:
+        """What returns the runs that changed, None where nobody looks at all of them."""
+        return self._overview.news if self._pages else None
+
+    def inside(self, app: ASGIApp) -> ASGIApp:
+        """Return ``app`` with what passes requests on; it goes inside of what checks them."""
+        if not self._pages:
+            return app
+        self._forwarding = Forwarding(app, self._owners, self._seal, self._authenticator)
+        return self._forwarding
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """Return ``app`` with what believes other processes; it goes around what checks requests."""
+        return Unsealing(app, self._seal)
+
+    def work(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return what goes on beside, by name."""
+        if self.feeds is None:
+            return {}
+        return {"feeds": self.feeds.follow(), "overview": self._overview.follow()}
+
+    async def stop(self) -> None:
+        """End connections to other processes."""
+        if self._forwarding is not None:
+            await self._forwarding.close()

@@ -1,0 +1,1 @@
+"""Runs that another process works on, or none: read here as they are stored, with nothing written."""

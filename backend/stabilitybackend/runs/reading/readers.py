@@ -1,0 +1,73 @@
+"""The runs that this process reads and does not own, as long as somebody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from redis.asyncio import Redis
+
+from stabilitybackend.fleet.fleet import Fleet
+from stabilitybackend.liveness.budgets import Limits
+from stabilitybackend.runs.archiving.archiver import ArchiveFiles
+from stabilitybackend.runs.archiving.restart_files import RestartShare
+from stabilitybackend.runs.feed.pubsub import Channel
+from stabilitybackend.runs.reading.reader import Reading, RunReader
+
+__all__ = ["RunReaders"]
+
+#: A run that nobody has asked for so long is let go, seconds ...
+IDLE_S = 30.0
+#: ... or at once when more than so many are read: those asked for last stay.
+MAX_IDLE = 64
+
+
+class RunReaders:
+    """Readers of runs; Args as RunManager."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        clock: Callable[[], float],
+        files: ArchiveFiles,
+        window_bytes: int,
+        limits: Limits,
+        fleet: Fleet,
+    ) -> None:
+        self._redis, self._clock = redis, clock
+        self._files = replace(files, restart=RestartShare())
+        self._window_bytes, self._limits, self._fleet = window_bytes, limits, fleet
+        self._ownership = Reading()
+        self._overview = Channel()  # what readers say of a run its owner has said
+        self._readers: dict[str, RunReader] = {}
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    async def get(self, run_id: str) -> RunReader:
+        """Return the reader of a run that is there, its state complete. Raises Unavailable."""
+        reader = self._readers.get(run_id)
+        if reader is None or reader.is_over:
+            reader = self._readers[run_id] = RunReader(
+                run_id, self._redis, self._clock, self._overview, self._files, self._window_bytes, self._limits,
+                self._fleet, self._ownership,
+            )  # fmt: skip
+            reader.start()
+        await reader.ready()
+        return reader
+
+    async def let_idle_go(self) -> None:
+        """Let go those that nobody uses."""
+        now = self._clock()
+        free = sorted((one for one in self._readers.values() if not one.busy), key=lambda one: one.used)
+        surplus = len(free) - MAX_IDLE
+        for place, reader in enumerate(free):
+            if place < surplus or now - reader.used > IDLE_S or reader.is_over:
+                del self._readers[reader.run_id]
+                await reader.stop()
+
+    async def stop(self) -> None:
+        """Let all go."""
+        for reader in list(self._readers.values()):
+            await reader.stop()
+        self._readers.clear()
