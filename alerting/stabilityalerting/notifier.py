@@ -59,10 +59,10 @@ class RetryPolicy:
 class Notifier:
     """Brings events to one receiver, in order, each change once.
 
-    The promise over a crash at any moment: together with a message the mark leaves that it is on its way; after the
-    answer, that it arrived. A crash in between leaves the fate open. An idempotent receiver then gets the same message
+    The promise over a crash at any moment: right before a message it is marked that it is on its way; after the answer,
+    that it arrived. A crash in between leaves the fate open. An idempotent receiver then gets the same message
     again, which it knows by its key. Any other is taken to have got it, since the answer takes far longer than the
-    request: no repeat, and a loss only if the crash falls into the fraction of a millisecond between mark and message.
+    request: no repeat, and a loss only if the crash falls into the millisecond between mark and message.
     A failure that we live to see is always tried again, also when no answer came in time, so a receiver that takes
     longer than the time-out can get a message twice.
 

@@ -42,6 +42,7 @@ NEEDED: Mapping[str, Sequence[str]] = {
     "ltrim": ("k", "0", "0"),
     "rpush": ("k", "v"),
     "sadd": ("k", "v"),
+    "scard": ("k",),
     "sismember": ("k", "v"),
     "smembers": ("k",),
     "smove": ("k", "k", "v"),
