@@ -1,6 +1,13 @@
 # Two stages: the first installs, the second runs, without pip's caches, without root, without the sources.
+#
+#     docker build --tag stabilityboard:0.1.0 --build-arg REVISION="$(git rev-parse HEAD)" .
+#
+# The base is pinned by its version. Who publishes an image pins its digest too, and signs what is built:
+#     docker buildx build --sbom=true --provenance=mode=max --build-arg PYTHON=python:3.12.11-slim-bookworm@sha256:... .
 
-FROM python:3.12-slim-bookworm AS build
+ARG PYTHON=python:3.12.11-slim-bookworm
+
+FROM ${PYTHON} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/stabilityboard
 ENV PATH=/opt/stabilityboard/bin:$PATH
@@ -15,8 +22,15 @@ COPY alerting alerting
 COPY frontend frontend
 RUN pip install --no-deps --no-build-isolation ./client .
 
-FROM python:3.12-slim-bookworm
-LABEL org.opencontainers.image.title="Stabilityboard" org.opencontainers.image.licenses="Apache-2.0"
+FROM ${PYTHON}
+ARG REVISION=unknown
+ARG SOURCE=unknown
+LABEL org.opencontainers.image.title="Stabilityboard" \
+      org.opencontainers.image.description="Watches training of large models and puts it back on track" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.licenses="Apache-2.0 AND OFL-1.1"
 RUN groupadd --system --gid 10001 stability \
  && useradd --system --uid 10001 --gid 10001 --home-dir /data --shell /usr/sbin/nologin stability \
  && install --directory --owner=stability --group=stability --mode=0700 /data
@@ -31,8 +45,9 @@ ENV PATH=/opt/stabilityboard/bin:$PATH \
 USER 10001:10001
 VOLUME /data
 EXPOSE 8080
+# Whether the process answers. Whether it can work is /readyz: a restart heals no Redis that is away.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
-  CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['STABILITY_PORT']}/healthz\", timeout=2)"]
+  CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['STABILITY_PORT']}/livez\", timeout=2)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["stabilityboard"]
 CMD ["up"]

@@ -34,6 +34,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+if os.environ.get("STABILITY_TEST_PLANTED"):
+    from support.roles.planted import plant_from_environment
+
+    plant_from_environment()
+
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 

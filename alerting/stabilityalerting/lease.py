@@ -1,4 +1,8 @@
-"""Lets one process at a time send alerts, and the next one take over soon after it died."""
+"""Lets one process at a time send alerts, and the next one take over soon after it died.
+
+A process that was stalled beyond its lease may still believe that it holds it. So each holder has a token, a number
+that grows with each, and what is written about a message compares it (``notification_log``).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,23 @@ import time
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-_RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"
+#: KEYS: the lease, the number of its newest holder.  ARGV: who we are, milliseconds, a number to be above.
+#: Answers our number, 0 where somebody else holds it.
+_TAKE = """
+local held = redis.call('get', KEYS[1])
+if held and held ~= ARGV[1] then return 0 end
+local above = tonumber(ARGV[3])
+local number = tonumber(redis.call('get', KEYS[2]) or '0')
+if not held or number <= above then
+  number = math.max(number, above) + 1
+  redis.call('set', KEYS[2], string.format('%d', number))
+end
+redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
+return number
+"""
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 
-__all__ = ["KEY", "Lease", "pause"]
+__all__ = ["KEY", "Interrupted", "Lease", "pause"]
 
 #: Key of the lease that lets one process at a time send.
 KEY = "sb:alerting:lease"
@@ -20,11 +37,16 @@ KEY = "sb:alerting:lease"
 _log = logging.getLogger(__name__)
 
 
+class Interrupted(Exception):
+    """Delivery was broken off by the stop of the service or the loss of the lease; the event stays pending."""
+
+
 class Lease:
     """A lock that expires: held while it is renewed in time, judged by this process's own monotonic clock.
 
     Args:
-        owner: unique to this process start.
+        owner: unique to this process start: its number alone could be given out twice, by a Redis that took over
+            without knowing of the newest one.
         ttl_s: after so many seconds without renewal another process may take it.
     """
 
@@ -34,6 +56,8 @@ class Lease:
         self._owner = owner
         self._ttl_s = ttl_s
         self._until = float("-inf")
+        #: Our number, and one that is to be below the next one.
+        self._number = self._above = 0
         #: Since when it can neither be renewed nor asked for, monotonic seconds, and what Redis said.
         self._failing: tuple[float, str] | None = None
         self._said = False
@@ -41,6 +65,16 @@ class Lease:
     def held(self) -> bool:
         """Say whether this process may send now."""
         return time.monotonic() < self._until
+
+    @property
+    def token(self) -> tuple[int, str]:
+        """Number and name of this holder; of the last time, where it holds the lease no more."""
+        return self._number, self._owner
+
+    def overtaken(self, number: int) -> None:
+        """Give up the lease: somebody with ``number`` has written in our place. The next number is above that one."""
+        self._until = float("-inf")
+        self._above = max(self._above, number)
 
     def trouble(self) -> str:
         """Return why nobody may be able to send, "" while this process or another one can."""
@@ -65,9 +99,10 @@ class Lease:
         asked = time.monotonic()
         ttl_ms = int(self._ttl_s * 1000)
         try:
-            got = await self._redis.eval(_RENEW, 1, self._key, self._owner, ttl_ms)
-            if not got:
-                got = await self._redis.set(self._key, self._owner, nx=True, px=ttl_ms)
+            # What is in braces puts the number into the slot of the lease.
+            number = await self._redis.eval(
+                _TAKE, 2, self._key, f"sb:{{{self._key}}}:number", self._owner, ttl_ms, self._above
+            )
         except (RedisError, OSError) as error:  # what is held runs out by itself
             since = asked if self._failing is None else self._failing[0]
             self._failing = (since, type(error).__name__)
@@ -76,7 +111,9 @@ class Lease:
                 _log.warning("no alert can be sent: the lease for that can't be taken: %s", error)
             return
         self._failing, self._said = None, False
-        self._until = asked + self._ttl_s if got else float("-inf")
+        if number and self._above < number:  # else we were overtaken while we asked
+            self._number = number
+        self._until = asked + self._ttl_s if number and self._above < number else float("-inf")
 
 
 async def pause(stop: asyncio.Event, seconds: float) -> bool:

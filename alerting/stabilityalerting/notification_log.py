@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from .alert import Change, Notice
-from .sink import BeforeWrite
+from .lease import Interrupted, Lease
 
 #: How long the memory of an incident is kept after its last message, seconds: 30 days. A later change starts again.
 KEEP_S = 30 * 86_400
+
+#: KEYS: a record, who looked last beside this stream.  ARGV: our number and name, seconds to keep, the record to store
+#: (nothing: it is read).  Answers {number of who overtook us} or {0, the record}.
+_AS_HOLDER = """
+local last = redis.call('hmget', KEYS[2], 'number', 'name')
+local number, ours = tonumber(last[1] or '0'), tonumber(ARGV[1])
+if number > ours or (number == ours and last[2] ~= ARGV[2]) then return {number} end
+if number < ours then
+  redis.call('hset', KEYS[2], 'number', ARGV[1], 'name', ARGV[2])
+  redis.call('expire', KEYS[2], ARGV[3])
+end
+if not ARGV[4] then return {0, redis.call('get', KEYS[1])} end
+redis.call('set', KEYS[1], ARGV[4], 'ex', ARGV[3])
+return {0, ARGV[4]}
+"""
 
 __all__ = ["NotificationLog", "Record"]
 
@@ -65,55 +77,36 @@ class Record:
 class NotificationLog:
     """The records of one receiver.
 
-    The keys lie beside the stream they belong to, and so in its hash slot: ``<stream>:told:<sink>:<incident id>``.
+    The keys lie beside the stream they belong to, and so in its hash slot: ``<stream>:told:<sink>:<incident id>``, and
+    ``<stream>:teller`` with the token of the newest holder of the lease that has looked there. From then on an older
+    one, which was stalled and does not know it, writes nothing there any more, and so sends nothing.
+
+    Args:
+        lease: that of the process which sends; None: the records are only read, by whoever wants to know.
     """
 
-    def __init__(self, redis: Redis, sink: str) -> None:
+    def __init__(self, redis: Redis, sink: str, lease: Lease | None = None) -> None:
         self._redis = redis
         self._sink = sink
+        self._lease = lease
 
     async def read(self, stream: str, incident_id: str) -> Record:
-        """Return what the receiver knows of an incident."""
-        raw: Any = await self._redis.get(self._key(stream, incident_id))
+        """Return what the receiver knows of an incident. Raises Interrupted: another process may send now."""
+        key = f"{stream}:told:{self._sink}:{incident_id}"
+        raw: Any = await (self._redis.get(key) if self._lease is None else self._as_holder(self._lease, stream, key))
         # A field of a newer version, which ran before this one, is passed over.
         return Record() if raw is None else msgspec.json.decode(raw, type=Record)
 
     async def write(self, stream: str, incident_id: str, record: Record) -> None:
-        """Store what the receiver knows of an incident."""
-        await self._redis.set(self._key(stream, incident_id), json.dumps(asdict(record)), ex=KEEP_S)
+        """Store what the receiver knows of an incident. Raises Interrupted: another process may send now."""
+        assert self._lease is not None, "only who holds the lease writes"
+        key = f"{stream}:told:{self._sink}:{incident_id}"
+        await self._as_holder(self._lease, stream, key, json.dumps(asdict(record)))
 
-    @asynccontextmanager
-    async def mark(self, stream: str, incident_id: str, record: Record) -> AsyncIterator[BeforeWrite]:
-        """Give a function that stores a record and does not wait for the answer.
-
-        The mark and the message should leave together: a kill between the two is the one moment in which a message to a
-        receiver that is not idempotent can be lost. So the command goes out on a connection that is open already, the
-        message follows in the next turn of the event loop, and the answer is read afterwards. Whether the mark was
-        stored matters only after a crash: whoever lives on writes what became of the message.
-        """
-        pool: Any = self._redis.connection_pool
-        connection = await pool.get_connection()
-        sent = False
-
-        async def store() -> None:
-            nonlocal sent
-            key, value = self._key(stream, incident_id), json.dumps(asdict(record))
-            await connection.send_command("SET", key, value, "EX", KEEP_S)
-            sent = True
-
-        try:
-            yield store
-        finally:
-            try:
-                if sent:
-                    await connection.read_response()
-            except (RedisError, OSError):
-                await connection.disconnect()
-            except BaseException:
-                await connection.disconnect()  # an answer that was not read must not meet the next command
-                raise
-            finally:
-                await pool.release(connection)
-
-    def _key(self, stream: str, incident_id: str) -> str:
-        return f"{stream}:told:{self._sink}:{incident_id}"
+    async def _as_holder(self, lease: Lease, stream: str, key: str, *record: str) -> bytes | None:
+        answer: Any = await self._redis.eval(_AS_HOLDER, 2, key, f"{stream}:teller", *lease.token, KEEP_S, *record)
+        if answer[0]:
+            lease.overtaken(answer[0])
+            raise Interrupted
+        found: bytes | None = answer[1]
+        return found

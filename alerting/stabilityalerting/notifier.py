@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from redis.asyncio import Redis
@@ -15,7 +16,7 @@ from redis.exceptions import RedisError
 
 from .alert import Alert, Notice, idempotency_key, incident_url, plan_url
 from .errors import BadAlert, SendError
-from .lease import pause
+from .lease import Interrupted, Lease, pause
 from .notification_log import NotificationLog, Record
 from .outcomes import Outcomes
 from .routing.due import DueLater
@@ -34,10 +35,6 @@ __all__ = ["STUCK_S", "Interrupted", "Notifier", "RetryPolicy"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-
-class Interrupted(Exception):
-    """Delivery was broken off by the stop of the service or the loss of the lease; the event stays pending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class Notifier:
     Args:
         redis: what the receiver knows, what it is to hear later, and storms are kept there.
         base_url: of the pages, for links.
-        may_send: asked before each attempt; False breaks the delivery off.
+        lease: asked before each attempt; where it is not held the delivery is broken off.
         incidents_now: see ``Surroundings``.
         stop: set when the service ends.
         outcomes: where it is noted what was accepted and refused.
@@ -84,7 +81,7 @@ class Notifier:
         redis: Redis,
         base_url: str,
         retry_policy: RetryPolicy,
-        may_send: Callable[[], bool],
+        lease: Lease,
         stop: asyncio.Event,
         outcomes: Outcomes,
         incidents_now: IncidentsNow | None = None,
@@ -95,12 +92,12 @@ class Notifier:
         #: ``found`` and ``lost`` (the same, where the receiver could be asked; what was lost is sent), and
         #: ``retries``.
         self.counts: Counter[str] = Counter()
-        self._notifications = NotificationLog(redis, sink.name)
+        self._notifications = NotificationLog(redis, sink.name, lease)
         self.due = DueLater(redis, sink.name)
         self.storms = Storms(redis, sink.name, self._notifications)
         self._base_url = base_url
         self._retry_policy = retry_policy
-        self._may_send = may_send
+        self._lease = lease
         self._stop = stop
         self._outcomes = outcomes
         self._incidents_now = incidents_now
@@ -237,11 +234,10 @@ class Notifier:
         began, pause_s = time.monotonic(), self._retry_policy.first_s
         while True:
             await self._wait_for_turn()
-            if not self._may_send():
+            if not self._lease.held():
                 raise Interrupted
             try:
-                async with self._notifications.mark(stream, incident_id, on_its_way) as before_write:
-                    await self.sink.send(notice, before_write)
+                await self.sink.send(notice, partial(self._notifications.write, stream, incident_id, on_its_way))
             except SendError as error:
                 await self._patiently(lambda: self._notifications.write(stream, incident_id, known))
                 await self._outcomes.refused(self.sink.name, error)

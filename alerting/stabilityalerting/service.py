@@ -20,9 +20,9 @@ from .actions import Actions
 from .alert import Alert
 from .errors import BadAlert
 from .failures import Failures
-from .lease import KEY, Lease, pause
+from .lease import KEY, Interrupted, Lease, pause
 from .notification_log import NotificationLog
-from .notifier import STUCK_S, Interrupted, Notifier, RetryPolicy
+from .notifier import STUCK_S, Notifier, RetryPolicy
 from .outcomes import Outcomes
 from .routing.rules import Rules
 from .sink import Sink, secrets_hidden
@@ -171,7 +171,7 @@ class AlertingService:
                 self._redis,
                 self._base_url,
                 self._retry_policy,
-                self._lease.held,
+                self._lease,
                 stop,
                 self.outcomes,
                 self._surroundings.incidents_now,

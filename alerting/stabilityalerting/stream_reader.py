@@ -7,14 +7,17 @@ import time
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import RedisError, ResponseError
 
 #: One name for whoever holds the lease, so that the next holder finds what the last one left pending under it.
 CONSUMER = "alerting"
 #: Longest wait for news in one read, milliseconds; also how soon a new run's stream is seen.
 BLOCK_MS = 250
-#: Events read at once.
+#: Events read at once, of each stream.
 READ_COUNT = 64
+#: On a cluster nobody can wait on streams of several slots: each is polled, for this share of the time at most.
+POLL_SHARE = 0.1
 #: Streams in one read.
 STREAMS_PER_READ = 512
 #: How often events that were handed out and never acknowledged are read again, seconds: a lost answer of Redis takes
@@ -27,7 +30,10 @@ __all__ = ["BLOCK_MS", "StreamReader"]
 
 
 class StreamReader:
-    """Reads one group on many streams: first what is pending from before, then what is new."""
+    """Reads one group on many streams: first what is pending from before, then what is new.
+
+    On one server one read waits on all of them. On a cluster each is read by itself, those of a node in one trip.
+    """
 
     def __init__(self, redis: Redis, group: str) -> None:
         self._redis = redis
@@ -88,6 +94,8 @@ class StreamReader:
         self, streams: dict[str, str], block_ms: int | None
     ) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
         try:
+            if isinstance(self._redis, RedisCluster):
+                return await self._poll(streams, block_ms)
             answer: Any = await self._redis.xreadgroup(
                 self._group,
                 CONSUMER,
@@ -98,7 +106,30 @@ class StreamReader:
         except ResponseError:
             self.forget()  # a stream or group is gone: made again at the next read
             raise
-        return [(name.decode(), entry_id, fields) for name, entries in answer or [] for entry_id, fields in entries]
+        return _events(answer)
+
+    async def _poll(
+        self, streams: dict[str, str], block_ms: int | None
+    ) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
+        """Read each stream by itself, and pause where none has anything new and ``block_ms`` says how long."""
+        began = time.monotonic()
+        pipe = self._redis.pipeline(transaction=False)
+        for stream, after in streams.items():
+            pipe.xreadgroup(self._group, CONSUMER, {stream: after}, count=READ_COUNT)
+        answers = await pipe.execute(raise_on_error=False)
+        found = [event for answer in answers if not isinstance(answer, Exception) for event in _events(answer)]
+        if found:  # also while the streams of another node can't be read
+            return found
+        for answer in answers:
+            if isinstance(answer, RedisError | OSError):
+                raise answer
+        if block_ms is not None:
+            await asyncio.sleep(max(block_ms / 1000, (time.monotonic() - began) / POLL_SHARE))
+        return []
+
+
+def _events(answer: Any) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
+    return [(name.decode(), entry_id, fields) for name, entries in answer or [] for entry_id, fields in entries]
 
 
 def _chunks(streams: list[str]) -> list[list[str]]:

@@ -70,7 +70,7 @@ from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.struct_types import prepare_struct_types
-from stabilitybackend.process.tasks import end
+from stabilitybackend.process.tasks import Watched, end
 from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.relay.pages import Relay
@@ -78,6 +78,7 @@ from stabilitybackend.roles.process import RoleProcess
 from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
+from stabilitybackend.runs.archiving.installation import Installation
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.derived.unknown_costs import work_out
@@ -113,6 +114,7 @@ def create_app(
     collector: CycleCollector | None = None,
     plug_ins: Iterable[ModuleType] = (),
     claim: ServerClaim | None = None,
+    installation: Installation | None = None,
 ) -> FastAPI:
     """Return the application; it connects when it is started, not before.
 
@@ -122,6 +124,7 @@ def create_app(
         collector: of a process that is there for this app alone; without it Python's stays as it is.
         plug_ins: modules whose pages and panels are served.
         claim: on the Redis, taken; it is kept while the application runs.
+        installation: whose archive it is, looked at; it is kept likewise.
     """
     prepare_struct_types()
     redis = make_redis(redis_url)
@@ -174,8 +177,10 @@ def create_app(
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
 
+    watched = Watched()
+
     def trouble() -> str:
-        return server.trouble(manager, storing, alerts)
+        return server.trouble(manager, storing, watched, alerts)
 
     audit = AuditLog(redis)
     sinks = receivers()
@@ -222,6 +227,8 @@ def create_app(
                 work["retention"] = run_retention.follow(settings.retention_days)
         if claim is not None:
             work["server-claim"] = claim.keep(probe)
+        if installation is not None:
+            work["installation"] = installation.follow(probe)
         if collector is not None:
             collector.start()
             work["collector"] = collector.follow(nobody_here)
@@ -233,8 +240,9 @@ def create_app(
         if relay is not None:
             work |= relay.work()
         others = [asyncio.create_task(each, name=name) for name, each in work.items()]
+        watched.add(*sending, *others)
         if process is not None:
-            process.start()
+            watched.add(*process.start())
         try:
             yield
         finally:
@@ -280,6 +288,7 @@ def create_app(
     app.state.manager = manager
     app.state.run_tables = run_tables
     app.state.storing = storing
+    app.state.work = watched
     app.state.heartbeat = beat
     app.state.retention = run_retention
     app.state.ingest = ingest

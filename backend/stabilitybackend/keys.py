@@ -23,6 +23,7 @@ __all__ = [
     "FLEET_INTERRUPTIONS",
     "FLEET_NODES",
     "FLEET_ROLLBACKS",
+    "INSTALLATION",
     "MAX_ID_CHARS",
     "MEMBERS",
     "PROBE",
@@ -65,6 +66,8 @@ PROBE = "sb:probe"
 SERVER = "sb:server"
 #: Hash: id of a process -> when it wrote this by Redis' clock, and what it is, as JSON (members.py).
 MEMBERS = "sb:members"
+#: String: the id of the installation, which its archive holds too (runs/archiving/installation.py).
+INSTALLATION = "sb:installation"
 #: String: the secret with which processes sign what they pass on to each other (relay/seal.py).
 RELAY = "sb:relay"
 #: String: written to see what Redis has on its disk and on its replicas (ingest/durability.py).

@@ -139,13 +139,14 @@ class ProposalBook(InRedis):
                     pipe.multi()  # type: ignore[no-untyped-call]
                     pipe.hset(keys.proposals, proposal_id, msgspec.json.encode(changed))
                     pipe.xadd(keys.command_audit, {"q": msgspec.json.encode(changed)})
-                    pipe.zrem(PROPOSALS, f"{worker.run_id} {proposal_id}")
-                    if changed.state == "proposed":
-                        pipe.zadd(PROPOSALS, {f"{worker.run_id} {proposal_id}": changed.expires})
+                    if changed.state == "proposed":  # before it is: a kill between the two must not hide it
+                        await self._redis.zadd(PROPOSALS, {f"{worker.run_id} {proposal_id}": changed.expires})
                     try:
                         await pipe.execute()
                     except WatchError:
                         continue
+                if changed.state != "proposed":
+                    await self._redis.zrem(PROPOSALS, f"{worker.run_id} {proposal_id}")
             _publish(worker, changed)
             return changed
         raise Unavailable("others decide on proposals of this run at the same moment", hint="try it again")

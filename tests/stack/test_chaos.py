@@ -75,7 +75,7 @@ class Chaos:
     def _kill_redis(self) -> None:
         def killed() -> bool:
             with suppress(AssertionError, OSError, subprocess.CalledProcessError):
-                os.kill(self._server.redis_pid(), signal.SIGKILL)
+                self._server.kill_redis("r")
                 return True
             self.supervise()
             return False

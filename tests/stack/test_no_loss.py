@@ -36,7 +36,7 @@ def test_every_point_is_stored_once_while_server_redis_and_agent_are_killed(
                 server.kill()
                 server.start()
             elif victim == "redis":
-                os.kill(server.redis_pid(), signal.SIGKILL)
+                server.kill_redis("r")
             else:
                 os.kill(agent_pid(tmp_path / "spool", "r"), signal.SIGKILL)
         _sleep_until(begin + seconds)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import ssl
 import subprocess
@@ -19,6 +17,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from stabilityclient.wire import Hello, Welcome, decode_message, encode_message
+from support.installed import needed_program
 from support.ports import free_port
 from support.processes import Server
 from support.waiting import wait_until
@@ -34,16 +33,6 @@ http {{
   include {folder}/site.conf;
 }}
 """
-
-
-def found(program: str) -> str:
-    binary = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
-    if binary is None:
-        message = f"no {program} on the PATH: install it to test the server behind a proxy"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    return binary
 
 
 @dataclass
@@ -84,7 +73,7 @@ class Proxied:
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
-    nginx, openssl = found("nginx"), found("openssl")
+    nginx, openssl = (needed_program(name, "the proxy of these tests") for name in ("nginx", "openssl"))
     folder = tmp_path_factory.mktemp("proxy")
     inner, outer = free_port(), free_port()
     certificate = [
@@ -107,10 +96,11 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     (folder / "site.conf").write_text(site.replace("listen 443 ", f"listen 127.0.0.1:{outer} "))
     (folder / "nginx.conf").write_text(MAIN.format(folder=folder))
 
+    server = Server(folder / "data", inner, env={"STABILITY_PUBLIC_URL": f"https://{NAME}:{outer}"})
     made = [sys.executable, "-m", "stabilitybackend.cli", "keys", "create", "tests", "--data-dir", str(folder / "data")]
-    key = subprocess.run(made, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-    public = {"STABILITY_PUBLIC_URL": f"https://{NAME}:{outer}"}
-    with Server(folder / "data", inner, env=public):
+    done = subprocess.run(made, capture_output=True, text=True, check=True, timeout=60, env=server.environ)
+    key = done.stdout.strip()
+    with server:
         process = subprocess.Popen([nginx, "-c", str(folder / "nginx.conf"), "-p", str(folder)])
         try:
             client = Proxied(outer, key, ssl.create_default_context(cafile=str(folder / "board.crt")))

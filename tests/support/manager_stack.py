@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
 from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.location import open_location
+from stabilitybackend.archive.location import Location, open_location
 from stabilitybackend.ingest.ingest import Ingest, StoredFrames
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.liveness.budgets import Limits
@@ -39,6 +39,9 @@ class Stage:
         folder: of the archive. restart_folder: of what a restart begins with; None keeps nothing for it.
     """
 
+    #: Of decoded points that are kept.
+    cache_bytes = 1 << 20
+
     def __init__(self, redis: Redis, folder: Path, restart_folder: Path | None = None) -> None:
         self.redis = redis
         self.folder = folder
@@ -48,10 +51,13 @@ class Stage:
         self.begun = 0
         self.manager = self._manager()
 
+    def _location(self) -> Location:
+        return open_location(self.folder)
+
     def _manager(self) -> RunManager:
         files = ArchiveFiles(
-            open_location(self.folder),
-            ByteCache(1 << 20),
+            self._location(),
+            ByteCache(self.cache_bytes),
             lambda: self.now,
             self._token,
             RestartShare(self.restart_folder),

@@ -14,9 +14,10 @@ from redis import Redis
 from redis.exceptions import ConnectionError
 
 from support.ports import free_port
+from support.redis_servers.certificates import Certificate
 from support.waiting import wait_until
 
-__all__ = ["PlainRedis"]
+__all__ = ["PlainRedis", "redis_binary"]
 
 _START_TIMEOUT_S = 10.0
 
@@ -29,9 +30,12 @@ class PlainRedis:
         options: further options of the command line.
         cluster: it is a node of a Redis Cluster, which has no other node.
         sentinel: it is one, and watches nothing.
+        tls: it speaks nothing else, with this certificate.
     """
 
-    def __init__(self, folder: Path, *options: str, cluster: bool = False, sentinel: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *options: str, cluster: bool = False, sentinel: bool = False, tls: Certificate | None = None
+    ) -> None:
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}"
         kind = ["--save", "", "--appendonly", "no"]
@@ -41,8 +45,13 @@ class PlainRedis:
         elif cluster:
             # Its own port for the other nodes, 10,000 above, lies among those that any connection may be given.
             kind += ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
-        self._command = [*_binary(), *kind, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)]
-        self._command += options
+        where = ["--port", str(self.port)]
+        if tls is not None:
+            where = [option.format(port=self.port) for option in tls.options]
+            self.url = f"rediss://127.0.0.1:{self.port}?ssl_ca_certs={tls.authority}"
+        #: How the tests themselves ask it, whatever name its certificate has.
+        self._own_url = self.url if tls is None else f"{self.url}&ssl_check_hostname=False"
+        self._command = [*redis_binary(), *kind, *where, "--bind", "127.0.0.1", "--dir", str(folder), *options]
         self._process: subprocess.Popen[bytes]
 
     def __enter__(self) -> PlainRedis:
@@ -56,7 +65,7 @@ class PlainRedis:
 
     def info(self, section: str) -> dict[str, Any]:
         """Return a section of what it says of itself."""
-        with Redis.from_url(self.url) as client:
+        with Redis.from_url(self._own_url) as client:
             found: dict[str, Any] = client.info(section)
             return found
 
@@ -79,7 +88,7 @@ class PlainRedis:
 
     def _answers(self) -> bool:
         assert self._process.poll() is None, "redis-server ended at once"
-        with Redis.from_url(self.url) as client:
+        with Redis.from_url(self._own_url) as client:
             try:
                 return bool(client.ping())
             except ConnectionError:
@@ -92,7 +101,8 @@ class PlainRedis:
         self._process.wait()
 
 
-def _binary() -> list[str]:
+def redis_binary() -> list[str]:
+    """Return the command of the machine's ``redis-server``; without one the test is skipped at home, fails in CI."""
     binary = shutil.which("redis-server")
     if binary is not None:
         return [binary]

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from support.forked_program import ForkedProgram
+from support.redis_servers.shared import shared_cluster
 from support.waiting import wait_until
 
 __all__ = ["Ranks", "Server", "agent_pid"]
@@ -30,6 +31,9 @@ class Server:
         port: TCP port.
         env: more environment variables.
         python: that has the server; by default that of the tests, with the working tree and its imports made.
+
+    Attributes:
+        environ: all of its environment.
     """
 
     def __init__(
@@ -38,11 +42,15 @@ class Server:
         self.data_dir = data_dir
         self.url = f"http://127.0.0.1:{port}"
         self._arguments = ["up", "--port", str(port), "--data-dir", str(data_dir)]
+        self._cluster = None if python is not None or "STABILITY_REDIS_URL" in (env or {}) else shared_cluster()
+        if self._cluster is not None:
+            self._cluster.flush()
+            env = {"STABILITY_REDIS_URL": self._cluster.url} | (env or {})
         self._python = python
         around = dict(os.environ)
         if python is not None:  # it is to run what is installed there
             around.pop("PYTHONPATH", None)
-        self._env = around | (env or {})
+        self.environ = around | (env or {})
         # One for all questions, without the TLS context that takes 30 ms of CPU. No connection is kept: the server is
         # killed now and then.
         self._client = httpx.Client(base_url=self.url, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
@@ -52,11 +60,11 @@ class Server:
         """Start it and wait until it answers."""
         file = self.data_dir.parent / "server.log"
         if self._python is None:
-            self.process = ForkedProgram(self._arguments, self._env, file)
+            self.process = ForkedProgram(self._arguments, self.environ, file)
         else:
             with file.open("ab") as log:
                 command = [str(self._python), "-m", "stabilitybackend.cli", *self._arguments]
-                self.process = subprocess.Popen(command, env=self._env, stdout=log, stderr=log)
+                self.process = subprocess.Popen(command, env=self.environ, stdout=log, stderr=log)
         if wait:
             try:
                 wait_until(self.answers, 30, "the server answers")
@@ -86,6 +94,13 @@ class Server:
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(15)
+
+    def kill_redis(self, run_id: str) -> None:
+        """kill -9 of the embedded server, or of the master of a cluster that has a run; somebody brings it back."""
+        if self._cluster is None:
+            os.kill(self.redis_pid(), signal.SIGKILL)
+        else:
+            self._cluster.fail_over(f"sb:{{{run_id}}}:frames")
 
     def redis_pid(self) -> int:
         """Pid of the embedded server."""

@@ -59,8 +59,10 @@ class RecordedChanges:
         streams = list(read_to)
         for at in range(0, len(streams), STREAMS_PER_READ):
             some: Any = {stream: read_to[stream] for stream in streams[at : at + STREAMS_PER_READ]}
-            found: Any = await self._redis.xread(some, count=READ_COUNT)
-            for name, entries in found:
+            pipe = self._redis.pipeline(transaction=False)  # one stream each: on a cluster they are of several slots
+            for stream, cursor in some.items():
+                pipe.xread({stream: cursor}, count=READ_COUNT)
+            for name, entries in [one for found in await pipe.execute() for one in found or ()]:
                 stream = name.decode()
                 for entry_id, fields in entries:
                     entry = entry_id.decode()

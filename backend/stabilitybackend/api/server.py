@@ -13,6 +13,7 @@ from stabilityalerting import AlertingService
 from stabilitybackend.api.access import Reader
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.errors import NotFound
+from stabilitybackend.process.tasks import Watched
 from stabilitybackend.receivers import receivers_now
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema.runs import StoringProblem
@@ -39,14 +40,16 @@ async def livez() -> Response:
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", responses=answers(Ready, 200, 503))
 async def readyz(request: Request) -> Response:
-    """Whether every live run is judged and stored; 503 with the reasons while that is not so."""
-    found = reasons(request.app.state.manager, request.app.state.storing)
+    """Whether every live run is judged and stored and all of the server's work goes on; else 503 with the reasons."""
+    state = request.app.state
+    found = reasons(state.manager, state.storing, state.work)
     return answer(Ready("not ready" if found else "ready", found), 503 if found else 200)
 
 
-def reasons(manager: RunManager, storing: Storing) -> list[ErrorFacts]:
+def reasons(manager: RunManager, storing: Storing, work: Watched) -> list[ErrorFacts]:
     """Return why the server is not ready. No run is named: anybody may ask."""
-    found = []
+    hint = "restart the server, and report what its log says"
+    found = [ErrorFacts("stopped", f"{task} no longer runs", hint) for task in work.failed]
     if storing.trouble is not None:
         trouble = storing.trouble
         found.append(ErrorFacts(trouble.code, trouble.problem, trouble.hint))
@@ -66,21 +69,21 @@ def reasons(manager: RunManager, storing: Storing) -> list[ErrorFacts]:
     return found
 
 
-def watch_reasons(manager: RunManager, storing: Storing, alerting: AlertingService) -> list[ErrorFacts]:
+def watch_reasons(manager: RunManager, storing: Storing, work: Watched, alerting: AlertingService) -> list[ErrorFacts]:
     """Return why this server may tell nobody of an incident: it is not ready, or its alerting is broken.
 
     A load balancer is not to hear of the latter: agents would lose a server that stores what they send.
     """
-    found = reasons(manager, storing)
+    found = reasons(manager, storing, work)
     broken = alerting.trouble()
     if broken:
         found.append(ErrorFacts("alerting", f"alerts may reach nobody: {broken}", "see the server's log"))
     return found
 
 
-def trouble(manager: RunManager, storing: Storing, alerting: AlertingService) -> str:
+def trouble(manager: RunManager, storing: Storing, work: Watched, alerting: AlertingService) -> str:
     """Return the same in one line, "" while all is well."""
-    return "; ".join(f"{one.code}: {one.message}" for one in watch_reasons(manager, storing, alerting))
+    return "; ".join(f"{one.code}: {one.message}" for one in watch_reasons(manager, storing, work, alerting))
 
 
 @router.head("/healthz", include_in_schema=False)
@@ -105,7 +108,7 @@ async def receivers(reader: Reader, request: Request) -> Response:
     """Who is notified of incidents, and who notices that this server is away: what was accepted and refused last."""
     reader.require_all_projects()
     state = request.app.state
-    why = watch_reasons(state.manager, state.storing, state.alerting)
+    why = watch_reasons(state.manager, state.storing, state.work, state.alerting)
     return answer(await receivers_now(state.alerting, state.heartbeat, why, time.time()))
 
 

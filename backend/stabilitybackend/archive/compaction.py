@@ -7,6 +7,7 @@ from itertools import chain, pairwise
 
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.contents import NO_CUTS, Cuts
+from stabilitybackend.archive.layout import Files
 from stabilitybackend.archive.location import Location
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
@@ -37,19 +38,23 @@ def compact(
     if not readers or any(a.part.to_id != b.part.from_id for a, b in pairwise(readers)):
         ranges = ", ".join(f"({r.part.from_id}, {r.part.to_id}]" for r in readers)
         raise ValueError(f"can't merge the parts {ranges or '(none)'}: expected each to begin where the last one ends")
-    # Not the shared cache: a merge reads everything once and would turn out what is in use.
-    cache = ByteCache(CACHE_BYTES)
-    sources = [PartReader(location, run_id, reader.part, cache) for reader in readers]
-    keys = list(dict.fromkeys(chain.from_iterable(source.keys() for source in sources)))
+    parts = [reader.part for reader in readers]
+    files = [Files.of(run_id, part.stem) for part in parts]
+    names = [name for each in files for name in (each.series, each.points, each.frames)]
+    with location.nearby([*names, files[-1].state]) as near:
+        # Not the shared cache: a merge reads everything once and would turn out what is in use.
+        cache = ByteCache(CACHE_BYTES)
+        sources = [PartReader(near, run_id, part, cache) for part in parts]
+        keys = list(dict.fromkeys(chain.from_iterable(source.keys() for source in sources)))
 
-    def rows_of(key: SeriesKey) -> Rows:
-        return join_rows([source.rows(key) for source in sources])
+        def rows_of(key: SeriesKey) -> Rows:
+            return join_rows([source.rows(key) for source in sources])
 
-    def frames() -> Iterator[tuple[str, bytes]]:
-        for source in sources:
-            yield from source.frames()
+        def frames() -> Iterator[tuple[str, bytes]]:
+            for source in sources:
+                yield from source.frames()
 
-    return write_from(
-        location, run_id, stem, from_id=readers[0].part.from_id, to_id=readers[-1].part.to_id, keys=keys,
-        rows_of=rows_of, frames=frames(), state=sources[-1].state(), created=created, cuts=cuts,
-    )  # fmt: skip
+        return write_from(
+            location, run_id, stem, from_id=parts[0].from_id, to_id=parts[-1].to_id, keys=keys, rows_of=rows_of,
+            frames=frames(), state=sources[-1].state(), created=created, cuts=cuts,
+        )  # fmt: skip

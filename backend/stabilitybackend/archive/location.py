@@ -7,8 +7,9 @@ import functools
 import itertools
 import os
 import re
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -18,7 +19,10 @@ import polars as pl
 from stabilitybackend.archive.trouble import READ_TROUBLE, trouble
 from stabilitybackend.errors import SettingsError
 
-__all__ = ["LocalFolder", "Location", "open_location", "sink"]
+__all__ = ["INSTALLATION_FILE", "LocalFolder", "Location", "open_location", "sink"]
+
+#: The one file that belongs to no run: whose archive this is.
+INSTALLATION_FILE = "installation.json"
 
 #: Schemes of object stores that both Polars and obstore open.
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
@@ -30,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Location(ABC):
-    """A place for files. A name is ``<run_id>/<file>``. All methods block: call them in a thread.
+    """A place for files. A name is ``<run_id>/<file>``, or INSTALLATION_FILE. All methods block: call them in a thread.
 
     A file appears whole under its name or not at all. Everything raises ArchiveError, naming the file.
 
@@ -58,6 +62,10 @@ class Location(ABC):
     @abstractmethod
     def write_bytes(self, name: str, data: bytes) -> int:
         """Write a file and return its bytes."""
+
+    @abstractmethod
+    def create_bytes(self, name: str, data: bytes) -> None:
+        """Write a file where there is none of that name; leave one that is there as it is."""
 
     @abstractmethod
     def read_bytes(self, name: str) -> bytes:
@@ -88,6 +96,11 @@ class Location(ABC):
 
         return self._guarded("read", self.path(name), collect)
 
+    @contextlib.contextmanager
+    def nearby(self, names: Iterable[str]) -> Iterator[Location]:
+        """Give a location that has these files on this machine while the context lasts, for who reads all of them."""
+        yield self
+
     def check(self) -> None:
         """Write, read and delete a small file: raises ArchiveError where the place is of no use."""
         name = f"check/{os.getpid()}.tmp"
@@ -109,6 +122,8 @@ class LocalFolder(Location):
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
         self.base = str(self._folder)
+        #: Of names that last for a moment. Processes of two containers that share a folder may have the same pid.
+        self._own = secrets.token_hex(4)
         self._counter = itertools.count()
 
     def path(self, name: str) -> str:
@@ -118,10 +133,15 @@ class LocalFolder(Location):
         return self._write(name, lambda temporary: sink(frame, str(temporary), row_group_rows, statistics))
 
     def write_bytes(self, name: str, data: bytes) -> int:
-        def fill(temporary: Path) -> None:
-            temporary.write_bytes(data)
+        return self._write(name, lambda temporary: _fill(temporary, data))
 
-        return self._write(name, fill)
+    def create_bytes(self, name: str, data: bytes) -> None:
+        def place(temporary: Path, path: Path) -> None:
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+            temporary.unlink()
+
+        self._write(name, lambda temporary: _fill(temporary, data), place)
 
     def read_bytes(self, name: str) -> bytes:
         path = Path(self.path(name))
@@ -150,9 +170,9 @@ class LocalFolder(Location):
         path = Path(self.path(name))
         return self._guarded("read", str(path), path.stat).st_size
 
-    def _write(self, name: str, fill: Callable[[Path], None]) -> int:
+    def _write(self, name: str, fill: Callable[[Path], None], place: Callable[[Path, Path], None] = os.replace) -> int:
         path = Path(self.path(name))
-        temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(self._counter)}.tmp")
+        temporary = path.with_name(f"{path.name}.{self._own}-{next(self._counter)}.tmp")
 
         def write() -> int:
             try:
@@ -162,7 +182,7 @@ class LocalFolder(Location):
                 # In this order a power cut leaves the old state or the new one, never half a file under its name.
                 _sync(temporary)
                 size = temporary.stat().st_size
-                os.replace(temporary, path)
+                place(temporary, path)
                 _sync(path.parent)
                 if fresh:
                     _sync(path.parent.parent)
@@ -203,7 +223,7 @@ def open_location(place: str | Path) -> Location:
 
 def checked_name(name: str) -> str:
     """Return ``name`` if it is one of ours: a path must never lead out of the archive."""
-    if not _NAME.fullmatch(name):
+    if name != INSTALLATION_FILE and not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of an archived file: expected <run_id>/<file>")
     return name
 
@@ -220,6 +240,10 @@ def sink(frame: pl.LazyFrame, target: str, row_group_rows: int, statistics: bool
         mkdir=False,
         **options,
     )
+
+
+def _fill(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
 
 
 def _sync(path: Path) -> None:

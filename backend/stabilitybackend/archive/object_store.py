@@ -8,14 +8,17 @@ what a URL means. For S3: ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_AC
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
 
-from stabilitybackend.archive.location import Location, checked_name, sink
+from stabilitybackend.archive.location import LocalFolder, Location, checked_name, sink
 from stabilitybackend.archive.trouble import READ_TROUBLE, trouble
 from stabilitybackend.errors import ArchiveError, SettingsError
 
@@ -25,14 +28,17 @@ __all__ = ["ObjectStore"]
 RETRIES = 2
 #: A request without an answer is given up after this, seconds.
 TIMEOUT_S = 10
+#: The same for Polars, whose requests carry up to 64 MiB, seconds. It has no limit of its own: a store that takes a
+#: request and falls silent would keep every run from being archived until the server ends. It asks twice.
+POLARS_TIMEOUT_S = 30
 #: After a store did not answer nobody asks it again for so long, seconds: each chart reads many files, and each would
 #: wait for its own time-out.
 AWAY_S = 5.0
 
+#: A copy is fetched in pieces of so many bytes, each within the time-out.
+COPY_BYTES = 8 * 2**20
+
 T = TypeVar("T")
-#: For Polars. Without the credential provider it reads the environment itself, as obstore does; with it the answer
-#: would depend on whether boto3 happens to be installed.
-_POLARS_OPTIONS: dict[str, Any] = {"credential_provider": None, "storage_options": {"max_retries": RETRIES}}
 
 
 class ObjectStore(Location):
@@ -74,19 +80,55 @@ class ObjectStore(Location):
         return f"{self.base}/{checked_name(name)}"
 
     def scan(self, name: str) -> pl.LazyFrame:
-        return pl.scan_parquet(self.path(name), glob=False, hive_partitioning=False, cache=False, **_POLARS_OPTIONS)
+        return pl.scan_parquet(self.path(name), glob=False, hive_partitioning=False, cache=False, **_polars_options())
 
     def write(self, name: str, frame: pl.LazyFrame, *, row_group_rows: int, statistics: bool = True) -> int:
         path = self.path(name)
-        self._guarded("write", path, lambda: sink(frame, path, row_group_rows, statistics, **_POLARS_OPTIONS))
+        self._guarded("write", path, lambda: sink(frame, path, row_group_rows, statistics, **_polars_options()))
         return self.size(name)
 
     def write_bytes(self, name: str, data: bytes) -> int:
         self._guarded("write", self.path(name), lambda: self._store.put(name, data))
         return len(data)
 
+    def create_bytes(self, name: str, data: bytes) -> None:
+        from obstore.exceptions import AlreadyExistsError
+
+        def create() -> None:
+            with contextlib.suppress(AlreadyExistsError):
+                self._store.put(name, data, mode="create")
+
+        self._guarded("write", self.path(name), create)
+
     def read_bytes(self, name: str) -> bytes:
         return self._guarded("read", self.path(name), lambda: bytes(self._store.get(name).bytes()))
+
+    @contextlib.contextmanager
+    def nearby(self, names: Iterable[str]) -> Iterator[Location]:
+        """Give copies in a temporary folder: a merge of eight parts that reads them piece by piece asks 233 times."""
+        with tempfile.TemporaryDirectory(prefix="stability-merge-") as folder:
+            near = LocalFolder(Path(folder))
+            for name in names:
+                self._copy(name, Path(near.path(name)))
+            try:
+                yield near
+            except ArchiveError as error:
+                message, file = (
+                    text.replace(near.base, self.base) for text in (error.message, str(error.facts.get("file", "")))
+                )
+                raise ArchiveError(message, hint=error.hint, code=error.code, file=file) from error
+
+    def _copy(self, name: str, to: Path) -> None:
+        size, path = self.size(name), self.path(name)
+        to.parent.mkdir(exist_ok=True)
+        with to.open("wb") as file:
+            for at in range(0, size, COPY_BYTES):
+                length = min(COPY_BYTES, size - at)
+                piece = self._guarded("read", path, partial(self._store.get_range, name, start=at, length=length))
+                try:
+                    file.write(piece)
+                except OSError as error:
+                    raise trouble(error, "write", str(to)) from error
 
     def delete(self, names: Iterable[str]) -> None:
         wanted = [checked_name(name) for name in names]
@@ -119,3 +161,13 @@ class ObjectStore(Location):
             if found.code == "archive_unreachable":
                 self._away, self._away_until = found.message, self._clock() + AWAY_S
             raise found from error
+
+
+def _polars_options() -> dict[str, Any]:
+    """Return what Polars needs beside the URL.
+
+    Without the credential provider it reads the environment itself, as obstore does; with it the answer would depend on
+    whether boto3 happens to be installed.
+    """
+    limits = {"max_retries": RETRIES, "timeout": f"{1000 * POLARS_TIMEOUT_S:.0f}ms"}
+    return {"credential_provider": None, "storage_options": limits}

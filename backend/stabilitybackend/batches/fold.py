@@ -156,6 +156,11 @@ class BatchFold(Stateful):
             if not waited:
                 yield from self._take(source, event.source.rank, segment, part, fold)
 
+    @property
+    def waits(self) -> bool:
+        """Whether there are batches of which rows are to show where they belong."""
+        return bool(self._waiting)
+
     def rows(self, fold: LineageFold) -> Iterator[Found]:
         """Rows were placed: take the batches whose place that shows."""
         for source in list(self._waiting):

@@ -78,7 +78,11 @@ def up(
     port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one. (default: 8080)")] = None,
     data_dir: Annotated[Path | None, typer.Option(help=_DATA_DIR_HELP)] = None,
     redis_url: Annotated[
-        str | None, typer.Option(help="Redis or Valkey >= 6.2. (default: an embedded server in the data folder)")
+        str | None,
+        typer.Option(
+            help="Redis or Valkey >= 6.2; redis+cluster://, redis+sentinel://. "
+            "(default: an embedded server in the data folder)"
+        ),
     ] = None,
     archive_url: Annotated[
         str | None,

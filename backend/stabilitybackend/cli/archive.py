@@ -1,8 +1,14 @@
-"""``stabilityboard archive``: where runs are stored, merging files, deleting runs. Asks the running server."""
+"""``stabilityboard archive``: where runs are stored, merging files, deleting runs. Asks the running server.
+
+But for ``adopt``, which is for a server that refuses to start.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -13,6 +19,8 @@ from rich.table import Column, Table
 
 from stabilitybackend.api_client import ApiClient, run_path
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_unasked, connect, show_json
+from stabilitybackend.cli.own_redis import own_redis
+from stabilitybackend.settings import Settings
 
 __all__ = ["app"]
 
@@ -144,6 +152,44 @@ def retain(
         typer.echo(f"{run['run_id']}: not deleted: {run['problem']}", err=True)
     if kept:
         raise typer.Exit(1)
+
+
+@app.command()
+def adopt(
+    yes: _Yes = False,
+    as_json: AsJson = False,
+    data_dir: Annotated[Path | None, typer.Option(help="As for up.")] = None,
+    redis_url: Annotated[str | None, typer.Option(help="As for up.")] = None,
+    archive_url: Annotated[str | None, typer.Option(help="As for up.")] = None,
+) -> None:
+    """Let an empty Redis go on in the archive of an installation whose Redis was lost.
+
+    Old files stay as they are and are not listed: only a backup of the lost Redis knows them.
+    """
+    if as_json:
+        check_unasked(yes)
+    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir, redis_url=redis_url, archive_url=archive_url)
+    if not yes:
+        question = f"Is the Redis of the archive {settings.archive} lost for good, and no other server uses it?"
+        typer.confirm(question, abort=True, err=True)
+    with own_redis(settings) as url:
+        found = asyncio.run(_adopt(settings, url))
+    if as_json:
+        show_json({"archive": settings.archive, "installation": found})
+        return
+    typer.echo(f"the archive {settings.archive} is taken up: installation {found}")
+
+
+async def _adopt(settings: Settings, url: str) -> str:
+    from stabilitybackend.redis_link import check_server, make_redis
+    from stabilitybackend.runs.archiving.installation import Installation
+
+    redis = make_redis(url)
+    try:
+        await check_server(redis, url)
+        return await Installation.of(settings).adopt(redis)
+    finally:
+        await redis.aclose()
 
 
 def _retain(client: ApiClient, days: float, *, dry_run: bool) -> list[dict[str, Any]]:

@@ -10,16 +10,18 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import Any, Literal, TypeVar
+
+from redis.exceptions import RedisError
 
 from stabilitybackend.api_client import ApiClient
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.cli.serving import bind, read_server_file
-from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.redis_link import check_server, make_redis, shown_url
+from stabilitybackend.errors import ArchiveError, StabilityBoardError
+from stabilitybackend.redis_link import check_server, examine_redis, make_redis, shown_url
 from stabilitybackend.redis_server.binary import choose_binary
 from stabilitybackend.redis_server.embedded import running_url
 from stabilitybackend.settings import Settings
@@ -29,6 +31,7 @@ __all__ = ["CheckResult", "examine"]
 #: Below this many free bytes a long run fills the disk soon: a note, not a failure.
 LOW_DISK_BYTES = 2 * 1024**3
 OLDEST_PYTHON = (3, 11)
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,13 @@ def examine(settings: Settings, *, url: str | None = None, api_key: str | None =
         url: the server that jobs on this machine send to (``STABILITY_URL``); None: the one on the data folder, if any.
         api_key: the key they send.
     """
-    local = [_python, _data_folder, _archive, _redis, _port]
+    local = [_python, _data_folder, _archive, _redis, _installation, _port]
     if settings.oidc_issuer is not None:
         local.append(_sign_in)
     results = [_guarded(check, settings) for check in local]
+    at = next(at for at, result in enumerate(results) if result.name == "redis") + 1
+    if settings.redis_url is not None and results[at - 1].state == "ok":
+        results[at:at] = _redis_notes(settings.redis_url)
     results.append(_guarded(lambda given: _server(given, url, api_key), settings, "server"))
     return results + [_guarded(check, settings) for check in (_gpu, _kernel_log, _demo)]
 
@@ -101,12 +107,47 @@ def _archive(settings: Settings) -> CheckResult:
 
 def _redis(settings: Settings) -> CheckResult:
     if settings.redis_url is not None:
-        return CheckResult("redis", "ok", f"{asyncio.run(_ask(settings.redis_url))} at {shown_url(settings.redis_url)}")
+        found = asyncio.run(_ask(settings.redis_url, check_server))
+        return CheckResult("redis", "ok", f"{found} at {shown_url(settings.redis_url)}")
     running = running_url(settings.data_dir)
     if running is not None:
-        return CheckResult("redis", "ok", f"{asyncio.run(_ask(running))} runs in the data folder")
+        return CheckResult("redis", "ok", f"{asyncio.run(_ask(running, check_server))} runs in the data folder")
     binary = choose_binary(settings.data_dir / "redis", settings.redis_server)
     return CheckResult("redis", "ok", f"the embedded server will be {binary}")
+
+
+def _installation(settings: Settings) -> CheckResult:
+    from stabilitybackend.runs.archiving.installation import Installation
+
+    url = settings.redis_url or running_url(settings.data_dir)
+    if url is None:
+        text = "whose the archive is can't be compared: the embedded Redis does not run"
+        return CheckResult("installation", "ok", text)
+
+    async def found() -> str | None:
+        redis = make_redis(url)
+        try:
+            return await Installation.of(settings).compare(redis)
+        finally:
+            await redis.aclose()
+
+    try:
+        known = asyncio.run(found())
+    except (ArchiveError, RedisError) as error:  # which their own checks explain
+        return CheckResult("installation", "note", f"whose archive {settings.archive} is, is not known: {error}")
+    if known is None:
+        return CheckResult(
+            "installation", "ok", f"{settings.archive} is marked as this installation's when a server starts"
+        )
+    return CheckResult("installation", "ok", f"Redis and {settings.archive} belong to installation {known}")
+
+
+def _redis_notes(url: str) -> list[CheckResult]:
+    try:
+        notes = asyncio.run(_ask(url, examine_redis))
+    except Exception as error:  # it answered a moment ago
+        return [CheckResult("redis", "note", f"what is to be mended about it is not known: {error}", "try it again")]
+    return [CheckResult("redis", "note", note.text, note.advice) for note in notes]
 
 
 def _port(settings: Settings) -> CheckResult:
@@ -207,9 +248,9 @@ def _our_server(settings: Settings) -> str | None:
     return url
 
 
-async def _ask(url: str) -> str:
+async def _ask(url: str, question: Callable[[Any, str], Awaitable[_Answer]]) -> _Answer:
     redis = make_redis(url)
     try:
-        return await check_server(redis, url)
+        return await question(redis, url)
     finally:
         await redis.aclose()

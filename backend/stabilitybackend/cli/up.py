@@ -6,10 +6,14 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import logging
 import socket
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from stabilitybackend.auth import KeyRing, check_exposure
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit, url_of
@@ -17,7 +21,7 @@ from stabilitybackend.errors import StartError
 from stabilitybackend.members import refuse_beside_members
 from stabilitybackend.process.allocator import give_memory_back
 from stabilitybackend.process.collector import CycleCollector
-from stabilitybackend.redis_link import check_server, make_redis, shown_url
+from stabilitybackend.redis_link import check_server, examine_redis, make_redis, shown_url
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.redis_server.folder_lock import FolderLock
 from stabilitybackend.server_claim import ServerClaim
@@ -26,7 +30,11 @@ from stabilitybackend.settings import Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from stabilitybackend.runs.archiving.installation import Installation
+
 __all__ = ["run_up"]
+
+_log = logging.getLogger(__name__)
 
 
 def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iterable[ModuleType]) -> None:
@@ -58,39 +66,65 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iter
             if settings.role and settings.advertise_url is None:
                 settings = dataclasses.replace(settings, advertise_url=_reached_at(bound))
         stop.check()
-        server = asyncio.run(_check(settings, url, claim))
+        server, installation = asyncio.run(_check(settings, url, claim))
         stop.check()
-        app = _made(settings, url, claim, plug_ins)
+        app = _made(settings, url, claim, installation, plug_ins)
         try:
             serve(app, bound, settings, lambda address: on_up(address, f"{server} ({place})"), stop)
         finally:
             if claim is not None and claim.lost_to:
                 raise StartError(f"this server was stalled, and {claim.lost_to} took over", hint="start one of them")
+            if installation is not None and installation.refused:
+                raise StartError(installation.refused, hint="docs/operations.md: Whose archive it is")
 
 
-def _made(settings: Settings, redis_url: str, claim: ServerClaim | None, plug_ins: Iterable[ModuleType]) -> FastAPI:
+def _made(
+    settings: Settings,
+    redis_url: str,
+    claim: ServerClaim | None,
+    installation: Installation | None,
+    plug_ins: Iterable[ModuleType],
+) -> FastAPI:
     gc.disable()  # nearly all that is made here stays: looking through it for garbage took a sixth of the start
     try:
         from stabilitybackend.app import create_app  # heavy (Dash, Polars): after all that may stop the start
 
-        return create_app(settings, redis_url, CycleCollector(), plug_ins, claim)
+        return create_app(settings, redis_url, CycleCollector(), plug_ins, claim, installation)
     finally:
         gc.enable()
 
 
-async def _check(settings: Settings, url: str, claim: ServerClaim | None) -> str:
+async def _note(redis: Redis, url: str) -> None:
+    """Log what is to be mended about a Redis that is not ours."""
+    try:
+        notes = await examine_redis(redis, url)
+    except (RedisError, OSError):
+        return  # it answered a moment ago; the server says by itself that it is away
+    for note in notes:
+        _log.warning("%s. %s", note.text, note.advice)
+
+
+async def _check(settings: Settings, url: str, claim: ServerClaim | None) -> tuple[str, Installation | None]:
     redis = make_redis(url)
     try:
         server = await check_server(redis, url)
+        if settings.redis_url is not None:
+            await _note(redis, url)
         await check_exposure(settings, KeyRing(redis))
         if settings.role:
             await ServerClaim.refuse_beside(redis, shown_url(url))
         elif claim is not None:
             await refuse_beside_members(redis, shown_url(url))
             await claim.take(redis, shown_url(url))
+        installation = None
+        if not settings.role or "worker" in settings.role:
+            from stabilitybackend.runs.archiving.installation import Installation  # with Polars: after what may stop it
+
+            installation = Installation.of(settings)
+            await installation.begin(redis)
     finally:
         await redis.aclose()
-    return server
+    return server, installation
 
 
 def _reached_at(bound: socket.socket) -> str:

@@ -132,6 +132,13 @@ class Judge(Stateful):
             self._fed_segment, self._source = first.segment, first.source
         return self._own_names(found + _feed(self._ranks, placed))
 
+    def take_other(self, placed: Placed, steps: Sequence[int], times: Sequence[float]) -> list[Found]:
+        """Do the same with rows of a rank above the judged one, in the head; ``steps`` and ``times`` are theirs."""
+        values, rank = placed.values, placed.rank or 0
+        return self._own_names(
+            self._ranks.feed_rank(placed.names, steps, times, lambda place: values[place].tolist(), rank)
+        )
+
     def declared(self, event: LineageEvent) -> list[Found]:
         """Take the names or the mixture that the job declares and return what changed."""
         rank, data = event.source.rank, event.data
@@ -172,7 +179,7 @@ class Judge(Stateful):
 
     def _own_names(self, found: list[Found]) -> list[Found]:
         """Report what was found under the names that the job logs."""
-        return [
+        return found and [
             (time, finding if (name := self._own_name(finding)) == finding.metric else replace(finding, metric=name))
             for time, finding in found
         ]

@@ -34,9 +34,7 @@ class TrainingIntervals(Stateful):
         if placed.rank is None or placed.stray:
             return
         times = (float(placed.times[0]), float(placed.times[-1]))
-        low, high = self.span or times
-        self.span = (min(low, *times), max(high, *times))
-        if self._rank is not None and placed.rank > self._rank:
+        if not self.of_rank(placed.rank, times):
             return
         if self._rank is None or placed.rank < self._rank:
             self._rank = placed.rank
@@ -55,6 +53,12 @@ class TrainingIntervals(Stateful):
         )
         if len(self._known) > MAX_INTERVALS:
             del self._known[min(self._known, key=lambda source: self._known[source].began)]
+
+    def of_rank(self, rank: int, times: tuple[float, float]) -> bool:
+        """Take note that a rank logged from one time to another; return whether more of it is kept."""
+        low, high = self.span or times
+        self.span = (min(low, *times), max(high, *times))
+        return self._rank is None or rank <= self._rank
 
     def finished(self, source: str) -> None:
         """Note that a process reported that it was done."""

@@ -15,8 +15,10 @@ from stabilityclient.wire import SourceInfo
 __all__ = ["Change", "Forked", "LineageEvent", "Placed"]
 
 
-class Placed(msgspec.Struct, frozen=True, eq=False):
+class Placed(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Rows that found their segment. A Struct: three are made of each frame, a dataclass takes eight times as long.
+
+    Thousands of them are kept for a while: the garbage collector need not look at them, for they hold no others.
 
     Attributes:
         source, rank, node: who logged them; rank None for an agent.

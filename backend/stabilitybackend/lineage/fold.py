@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from heapq import heappop, heappush
-from itertools import repeat
+from itertools import groupby, repeat
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.launches import Launch
 from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches
 from stabilitybackend.lineage.returns import taken_up
-from stabilitybackend.lineage.sources import SourceState, Tentative
+from stabilitybackend.lineage.sources import SourceState, Tentative, joinable
 from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
 from stabilitybackend.schema.lineage import Cause
 from stabilitybackend.stateful import Stateful, fresh
@@ -70,6 +70,10 @@ class LineageFold(Stateful):
         """When the processes started that say it, unix seconds."""
         return [state.started for state in self._sources.values() if state.started > 0]
 
+    def source(self, source: str) -> SourceState | None:
+        """Return where a source is, None for one that is not known."""
+        return self._sources.get(source)
+
     def segment_of(self, source: str) -> int | None:
         """Return the segment that a source is in, None for one that is not known."""
         return None if (state := self._sources.get(source)) is None else state.segment
@@ -93,8 +97,7 @@ class LineageFold(Stateful):
     def block(self, source: SourceInfo, block: list[PointsBlock] | EventBlock) -> Iterator[Change]:
         """Yield what an event, or points of one stretch (``in_turn``), of a source change.
 
-        Meanwhile the tree is as it was when that change came. The data of an event is as its type says
-        (``schema.events.read_event``).
+        Meanwhile the tree is as it was then. The data of an event is as its type says (``schema.events.read_event``).
         """
         state = self._source(source)
         if isinstance(block, EventBlock):
@@ -105,13 +108,13 @@ class LineageFold(Stateful):
     # --- sources -------------------------------------------------------------------------------------------------
 
     def _source(self, info: SourceInfo) -> SourceState:
-        if (known := self._sources.get(info.source)) is not None:
+        if (known := self.source(info.source)) is not None:
             return known
         before = None if info.rank is None else self._newest.get(info.rank)
         if before is not None and self._sources[before].started <= info.started:
             old = self._sources[before]
-            marks = dict(old.marks)
-            state = SourceState(info.source, info.rank, info.node, old.segment, marks, old.stride, old.last_step)
+            reached = (dict(old.marks), old.stride, old.last_step)
+            state = SourceState(info.source, info.rank, info.node, old.segment, *reached)
         else:
             state = SourceState(info.source, info.rank, info.node, self._head_at(info.started))
         self._seen = state.number = self._seen + 1
@@ -137,7 +140,7 @@ class LineageFold(Stateful):
 
     def _forget_oldest(self) -> None:
         if self._replaced:
-            _, source = heappop(self._replaced)
+            source = heappop(self._replaced)[1]
             self._relaunches.launches.forget(source)
             self._sources.pop(source, None)
             self._held.pop(source, None)
@@ -164,16 +167,23 @@ class LineageFold(Stateful):
 
     def _plain(self, state: SourceState, rows: Placed, time: float) -> bool:
         """Return whether ``rows``, the last of them of ``time``, just go on where their source is."""
-        steps, first = rows.steps, int(rows.steps[0])
+        steps = rows.steps
+        rising = len(steps) == 1 or bool((steps[1:] >= steps[:-1]).all())
+        return rising and self._goes_on(state, rows.names, int(steps[0]), int(steps[-1]), time)
+
+    def _goes_on(self, state: SourceState, names: list[str], first: int, last: int, time: float) -> bool:
         return (
             state.tentative is None
             and not state.fresh
             and first > self.tree[state.segment].fork_step
-            and not state.goes_back(rows.names, first)
-            and (len(steps) == 1 or bool((steps[1:] >= steps[:-1]).all()))
+            and not state.goes_back(names, first)
             and not self._should_follow_head(state, first, time)
-            and not self._relaunches.succeeded(state, int(steps[-1]))
+            and not self._relaunches.succeeded(state, last)
         )
+
+    def are_usual(self, state: SourceState, names: list[str], first: int, last: int, time: float) -> bool:
+        """Return whether ``block`` would only take note of rows from step ``first`` to ``last``, that of ``time``."""
+        return self._goes_on(state, names, first, last, time) and self._relaunches.quiet(state, time)
 
     def _row(self, state: SourceState, row: Placed) -> Iterator[Change]:
         step, time = int(row.steps[0]), float(row.times[0])
@@ -197,7 +207,7 @@ class LineageFold(Stateful):
             yield self._place(row, self.tree.segment_at(self._relaunches.origin(launch), step))
             return  # of another metric: it says nothing of where the launch begins
         elif opened is not None or state.goes_back(row.names, step) or self._relaunches.unsure(launch, state, step):
-            target = self._joinable(state, step) if launch is None else None
+            target = joinable(self.tree, state, step) if launch is None else None
             if target is None:
                 high = max(state.high(row.names), step)
                 state.tentative = Tentative(step, step, high, state.fresh)
@@ -228,15 +238,6 @@ class LineageFold(Stateful):
         since = head.created if state.fresh else head.created + FOLLOW_HEAD_AFTER_S
         return state.rank not in head.entered and step > head.fork_step and time > since
 
-    def _joinable(self, state: SourceState, step: int) -> FoldedSegment | None:
-        """Return the segment that other ranks opened and this one now reaches, if there is one."""
-        for segment in self.tree:
-            if segment.id <= state.segment or (state.fresh and segment.id != self.tree.head):
-                continue
-            if state.rank not in segment.entered and step > segment.fork_step and not segment.undone:
-                return segment
-        return None
-
     # --- launches ------------------------------------------------------------------------------------------------
 
     def _open(self, state: SourceState, launch: Launch, first_step: int, time: float) -> Iterator[Change]:
@@ -246,8 +247,7 @@ class LineageFold(Stateful):
         cause: Cause = "restart" if back else "resume"
         key, why = self.tree.new_key(f"u-{state.source}-{first_step}"), WENT_BACK if back else WENT_ON
         target = self.tree.fork(origin, fork_step, key=key, cause=cause, created=time, reason=why)
-        target.undone = key in self.undone
-        launch.segment = target.id
+        launch.segment, target.undone = target.id, key in self.undone
         if target.undone:
             yield Forked(target, False)
             return
@@ -282,7 +282,7 @@ class LineageFold(Stateful):
                 # Whoever opened it logs more rarely: its first step only bounds the one from which the job went on.
                 yield self._relaunches.lower(launch, self._fork_step(first_step, state))
         else:
-            joined = self._joinable(state, first_step)
+            joined = joinable(self.tree, state, first_step)
             target = joined or self._regress(state, first_step, created)
             if joined is None:
                 yield Forked(target, target.id == self.tree.head)
@@ -319,8 +319,8 @@ class LineageFold(Stateful):
 
     def _leads(self, state: SourceState, origin: int) -> bool:
         """Return whether what this source does moves the head (late data of a dead process does not)."""
-        launch = self._relaunches.launches.of(state.source)
-        if launch is None or self._relaunches.launches.after(launch) is not None:
+        launches = self._relaunches.launches
+        if (launch := launches.of(state.source)) is None or launches.after(launch) is not None:
             return False
         newest = state.rank is not None and self._newest.get(state.rank) == state.source
         return newest and (origin == self.tree.head or self.tree.is_ancestor(origin, self.tree.head) or state.fresh)
@@ -348,10 +348,10 @@ class LineageFold(Stateful):
     def _split(self, rows: Placed, segments: list[int]) -> Iterator[Change]:
         """Place rows whose segments differ, in runs of equal segment."""
         start = 0
-        for i in range(1, len(segments) + 1):
-            if i == len(segments) or segments[i] != segments[start]:
-                yield self._place(rows.at(segments[start], slice(start, i)), segments[start])
-                start = i
+        for segment, some in groupby(segments):
+            end = start + len(list(some))
+            yield self._place(rows.at(segment, slice(start, end)), segment)
+            start = end
 
     # --- events --------------------------------------------------------------------------------------------------
 

@@ -115,6 +115,15 @@ class Relaunches(Stateful):
             return False
         return self._tree.is_ancestor(later.at or 0, state.segment) and step >= later.first_step
 
+    def quiet(self, state: SourceState, time: float) -> bool:
+        """Note a row of ``time`` and return True, unless ``logged`` has to look at it closer."""
+        launch = self.launches.of(state.source)
+        if launch is not None:
+            if self.launches.after(launch) is not None or launch.trained > time:
+                return False
+            launch.newest = max(launch.newest, time)
+        return True
+
     def logged(self, state: SourceState, rows: Iterable[Placed], time: float) -> Iterator[Forked]:
         """Note rows up to ``time``.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import repeat
 
-__all__ = ["CONFIRM_STEPS", "STRIDES_THAT_GO_ON", "SourceState", "Tentative"]
+from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
+
+__all__ = ["CONFIRM_STEPS", "STRIDES_THAT_GO_ON", "SourceState", "Tentative", "joinable"]
 
 #: Distinct further steps that must follow a low step before it counts as a rollback nobody declared.
 #: Two, because one stray low step must never fork a run, and a third step cannot be an accident of the same kind.
@@ -99,9 +101,10 @@ class SourceState:
     def mark(self, names: list[str], step: int, before: int | None = None) -> None:
         """Note a row at ``step``; ``before`` is the step of the row before it, where several came together."""
         marks = self.marks
-        for name in names:
-            if marks.get(name, -1) < step:
-                marks[name] = step
+        if self.high(names) <= step:  # as nearly always
+            marks.update(dict.fromkeys(names, step))
+        else:
+            marks.update({name: step for name in names if marks.get(name, -1) < step})
         for one in (step,) if before is None else (before, step):
             if self.last_step is not None and one > self.last_step:
                 self.stride = one - self.last_step
@@ -116,3 +119,13 @@ class SourceState:
         self.tentative = None
         self.stray_until = -1
         self.fresh = False
+
+
+def joinable(tree: SegmentTree, state: SourceState, step: int) -> FoldedSegment | None:
+    """Return the segment that other ranks opened and this one now reaches, if there is one."""
+    for segment in tree:
+        if segment.id <= state.segment or (state.fresh and segment.id != tree.head):
+            continue
+        if state.rank not in segment.entered and step > segment.fork_step and not segment.undone:
+            return segment
+    return None

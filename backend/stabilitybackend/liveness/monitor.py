@@ -270,7 +270,7 @@ class LivenessMonitor(Stateful):
     def _tick_hang(self, visible: list[RankWatch], over: bool, now: float) -> Generator[None, None, list[Finding]]:
         self._stalls.update(visible, now)
         yield
-        allowed = Allowance(self._budgets, self.limits)
+        allowed = self.allowance()
         overdue, excused = self._stalls.overdue(visible, self._ranks.values(), allowed, self._excused_until, now)
         yield
         first = not (overdue or excused) and FirstStep.concerns(visible, self.limits)
@@ -349,10 +349,14 @@ class LivenessMonitor(Stateful):
         ranks, lost_after_s = list(self._ranks.values()), self.limits.agent_lost_s
         return how_it_runs(ranks, visible, self._agents, self._hang.finding, lost_after_s, self._first_tick, now)
 
-    def budget_s(self, rank: int, source: str) -> float | None:
+    def allowance(self) -> Allowance:
+        """Return how long ranks may be stalled at this moment."""
+        return Allowance(self._budgets, self.limits)
+
+    def budget_s(self, rank: int, source: str, allowed: Allowance | None = None) -> float | None:
         """Return how long a process may stay where it is, seconds; None for an older one, or one without a pace."""
-        watch = self._ranks.get(rank)
-        return self._budget_of(watch) if watch is not None and watch.source == source and has_pace(watch) else None
+        watch, allowed = self._ranks.get(rank), allowed or self.allowance()
+        return allowed.of(watch) if watch is not None and watch.source == source and has_pace(watch) else None
 
     def statuses(self, culprits: Collection[int], now: float) -> RankStatuses:
         """Return what each rank does, as of the last tick; ``culprits``: the ranks that open verdicts name."""

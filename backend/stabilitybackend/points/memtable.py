@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,11 @@ __all__ = ["Generation", "HotSeries", "RowPlace", "RowRange", "TablePart", "Tabl
 
 #: Rows of a new table. Small, because jobs make up 10,000 names that hold a single point each; it doubles.
 _FIRST_CAPACITY = 16
+#: Sets of rows that a table gathers before it puts them into its columns, which costs as much for many as for one; and
+#: how many all tables of a generation gather, so that those of a large job take some ten MiB.
+_GATHERED, _ALL_GATHERED = 16, 32_768
+#: Held while rows are put into columns: the archiver and queries read in threads.
+_COLUMNS = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +96,61 @@ class _NameSetTable:
         self._values = np.empty((len(self.names), _FIRST_CAPACITY), dtype=np.float64)
         self._size = 0
         self._rising = True
+        self._gathered: list[tuple[Placed, int]] = []
+        #: The smallest and greatest step in its columns.
         self.low, self.high = 0, -1
+
+    def take(self, placed: Placed, order: int, gather: int) -> None:
+        """Append rows, which are those from ``order`` on of the run, now or when ``gather`` sets of rows have come."""
+        with _COLUMNS:
+            self._gathered.append((placed, order))
+            if len(self._gathered) >= gather or len(placed.steps) > gather:
+                self._settle()
 
     def extend(self, placed: Placed, order: NDArray[np.int64]) -> None:
         """Append rows, which are the rows ``order`` of the run. What was read before stays as it was."""
-        steps = placed.steps
+        with _COLUMNS:
+            self._settle()
+            self._extend(placed.steps, placed.times, placed.values, order)
+
+    def settle(self) -> None:
+        """Put what was gathered into the columns."""
+        if self._gathered:
+            with _COLUMNS:
+                self._settle()
+
+    def _settle(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if not gathered:
+            return
+        orders = [np.arange(first, first + len(placed.steps)) for placed, first in gathered]
+        if len(gathered) == 1:
+            placed, _ = gathered[0]
+            self._extend(placed.steps, placed.times, placed.values, orders[0])
+            return
+        self._extend(
+            np.concatenate([placed.steps for placed, _ in gathered]),
+            np.concatenate([placed.times for placed, _ in gathered]),
+            np.concatenate([placed.values for placed, _ in gathered], axis=1),
+            np.concatenate(orders),
+        )
+
+    def _extend(
+        self, steps: NDArray[np.int64], times: NDArray[np.float64], values: NDArray[np.float64],
+        order: NDArray[np.int64],
+    ) -> None:  # fmt: skip
         count, size = len(steps), self._size
         if size + count > len(self._steps):
             self._grow(max(2 * len(self._steps), size + count))
-        low, high = placed.low, placed.high
+        low, high = (int(steps[0]),) * 2 if count == 1 else (int(steps.min()), int(steps.max()))
         if self._rising:
             joined = size == 0 or int(steps[0]) > self.high
             self._rising = bool(joined and (count == 1 or (steps[1:] > steps[:-1]).all()))
         self.low, self.high = (low, high) if size == 0 else (min(low, self.low), max(high, self.high))
         self._steps[size : size + count] = steps
-        self._times[size : size + count] = placed.times
+        self._times[size : size + count] = times
         self._order[size : size + count] = order
-        self._values[:, size : size + count] = placed.values
+        self._values[:, size : size + count] = values
         self._size = size + count
 
     def _grow(self, capacity: int) -> None:
@@ -122,6 +166,7 @@ class _NameSetTable:
 
     def part(self, row: int) -> TablePart:
         """Return the metric ``row`` as it is now."""
+        self.settle()
         size = self._size
         rows = Rows(self._steps[:size], self._values[row, :size], self._times[:size])
         return TablePart(rows, self._order[:size], self._rising)
@@ -131,6 +176,7 @@ class _NameSetTable:
 
         Nothing is copied, and nothing changes it: a thread may read it.
         """
+        self.settle()
         size = self._size
         first = int(np.searchsorted(self._order[:size], order))
         if first == size:
@@ -190,6 +236,7 @@ class Generation:
         self.state: bytes | None = None
         self.frames = self.bytes = self.values = 0
         self._tables: dict[tuple[object, ...], _NameSetTable] = {}
+        self._gather = _GATHERED
         self._by_key: dict[SeriesKey, list[tuple[_NameSetTable, int]]] = {}
         self._marks: list[tuple[tuple[int, int], int]] = []
         self._order = order
@@ -210,12 +257,20 @@ class Generation:
 
     def add(self, placed: Placed) -> list[SeriesKey]:
         """Take rows; return the series that are new here."""
-        count = len(placed.steps)
-        new = self._extend(placed, np.arange(self._order, self._order + count))
-        self._order += count
+        table, new = self._table_of(placed)
+        table.take(placed, self._order, self._gather)
+        self._order += len(placed.steps)
+        self.values += len(placed.names) * len(placed.steps)
         return new
 
     def _extend(self, placed: Placed, order: NDArray[np.int64]) -> list[SeriesKey]:
+        table, new = self._table_of(placed)
+        table.extend(placed, order)
+        self.values += placed.values.size
+        return new
+
+    def _table_of(self, placed: Placed) -> tuple[_NameSetTable, list[SeriesKey]]:
+        """Return the table for some rows, and the series that are new with it."""
         names = tuple(placed.names)
         node = "" if placed.rank is not None else placed.node
         at = (placed.segment, placed.rank, node, placed.stray, names)
@@ -223,6 +278,7 @@ class Generation:
         new: list[SeriesKey] = []
         if table is None:
             table = self._tables[at] = _NameSetTable(placed)
+            self._gather = max(1, min(_GATHERED, _ALL_GATHERED // len(self._tables)))
             for row, name in enumerate(names):
                 key = series_key(placed, name)
                 tables = self._by_key.get(key)
@@ -231,9 +287,7 @@ class Generation:
                     new.append(key)
                 else:
                     tables.append((table, row))
-        table.extend(placed, order)
-        self.values += placed.values.size
-        return new
+        return table, new
 
     # --- parts of it, for a file ---------------------------------------------------------------------------------
 

@@ -223,7 +223,7 @@ class RunStore:
 
     def add(self, placed: Placed) -> None:
         """Store rows that found their segment."""
-        if not placed.values.size:
+        if not placed.names or not len(placed.steps):
             return
         for key in self.open.add(placed):
             self._know(key)
@@ -231,7 +231,9 @@ class RunStore:
 
     def _note_newest(self, placed: Placed) -> None:
         if placed.rank is not None and not placed.stray:
-            self.newest[placed.segment] = max(self.newest.get(placed.segment, -1), placed.high)
+            high = placed.high
+            if high > self.newest.get(placed.segment, -1):
+                self.newest[placed.segment] = high
 
     def put_back(self, stretch: RowRange) -> None:
         """Take rows that were placed before a restart into the open generation."""

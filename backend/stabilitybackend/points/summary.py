@@ -77,9 +77,12 @@ class RunSummary(Stateful):
         super().__init__()
         self._shown: set[str] = set()
         self._watching = Watching()
+        #: Rows of these metrics have been the newest ones, since when the tree has not changed.
+        self._last: tuple[list[str], int, _Who, int] | None = None
 
     def restored(self) -> None:
         self._shown = set(self._names)
+        self._last = None
 
     # --- what happens --------------------------------------------------------------------------------------------
 
@@ -93,7 +96,7 @@ class RunSummary(Stateful):
 
     def add(self, placed: Placed, store: RunStore, tree: SegmentTree) -> None:
         """Take rows that the store does not have yet."""
-        if not placed.values.size:
+        if not placed.names or not len(placed.steps):
             return
         if self._stale:
             self._regroup(store, tree)
@@ -111,6 +114,7 @@ class RunSummary(Stateful):
             if name == COUNTED or len(self._names) - (COUNTED in self._names) < MAX_LATEST:
                 self._names.setdefault(name)
                 self._shown.add(name)
+                self._last = None
         if self._counted != COUNTED:
             counted = COUNTED if COUNTED in self._names else next(iter(self._names))
             if counted != self._counted:
@@ -122,6 +126,11 @@ class RunSummary(Stateful):
         if row is None:
             return
         step, at_head = int(placed.steps[row]), placed.segment == self._head
+        last = self._last
+        older = last is not None and (step < last[1] or (step == last[1] and who > last[2]))
+        if last is not None and older and placed.segment == last[3] and placed.names == last[0]:
+            return  # as nearly always where many ranks log the same
+        self._last = (placed.names, step, who, placed.segment) if not self._lost else None
         for i, name in enumerate(placed.names):
             if name not in self._shown:
                 continue
@@ -143,6 +152,11 @@ class RunSummary(Stateful):
         count = series.get(who)
         if count is None:
             count = series[who] = _Count()
+        step = int(placed.steps[0])
+        if len(placed.steps) == 1 and step > count.high and not placed.stray and placed.segment == self._head:
+            count.high, count.total, count.alive = step, count.total + 1, count.alive + 1
+            self._total, self._alive = self._total + 1, self._alive + 1
+            return  # as nearly always
         new = _new_steps(placed, self._counted, count.high, store)
         if not len(new):
             return
@@ -158,7 +172,7 @@ class RunSummary(Stateful):
 
     def _regroup(self, store: RunStore, tree: SegmentTree) -> None:
         """Find out what a changed tree means: which newest values died, and how many points."""
-        self._stale = False
+        self._stale, self._last = False, None
         before = self._limits
         self._limits = {part.segment: part.last for part in tree.path()}
         self._head = tree.head
@@ -186,7 +200,7 @@ class RunSummary(Stateful):
                 count.alive = alive
             yield
         while self._lost:
-            name = next(iter(self._lost))
+            name, self._last = next(iter(self._lost)), None
             found = self._find(name, store, fold.tree)
             self._lost.discard(name)
             if found is None:

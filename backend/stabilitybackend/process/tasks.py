@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["SingleFlight", "end", "in_thread"]
+__all__ = ["SingleFlight", "Watched", "end", "in_thread"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 #: Pause between two requests to end, seconds.
 _AGAIN_S = 1.0
@@ -36,6 +38,27 @@ class SingleFlight(Generic[T]):
         self._task = None
         if not task.cancelled():
             task.exception()  # looked at: perhaps nobody waits any more
+
+
+class Watched:
+    """Tasks that go on as long as the process: one that ends by a mistake of ours is logged at once, and named.
+
+    Attributes:
+        failed: names of those, with what they ended by.
+    """
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+
+    def add(self, *tasks: asyncio.Task[Any]) -> None:
+        """Watch these, too."""
+        for task in tasks:
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed.append(f"{task.get_name()} ({type(error).__name__})")
+            _log.error("%s ended, which it never should", task.get_name(), exc_info=error)
 
 
 async def end(*tasks: asyncio.Task[Any] | None) -> None:

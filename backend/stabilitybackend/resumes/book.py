@@ -151,10 +151,10 @@ class ResumeBook(Stateful):
         Args:
             world: ranks of the newest launch.
         """
-        first, run = together[0], self._run()
-        if run.rank is None or first.rank != run.rank or first.stray or first.segment != run.fold.tree.head:
+        first, rank = together[0], self._judge.primary
+        if rank is None or first.rank != rank or first.stray or first.segment != self._judge.fold.tree.head:
             return []
-        found = []
+        found, run = [], self._run()
         went_on = self._source and first.source != self._source and first.segment == self._segment
         if went_on and int(first.steps[0]) > self._newest:
             found += self._compare(run, float(first.times[0]), last=True)

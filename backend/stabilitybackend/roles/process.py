@@ -71,13 +71,14 @@ class RoleProcess:
         await self.members.beat()
         self._beating = asyncio.create_task(self.members.keep(), name="members")
 
-    def start(self) -> None:
-        """Begin to work."""
+    def start(self) -> list[asyncio.Task[None]]:
+        """Begin to work; return what goes on until ``stop``."""
         inbox = Inbox(self._waiting, self.members.me.member_id, self._runs_named, self._ordered)
         work = {"inbox": inbox.follow(), "outbox": self._outbox.follow()}
         if self._placer is not None and self._owner_side is not None:
             work |= {"placer": self._placer.follow(), "reports": self._owner_side.follow()}
         self._tasks = [asyncio.create_task(each, name=name) for name, each in work.items()]
+        return self._tasks
 
     def _runs_named(self, runs: set[str]) -> None:
         if self._owner_side is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.detector_settings import DetectorSettings
+from stabilitybackend.runs.rows.usual_rows import fold_message
 from stabilitybackend.runs.state import RunState
-from stabilityclient.node_frames import frames_in
-from stabilityclient.wire import BadMessage
+from stabilityclient.node_frames import in_stream
+from stabilityclient.wire import BadMessage, Frame
 
 __all__ = ["apply_frame"]
 
@@ -22,18 +23,20 @@ def apply_frame(state: RunState, frame_id: str, raw: bytes, settings: DetectorSe
         replayed: as for ``RunState.apply``.
     """
     changes = Changes()
-    try:
-        settings.apply(state.judge, frame_id)
-        frames = frames_in(raw)
-    except BadMessage as error:
-        state.unreadable.whole("message", str(error), frame_id)
-        return changes
-    except Exception as error:
-        state.unreadable.whole("message", f"{type(error).__name__}: {error}", frame_id, error)
-        return changes
-    for frame in frames:
+
+    def fold(frame: Frame) -> None:
         try:
             changes.add(state.apply(frame, replayed=replayed))
         except Exception as error:
             state.unreadable.whole("message", f"{type(error).__name__}: {error}", frame_id, error)
+
+    try:
+        settings.apply(state.judge, frame_id)
+        message = in_stream(raw)
+    except BadMessage as error:
+        state.unreadable.whole("message", str(error), frame_id)
+    except Exception as error:
+        state.unreadable.whole("message", f"{type(error).__name__}: {error}", frame_id, error)
+    else:
+        fold_message(state, message, changes, fold, replayed=replayed)
     return changes

@@ -34,7 +34,8 @@ def take_health(state: RunState, health: Health, now: float, step_clock: StepClo
     while len(state.agents) > MAX_AGENTS:
         del state.agents[next(iter(state.agents))]
     state.liveness.observe(agent, now)
+    allowance = state.liveness.allowance()
     for rank in agent.ranks:
         if rank.rank is not None:
-            rank.budget_s = state.liveness.budget_s(rank.rank, rank.source)
+            rank.budget_s = state.liveness.budget_s(rank.rank, rank.source, allowance)
     return state.agent_view(agent)

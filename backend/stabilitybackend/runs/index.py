@@ -101,7 +101,7 @@ class RunIndex:
 
     async def project(self, run_id: str) -> str | None:
         """Return the project of a run, "" where it has none, None where there is no such run."""
-        pipe = self._redis.pipeline(transaction=True)
+        pipe = self._redis.pipeline(transaction=False)
         pipe.zscore(RUNS, run_id)
         pipe.hget(RunKeys(run_id).meta, "project")
         score, project = await pipe.execute()

@@ -18,7 +18,6 @@ from stabilitybackend.detection.evidence import Evidence
 from stabilitybackend.detection.naming.watched_report import missing_text
 from stabilitybackend.detection.run_detection import PRIMARY_METRICS, Found, Judge
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.straggler import reports_own_work
 from stabilitybackend.fleet.training_intervals import TrainingIntervals
 from stabilitybackend.gpus.readings import GpuReadings
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
@@ -45,6 +44,7 @@ from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of,
 from stabilitybackend.runs.derived.stopped import status_fields
 from stabilitybackend.runs.gpu_notes import GpuNotes
 from stabilitybackend.runs.health_reports import take_health
+from stabilitybackend.runs.rows.row_taking import take_rows
 from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.runs.step_clock import StepClock
 from stabilitybackend.runs.ticking import Ticking
@@ -88,15 +88,15 @@ class RunState:
         self.launch_sizes = LaunchSizes()
         #: What could not be read or folded.
         self.unreadable = Unreadable(run_id)
-        self._clock = clock
+        self.clock = clock
         self.judge = Judge(RunStore(), self.fold)
         self._evidence = Evidence()
         self.batches = BatchFold()
         self.kept = KeptBatches()
         self.resumes = ResumeBook(self.judge, self.batches)
-        self._summary = RunSummary()
+        self.summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
-        self._step_clock = StepClock(clock)
+        self.step_clock = StepClock(clock)
         self._gpu_notes = GpuNotes()
         self.launch_facts = LaunchFacts()
         self._ticking = Ticking()
@@ -144,7 +144,7 @@ class RunState:
                 if isinstance(change, Placed):
                     together.append(change)
                     if not change.more:
-                        self._placed(together, changes, replayed)
+                        take_rows(self, together, changes, replayed=replayed)
                         together.clear()
                 elif isinstance(change, Forked):
                     self._forked(change, changes, replayed)
@@ -155,50 +155,14 @@ class RunState:
         except Exception as error:  # a mistake of ours; folded again it gives the same: what it did so far is kept
             self.unreadable.whole(what, f"{type(error).__name__}: {error}", source.source, error)
 
-    def _placed(self, together: list[Placed], changes: Changes, replayed: bool) -> None:
-        """Take rows, of several sets of metrics where these were logged in turn."""
-        own_work = False
-        for placed in together:
-            self._summary.add(placed, self.store, self.fold.tree)
-            self.store.add(placed)
-            changes.placed.append(placed)
-            own_work = own_work or reports_own_work(tuple(placed.names))
-        placed = together[0]
-        if len(together) > 1:  # what reached furthest is evidence for all of them
-            placed = max(together, key=lambda one: int(one.steps[-1]))
-        first = int(together[0].steps[0])
-        if placed.rank is None:
-            self.gpu_readings.take(placed)
-        if placed.stray or placed.rank is None:
-            return
-        self.stretches.rows(placed, self.launch_sizes.size)
-        if not replayed:
-            # Not only for the first rows by the segment's count: that is ahead of us while a frame holds more of them.
-            segment, time, started = self.fold.tree[placed.segment], float(placed.times[0]), started_ns(placed.source)
-            changes.add_commands(self.commands.on_points(segment.id, segment.key, first, time))
-            changes.add_commands(self.commands.on_row(placed.node, started, segment.id, first, time))
-        self.launch_sizes.row(placed.source, first, int(placed.steps[-1]))
-        if own_work:
-            self.liveness.logs_own_work(placed.rank, self._clock())
-        self.liveness.logged(placed.rank, placed.source, first, float(placed.times[0]))
-        last, end = int(placed.steps[-1]), float(placed.times[-1])
-        if len(placed.steps) > 1:
-            rows = int((placed.steps[1:] > placed.steps[:-1]).sum())
-            self.liveness.logged(placed.rank, placed.source, last, end, rows)
-        if placed.segment == self.fold.tree.head:
-            self._step_clock.row(last, end, primary=placed.rank == self.judge.primary)
-        found = [*self.judge.take(together), *self.batches.rows(self.fold)]
-        found += self.resumes.take(together, self.launch_sizes.size)
-        if not replayed or self.reconciling:
-            judged = placed.segment == self.fold.tree.head and placed.rank == self.judge.primary
-            self._report(found, changes, together if judged else ())
-
-    def _report(self, found: Iterable[Found], changes: Changes, rows: Sequence[Placed] = ()) -> None:
+    def report(self, found: Iterable[Found], changes: Changes, rows: Sequence[Placed] = ()) -> None:
+        """Take in what was found; ``rows`` are new ones of the rank that is judged, at which advice may turn."""
         for time, finding in found:
             changes.add_incidents(turned(self.incidents, rows, self._usable(), finding.now_step))
             if not self.incidents.has_similar(finding, BY_RESUMES):
                 self.found(finding, time, changes)
-        changes.add_incidents(turned(self.incidents, rows, self._usable()))
+        if rows and self.incidents.turns_at() is not None:
+            changes.add_incidents(turned(self.incidents, rows, self._usable()))
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
@@ -211,16 +175,16 @@ class RunState:
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
         changed = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self._usable())
         changes.add_incidents(changed)
-        changes.add_commands(() if self.reconciling else own_orders(self, changed, time, self._clock()))
+        changes.add_commands(() if self.reconciling else own_orders(self, changed, time, self.clock()))
 
     def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
         changes.segments = True
         self.fold.tree.touch(forked.segment.id)  # also where only its cause is another one now
-        self._summary.forked()
+        self.summary.forked()
         if not forked.is_head:
             return
         segment = forked.segment
-        self._step_clock.forked(segment.fork_step)
+        self.step_clock.forked(segment.fork_step)
         self._evidence.forked(segment.kept_step)
         self.batches.forked(segment)
         reports = not replayed or self.reconciling
@@ -234,7 +198,7 @@ class RunState:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
         found = self.resumes.forked(segment) + self.judge.forked(segment)
         if reports:
-            self._report(found, changes)
+            self.report(found, changes)
 
     def _event(self, event: LineageEvent, changes: Changes, replayed: bool) -> None:
         rank = event.source.rank
@@ -277,22 +241,22 @@ class RunState:
             restart = self.commands.order_that_ends(event.source.node, started_ns(source))
             event = replace(event, data={**event.data, "ordered": event.data.get("ordered") or restart})
         if event.type in GPU_EVENTS:
-            for finding in self.gpus.event(event, self._step_clock.newest):
+            for finding in self.gpus.event(event, self.step_clock.newest):
                 if reports:
                     self.found(self.remember(finding), event.time, changes)
         if reports:
-            self._report(found, changes)
+            self.report(found, changes)
         self.liveness.event(event, event.time)
 
     # --- health and time -----------------------------------------------------------------------------------------
 
     def on_health(self, health: Health) -> AgentHealth:
         """Take an agent's newest report; return it as people see it."""
-        return take_health(self, health, self._clock(), self._step_clock)
+        return take_health(self, health, self.clock(), self.step_clock)
 
     def statuses(self) -> RankStatuses:
         """Return what each rank does, as of the last tick."""
-        return self.liveness.statuses(self.incidents.culprits(), self._clock())
+        return self.liveness.statuses(self.incidents.culprits(), self.clock())
 
     def agent_view(self, agent: AgentHealth) -> AgentHealth:
         """Return what an agent reports with what is known of its node's GPUs now."""
@@ -307,8 +271,8 @@ class RunState:
 
     def ticking(self) -> Generator[None, None, Changes]:
         """The same in slices: it yields where others may be served, and nothing may change the state meanwhile."""
-        changes = yield from self._ticking.of(self, self._clock())
-        yield from self._summary.settling(self.store, self.fold)
+        changes = yield from self._ticking.of(self, self.clock())
+        yield from self.summary.settling(self.store, self.fold)
         return changes
 
     # --- snapshots ------------------------------------------------------------------------------------------------
@@ -345,9 +309,9 @@ class RunState:
             "gpu_notes": self._gpu_notes,
             "launch_facts": self.launch_facts,
             "stretches": self.stretches,
-            "summary": self._summary,
+            "summary": self.summary,
             "world": self.launch_sizes,
-            "pace": self._step_clock,
+            "pace": self.step_clock,
             "unreadable": self.unreadable,
             "handlers": self.handlers,
         }
@@ -356,11 +320,11 @@ class RunState:
 
     def job(self, *, for_command: bool = True) -> JobView:
         """Return what is known of the job now; only a new command needs its checkpoints and its ranks' starts."""
-        return job_of(self, self._step_clock, self._clock(), for_command=for_command)
+        return job_of(self, self.step_clock, self.clock(), for_command=for_command)
 
     def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
         """Return the new command."""
-        now, request = self._clock(), with_step(self, request)
+        now, request = self.clock(), with_step(self, request)
         plan = plan_of(self, now, request) if request.kind == "restart" else None
         return self.commands.issue(request, self.job(), command_id=command_id, issuer=issuer, now=now, plan=plan)
 
@@ -373,13 +337,13 @@ class RunState:
 
     def view(self) -> RunView:
         """Return what the points and the job show of the run now."""
-        now = self._clock()
+        now = self.clock()
         tree = self.fold.tree
         began, logged = self.stretches.span or (None, None)
         connected = [agent.node for agent in self.agents.values() if agent.connected and agent.agent_state.log is None]
         view = RunView(
-            **self._summary.view(self.store, self.fold),
-            **self._summary.watched(self.store, self.judge.names.chosen.get("loss"), missing_text(self.judge.names)),
+            **self.summary.view(self.store, self.fold),
+            **self.summary.watched(self.store, self.judge.names.chosen.get("loss"), missing_text(self.judge.names)),
             began=began,
             logged=logged,
             **status_fields(self, now),

@@ -1,30 +1,31 @@
 """Notices for all followed runs what only Redis can tell: frames that other processes stored, and that it was away.
 
-One connection waits on many streams at once, so that following a run costs none. Frames that this process stored
-itself are reported to their worker at once (``RunWorker.arrived``); what is seen here is a hint as well: the worker
-reads.
+One connection waits on many streams at once, so that following a run costs none. On a cluster, where nobody can wait on
+streams of several slots, they are looked at once a second. Frames that this process stored itself are reported to their
+worker at once (``RunWorker.arrived``); what is seen here is a hint as well: the worker reads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 
 from stabilitybackend.keys import QUIET, RunKeys
 from stabilitybackend.process.quiet_log import QuietLog
-from stabilitybackend.redis_link import make_watchful
+from stabilitybackend.redis_link import ClusterClient, make_watchful
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.worker import RunWorker
 
 __all__ = ["StreamWatch"]
 
-#: Longest wait in one read, milliseconds.
+#: Longest wait in one read, milliseconds; on a cluster the time between two looks.
 BLOCK_MS = 1_000
 #: Streams in one read; further ones take turns. Each may answer with one frame of up to 4 MiB.
 RUNS_A_READ = 128
@@ -43,8 +44,12 @@ class StreamWatch:
         workers: returns those that follow a run now.
     """
 
-    def __init__(self, redis: Redis, workers: Callable[[], Collection[RunWorker]]) -> None:
-        self._redis = self._own = make_watchful(redis)
+    def __init__(self, redis: Redis | ClusterClient, workers: Callable[[], Collection[RunWorker]]) -> None:
+        self._cluster = redis if isinstance(redis, ClusterClient) else None
+        #: Of a single server, a connection that hides no loss of it.
+        self._redis = self._own = None if isinstance(redis, ClusterClient) else make_watchful(redis)
+        #: Name of each master of a cluster -> which life of its process that is.
+        self._lives: dict[str, str] = {}
         self._workers = workers
         #: Run ids looked at last are after this one in the order of ids.
         self._place = ""
@@ -52,18 +57,22 @@ class StreamWatch:
 
     async def follow(self) -> None:
         """Watch without end; cancel it to stop."""
+        if self._cluster is not None:
+            self._cluster.on_loss.append(self._interrupt)
+            await self._watch(partial(self._poll, self._cluster))
+            return
+        assert self._own is not None
         try:
-            await self._watch_streams()
+            await self._watch(self._wait)
         finally:
             await self._own.aclose()
 
-    async def _watch_streams(self) -> None:
+    async def _watch(self, grown: Callable[[list[RunWorker], bool], Awaitable[list[RunWorker]]]) -> None:
         away = False
         while True:
             chunk = self._chunk()
-            streams: Any = {QUIET: "$"} | {RunKeys(worker.run_id).frames: worker.cursor for worker in chunk}
             try:
-                found: Any = await self._redis.xread(streams, count=1, block=BLOCK_MS if not away else None)
+                found = await grown(chunk, away)
             except (RedisError, OSError) as error:
                 away = True
                 self._quiet.log(logging.WARNING, f"Redis is away ({error!s:.200}), trying again")
@@ -75,9 +84,44 @@ class StreamWatch:
                 away = False
                 self._wake(list(self._workers()))
             if found:
-                grown = {key.decode() for key, _ in found}
-                self._wake([worker for worker in chunk if RunKeys(worker.run_id).frames in grown])
+                self._wake(found)
+                found.clear()
                 await asyncio.sleep(PAUSE_S)
+
+    async def _wait(self, chunk: list[RunWorker], away: bool) -> list[RunWorker]:
+        """Wait until something comes, and return whose streams have grown."""
+        assert self._redis is not None
+        streams: Any = {QUIET: "$"} | {RunKeys(worker.run_id).frames: worker.cursor for worker in chunk}
+        found: Any = await self._redis.xread(streams, count=1, block=BLOCK_MS if not away else None)
+        grown = {key.decode() for key, _ in found}
+        return [worker for worker in chunk if RunKeys(worker.run_id).frames in grown]
+
+    async def _poll(self, client: ClusterClient, chunk: list[RunWorker], away: bool) -> list[RunWorker]:
+        """Look at all streams, and return whose have grown."""
+        if not away:
+            await asyncio.sleep(BLOCK_MS / 1000)
+        pipe = client.pipeline(transaction=False)
+        for worker in chunk:
+            pipe.xread({RunKeys(worker.run_id).frames: worker.cursor}, count=1)
+        answers = await pipe.execute(raise_on_error=False)
+        # A master that was killed and is back, or that another one has taken the place of, may lack its newest writes.
+        lives = await self._lives_of(client)
+        if self._lives and lives != self._lives:
+            self._interrupt()
+        self._lives = lives
+        for answer in answers:
+            if isinstance(answer, RedisError | OSError):
+                raise answer
+        return [worker for worker, answer in zip(chunk, answers, strict=True) if answer]
+
+    @staticmethod
+    async def _lives_of(client: ClusterClient) -> dict[str, str]:
+        await client.initialize()
+        masters = client.masters()
+        answers = await asyncio.gather(*(client.on_node(node, [("INFO", "server")]) for node in masters))
+        if not masters:
+            raise ConnectionError("no node of the cluster has any slot")
+        return {node: str(info.get("run_id")) for node, (info,) in zip(masters, answers, strict=True)}
 
     # In methods of their own: a worker that is let go must not be kept by a variable of the loop above.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -13,7 +13,18 @@ from stabilitybackend.schema.ranks import RankStatus
 from stabilitybackend.schema.reading import Misfit, typed
 from stabilityclient.wire import MAX_STEP, Health
 
-__all__ = ["AgentHealth", "AgentState", "GpuOfRank", "HealthAnswer", "LogFacts", "Proc", "RankHealth", "read_health"]
+__all__ = [
+    "TYPED_HEALTH",
+    "AgentHealth",
+    "AgentState",
+    "GpuOfRank",
+    "HealthAnswer",
+    "LogFacts",
+    "Proc",
+    "RankHealth",
+    "TypedHealth",
+    "read_health",
+]
 
 #: Times of messages beyond are none, unix seconds.
 MAX_TIME_S = 1e18
@@ -160,10 +171,38 @@ class HealthAnswer(msgspec.Struct):
     waits_for: list[int]
 
 
+class _SentRank(RankHealth, omit_defaults=True, kw_only=True):
+    """A rank as its agent sends it: the server has not judged it. A factory, for a default would not be shown later."""
+
+    status: RankStatus | None = msgspec.field(default_factory=lambda: None)
+
+
+class TypedHealth(Health):
+    """A Health message that came as it is described here."""
+
+    ranks: list[_SentRank]  # type: ignore[assignment]  # free in a message that is not read yet
+    agent_state: AgentState = msgspec.field(default_factory=AgentState)  # type: ignore[assignment]
+
+
+#: For ``decode_message``: what fits its types, as nearly all does, never is a dict.
+TYPED_HEALTH = {Health: msgspec.msgpack.Decoder(TypedHealth)}
+
+
 def read_health(health: Health) -> tuple[AgentHealth, list[str]]:
     """Return what a message says, and what was left out of it because it is not of its type, one sentence each."""
     left_out: list[str] = []
-    ranks = []
+    if isinstance(health, TypedHealth):
+        ranks, state = cast(list[RankHealth], health.ranks), health.agent_state
+    else:
+        ranks, state = _fitting(health, left_out)
+    for rank in ranks:
+        rank.budget_s, rank.status = UNSET, None  # what the server makes of it, not who sent it
+    time = health.time if abs(health.time) < MAX_TIME_S else 0.0
+    return AgentHealth(agent=health.agent, node=health.node, time=time, agent_state=state, ranks=ranks), left_out
+
+
+def _fitting(health: Health, left_out: list[str]) -> tuple[list[RankHealth], AgentState]:
+    ranks: list[RankHealth] = []
     for data in health.ranks:
         data.pop("budget_s", None)
         data["status"] = None
@@ -179,5 +218,4 @@ def read_health(health: Health) -> tuple[AgentHealth, list[str]]:
     except Misfit as error:
         state = AgentState()
         left_out.append(f"agent_state: {error}")
-    time = health.time if abs(health.time) < MAX_TIME_S else 0.0
-    return AgentHealth(agent=health.agent, node=health.node, time=time, agent_state=state, ranks=ranks), left_out
+    return ranks, state

@@ -16,6 +16,8 @@ from redis import Redis as SyncRedis
 from websockets.asyncio.client import connect
 
 from stabilitybackend.api.server import reasons
+from stabilitybackend.ingest.durability import Durability
+from stabilitybackend.process.tasks import Watched
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.schema.runs import RunView
 from stabilitybackend.storing import Storing
@@ -109,6 +111,20 @@ async def test_a_redis_that_stores_nothing_is_said_by_every_probe_page_and_run_u
             assert server.get("/runs/run-1")["storing"] is None
 
 
+def test_work_of_the_server_that_ends_by_a_mistake_is_named_and_the_process_is_not_ended_for_it(
+    plain: PlainRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def mistaken(durability: Durability) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Durability, "follow", mistaken)
+    with RunningServer(plain.url, tmp_path / "data") as server:
+        wait_until(lambda: codes(server) == ["stopped"], SAID_WITHIN_S, "readyz says it")
+        (reason,) = server.client.get("/readyz").json()["reasons"]
+        assert reason["message"] == "durability (ZeroDivisionError) no longer runs"
+        assert server.client.get("/livez").status_code == 200
+
+
 def test_a_server_whose_redis_goes_away_while_it_starts_is_up_says_so_and_goes_on_when_it_is_back(
     plain: PlainRedis, tmp_path: Path
 ) -> None:
@@ -169,9 +185,9 @@ async def test_a_server_is_ready_when_every_live_run_is_judged_those_heard_of_la
         await store_view(stage.redis, run_id, RunView(status="running"), stage.now - place)
     await stage.restart()
     await stage.manager.start()
-    (reason,) = reasons(stage.manager, storing)
+    (reason,) = reasons(stage.manager, storing, Watched())
     assert (reason.code, "3 of 3" in reason.message) == ("restoring", True)
-    await stage.until(lambda: not reasons(stage.manager, storing), "all runs are judged")
+    await stage.until(lambda: not reasons(stage.manager, storing, Watched()), "all runs are judged")
     assert list(stage.manager._workers) == ["run-c", "run-a", "run-b"]
 
 
@@ -182,8 +198,8 @@ async def test_an_archive_that_cannot_be_written_makes_the_server_not_ready_unti
     stage.folder.write_text("a file where a folder is needed")
     await stage.send(*rows(Job(), 1, 300))
     await stage.until(
-        lambda: [one.code for one in reasons(stage.manager, storing)] == ["archive"], "the archive is named"
+        lambda: [one.code for one in reasons(stage.manager, storing, Watched())] == ["archive"], "the archive is named"
     )
     stage.folder.unlink()
     stage.now += 60.0
-    await stage.until(lambda: not reasons(stage.manager, storing), "the archive is well again")
+    await stage.until(lambda: not reasons(stage.manager, storing, Watched()), "the archive is well again")

@@ -5,22 +5,27 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import numpy as np
+import polars as pl
 import pytest
 
+from stabilitybackend.archive import object_store
 from stabilitybackend.archive.aggregates import aggregate
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.compaction import compact
 from stabilitybackend.archive.layout import Files
-from stabilitybackend.archive.location import Location, open_location
+from stabilitybackend.archive.location import INSTALLATION_FILE, Location, open_location
 from stabilitybackend.archive.object_store import AWAY_S, ObjectStore
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.errors import ArchiveError, SettingsError
 from support.agent.s3_server import KEYS, needs, s3_server
+from support.agent.store_proxy import store_proxy
 from support.points.archive_model import make_part, same_rows
 
 LOSS = SeriesKey("loss", 0, 0, "")
@@ -77,11 +82,62 @@ def test_a_part_in_a_bucket_answers_as_its_rows_and_is_merged_and_deleted(place:
     place.check()
 
 
+def test_a_merge_asks_for_each_file_once_and_names_a_damaged_one_where_it_lies(
+    s3: str, settings: pytest.MonkeyPatch
+) -> None:
+    with store_proxy(s3) as proxy:
+        settings.setenv("AWS_ENDPOINT_URL", proxy.url)
+        # A bucket that Polars has not spoken to: it remembers the endpoint of the first time.
+        urllib.request.urlopen(urllib.request.Request(f"{s3}/merges", method="PUT"), timeout=5)
+        place = open_location("s3://merges")
+        _, a = make_part(place, [(LOSS, noise(100_000))], "a", to_id="1-0", frames=[("1-0", b"x")])
+        _, b = make_part(
+            place, [(LOSS, noise(100_000, 100_000))], "b", from_id="1-0", to_id="2-0", frames=[("2-0", b"y")]
+        )
+        proxy.take()
+        compact(place, "run", [a, b], "merged", 2.0)
+        assert proxy.take().requests == {"GET": 7, "HEAD": 7 + 3, "PUT": 5}
+        name = Files.of("run", "a").points
+        place.write_bytes(name, place.read_bytes(name)[:-100])
+
+        with pytest.raises(ArchiveError) as damaged:
+            compact(place, "run", [a, b], "again", 2.0)
+
+        assert (damaged.value.code, damaged.value.facts["file"]) == ("archive_damaged", place.path(name))
+        assert place.path(name) in damaged.value.message
+
+
+def test_a_store_that_takes_a_file_and_falls_silent_is_given_up(
+    s3: str, settings: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "POLARS_TIMEOUT_S", 0.3)
+    with store_proxy(s3) as proxy, ThreadPoolExecutor() as threads:
+        settings.setenv("AWS_ENDPOINT_URL", proxy.url)
+        place = open_location("s3://silent")
+        proxy.mood = "silent"
+        written = threads.submit(place.write, "run/a.parquet", pl.LazyFrame({"a": [1]}), row_group_rows=1)
+        try:
+            given_up = written.exception(timeout=30)
+        finally:
+            proxy.mood = "away"  # one that would wait without end goes now, and does not come again
+            proxy.release()
+
+    assert isinstance(given_up, ArchiveError)
+    assert (given_up.code, given_up.facts["file"]) == ("archive_unreachable", "s3://silent/run/a.parquet")
+
+
 def test_names_of_another_run_that_begins_alike_are_not_listed(place: Location) -> None:
     place.write_bytes("run/a.state", b"")
     place.write_bytes("run-2/a.state", b"")
 
     assert (place.names("run"), place.names("ru")) == (["run/a.state"], [])
+
+
+def test_an_object_that_is_there_is_not_created_again(place: Location) -> None:
+    place.create_bytes(INSTALLATION_FILE, b"first")
+    place.create_bytes(INSTALLATION_FILE, b"second")
+
+    assert place.read_bytes(INSTALLATION_FILE) == b"first"
 
 
 @pytest.mark.parametrize("name", Files.of("run", "part"))

@@ -50,6 +50,7 @@ CASES: dict[str, tuple[str, int]] = {
     "archive status": ("{server}", 0),
     "archive compact": ("r-plan {server}", 0),
     "archive delete": ("r-gone --yes --force {server}", 0),
+    "archive adopt": ("--yes", 1),
     "archive retain": ("--days 1 --dry-run {server}", 0),
 }
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stabilitybackend import redis_link
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.redis_link import make_redis, redis_errors
+from stabilitybackend.redis_link import away, clients, make_redis, redis_errors
 from stabilitybackend.redis_server.binary import bundled_binary
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.storing import trouble_of
@@ -71,7 +70,8 @@ async def test_a_redis_that_is_down_for_good_costs_busy_answers_and_not_the_conn
 async def test_a_redis_that_keeps_every_connection_busy_is_called_slow_and_not_away(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_link, "POOL_WAIT_S", 0.05)
+    for module in (away, clients):
+        monkeypatch.setattr(module, "POOL_WAIT_S", 0.05)
     redis = make_redis(redis_url, connections=1)
     held = await redis.connection_pool.get_connection()
     with pytest.raises(Unavailable) as caught, redis_errors():

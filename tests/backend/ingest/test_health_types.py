@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from msgspec import to_builtins
+from msgspec import UNSET, to_builtins
 
-from stabilitybackend.schema.health import RankHealth, read_health
-from stabilityclient.wire import decode_message, encode_message
+from stabilitybackend.schema.health import TYPED_HEALTH, RankHealth, TypedHealth, read_health
+from stabilityclient.wire import Health, decode_message, encode_message
 from support import bad_events
 
 
@@ -15,9 +15,13 @@ def _read(**changes: Any) -> tuple[RankHealth, list[str]]:
     """Return the first rank of a whole message in which some fields are others, and what was left out."""
     health = bad_events.health()
     health.ranks[0] |= changes
-    read: Any = decode_message(encode_message(health))
-    agent, left_out = read_health(read)
+    agent, left_out = read_health(_came(health))
     return agent.ranks[0], left_out
+
+
+def _came(health: Health) -> Health:
+    came: Any = decode_message(encode_message(health))
+    return cast(Health, came)
 
 
 def test_what_a_real_agent_reports_is_shown_as_it_came() -> None:
@@ -27,6 +31,21 @@ def test_what_a_real_agent_reports_is_shown_as_it_came() -> None:
     assert ([{**rank, "status": None} for rank in came["ranks"]], came["agent_state"], left_out) == (
         [{**rank, "phases": {"data": [12, 1.5, 0.4]}} for rank in shown["ranks"]], shown["agent_state"], []
     )  # fmt: skip
+
+
+def test_a_message_that_fits_its_types_says_the_same_as_one_that_is_read_freely() -> None:
+    data = encode_message(bad_events.health())
+    typed: Any = decode_message(data, TYPED_HEALTH)
+    assert isinstance(typed, TypedHealth)
+    assert to_builtins(read_health(typed)) == to_builtins(read_health(_came(bad_events.health())))
+
+
+def test_what_the_server_judges_itself_is_not_taken_from_a_message_that_fits_its_types() -> None:
+    health = bad_events.health()
+    health.ranks[0] |= {"status": "dead", "budget_s": 5.0}
+    typed: Any = decode_message(encode_message(health), TYPED_HEALTH)
+    rank = read_health(typed)[0].ranks[0]
+    assert (isinstance(typed, TypedHealth), rank.status, rank.budget_s) == (True, None, UNSET)
 
 
 def test_what_a_newer_agent_reports_beside_is_passed_over_and_the_server_judges_itself() -> None:

@@ -17,11 +17,12 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import LocalFolder, open_location
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.errors import AgentGone, Unavailable
+from stabilitybackend.runs import worker as worker_file
+from stabilitybackend.runs.apply_frame import apply_frame
+from stabilitybackend.runs.archiving import recovery
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.worker import RunWorker
-from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.manager_stack import HELLO, KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
 
@@ -335,13 +336,14 @@ async def test_while_archived_frames_are_folded_again_others_get_their_turn_afte
     await stage.manager.stop()
     for state in stage.folder.rglob("*.state"):
         state.write_bytes(b"damaged")
-    turn, seen, apply = 0, [], RunState.apply
+    turn, seen = 0, []
 
-    def noted(state: RunState, frame: Frame, *, replayed: bool) -> Changes:
+    def noted(*arguments: Any, replayed: bool) -> Changes:
         seen.append(turn)
-        return apply(state, frame, replayed=replayed)
+        return apply_frame(*arguments, replayed=replayed)
 
-    monkeypatch.setattr(RunState, "apply", noted)
+    for folder_again in (recovery, worker_file):
+        monkeypatch.setattr(folder_again, "apply_frame", noted)
     await stage.restart()
     again = asyncio.create_task(stage.manager.get("run-1"))
     while not again.done():

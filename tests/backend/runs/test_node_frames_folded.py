@@ -1,11 +1,16 @@
-"""A message with frames of several sources is folded as these frames are, one after another."""
+"""A message with frames of one source or of several is folded as these frames are, one after another."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
+from msgspec import to_builtins
 
+from stabilitybackend.archive.series import SeriesKey
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.points.store import StoreView
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.detector_settings import DetectorSettings
@@ -34,20 +39,51 @@ def _gathered(frames: list[Frame]) -> list[bytes]:
     return [encode_message(together(some) if len(some) > 1 else some[0]) for some in messages]
 
 
-def _folded(messages: list[bytes]) -> tuple[bytes, list[Any], list[Any]]:
+_Folded = tuple[bytes, list[Any], list[Any], Any, list[Any]]
+
+
+def _seen(state: RunState, placed: list[Placed]) -> _Folded:
+    """Return all that a run knows, and the rows that were placed."""
+    rows = [(p.segment, p.source, p.names, p.steps.tolist(), p.values.tobytes()) for p in placed]
+    view = state.store.view()
+    stored = [(key, *_columns(view, key)) for metric in view.metrics() for key in view.keys(metric)]
+    return snapshot.freeze(state), rows, state.incidents.all(), to_builtins(state.view()), stored
+
+
+def _columns(view: StoreView, key: SeriesKey) -> list[bytes]:
+    rows = view.rows(key)
+    return [column.tobytes() for column in (rows.steps, rows.values, rows.times)]
+
+
+def _folded(messages: list[bytes]) -> _Folded:
     state = RunState("run", lambda: 9_000.0)
     placed = []
     for number, message in enumerate(messages):
-        changes = apply_frame(state, f"{number}-0", message, _SETTINGS, replayed=False)
-        placed += [(p.segment, p.source, p.names, p.steps.tolist(), p.values.tobytes()) for p in changes.placed]
-    return snapshot.freeze(state), placed, state.incidents.all()
+        placed += apply_frame(state, f"{number}-0", message, _SETTINGS, replayed=False).placed
+    return _seen(state, placed)
+
+
+def _one_by_one(frames: list[Frame]) -> _Folded:
+    """Fold frames by all rules, those for rows that just go on among them."""
+    state = RunState("run", lambda: 9_000.0)
+    placed = [one for frame in frames for one in state.apply(frame, replayed=False).placed]
+    return _seen(state, placed)
 
 
 @settings(deadline=None, max_examples=12)
 @given(stories())
 def test_any_job_gives_the_same_run_whichever_frames_travel_together(told: tuple[Story, int]) -> None:
     frames = tell(*told)
-    assert _folded(_gathered(frames)) == _folded([encode_message(frame) for frame in frames])
+    expected = _one_by_one(frames)
+    assert _folded(_gathered(frames)) == expected
+    assert _folded([encode_message(frame) for frame in frames]) == expected
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_ranks_that_go_on_together_give_the_run_of_their_frames_one_by_one(rows: int) -> None:
+    ranks = [Job(rank, world_size=4) for rank in range(4)]
+    frames = [rank.rows(range(first, first + rows)) for first in range(1, 40 * rows, rows) for rank in ranks]
+    assert _folded(_gathered(frames)) == _one_by_one(frames)
 
 
 def test_a_source_that_can_t_be_folded_is_named_and_the_others_of_its_message_stay() -> None:

@@ -15,6 +15,9 @@ from chaos_values import value_of
 
 import stabilityclient
 
+#: More metrics a row: chunks of the spool are full within seconds, and removed while the servers are killed.
+MORE = {f"more/{n}": 0.0 for n in range(int(os.environ.get("CHAOS_METRICS", "0")))}
+
 
 def main() -> None:
     folder, period_s, run_id = Path(sys.argv[1]), float(sys.argv[2]), os.environ["STABILITY_RUN_ID"]
@@ -30,7 +33,7 @@ def main() -> None:
 
     for step in run.steps(1):
         os.write(truth, f"{attempt} {step}\n".encode())
-        run.log(step, {"loss": value_of(run_id, attempt, step)})
+        run.log(step, {"loss": value_of(run_id, attempt, step)} | MORE)
         if step % 50 == 0:
             saved = folder / f"checkpoint-{attempt}-{step}"
             saved.write_text(str(step))

@@ -4,142 +4,173 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from support.processes import Ranks, Server
+from support.roles.chaos import order_rollback
 from support.roles.servers import RoleServers
 from support.waiting import wait_until
 
-RUN = "r"
+PERIOD_S = 0.02
 
 
-@contextmanager
-def job(servers: RoleServers, folder: Path, *arguments: str, period_s: float = 0.02) -> Iterator[Ranks]:
-    """A job of one rank; ``folder / "enough"`` ends it."""
-    given = [str(folder / "enough"), str(period_s), *arguments]
-    with Ranks(
-        "roles/steady_rank.py", given, url=servers.url, folder=folder / "spool", run_id=RUN, world_size=1
-    ) as ranks:
-        yield ranks
-
-
-@pytest.fixture
-def servers(tmp_path: Path) -> Iterator[RoleServers]:
-    with RoleServers(tmp_path / "server") as found:
-        found.add("door-1", "door")
-        found.add("worker-1", "worker")
-        found.add("worker-2", "worker")
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoleServers]:
+    with RoleServers(tmp_path_factory.mktemp("roles") / "server") as found:
+        for name in ("door-1", "door-2", "worker-1", "worker-2"):
+            found.add(name, name.partition("-")[0])
         found.ready()
         yield found
 
 
-def step_of(server: Server) -> int:
-    """Return the last step that a worker has folded."""
-    return int(server.get(f"/runs/{RUN}")["last_step"] or 0)
+@pytest.fixture
+def servers(processes: RoleServers) -> RoleServers:
+    """All processes are there, whatever the test before did to them."""
+    for server in processes.servers.values():
+        assert server.process is not None
+        if server.process.poll() is not None:
+            server.start(wait=False)
+    processes.ready()
+    return processes
 
 
-def follows(server: Server, step: int) -> None:
-    """Wait until a worker has folded a step."""
-    server.wait_for(f"/runs/{RUN}", lambda run: (run["last_step"] or 0) >= step, f"step {step} is folded", 30)
+class Job:
+    """A job of one rank with a run of its own."""
 
+    def __init__(self, servers: RoleServers, folder: Path, *arguments: str) -> None:
+        self.run_id = folder.name.replace("_", "-")
+        self._folder = folder
+        self.ranks = Ranks(
+            "roles/steady_rank.py", [str(folder / "enough"), str(PERIOD_S), *arguments], url=servers.url,
+            folder=folder / "spool", run_id=self.run_id, world_size=1,
+        )  # fmt: skip
 
-def whole(server: Server) -> bool:
-    """Whether each step of the run is there once."""
-    (entry,) = server.get(f"/runs/{RUN}/series", metric="loss", view="all", points=100_000)["series"]
-    return bool(entry["steps"] == list(range(1, len(entry["steps"]) + 1)))
+    def step(self, server: Server) -> int:
+        """Return the last step that a worker has folded."""
+        return int(server.get(f"/runs/{self.run_id}")["last_step"] or 0)
 
+    def goes_on(self, server: Server, steps: int = 30) -> None:
+        """Wait until a worker has folded so many steps more."""
+        server.wait_for(f"/runs/{self.run_id}", lambda run: run["status"] == "running", "it is folded")
+        step = self.step(server) + steps
+        server.wait_for(f"/runs/{self.run_id}", lambda run: (run["last_step"] or 0) >= step, f"{step} is folded")
 
-def kinds(server: Server) -> list[str]:
-    """Return the kinds of the run's incidents."""
-    return sorted(incident["kind"] for incident in server.get(f"/runs/{RUN}/incidents")["incidents"])
+    def kinds(self, server: Server) -> list[str]:
+        """Return the kinds of the run's incidents."""
+        return sorted(one["kind"] for one in server.get(f"/runs/{self.run_id}/incidents")["incidents"])
 
-
-def ended(server: Server, ranks: Ranks, folder: Path) -> list[str]:
-    """Let the job end; return what it printed once the run is shown as finished, whole."""
-    (folder / "enough").touch()
-    (lines,) = ranks.outputs()
-    server.wait_for(f"/runs/{RUN}", lambda run: run["status"] == "finished", "the run is over", 30)
-    assert whole(server)
-    return [line for line in lines if line]
-
-
-def test_a_killed_workers_run_is_judged_by_the_next_one_within_seconds_and_nothing_is_found_twice(
-    servers: RoleServers, tmp_path: Path
-) -> None:
-    with job(servers, tmp_path, "30") as ranks:
-        first = servers.owned(RUN)
-        first.wait_for(f"/runs/{RUN}/incidents", lambda found: found["incidents"], "the NaN is found", 30)
-        before = servers.client.xrange(f"sb:{{{RUN}}}:incident_events")
-        first.kill()
-        killed = time.monotonic()
-        second = servers.owned(RUN)
-        follows(second, step_of(second) + 1)
-        print(f"the next worker judges after {time.monotonic() - killed:.2f} s")
-        assert servers.client.xrange(f"sb:{{{RUN}}}:incident_events")[: len(before)] == before  # type: ignore[arg-type, index]
-        ended(second, ranks, tmp_path)
-        assert kinds(second) == ["nonfinite"]
-
-
-def test_a_run_whose_worker_stops_in_good_order_goes_over_at_once(servers: RoleServers, tmp_path: Path) -> None:
-    with job(servers, tmp_path) as ranks:
-        first = servers.owned(RUN)
-        follows(first, 20)
-        assert first.stop() == 0
-        second = servers.owned(RUN)
-        assert second is not first
-        follows(second, 40)
-        ended(second, ranks, tmp_path)
-        assert kinds(second) == []
-
-
-def test_a_worker_that_was_stalled_while_another_one_took_its_run_drops_it(
-    servers: RoleServers, tmp_path: Path
-) -> None:
-    with job(servers, tmp_path) as ranks:
-        first = servers.owned(RUN)
-        follows(first, 20)
-        name = servers.owner_of(RUN)
-        servers.stop_for(name)
-        wait_until(lambda: servers.owner_of(RUN) not in (name, ""), 30, "another one owns it")
-        second = servers.owned(RUN)
-        follows(second, step_of(second) + 50)
-        servers.go_on(name)
-        log = (first.data_dir.parent / "server.log").read_text
-        wait_until(lambda: "took it over" in log(), 30, "it finds out")
-        follows(second, step_of(second) + 50)
-        assert servers.owned(RUN) is second or servers.owner_of(RUN) == name  # it may be given back
-        ended(servers.owned(RUN), ranks, tmp_path)
-        assert kinds(servers.owned(RUN)) == []
-
-
-def test_an_agent_that_goes_over_to_another_door_is_never_lost_and_gets_its_orders_there(
-    servers: RoleServers, tmp_path: Path
-) -> None:
-    servers.add("door-2", "door")
-    servers.ready("door-2")
-    with job(servers, tmp_path) as ranks:
-        owner = servers.owned(RUN)
-        follows(owner, 60)
-        for name in ("door-1", "door-2"):
-            agents: Any = servers.client.hgetall(f"sb:{{{RUN}}}:agents")
-            member = servers.member_of(name)
-            if any(value.startswith(member.encode()) for key, value in agents.items() if key.startswith(b"a:")):
-                servers.servers[name].kill()
-                break
-        follows(owner, step_of(owner) + 50)
-        order = owner._client.post(f"/api/v1/runs/{RUN}/commands", json={"kind": "rollback", "to_step": 40})
-        assert order.status_code in (200, 201, 202), order.text
-        name = order.json()["command_id"]
-        owner.wait_for(
-            f"/runs/{RUN}/commands",
+    def goes_back(self, server: Server) -> None:
+        """Order a rollback, and wait until it is done."""
+        with httpx.Client(base_url=server.url, verify=False, timeout=10.0) as client:
+            name = order_rollback(client, self.run_id).json()["command_id"]
+        server.wait_for(
+            f"/runs/{self.run_id}/commands",
             lambda found: any(one["command_id"] == name and one["state"] == "done" for one in found["commands"]),
             "the job went back",
         )
-        (tmp_path / "enough").touch()
-        (lines,) = ranks.outputs()
-        assert lines[0] == "back 40"
-        assert kinds(owner) == []
+
+    def ends(self, server: Server) -> list[str]:
+        """Let the job end; return what it printed once the run is shown as finished."""
+        (self._folder / "enough").touch()
+        (lines,) = self.ranks.outputs()
+        server.wait_for(f"/runs/{self.run_id}", lambda run: run["status"] == "finished", "the run is over")
+        return [line for line in lines if line]
+
+    def is_whole(self, server: Server) -> bool:
+        """Whether each step of the run is there once."""
+        answer = server.get(f"/runs/{self.run_id}/series", metric="loss", view="all", points=100_000)
+        (entry,) = answer["series"]
+        return bool(entry["steps"] == list(range(1, len(entry["steps"]) + 1)))
+
+    def door(self, servers: RoleServers) -> str:
+        """Return the name of the door that the job's agent is connected to, "" for none."""
+        agents: Any = servers.client.hgetall(f"sb:{{{self.run_id}}}:agents")
+        at = [value.split(b" ")[0].decode() for key, value in agents.items() if key.startswith(b"a:")]
+        return next((name for name in ("door-1", "door-2") if servers.member_of(name) in at), "")
+
+
+@pytest.fixture
+def job(servers: RoleServers, tmp_path: Path) -> Iterator[Job]:
+    found = Job(servers, tmp_path, "30")
+    with found.ranks:
+        yield found
+
+
+def test_a_killed_workers_run_is_judged_by_the_next_one_within_seconds_and_nothing_is_found_twice(
+    servers: RoleServers, job: Job
+) -> None:
+    first = servers.owned(job.run_id)
+    first.wait_for(f"/runs/{job.run_id}/incidents", lambda found: found["incidents"], "the NaN is found")
+    events = f"sb:{{{job.run_id}}}:incident_events"
+    before: Any = servers.client.xrange(events)
+    first.kill()
+    killed = time.monotonic()
+    second = servers.owned(job.run_id)
+    job.goes_on(second, 1)
+    print(f"the next worker judges after {time.monotonic() - killed:.2f} s")
+    after: Any = servers.client.xrange(events)
+    assert after[: len(before)] == before
+    assert job.ends(second)[-1] == "delivered"
+    assert (job.kinds(second), job.is_whole(second)) == (["nonfinite"], True)
+
+
+def test_a_run_whose_worker_stops_in_good_order_goes_over_at_once(servers: RoleServers, job: Job) -> None:
+    first = servers.owned(job.run_id)
+    job.goes_on(first)
+    assert first.stop() == 0
+    second = servers.owned(job.run_id)
+    assert second is not first
+    job.goes_on(second)
+    job.ends(second)
+    assert (job.kinds(second), job.is_whole(second)) == (["nonfinite"], True)
+
+
+def test_a_worker_that_was_stalled_while_another_one_took_its_run_drops_it(servers: RoleServers, job: Job) -> None:
+    job.goes_on(servers.owned(job.run_id))
+    name = servers.owner_of(job.run_id)
+    log = (servers.servers[name].data_dir.parent / "server.log").read_text
+    servers.stop_for(name)
+    wait_until(lambda: servers.owner_of(job.run_id) not in (name, ""), 30, "another one owns it")
+    job.goes_on(servers.owned(job.run_id))
+    servers.go_on(name)
+    wait_until(lambda: f"run {job.run_id}: another server took it over" in log(), 30, "it finds out")
+    job.goes_on(servers.owned(job.run_id))
+    job.ends(servers.owned(job.run_id))
+    last = servers.servers[servers.owner_of(job.run_id) or name]
+    assert (job.kinds(last), job.is_whole(last)) == (["nonfinite"], True)
+
+
+def test_an_agent_that_goes_over_to_another_door_is_never_lost_and_gets_its_orders_there(
+    servers: RoleServers, job: Job
+) -> None:
+    owner = servers.owned(job.run_id)
+    job.goes_on(owner)
+    servers.servers[wait_until(lambda: job.door(servers), 30, "the agent is at a door")].kill()
+    job.goes_on(owner)
+    job.goes_back(owner)
+    assert job.ends(owner)[0].startswith("back ")
+    assert job.kinds(owner) == ["nonfinite"]
+
+
+def test_the_end_of_an_older_connection_that_a_door_notices_late_is_no_end_of_the_newer_one(
+    servers: RoleServers, job: Job
+) -> None:
+    owner = servers.owned(job.run_id)
+    job.goes_on(owner)
+    first = wait_until(lambda: job.door(servers), 30, "the agent is at a door")
+    servers.stop_for(first)
+    servers.balancer.ports.remove(int(servers.servers[first].url.rpartition(":")[2]))
+    servers.balancer.drop_all()
+    wait_until(lambda: job.door(servers) not in (first, ""), 60, "the agent is at another door")
+    servers.go_on(first)
+    door = servers.servers[first]
+    wait_until(lambda: "stability_agents 0.0" in door._client.get("/metrics").text, 60, "it finds its agent gone")
+    job.goes_on(owner)
+    job.goes_back(owner)
+    servers.balancer.ports.append(int(servers.servers[first].url.rpartition(":")[2]))
+    job.ends(owner)
+    assert job.kinds(owner) == ["nonfinite"]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from support.outside.receiver_thread import ReceiverThread
-from support.roles.chaos import ALL_FAULTS, Chaos
+from support.roles.chaos import ALL_FAULTS, Chaos, order_rollback
 from support.roles.checker import ENDS, Checker
 from support.roles.servers import RoleServers
 from support.waiting import wait_until
@@ -22,15 +22,17 @@ from support.waiting import wait_until
 sys.path.insert(0, str(Path(__file__).parent))
 from chaos_values import value_of
 
+#: A job does what is ordered within so many seconds (times the tests' patience).
+OBEYS_S = 6.0
 #: A small window, so that parts are written whenever somebody is killed.
 WINDOW_MIB = 0.05
 
 
 @contextmanager
-def running(folder: Path, receiver: ReceiverThread, planted: str) -> Iterator[RoleServers]:
+def running(folder: Path, receiver: ReceiverThread, planted: str, window_mib: float) -> Iterator[RoleServers]:
     """Two doors, three workers and alerting."""
     settings = {
-        "window_mib": WINDOW_MIB, "webhook_url": f"{receiver.url}/hook", "webhook_secret": "of the test",
+        "window_mib": window_mib, "webhook_url": f"{receiver.url}/hook", "webhook_secret": "of the test",
         "test_planted": f"accepted,{planted}",
     }  # fmt: skip
     with RoleServers(folder / "server", **settings) as servers:
@@ -42,17 +44,18 @@ def running(folder: Path, receiver: ReceiverThread, planted: str) -> Iterator[Ro
 
 def wrongs(
     folder: Path, seed: int, turns: int, *, runs: int = 4, planted: str = "", faults: tuple[str, ...] = ALL_FAULTS,
-    pause_s: float = 0.25, period_s: float = 0.01,
+    pause_s: float = 0.25, metrics: int = 0,
 ) -> list[str]:  # fmt: skip
     """Return what the checker finds after so many turns."""
-    with ReceiverThread() as receiver, running(folder, receiver, planted) as servers:
-        chaos = Chaos(servers, folder, runs, random.Random(seed), faults, period_s)
+    with ReceiverThread() as receiver, running(folder, receiver, planted, 8.0 if metrics else WINDOW_MIB) as servers:
+        chaos = Chaos(servers, folder, runs, random.Random(seed), faults, metrics)
         try:
             for run_id in chaos.jobs:
                 wait_until(lambda run_id=run_id: servers.owner_of(run_id), 60, f"{run_id} is followed")
             for _ in range(turns):
                 chaos.turn(pause_s)
             chaos.settle()
+            deaf_runs = [run_id for run_id in chaos.jobs if not _obeys(servers, run_id)]
             outcomes = chaos.finish()
             for run_id in chaos.jobs:
                 wait_until(lambda run_id=run_id: _at_rest(servers, run_id), 60, f"{run_id} is over")
@@ -64,7 +67,32 @@ def wrongs(
             checker.check(run_id, chaos.folder_of(run_id), alerts)
         checker.check_tokens()
         print(f"seed {seed}: {dict(chaos.done)}, {dict(checker.seen)}, {len(alerts)} alerts, {outcomes}")
-        return [*checker.wrong, *(f"{run}: {said}" for run, said in outcomes.items() if said != "delivered")]
+        deaf = [f"{run_id}: an order does not reach the job" for run_id in deaf_runs]
+        return [*checker.wrong, *deaf, *(f"{run}: {said}" for run, said in outcomes.items() if said != "delivered")]
+
+
+def _obeys(servers: RoleServers, run_id: str) -> bool:
+    """Whether a job goes back where that is ordered now: its agent is connected, and its run's owner knows where."""
+    name = ""
+
+    def ordered() -> bool:
+        nonlocal name
+        with (
+            suppress(httpx.HTTPError, KeyError, ValueError),
+            httpx.Client(base_url=servers.owned(run_id).url, verify=False, timeout=5.0) as client,
+        ):
+            name = order_rollback(client, run_id).json()["command_id"]
+        return bool(name)
+
+    def done() -> bool:
+        with suppress(httpx.HTTPError):
+            commands = servers.owned(run_id).get(f"/runs/{run_id}/commands")["commands"]
+            return any(one["command_id"] == name and one["state"] == "done" for one in commands)
+        return False
+
+    with suppress(AssertionError):
+        return wait_until(ordered, OBEYS_S, "it is taken") and wait_until(done, OBEYS_S, "it is done")
+    return False
 
 
 def _at_rest(servers: RoleServers, run_id: str) -> bool:

@@ -17,13 +17,15 @@ from support.processes import Ranks
 from support.roles.servers import RoleServers
 from support.waiting import wait_until
 
-__all__ = ["ALL_FAULTS", "Chaos"]
+__all__ = ["ALL_FAULTS", "Chaos", "order_rollback"]
 
 #: What is drawn from for each turn.
 ALL_FAULTS = (
     "kill_worker", "kill_worker", "kill_door", "kill_alerting", "stop_worker", "stop_worker", "stop_door", "cut",
     "drop", "kill_redis", "cut_power", "rollback",
 )  # fmt: skip
+#: Of the jobs' steps, seconds.
+PERIOD_S = 0.01
 #: A process that was killed is started again after at most so long, seconds.
 DOWN_S = 1.0
 #: Redis writes to its disk once a second: what is older survives a power cut, seconds.
@@ -39,7 +41,7 @@ class Chaos:
         servers: that run.
         jobs: run id -> its ranks, and the folder of each below ``folder``.
         draw: decides all that is random.
-        faults: what is drawn from.
+        faults: what is drawn from. metrics: more of them in each row.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Chaos:
         runs: int,
         draw: random.Random,
         faults: tuple[str, ...],
-        period_s: float,
+        metrics: int,
     ) -> None:
         self.done: Counter[str] = Counter()
         self._servers, self._folder, self._draw, self._faults = servers, folder, draw, faults
@@ -57,14 +59,14 @@ class Chaos:
         self._written: list[tuple[float, int]] = []
         self._stopped: list[tuple[float, str]] = []
         self._due: list[tuple[float, str]] = []
-        self.jobs = {f"run-{n}": self._job(f"run-{n}", period_s) for n in range(runs)}
+        self.jobs = {f"run-{n}": self._job(f"run-{n}", metrics) for n in range(runs)}
 
-    def _job(self, run_id: str, period_s: float) -> Ranks:
+    def _job(self, run_id: str, metrics: int) -> Ranks:
         folder = self._folder / run_id
         folder.mkdir()
         return Ranks(
-            "roles/chaos_rank.py", [str(folder), str(period_s)], url=self._servers.url, folder=folder / "spool",
-            run_id=run_id, world_size=1,
+            "roles/chaos_rank.py", [str(folder), str(PERIOD_S)], url=self._servers.url, folder=folder / "spool",
+            run_id=run_id, world_size=1, CHAOS_METRICS=str(metrics),
         )  # fmt: skip
 
     def folder_of(self, run_id: str) -> Path:
@@ -167,14 +169,9 @@ class Chaos:
         run_id = self._draw.choice(list(self.jobs))
         with suppress(httpx.HTTPError, KeyError, ValueError):  # nobody owns it, its owner is away, it has no checkpoint
             owner = self._servers.servers[self._servers.owner_of(run_id)]
-            client = httpx.Client(base_url=owner.url, verify=False, timeout=3.0)
-            with client:
-                found = client.get(f"/api/v1/runs/{run_id}/checkpoints").json()["checkpoints"]
-                step = max(one["step"] for one in found)
-                order = {"kind": "rollback", "to_step": step, "accept_inside_incident": True}
-                answer = client.post(f"/api/v1/runs/{run_id}/commands", json=order)
-            said = answer.json() if answer.is_success else answer.json()["error"]["message"][:60]
-            self.done["order taken" if answer.is_success else f"order refused: {said}"] += 1
+            with httpx.Client(base_url=owner.url, verify=False, timeout=3.0) as client:
+                answer = order_rollback(client, run_id)
+            self.done["order taken" if answer.is_success else "order refused"] += 1
 
     def finish(self) -> dict[str, str]:
         """Let all jobs end; return what ``finish`` returned in each."""
@@ -191,3 +188,14 @@ class Chaos:
                     import json
 
                     os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
+
+
+def order_rollback(client: httpx.Client, run_id: str) -> httpx.Response:
+    """Order a rollback to the newest checkpoint; return the answer.
+
+    Raises:
+        httpx.HTTPError: the server is away. KeyError, ValueError: it answers with an error, or has no checkpoint.
+    """
+    found = client.get(f"/api/v1/runs/{run_id}/checkpoints").json()["checkpoints"]
+    order = {"kind": "rollback", "to_step": max(one["step"] for one in found), "accept_inside_incident": True}
+    return client.post(f"/api/v1/runs/{run_id}/commands", json=order)

@@ -7,7 +7,6 @@ embedded one started for a moment.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import getpass
 import os
 import socket
@@ -23,6 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from stabilitybackend.cli.options import AsJson, show_json
+from stabilitybackend.cli.own_redis import own_redis
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.settings import Settings
 
@@ -157,16 +157,7 @@ def _shown(key: ApiKey) -> dict[str, Any]:
 def _with_keys(
     data_dir: Path | None, redis_url: str | None, action: Callable[[KeyRing, AuditLog], Awaitable[_Answer]]
 ) -> _Answer:
-    from stabilitybackend.redis_server.embedded import EmbeddedRedis, running_url
-
-    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir, redis_url=redis_url)
-    with contextlib.ExitStack() as stack:
-        url = settings.redis_url
-        if url is None:
-            settings.make_data_dir()
-            url = running_url(settings.data_dir)
-        if url is None:
-            url = stack.enter_context(EmbeddedRedis(settings.data_dir, server=settings.redis_server)).url
+    with own_redis(Settings.from_env_and_args(os.environ, data_dir=data_dir, redis_url=redis_url)) as url:
         return asyncio.run(_act(url, action))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,13 @@ class Candidates(Stateful):
     def role(self, metric: str) -> str:
         """Return what a candidate may be."""
         return self._of[metric].role
+
+    def undecided(self, names: Collection[str], chosen: Mapping[str, str]) -> bool:
+        """Return whether more values of some of these metrics may still say what they are."""
+        return any(
+            metric in names and candidate.role not in chosen and candidate.points < DECIDED_POINTS
+            for metric, candidate in self._of.items()
+        )
 
     def observe(self, places: Mapping[str, int], values: NDArray[np.float64], chosen: Mapping[str, str]) -> list[str]:
         """Take rows, float64 (m, n); return the metrics that are the one of their role now, at most one a role."""

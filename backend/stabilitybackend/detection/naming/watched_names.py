@@ -97,9 +97,14 @@ class WatchedNames(Stateful):
     def __init__(self) -> None:
         super().__init__()
         self._plans: dict[tuple[str, ...], _Plan] = {}
+        #: Sets of metrics of which all is known.
+        self._settled: set[tuple[str, ...]] = set()
 
     def restored(self) -> None:
-        self._plans = {}
+        self._forget_plans()
+
+    def _forget_plans(self) -> None:
+        self._plans, self._settled = {}, set()
 
     # --- what the job says, and what it logs ---------------------------------------------------------------------
 
@@ -114,7 +119,8 @@ class WatchedNames(Stateful):
         self.datasets.update({role: dict(sets) for role, sets in datasets.items() if role in DATASET_ROLES})
         if (self.declared, self.datasets) == before:
             return None
-        self.rows_since, self._plans = 0, {}
+        self.rows_since = 0
+        self._forget_plans()
         known = list(self.first_steps)
         steps = [step for step in (self._new_name(name, self.first_steps[name]) for name in known) if step is not None]
         return min(steps, default=None)
@@ -122,7 +128,8 @@ class WatchedNames(Stateful):
     def declare_mixture(self) -> None:
         """Note that the job has declared a mixture."""
         if not self.mixture:
-            self.mixture, self._plans = True, {}
+            self.mixture = True
+            self._forget_plans()
 
     def rewound(self) -> None:
         """Forget the newest counts: the rows that come next do not follow on them."""
@@ -140,6 +147,9 @@ class WatchedNames(Stateful):
             The first step with a row that means something else now than it did, None where none does.
         """
         self.rows_since += len(steps)
+        row = tuple(names)
+        if row in self._settled:
+            return None
         changed: list[int] = []
         first = int(steps[0])
         fresh_names = [name for name in names if name not in self.first_steps]
@@ -150,7 +160,7 @@ class WatchedNames(Stateful):
                 if best is not None:
                     self.chosen.setdefault(role, best)
             changed += [step for name in fresh_names if (step := self._new_name(name, first)) is not None]
-            self._plans = {}
+            self._forget_plans()
         places = {name: place for place, name in enumerate(names)}
         for metric in self.candidates.observe(places, values, self.chosen):
             role = self.candidates.role(metric)
@@ -165,7 +175,11 @@ class WatchedNames(Stateful):
                 if not self._ratios and key != _OURS and _OURS not in self.families:
                     self._ratios = key
         if changed:
-            self._plans = {}
+            self._forget_plans()
+        elif not self.candidates.undecided(places, self.chosen) and not any(
+            sum(name in places for name in family.members) > 1 for family in self.families.values() if not family.are
+        ):
+            self._settled = {row, *self._settled} if len(self._settled) < MAX_NAMES else {row}
         return min(changed, default=None)
 
     def _undecided(self, family: Family, places: Mapping[str, int]) -> bool:

@@ -12,8 +12,8 @@ from stabilitybackend.stateful import Stateful, fresh
 from .base import Detector, Finding, Mark, Point, Row
 from .context import Context
 from .long_past import LongPast
-from .metric_roles import BATCH_SIZE, GRAD_NORM, LR, role_of
-from .row_blocks import RowBlock, RowPlan, rows_in_order
+from .row_blocks import RowBlock, rows_in_order
+from .row_plans import MAX_REMEMBERED_SETS, RowPlan, RowPlans
 
 #: Snapshots kept. The state of a detector set takes some ten KiB, so that this is about 1 MiB a run.
 MAX_SNAPSHOTS = 32
@@ -22,14 +22,8 @@ MAX_SNAPSHOTS = 32
 SNAPSHOT_EVERY_STEPS = 1_024
 #: Rows given at once for which it pays to ask who has nothing to say to them.
 MANY_ROWS = 16
-#: Roles of the metrics that detectors look up beside their own points.
-COMPANIONS = frozenset({LR, GRAD_NORM, BATCH_SIZE})
 #: So many rows in a row behind the newest step mean that the order began again, not that they are late.
 LATE_ROWS_ACCEPTED_AFTER = 32
-#: Metric names whose receivers are remembered; beyond that they are looked up each time.
-MAX_REMEMBERED_METRICS = 10_000
-#: Sets of metrics, logged in one row, of which those that are wanted are remembered; others are asked for one by one.
-MAX_REMEMBERED_SETS = 64
 #: What the context is called among the detectors that share it.
 _CONTEXT = "context"
 #: The step of the empty state: every step of a run comes after it.
@@ -93,8 +87,7 @@ class DetectorBank(Stateful):
         self._every = snapshot_every_steps
         self._in_order = in_order
         self._adopt({name: make() for name, make in self._factories.items()}, Context())
-        self._receivers: dict[str, tuple[str, ...]] = {}
-        self._plans: dict[tuple[str, ...], RowPlan] = {}
+        self._plans = RowPlans(self.detectors, with_companions=in_order)
 
     def configure(self, settings: Mapping[str, Mapping[str, float]]) -> None:
         """Set the parameters of detectors by detector and name, all others to their default; the state stays.
@@ -120,11 +113,11 @@ class DetectorBank(Stateful):
 
     def wants(self, metric: str) -> bool:
         """Return whether points of ``metric`` go to any detector or to the context."""
-        return bool(self._receivers_of(metric)) or (self._in_order and role_of(metric) in COMPANIONS)
+        return self._plans.wants(metric)
 
     def wanted(self, names: Sequence[str]) -> tuple[tuple[int, str], ...]:
         """Return those metrics of a row that ``wants`` says yes to, each with its place in ``names``."""
-        return self._plan(names).wanted
+        return self._plans.of(names).wanted
 
     def feed_rows(
         self,
@@ -149,10 +142,10 @@ class DetectorBank(Stateful):
     def feed_blocks(self, blocks: Sequence[RowBlock], rank: int = 0) -> list[tuple[float, Finding]]:
         """Like ``feed_rows``, with rows of several sets of metrics that were logged in turn: in the order of steps."""
         if not self._in_order:
-            return [found for block in blocks for found in self._feed_columns(block, rank)]
+            return [found for block in blocks for found in self._feed_rank(block, rank)]
         wanting: list[tuple[RowBlock, list[_Wanted], list[tuple[str, Sequence[float]]]]] = []
         for block in blocks:
-            plan, columns = self._plan(block.names), block.columns
+            plan, columns = self._plans.of(block.names), block.columns
             wanted = self._wanted(plan, block.names, columns)
             companions = [(role, columns[name]) for role, name in plan.companions if name in columns]
             if wanted or companions:
@@ -186,17 +179,34 @@ class DetectorBank(Stateful):
                         found += [(time, finding) for finding in news]
         return found
 
-    def _feed_columns(self, block: RowBlock, rank: int) -> list[tuple[float, Finding]]:
-        """Give the rows of one of many ranks metric by metric: there is no order between ranks to be kept."""
+    def _feed_rank(self, block: RowBlock, rank: int) -> list[tuple[float, Finding]]:
         names, steps, times, columns = block
+        return self.feed_rank(names, steps, times, lambda place: columns[names[place]], rank) if columns else []
+
+    def feed_rank(
+        self,
+        names: Sequence[str],
+        steps: Sequence[int],
+        times: Sequence[float],
+        column: Callable[[int], Sequence[float]],
+        rank: int,
+    ) -> list[tuple[float, Finding]]:
+        """Give rows of one of many ranks, metric by metric: there is no order between ranks to be kept.
+
+        Args:
+            names, steps, times: as of ``feed_rows``.
+            column: returns the values of the metric at a place in ``names``, for those that ``wants`` says yes to.
+        """
         found: list[tuple[float, Finding]] = []
-        if columns and steps:
+        receivers = self._plans.of(names).receivers
+        if receivers and steps:
             self.context.enter(steps[-1], times[-1])
-        for name, values, updates in self._wanted(self._plan(names), names, columns):
-            for update in updates:
-                detector = update.__self__  # type: ignore[attr-defined]  # a bound method
+        for place, who in receivers:
+            values = column(place)
+            for name in who:
+                detector = self.detectors[name]
                 try:
-                    found += detector.update_column(name, steps, values, times, rank)
+                    found += detector.update_column(names[place], steps, values, times, rank)
                 except Exception as error:
                     self._failed(detector, error)
         return found
@@ -220,25 +230,18 @@ class DetectorBank(Stateful):
 
     def _wanted(self, plan: RowPlan, names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
         """Return (metric, its values, ``update`` of those that want it) for all metrics that any detector wants."""
-        detectors = self.detectors
+        updates = self._updates.get(row := tuple(names))
+        if updates is None:
+            if len(self._updates) >= MAX_REMEMBERED_SETS:
+                self._updates.clear()
+            updates = self._updates[row] = [
+                [self.detectors[receiver].update for receiver in receivers] for _, receivers in plan.receivers
+            ]
         return [
-            (name, columns[name], [detectors[receiver].update for receiver in receivers])
-            for place, receivers in plan.receivers
+            (name, columns[name], those)
+            for (place, _), those in zip(plan.receivers, updates, strict=True)
             if (name := names[place]) in columns
         ]
-
-    def _plan(self, names: Sequence[str]) -> RowPlan:
-        row = tuple(names)
-        found = self._plans.get(row)
-        if found is None:
-            wanted = tuple((place, name) for place, name in enumerate(row) if self.wants(name))
-            by_name = sorted(range(len(row)), key=row.__getitem__)
-            receivers = tuple((place, who) for place in by_name if (who := self._receivers_of(row[place])))
-            companions = tuple((role, name) for name in row if (role := role_of(name)) in COMPANIONS)
-            found = RowPlan(wanted, receivers, companions)
-            if len(self._plans) < MAX_REMEMBERED_SETS:
-                self._plans[row] = found
-        return found
 
     def _spare(self, wanted: list[_Wanted]) -> None:
         """Take those out of ``wanted`` that have nothing to say to values such as these."""
@@ -246,12 +249,15 @@ class DetectorBank(Stateful):
         for detector in self.detectors.values():
             own = [name for name, _, updates in wanted if detector.update in updates]
             if own and all(name in ranges for name in own) and detector.ignores({name: ranges[name] for name in own}):
-                for _, _, updates in wanted:
-                    updates[:] = [update for update in updates if update != detector.update]
+                wanted[:] = [
+                    (name, values, [update for update in updates if update != detector.update])
+                    for name, values, updates in wanted
+                ]
 
     def _adopt(self, detectors: dict[str, Detector], context: Context) -> None:
         """Make ``detectors`` the ones of this bank, with the settings of today and the context that they share."""
         self.detectors, self.context = detectors, context
+        self._updates: dict[tuple[str, ...], list[list[Callable[[Point], list[Finding]]]]] = {}
         for name, detector in detectors.items():
             detector.context = context
             if detector.remembers:
@@ -371,14 +377,6 @@ class DetectorBank(Stateful):
             return (steps[i + 1] - before) / max(1, head - steps[i])
 
         del self._snapshots[min(range(len(steps) - 1), key=cost)]
-
-    def _receivers_of(self, metric: str) -> tuple[str, ...]:
-        receivers = self._receivers.get(metric)
-        if receivers is None:
-            receivers = tuple(name for name, detector in self.detectors.items() if detector.wants(metric))
-            if len(self._receivers) < MAX_REMEMBERED_METRICS:
-                self._receivers[metric] = receivers
-        return receivers
 
     def _order_restarted(self, step: int) -> bool:
         """Count a late row; after many in a row follow them, or one stray huge step would make the bank deaf."""

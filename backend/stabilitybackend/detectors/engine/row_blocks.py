@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, repeat
 from typing import NamedTuple
 
-__all__ = ["RowBlock", "RowPlan", "rows_in_order"]
+__all__ = ["RowBlock", "rows_in_order"]
 
 
 class RowBlock(NamedTuple):
@@ -22,21 +22,6 @@ class RowBlock(NamedTuple):
     steps: Sequence[int]
     times: Sequence[float]
     columns: Mapping[str, Sequence[float]]
-
-
-class RowPlan(NamedTuple):
-    """What becomes of the metrics of one set; remembered, since nearly all rows of a run are of a few sets.
-
-    Attributes:
-        wanted: those that anybody wants, each with its place in the set.
-        receivers: places of those that detectors want, by name, since rows fed again come from the store, which does
-            not know how they were ordered; each with the detectors' names.
-        companions: (role, metric) of those that go to the context.
-    """
-
-    wanted: tuple[tuple[int, str], ...]
-    receivers: tuple[tuple[int, tuple[str, ...]], ...]
-    companions: tuple[tuple[str, str], ...]
 
 
 def rows_in_order(blocks: Sequence[RowBlock]) -> Iterator[tuple[int, float, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -198,10 +199,15 @@ class RobustBaseline:
         values = list(self._values)[-YOUNG_SCALE_POINTS - 2 * CENTRED_SIDE :]
         if len(values) < YOUNG_SCALE_POINTS // 2:
             return math.inf
-        ordered = []
-        for i in range(CENTRED_SIDE, len(values) - CENTRED_SIDE):
-            around = median(values[i - CENTRED_SIDE : i] + values[i + 1 : i + CENTRED_SIDE + 1])
-            ordered.append(abs(values[i] - around))
+        side, ordered = CENTRED_SIDE, []
+        window = sorted(values[: 2 * side])
+        for i in range(side, len(values) - side):
+            value = values[i]
+            insort(window, values[i + side])
+            at = bisect_left(window, value)  # the median of the others: without this one
+            low, high = window[side - 1 + (at < side)], window[side + (at <= side)]
+            ordered.append(abs(value - (0.5 * low + 0.5 * high)))
+            del window[bisect_left(window, values[i - side])]
         ordered.sort()
         return max(MAD_TO_SIGMA * ordered[len(ordered) // 2], ordered[int(0.8 * len(ordered))] / Q90_SIGMAS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from stabilitybackend.commands.progress import shown as shown_command
@@ -18,8 +19,10 @@ __all__ = ["publish"]
 
 #: More values than this at once are not pushed to browsers: they ask for what is new, down-sampled.
 MAX_PUSHED_VALUES = 20_000
-#: The same while no browser is there: only what a reconnecting one will want soon is worth encoding.
+#: The same while no browser is there: only what a reconnecting one will want soon is worth keeping.
 MAX_KEPT_VALUES = 1_000
+#: What rows take in memory until somebody wants them as JSON, bytes: for each set of rows, and for each value.
+_ROWS_BYTES, _VALUE_BYTES = 600, 10
 
 
 def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) -> None:
@@ -34,18 +37,20 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
         channel.publish({"type": "segments", "head": tree.head, "segments": tree.news()}, cursor)
     for checkpoint in state.checkpoints(changes.checkpoints) if changes.checkpoints else ():
         channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, cursor)
-    if sum(p.values.size for p in changes.placed) > (MAX_PUSHED_VALUES if channel else MAX_KEPT_VALUES):
+    values = sum([len(p.names) * len(p.steps) for p in changes.placed])
+    if values > (MAX_PUSHED_VALUES if channel else MAX_KEPT_VALUES):
         much = {"type": "reset", "reason": "much arrived at once; ask for what is new", "cursor": cursor}
         channel.publish(much, cursor)
     elif changes.placed:
-        channel.publish(_points(changes.placed, cursor), cursor)
+        size = _ROWS_BYTES * len(changes.placed) + _VALUE_BYTES * values
+        channel.publish_later(functools.partial(_points, tuple(changes.placed), cursor), cursor, size)
     for incident in changes.incidents.values():
         channel.publish({"type": "incident", "incident": shown(incident)}, cursor)
     for command in changes.commands.values():
         channel.publish({"type": "command", "command": shown_command(command)}, cursor)
 
 
-def _points(placed: list[Placed], cursor: str) -> dict[str, Any]:
+def _points(placed: Sequence[Placed], cursor: str) -> dict[str, Any]:
     blocks = [_block(p) for p in placed if not p.stray]
     return {"type": "points", "cursor": cursor, "time": max(float(p.times[-1]) for p in placed), "blocks": blocks}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -44,12 +45,26 @@ class Subscriber:
         return await self._queue.get()
 
 
+class _Kept:
+    """A message for browsers that come back: encoded when the first one asks for it."""
+
+    __slots__ = ("_message", "cursor", "size")
+
+    def __init__(self, cursor: str, message: bytes | Callable[[], dict[str, Any]], size: int) -> None:
+        self.cursor, self._message, self.size = cursor, message, size
+
+    def encoded(self) -> bytes:
+        if not isinstance(self._message, bytes):
+            self._message = _encoded(self._message())
+        return self._message
+
+
 class Channel:
     """The subscribers of one run (or of the list of runs), and what was sent lately."""
 
     def __init__(self) -> None:
         self._subscribers: set[Subscriber] = set()
-        self._recent: deque[tuple[str, bytes]] = deque()
+        self._recent: deque[_Kept] = deque()
         self._recent_bytes = 0
         self._dropped_any = False
         #: Stream id from which on nothing is missing; None where that is not known.
@@ -63,7 +78,7 @@ class Channel:
     def publish(self, message: dict[str, Any], cursor: str = "") -> None:
         """Send ``message`` to every subscriber; with a cursor it can be caught up with later."""
         if cursor or self._subscribers:
-            self.pass_on(orjson.dumps(message, msgspec.to_builtins), cursor)
+            self.pass_on(_encoded(message), cursor)
 
     def begin(self, cursor: str) -> None:
         """Note that what comes from now on follows the stream id ``cursor``, and forget what was sent before."""
@@ -73,13 +88,27 @@ class Channel:
     def pass_on(self, data: bytes, cursor: str = "") -> None:
         """Send what is encoded already, as ``publish``."""
         if cursor:
-            self._recent.append((cursor, data))
-            self._recent_bytes += len(data)
-            while len(self._recent) > MAX_RECENT or self._recent_bytes > MAX_RECENT_BYTES:
-                self._recent_bytes -= len(self._recent.popleft()[1])
-                self._dropped_any = True
+            self._keep(_Kept(cursor, data, len(data)))
         for subscriber in self._subscribers:
             subscriber.put(data)
+
+    def publish_later(self, make: Callable[[], dict[str, Any]], cursor: str, size: int) -> None:
+        """Do the same with the message that ``make`` returns, which is not made before somebody wants it.
+
+        Args:
+            make: gives the same at any time. size: bytes that it keeps in memory until then, about.
+        """
+        kept = _Kept(cursor, make, size)
+        self._keep(kept)
+        for subscriber in self._subscribers:
+            subscriber.put(kept.encoded())
+
+    def _keep(self, message: _Kept) -> None:
+        self._recent.append(message)
+        self._recent_bytes += message.size
+        while len(self._recent) > MAX_RECENT or self._recent_bytes > MAX_RECENT_BYTES:
+            self._recent_bytes -= self._recent.popleft().size
+            self._dropped_any = True
 
     def join(self, subscriber: Subscriber) -> None:
         """Send what comes from now on to ``subscriber``."""
@@ -103,6 +132,10 @@ class Channel:
             return None
         if not self._recent and self._whole_from is None:
             return None
-        if self._dropped_any and stream_order(self._recent[0][0]) > after:
+        if self._dropped_any and stream_order(self._recent[0].cursor) > after:
             return None
-        return [data for at, data in self._recent if stream_order(at) > after]
+        return [message.encoded() for message in self._recent if stream_order(message.cursor) > after]
+
+
+def _encoded(message: dict[str, Any]) -> bytes:
+    return orjson.dumps(message, msgspec.to_builtins)

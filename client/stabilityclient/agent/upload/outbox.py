@@ -47,7 +47,9 @@ class Outbox:
             await self._out(data)
             return
         size = sum(len(one) for _, one in self._gathered) + len(data)
-        if self._gathered and (size > FRAME_TARGET_BYTES or len(self._gathered) == MAX_PARTS):
+        # A source that had waited for the connection has more by now: a message has one part of each.
+        again = any(one.source == frame.source for one, _ in self._gathered)
+        if self._gathered and (again or size > FRAME_TARGET_BYTES or len(self._gathered) == MAX_PARTS):
             await self.flush()
         self._note(source, frame, with_others=bool(self._gathered))
         self._gathered.append((frame, data))

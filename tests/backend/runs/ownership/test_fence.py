@@ -101,6 +101,19 @@ async def test_a_run_that_was_released_may_be_taken_by_anybody_and_no_longer_by_
     await second.write(("HSET", KEYS.meta, "view", "y"))
 
 
+async def test_a_takeover_that_redis_lost_gives_no_right_where_its_number_is_given_out_again(redis: Redis) -> None:
+    await taken(redis, "a")
+    before: Any = await redis.hgetall(KEYS.owner)  # type: ignore[misc]
+    stale = await taken(redis, "b")
+    await redis.delete(KEYS.owner)
+    await redis.hset(KEYS.owner, mapping=before)  # type: ignore[misc]  # as after a failover to a replica that was behind
+    newest = await taken(redis, "c")
+    assert stale.epoch == newest.epoch
+    with pytest.raises(NotOwner):
+        await stale.write(("HSET", KEYS.meta, "view", "old"))
+    await newest.write(("HSET", KEYS.meta, "view", "new"))
+
+
 async def test_parts_are_exchanged_and_the_stream_is_trimmed_in_one_step(redis: Redis) -> None:
     fence = await taken(redis, "a")
     for n in (1, 2, 3):

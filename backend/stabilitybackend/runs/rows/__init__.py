@@ -1,0 +1,1 @@
+"""Rows that found their segment, into the state of a run."""

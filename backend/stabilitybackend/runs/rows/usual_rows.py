@@ -1,0 +1,144 @@
+"""Folds messages: rows of ranks that just go on, as nearly all do, straight from the message's tables.
+
+It is the same as its frames one after another through ``RunState.apply``, which gets all others. What holds for all
+ranks alike (does a command wait for a row) is looked up once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from operator import lt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stabilitybackend.detectors.straggler import reports_own_work
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.sources import SourceState
+from stabilitybackend.lineage.usual_rows import go_on
+from stabilitybackend.runs.changes import Changes
+from stabilityclient.node_frames import frame_of
+from stabilityclient.wire import Frame, NodeFrame, PointsBlock, SourceInfo
+
+if TYPE_CHECKING:
+    from stabilitybackend.runs.state import RunState
+
+__all__ = ["fold_message"]
+
+
+def fold_message(
+    state: RunState, message: Frame | NodeFrame, changes: Changes, fold: Callable[[Frame], None], *, replayed: bool
+) -> None:
+    """Fold a message that ``decode_message`` has read.
+
+    Args:
+        changes: get what it changed.
+        fold: folds one frame, for what is not usual.
+        replayed: as for ``RunState.apply``.
+    """
+    if isinstance(message, Frame):
+        block = message.blocks[0] if len(message.blocks) == 1 else None
+        if not isinstance(block, PointsBlock) or not _UsualRows(state, changes, replayed).take(
+            message.source, _Table(block), 0, len(block.steps) // 8
+        ):
+            fold(message)
+        return
+    at = [0] * len(message.tables)
+    tables: list[_Table | None] = [None] * len(message.tables)
+    usual: _UsualRows | None = None
+    for part in message.parts:
+        rows = part.blocks[0] if len(part.blocks) == 1 else None
+        if isinstance(rows, tuple):
+            number, count = rows
+            table = tables[number]
+            if table is None:
+                table = tables[number] = _Table(message.tables[number])
+            if usual is None:
+                usual = _UsualRows(state, changes, replayed)
+            if usual.take(part.source, table, at[number], at[number] + count):
+                at[number] += count
+                continue
+        usual = None  # what holds for the ranks after it may be another thing
+        fold(frame_of(message, part, at))
+
+
+class _Table:
+    """A table of a message as arrays, and its steps and times as Python's numbers."""
+
+    def __init__(self, block: PointsBlock) -> None:
+        self.names = block.names
+        self.steps = np.frombuffer(block.steps, dtype="<i8")
+        self.times = np.frombuffer(block.times, dtype="<f8")
+        self.values = np.frombuffer(block.values, dtype="<f8").reshape(len(block.names), len(self.steps))
+        self.step_list: list[int] = self.steps.tolist()
+        self.time_list: list[float] = self.times.tolist()
+        self.own_work = reports_own_work(tuple(block.names))
+
+    def rises(self, start: int, stop: int) -> bool:
+        """Return whether the steps of some rows never go back."""
+        return stop - start == 1 or bool((self.steps[start + 1 : stop] >= self.steps[start : stop - 1]).all())
+
+
+class _UsualRows:
+    """Takes rows of the judged rank and of those above it, into the head, as long as nothing unusual comes."""
+
+    def __init__(self, state: RunState, changes: Changes, replayed: bool) -> None:
+        self._state, self._changes = state, changes
+        self._reports = not replayed or state.reconciling
+        self._now = state.clock()
+        tree, commands = state.fold.tree, state.commands
+        awaited = commands.get(tree[tree.head].key) is not None or commands.restart_under_way() is not None
+        #: Whether rows may be taken at all: nobody waits for the first one after something.
+        self._open = state.judge.primary is not None and not awaited and not state.batches.waits
+
+    def take(self, info: SourceInfo, table: _Table, start: int, stop: int) -> bool:
+        """Take some rows of a table; return False, with nothing done, where they are not usual."""
+        state, primary = self._state, self._state.judge.primary
+        if not self._open or info.rank is None or primary is None or info.rank < primary or start == stop:
+            return False
+        if not table.names or not table.rises(start, stop):
+            return False
+        steps, times = table.step_list[start:stop], table.time_list[start:stop]
+        source = go_on(state.fold, info.source, table.names, steps, times[-1])
+        if source is None:
+            return False
+        try:
+            state.launch_sizes.seen(info)
+            state.liveness.newest_start = state.launch_sizes.newest_start
+            self._took(source, table, slice(start, stop), steps, times)
+        except Exception as error:  # a mistake of ours; folded again it gives the same: what it did so far is kept
+            state.unreadable.whole("points", f"{type(error).__name__}: {error}", info.source, error)
+        return True
+
+    def _took(self, source: SourceState, table: _Table, rows: slice, steps: list[int], times: list[float]) -> None:
+        """Do what ``take_rows`` does for such rows, in the same order."""
+        state, rank = self._state, source.rank
+        assert rank is not None
+        placed = Placed(
+            source.segment, source.source, rank, source.node,
+            table.names, table.steps[rows], table.times[rows], table.values[:, rows],
+        )  # fmt: skip
+        state.summary.add(placed, state.store, state.fold.tree)
+        state.store.add(placed)
+        self._changes.placed.append(placed)
+        if state.stretches.of_rank(rank, (times[0], times[-1])):
+            state.stretches.rows(placed, state.launch_sizes.size)
+        state.launch_sizes.row(source.source, steps[0], steps[-1])
+        liveness = state.liveness
+        if table.own_work:
+            liveness.logs_own_work(rank, self._now)
+        liveness.logged(rank, source.source, steps[0], times[0])
+        if len(steps) > 1:
+            different = sum(map(lt, steps, islice(steps, 1, None)))
+            liveness.logged(rank, source.source, steps[-1], times[-1], different)
+        judged = rank == state.judge.primary
+        state.step_clock.row(steps[-1], times[-1], primary=judged)
+        if not judged:
+            found = state.judge.take_other(placed, steps, times)
+            if found and self._reports:
+                state.report(found, self._changes)
+            return
+        found = [*state.judge.take([placed]), *state.resumes.take([placed], state.launch_sizes.size)]
+        if self._reports:
+            state.report(found, self._changes, [placed])

@@ -1,0 +1,1 @@
+"""Real servers of many parts: a Redis Cluster, and a primary with its replica and a Sentinel."""
