@@ -61,6 +61,7 @@ from stabilitybackend.ingest.gateway import Gateway
 from stabilitybackend.ingest.gateway import router as agent_router
 from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.liveness.budgets import Limits
+from stabilitybackend.membership.server_claim import ServerClaim
 from stabilitybackend.metrics import ServerMetrics, registry
 from stabilitybackend.origins import Origins
 from stabilitybackend.other_runs.library import Library
@@ -90,7 +91,6 @@ from stabilitybackend.schema.gpus import GPUS
 from stabilitybackend.schema.ranks import RANKS
 from stabilitybackend.schema.runs import STATUSES
 from stabilitybackend.schema.states import severity
-from stabilitybackend.server_claim import ServerClaim
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import ROLES, Settings
 from stabilitybackend.storing import Storing

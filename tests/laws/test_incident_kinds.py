@@ -18,7 +18,7 @@ from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.incidents.suggest import has_advice
 from stabilitybackend.schema.incidents import as_json
 from stabilitybackend.schema.kinds import KINDS, IncidentKind, kind_of, kinds_where, register, served
-from support.stored_incident import stored
+from support.stored.incident import stored
 
 
 def _emitted() -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import KINDS, kind_of
 from stabilitybackend.schema.lineage import Checkpoint
 from support.checkpoints import checkpoint
-from support.stored_incident import stored
+from support.stored.incident import stored
 
 NOW = 3_000
 OF_MODEL = [name for name, kind in KINDS.items() if kind.curable]

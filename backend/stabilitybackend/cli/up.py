@@ -18,13 +18,13 @@ from redis.exceptions import RedisError
 from stabilitybackend.auth import KeyRing, check_exposure
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit, url_of
 from stabilitybackend.errors import StartError
-from stabilitybackend.members import refuse_beside_members
+from stabilitybackend.membership.members import refuse_beside_members
+from stabilitybackend.membership.server_claim import ServerClaim
 from stabilitybackend.process.allocator import give_memory_back
 from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.redis_link import check_server, examine_redis, make_redis, shown_url
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.redis_server.folder_lock import FolderLock
-from stabilitybackend.server_claim import ServerClaim
 from stabilitybackend.settings import Settings
 
 if TYPE_CHECKING:

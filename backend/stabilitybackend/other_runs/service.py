@@ -24,7 +24,8 @@ from stabilitybackend.other_runs.prints import Prints
 from stabilitybackend.other_runs.search import Place, Stretch, goes_on, newest_step, search, search_ids, stretch_of
 from stabilitybackend.process.rounds import ROUND_S, in_rounds
 from stabilitybackend.process.tasks import in_thread
-from stabilitybackend.runs.manager import LIVE_STATES, RunManager
+from stabilitybackend.runs.idle_runs import LIVE_STATES
+from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.evidence import BY_OTHER_RUNS, SHARED_DATA, SharedDataFacts, facts
 from stabilitybackend.schema.incidents import Incident

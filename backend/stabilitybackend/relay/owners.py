@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.members import Members
+from stabilitybackend.membership.members import Members
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.ownership.placement import choices
 

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from starlette.types import ASGIApp
 
 from stabilitybackend.auth import Authenticator
-from stabilitybackend.members import Members
+from stabilitybackend.membership.members import Members
 from stabilitybackend.relay.feeds import Feeds
 from stabilitybackend.relay.forwarding import Forwarding
 from stabilitybackend.relay.overview import Overview

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import AgentGone, NotFound, Unavailable
 from stabilitybackend.ingest.ingest import Ingest
-from stabilitybackend.members import Members
+from stabilitybackend.membership.members import Members
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.roles.inbox import Order, Outbox

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import AgentGone, StabilityBoardError
-from stabilitybackend.members import Members
+from stabilitybackend.membership.members import Members
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.roles.inbox import Order, Outbox
@@ -25,7 +25,7 @@ from stabilityclient.wire import CommandMessage, Health
 __all__ = ["OwnerSide"]
 
 #: Every run that is followed is looked at so often, seconds, whether somebody named it or not.
-LOOK_S = 1.0
+EVERY_S = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +58,7 @@ class OwnerSide:
         ours = self._manager.owned()
         for run_id in runs:
             if (worker := ours.get(run_id)) is None:
-                self._placer.look_soon()
+                self._placer.place_soon()
             else:
                 worker.rest.wake()
         self._named.update(runs)
@@ -70,13 +70,13 @@ class OwnerSide:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                async with asyncio.timeout(max(0.0, looked + LOOK_S - loop.time())):
+                async with asyncio.timeout(max(0.0, looked + EVERY_S - loop.time())):
                     await self._due.wait()
             except TimeoutError:
                 pass
             self._due.clear()
             named, self._named = self._named, set()
-            if every := loop.time() >= looked + LOOK_S:
+            if every := loop.time() >= looked + EVERY_S:
                 looked = loop.time()
             await self._round(None if every else named)
 

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.members import Members
+from stabilitybackend.membership.members import Members
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.roles.inbox import Outbox
 from stabilitybackend.runs.index import RunIndex
@@ -27,9 +27,9 @@ from stabilitybackend.runs.ownership.placement import placed
 __all__ = ["Placer", "replaceable_by"]
 
 #: How often it is looked at who should follow what, seconds; at once when members or runs come.
-LOOK_S = 2.0
+EVERY_S = 2.0
 #: A run goes to a worker that came when this one has seen so often that it should: members come and go.
-HAND_OVER_LOOKS = 2
+HAND_OVER_AFTER = 2
 _log = logging.getLogger(__name__)
 
 
@@ -62,9 +62,9 @@ class Placer:
         #: How often it was seen that a run of ours should be another worker's.
         self._elsewhere = Counter[str]()
         self._quiet = QuietLog(_log)
-        members.changed.append(self.look_soon)
+        members.changed.append(self.place_soon)
 
-    def look_soon(self) -> None:
+    def place_soon(self) -> None:
         """Look at once: members or runs came or went."""
         self._due.set()
 
@@ -73,16 +73,16 @@ class Placer:
         while True:
             self._due.clear()
             try:
-                await self.look()
+                await self.place()
             except (RedisError, OSError, StabilityBoardError) as error:
                 self._quiet.log(logging.WARNING, f"which runs are to be followed is not known: {error!s:.200}")
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(EVERY_S):
                     await self._due.wait()
             except TimeoutError:
                 pass
 
-    async def look(self) -> None:
+    async def place(self) -> None:
         """Take what this worker should follow and nobody does; give up what another one should."""
         me = self._members.me.member_id
         workers = [one.member_id for one in self._members.having("worker")]
@@ -100,7 +100,7 @@ class Placer:
         leaving = [run_id for run_id in ours if wanted.get(run_id, me) != me]
         self._elsewhere = Counter({run_id: self._elsewhere[run_id] + 1 for run_id in leaving})
         for run_id in leaving:
-            if self._elsewhere[run_id] >= HAND_OVER_LOOKS:
+            if self._elsewhere[run_id] >= HAND_OVER_AFTER:
                 await self._manager.give_up(run_id)
                 self._outbox.name(wanted[run_id], run_id)
 

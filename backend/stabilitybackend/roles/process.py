@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.ingest.ingest import Ingest
-from stabilitybackend.members import Member, Members
+from stabilitybackend.membership.members import Member, Members
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.roles.door import Door

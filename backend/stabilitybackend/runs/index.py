@@ -249,7 +249,7 @@ class RunIndex:
         for key in (RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_LIVE, RUNS_WITH_INCIDENTS):
             await self._redis.zrem(key, run_id)
 
-    async def heard(self, run_id: str, updated: float) -> None:
+    async def note_reported(self, run_id: str, updated: float) -> None:
         """Note when a run last reported, unix seconds; not of one that is being deleted."""
         await self._redis.zadd(RUNS_ACTIVE, {run_id: updated}, xx=True)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import AgentGone, ArchiveError, Conflict, NotFound, StabilityBoardError, Unavailable
+from stabilitybackend.errors import AgentGone, Conflict, NotFound, StabilityBoardError, Unavailable
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.keys import check_run_id
 from stabilitybackend.liveness.budgets import Limits
@@ -19,38 +19,28 @@ from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.connected_agents import Send
 from stabilitybackend.runs.feed.pubsub import Channel
+from stabilitybackend.runs.idle_runs import FOLLOWED_STATES, LIVE_STATES, WATCH_AGAIN_S, IdleRuns
 from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.runs.internal_errors import FAILED
 from stabilitybackend.runs.output import OutputLog
-from stabilitybackend.runs.ownership.fence import NotOwner, Ownership
+from stabilitybackend.runs.ownership.fence import Ownership
 from stabilitybackend.runs.reading.readers import RunReaders
 from stabilitybackend.runs.resume_runs import RunResumer
 from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.wakeups import TICK_S
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command
-from stabilitybackend.schema.runs import STATUSES, Run, RunPage, StoringProblem
+from stabilitybackend.schema.runs import Run, RunPage, StoringProblem
 from stabilitybackend.schema.server import Storage
 from stabilityclient.wire import Health, Hello, Output
 
 __all__ = ["RunManager"]
 
-#: A run that is over, and that nobody has asked for so long, is archived and let go, seconds ...
-IDLE_S = 30.0
-#: ... or at once when more than so many are kept: those asked for last stay.
-MAX_IDLE = 64
 #: How often such runs are looked for, seconds.
 SWEEP_S = 1.0
 #: How often one of the runs that were over before the server started is archived, seconds.
 LEFTOVER_S = 30.0
 #: Ticks of all runs together: a fifth of a core; with more runs than this each is judged less often than once a second.
 MAX_TICKS_A_SECOND = 500.0
-#: Runs whose stored state says that they are under way are watched again after a restart of the server.
-LIVE_STATES = frozenset(status for status, facts in STATUSES.items() if facts.under_way)
-#: ... and those that the server failed at, ...
-FOLLOWED_STATES = LIVE_STATES | {FAILED}
-#: ... if they reported within this time, seconds.
-WATCH_AGAIN_S = 86_400.0
 
 _log = logging.getLogger(__name__)
 
@@ -102,8 +92,7 @@ class RunManager:
         self.late = False
         #: Why nothing is stored, None while all is well.
         self.storing: StoringProblem | None = None
-        #: Runs that were over before the server started, and may still lie in Redis.
-        self._leftover: list[str] = []
+        self.idle = IdleRuns(self._workers, self._index, clock, self.get, placed=placed)
         #: Runs that other processes follow, or none. ``reads_only``: this process takes no run itself.
         self.readers = RunReaders(redis, clock, files, window_bytes, limits, self.fleet)
         self.reads_only = False
@@ -126,7 +115,7 @@ class RunManager:
                 return
             heard = await self._index.stored_all(await self._index.active_since(self._clock() - WATCH_AGAIN_S))
             live = {run.run_id: None for run in heard if run.status in FOLLOWED_STATES}
-            self._leftover = [run_id for run_id in await self._index.ids() if run_id not in live]
+            self.idle.leftover = [run_id for run_id in await self._index.ids() if run_id not in live]
             self.waking.start(live)
             self.late = False
             await self._forget_unknown()
@@ -180,64 +169,15 @@ class RunManager:
             await asyncio.sleep(SWEEP_S)
             if self.late:
                 await self._take_up()
-            await self._let_idle_go()
+            await self.idle.let_go_idle()
             await self.readers.let_idle_go()
             if time.monotonic() < leftover_at:
                 continue
             leftover_at = time.monotonic() + LEFTOVER_S
             try:
-                await self._archive_leftover()
+                await self.idle.archive_leftover()
             except (RedisError, OSError, StabilityBoardError) as error:
                 _log.warning("runs that are over stay in Redis for now: %s", error)
-
-    async def _let_idle_go(self) -> None:
-        for moved in [worker for worker in self._workers.values() if worker.moved]:
-            await moved.stop()
-            if self._workers.get(moved.run_id) is moved:
-                del self._workers[moved.run_id]
-        for worker in self._idle():
-            try:
-                await self._let_go(worker.run_id, worker)
-            except Exception:  # one run's mistake must not keep all others in memory
-                _log.exception("run %s could not be let go", worker.run_id)
-
-    def _idle(self) -> list[RunWorker]:
-        """Return the workers that may go now, those that nobody has asked for longest first."""
-        now = self._clock()
-        free = [worker for worker in self._workers.values() if not worker.busy and worker.readiness.reached]
-        over = [
-            worker
-            for worker in sorted(free, key=lambda worker: worker.used)
-            if worker.listing.status not in FOLLOWED_STATES
-            or now - max(worker.listing.updated, worker.used) > WATCH_AGAIN_S
-        ]
-        surplus = len(over) - MAX_IDLE
-        return [worker for place, worker in enumerate(over) if place < surplus or now - worker.used > IDLE_S]
-
-    async def _archive_leftover(self) -> None:
-        """Archive one run that was over before the server started, if it still has frames in Redis."""
-        while self._leftover:
-            run_id = self._leftover.pop()
-            if run_id in self._workers or not await self._index.has_frames(run_id):
-                continue
-            worker = await self.get(run_id)
-            await self._let_go(run_id, worker)
-            return
-
-    async def _let_go(self, run_id: str, worker: RunWorker) -> None:
-        used = worker.used
-        try:
-            await worker.flush()
-        except NotOwner:
-            return  # dropped with the next sweep
-        except ArchiveError as error:
-            _log.warning("run %s stays in Redis: %s", run_id, error.message)
-        if not worker.busy and worker.used == used and self._workers.get(run_id) is worker:
-            await worker.let_go()
-            if self._workers.get(run_id) is worker:  # else somebody came meanwhile, and has another one
-                del self._workers[run_id]
-                if self._placed:
-                    await self._index.note_ended(run_id)
 
     async def give_up(self, run_id: str) -> None:
         """Let another worker take a run."""

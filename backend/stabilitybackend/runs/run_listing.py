@@ -190,7 +190,7 @@ class RunListing:
             return
         try:
             await self._fence.write(stored_view(self._run_id, view, self.updated))
-            await self._index.heard(self._run_id, self.updated)
+            await self._index.note_reported(self._run_id, self.updated)
             self._saved, self._saved_at = (view, self.updated), now
         except (RedisError, OSError) as error:
             _log.log(logging.WARNING, f"run {self._run_id}: summary not stored: {answer_of(error)}")

@@ -1,58 +1,25 @@
-"""Follows one run's stream: folds what is stored, writes down what follows from it, notifies the browsers.
-
-How frames reach it: it rests until it is woken, then reads its stream, without waiting in Redis. ``arrived`` wakes it
-for a frame that this process stored, ``StreamWatch`` for one of another process, time once in a while (``Wakeups``).
-"""
+"""One run in this process: follows it, and takes what agents report and what people ask of it."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
-from weakref import proxy
-
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.errors import NotFound, Unavailable
-from stabilitybackend.fleet.fleet import Fleet
+from stabilitybackend.errors import NotFound
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.lineage.tree import undoable
-from stabilitybackend.liveness.budgets import Limits
-from stabilitybackend.process.slices import Slices
-from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.runs.apply_frame import apply_frame
-from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
-from stabilitybackend.runs.archiving.recovery import Recovery
-from stabilitybackend.runs.archiving.restart_points import RestartPoints
-from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.connected_agents import Send, Senders, agent_connected, agent_disconnected, hand_out
-from stabilitybackend.runs.derived.autopilot import RunAutopilot
-from stabilitybackend.runs.derived.fleet_reporter import FleetReporter
-from stabilitybackend.runs.detector_settings import DetectorSettings
-from stabilitybackend.runs.feed.health import HealthFeed
-from stabilitybackend.runs.feed.messages import publish
-from stabilitybackend.runs.feed.pubsub import Channel
-from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.runs.internal_errors import FOLLOWING, JUDGING, InternalErrors
-from stabilitybackend.runs.journal import Journal
-from stabilitybackend.runs.ownership.fence import NotOwner, Ownership
-from stabilitybackend.runs.readiness import Readiness
-from stabilitybackend.runs.reconcile_incidents import Reconciliation
-from stabilitybackend.runs.run_listing import RunListing
+from stabilitybackend.runs.connected_agents import Send, agent_connected, agent_disconnected
+from stabilitybackend.runs.follower import RunFollower
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.wakeups import Wakeups
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.runs import Run, StoringProblem
-from stabilitybackend.streams import stream_order
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunWorker"]
@@ -60,263 +27,8 @@ __all__ = ["RunWorker"]
 _log = logging.getLogger(__name__)
 
 
-class RunWorker:
-    """Owns the state of one run in this process.
-
-    Args:
-        clock: unix seconds now.
-        overview: channel of the list of runs. files: the archive of all runs.
-        window_bytes: bytes of frames that the stream keeps.
-        limits: how long its ranks may be stalled. fleet: what is remembered over all runs.
-        ownership: how this process takes runs.
-    """
-
-    def __init__(
-        self,
-        run_id: str,
-        redis: Redis,
-        clock: Callable[[], float],
-        overview: Channel,
-        files: ArchiveFiles,
-        window_bytes: int,
-        limits: Limits,
-        fleet: Fleet,
-        ownership: Ownership,
-    ) -> None:
-        me = proxy(self)  # one that is let go is freed at once: a run's points are many MiB
-        self.run_id = run_id
-        self.state = RunState(run_id, clock)
-        self.channel = Channel()
-        self._limits = limits
-        self._health = HealthFeed(self.channel)
-        self.cursor = "0-0"
-        self._clock, self.used = clock, clock()
-        self.rest = Wakeups(clock, lambda: me.busy)
-        #: What it writes counts while it owns the run.
-        self.fence = ownership.fence(run_id, redis)
-        self.fence.dropped = self.rest.wake
-        self.journal = Journal(run_id, self.fence, clock)
-        self.detectors = DetectorSettings(run_id, self.fence, self.journal.patiently, self.channel, clock)
-        self.autopilot = RunAutopilot(run_id, self.fence, self.journal.patiently, self.channel, clock)
-        self.listing = RunListing(run_id, RunIndex(redis), self.fence, self.channel, overview)
-        self._fleet_reporter = FleetReporter(run_id, fleet)
-        self._archive = RunArchive(run_id, self.fence, files, lambda: me.state.fold.tree.cuts())
-        self.window = RunWindow(run_id, self._archive, window_bytes, clock, self.listing.touch)
-        self._restart = RestartPoints(run_id, files.restart, clock)
-        self._senders: Senders = {}
-        self._unsaved = Changes()
-        self._closed = False
-        self._turning = asyncio.Lock()  # held by whoever stops and starts it
-        self.readiness = Readiness(run_id)
-        self.internal_errors = InternalErrors(run_id)
-        self._task: asyncio.Task[None] | None = None
-        #: Stream ids up to which all that follows is in ``_unsaved`` or stored (in a batch the cursor is ahead of it);
-        #: and up to which it is stored for certain: frames up to there may leave the stream.
-        self._concluded = self._stored_to = "0-0"
-        self._reconciliation = Reconciliation()
-        self._noted_full = ""
-        self._slices = Slices()
-
-    # --- life ----------------------------------------------------------------------------------------------------
-
-    def start(self, after: RunWorker | None = None) -> None:
-        """Begin to follow the stream, in the place of ``after``, which is over or about to be."""
-        if after is not None:
-            self._senders, self.state.agents = after._senders, after.state.agents
-            self.internal_errors = after.internal_errors
-        self._task = asyncio.create_task(self._follow(after), name=f"run-{self.run_id}")
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            if not isinstance(error, NotOwner):
-                self.internal_errors.note(FOLLOWING, error)
-            self.readiness.fail(error)  # the next request starts another worker
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it was stopped, or following the stream ended with a mistake of ours."""
-        return self._closed or (self._task is not None and self._task.done() and not self._task.cancelled())
-
-    async def stop(self) -> None:
-        """Stop for good; what is not stored yet is found again in the stream by the next worker."""
-        self._closed = True
-        await self._pause()
-        self._task = None
-
-    async def let_go(self) -> None:
-        """Stop for good, and let any worker take the run at once."""
-        await self.stop()
-        with contextlib.suppress(RedisError, OSError):  # whoever takes it finds that nobody follows it
-            await self.fence.release()
-
-    @property
-    def moved(self) -> bool:
-        """Whether it ended because another worker owns the run."""
-        return self.is_over and isinstance(self.readiness.failure, NotOwner)
-
-    async def _pause(self) -> None:
-        await end(self._task)
-        await self.window.stop()
-        await self._restart.stop()
-
-    async def ready(self, timeout_s: float = 30.0) -> RunState:
-        """Return the state once everything that was stored at the start is in it.
-
-        Raises:
-            Unavailable: that took longer than ``timeout_s``, or Redis is away.
-        """
-        self.used = self._clock()
-        if self._closed or (self._task is not None and self._task.done()):
-            raise Unavailable(f"the worker of run {self.run_id} has stopped", hint="see the log", code="failed")
-        await self.readiness.wait(timeout_s)
-        return self.state
-
-    async def _follow(self, after: RunWorker | None = None) -> None:
-        if after is not None:
-            await after.stop()  # two would write the same parts
-            after = None
-        applied = await self._begin()
-        while True:
-            try:
-                await self._follow_from(applied)
-                reason = "Redis lost its newest writes"
-            except NotOwner:
-                _log.warning("run %s: another server took it over, or Redis lost that it is ours", self.run_id)
-                reason = "the run was taken over"
-                self._unsaved = Changes()  # whoever owns the run has found the same
-            await self.window.stop()
-            await self._restart.forget()
-            if not await self.journal.patiently(self.listing.is_listed):
-                return  # Redis came back empty: the agents have to say again what run this is
-            self.readiness.lose()
-            applied = await self._begin()
-            self.channel.publish({"type": "reset", "reason": f"{reason}; fetch again"})
-
-    async def _follow_from(self, applied: str) -> None:
-        """Follow the stream until what Redis holds is no longer what is folded. Raises NotOwner."""
-        while True:
-            due = self.rest.read_due() or self.journal.more or not self.readiness.reached
-            entries = await self.journal.read(self.cursor) if due else []
-            if self.fence.lost or await self.window.has_diverged(self.journal, self.state, self.cursor):
-                return
-            changes = Changes()
-            for cursor, message in entries:
-                replayed = stream_order(cursor) <= stream_order(applied)
-                if not replayed:
-                    await self._reconcile_incidents()
-                self.cursor = cursor
-                self.window.read(self.state, cursor, len(message))
-                fold = partial(apply_frame, self.state, cursor, message, self.detectors, replayed=replayed)
-                changes.add(self._restart.folding(fold), with_incidents=not replayed)
-                if self.window.cut_when_due(self.state):
-                    self._restart.sealed(self.state.store, message)
-                if len(entries) > 1:
-                    await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
-            if not entries and not self.readiness.reached:
-                await self._reconcile_incidents()
-                self.readiness.reach()
-                if self.listing.run.status in ("running", "stalled"):  # as the server before said last
-                    self.state.liveness.expect_agents(self._clock())
-                self.internal_errors.mended(FOLLOWING)
-                self.rest.begin()
-                _log.info("run %s: caught up at %s", self.run_id, self.cursor)
-            if entries:
-                self.listing.frame_stored(stream_order(self.cursor)[0] / 1000, self._clock())
-                self.rest.active()
-                self._concluded = max(self._concluded, self.cursor, key=stream_order)
-                await self._conclude(changes)
-                self._stored_to = self.cursor
-                self._restart.concluded(*entries[-1])
-            self._restart.write_when_due(self.state)
-            self.window.archive_when_due(self.state, lambda: self._stored_to)
-            if self.readiness.reached:
-                if self.rest.tick_due():
-                    await self.tick()
-                if not entries:
-                    await self.rest.wait()
-
-    async def _begin(self) -> str:
-        """Start from what is stored; return the stream id up to which incidents and commands are complete."""
-        await self.journal.patiently(self.fence.take)
-        self._noted_full = ""
-        stored = await self.journal.load()
-        await self.detectors.load()
-        await self.autopilot.load()
-        agents = self.state.agents
-        async with self.window.changing:
-            processes = self._reconciliation.begun(stored.incidents, stored.retell)
-            recovery = Recovery(
-                self.run_id, self._archive, self._clock, stored.undone, self.detectors, processes, self._restart,
-                self.journal.message,
-            )  # fmt: skip
-            self.state, self.cursor = await self.journal.patiently(lambda: recovery.restored(self.readiness.troubled))
-            self.window.restarted()
-            self._stored_to = self.cursor
-        self.journal.interrupted = False
-        self.state.agents.update(agents)
-        self.state.liveness.limits = self._limits
-        self._fleet_reporter.begin(self.state)
-        for agent in self._senders:
-            self.state.liveness.agent_connected(agent, self._clock())
-        await self.journal.patiently(self.listing.load)
-        stored.into(self.state, with_incidents=processes is None)
-        self.internal_errors.checked("reading its stored incidents", stored.unreadable)
-        await self._fleet_reporter.incidents(self.listing.names, stored.incidents)
-        self._concluded = stored.applied
-        return stored.applied
-
-    async def _reconcile_incidents(self) -> None:
-        """Let the incidents that were judged again, if they were, take the place of the stored ones."""
-        if self.state.reconciling:
-            self._unsaved.add_incidents(self._reconciliation.end(self.state, self._clock()))
-            await self._conclude(Changes())
-            await self.journal.reconciled()
-
-    async def tick(self) -> None:
-        """Judge silence and expiry, store and publish the summary."""
-        changes = Changes()
-        with self.internal_errors.noted(JUDGING):
-            changes = await self._slices.run(self.state.ticking())
-            self.autopilot.judge(self.state, changes)
-        await self._conclude(changes)
-        self.autopilot.publish(self.state)
-        with self.internal_errors.noted("reporting it"):
-            await self.report_to_fleet()
-            await self._slices.run(self._health.flushing(self.state.statuses))
-        await self._slices.breathe()
-        await self.listing.publish(self.internal_errors.view(self.state.view, self.listing.run), self._clock())
-
-    async def report_to_fleet(self) -> None:
-        """Let the fleet's memory know what stopped the job up to now."""
-        await self._fleet_reporter.report(self.state, self.listing.names, self._clock())
-
-    # --- what follows from changes -------------------------------------------------------------------------------
-
-    async def _conclude(self, changes: Changes) -> None:
-        """Store what changed (once, together with the place in the stream), then publish and deliver it."""
-        self._unsaved.keep(changes)
-        if self._unsaved.unsaved:
-            unsaved, self._unsaved = self._unsaved, Changes()
-            await self.journal.save(unsaved, self._concluded)
-            await self._fleet_reporter.incidents(self.listing.names, unsaved.incidents.values())
-        if changes:
-            with self.internal_errors.noted("showing what is new"):
-                publish(self.channel, self.state, changes, self.cursor)
-        with contextlib.suppress(NotOwner):  # it is stored: whoever owns the run by now hands it out
-            for command in changes.commands.values():
-                await self._deliver(command)
-
-    async def _deliver(self, command: Command) -> None:
-        """Hand a command to every agent of the run, and note that it was."""
-        if reached := await hand_out(self._senders, command, self.run_id):
-            await self._delivered([command], f"sent to {reached} {'agent' if reached == 1 else 'agents'}")
-
-    async def _delivered(self, commands: list[Command], detail: str) -> None:
-        if changed := self.state.commands.delivered(commands, self._clock(), detail):
-            await self._conclude(Changes(commands={command.command_id: command for command in changed}))
-
-    # --- agents and people ---------------------------------------------------------------------------------------
+class RunWorker(RunFollower):
+    """Owns the state of one run in this process."""
 
     async def agent_connected(self, hello: Hello, send: Send) -> list[Command]:
         """Note an agent; return the commands that wait for it."""

@@ -27,7 +27,7 @@ from support.job_frames import Job
 from support.manager_stack import HELLO, Stage, rows
 from support.plain_redis import PlainRedis
 from support.server_stack import RunningServer
-from support.stored_run import store_view
+from support.stored.run import store_view
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.both_redis

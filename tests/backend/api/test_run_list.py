@@ -19,7 +19,7 @@ from support.cli_program import program_in
 from support.manager_stack import Stage
 from support.plain_redis import PlainRedis
 from support.server_stack import RunningServer
-from support.stored_run import store_view
+from support.stored.run import store_view
 
 RUNNING = RunView(status="running")
 

@@ -14,7 +14,7 @@ from stabilitybackend.commands.rollback_offer import way_back
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.schema.commands import CommandRequest, Rollback
 from support.checkpoints import checkpoint
-from support.stored_incident import stored
+from support.stored.incident import stored
 
 JOB = JobView(269, 0.1, 1, 0, "", [], agents=1)
 

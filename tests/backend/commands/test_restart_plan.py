@@ -19,7 +19,7 @@ from stabilitybackend.schema.lineage import Offer
 from stabilitybackend.schema.plan import Plan
 from support.checkpoints import checkpoint
 from support.jobs.watched_job import Job
-from support.stored_incident import stored
+from support.stored.incident import stored
 
 NOW = 1000.0
 

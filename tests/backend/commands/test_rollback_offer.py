@@ -22,7 +22,7 @@ from stabilityclient.wire import Frame
 from support.checkpoints import checkpoint
 from support.job_frames import Job
 from support.saved_state import taken_over
-from support.stored_incident import stored
+from support.stored.incident import stored
 
 
 def incident(onset: int = 220, kind: str = "spike", **changes: Any) -> Incident:

@@ -23,7 +23,7 @@ from stabilitybackend.schema.commands import Fence, Restart
 from stabilitybackend.schema.fleet import Correction, Interruption, RunNames
 from stabilitybackend.schema.gpus import KernelLogLine
 from stabilitybackend.schema.incidents import Incident
-from support.stored_incident import stored
+from support.stored.incident import stored
 
 RUN = RunNames("run")
 #: 100 steps of a second each, 50 s of nothing, then the job repeats 20 steps and goes on to step 200.

@@ -12,7 +12,7 @@ from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import Incident
 from support.jobs.watched_job import Job, source
-from support.stored_incident import stored
+from support.stored.incident import stored
 
 NOW = 1_000.0
 VERDICT = {"class": "peer_missing", "culprits": [3], "nodes": ["n1"], "confidence": "high", "text": "Rank 3 is gone."}

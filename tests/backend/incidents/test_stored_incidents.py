@@ -12,7 +12,7 @@ from stabilitybackend.schema.evidence import CurveFacts, Nearby, facts
 from stabilitybackend.schema.incidents import as_json, decoded, encoded
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.reading import Misfit
-from support.stored_incident import stored
+from support.stored.incident import stored
 
 #: What an advice has since, as it is for one of then.
 SINCE = {"until_step": None, "fix_first": "", "leads": ""}

@@ -12,7 +12,7 @@ from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import Incident
 from support.checkpoints import checkpoint
-from support.stored_incident import stored
+from support.stored.incident import stored
 
 FIELDS = {
     "action", "to_step", "skip_batches", "skip_range", "lr_scale", "reseed", "wait_steps", "until_step",

@@ -7,7 +7,7 @@ import asyncio
 from redis.asyncio import Redis
 
 from stabilitybackend.keys import MEMBERS
-from stabilitybackend.members import EXPIRY_S, Member, Members
+from stabilitybackend.membership.members import EXPIRY_S, Member, Members
 
 
 def made(redis: Redis, name: str, *roles: str, version: str = "0.1.0") -> Members:
@@ -18,7 +18,7 @@ async def test_those_that_wrote_their_entry_see_each_other_by_role(redis: Redis)
     worker, door = made(redis, "w", "worker"), made(redis, "d", "door", "pages")
     await worker.beat()
     await door.beat()
-    await worker.look()
+    await worker.refresh()
     assert (worker.alive, worker.having("pages")) == ({"w": worker.me, "d": door.me}, [door.me])
 
 
@@ -40,7 +40,7 @@ async def test_one_that_leaves_is_gone_at_once(redis: Redis) -> None:
     worker, door = made(redis, "w", "worker"), made(redis, "d", "door")
     await asyncio.gather(worker.beat(), door.beat())
     await worker.leave()
-    await door.look()
+    await door.refresh()
     assert list(door.alive) == ["d"]
 
 

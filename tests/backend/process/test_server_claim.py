@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import RedisStartError
 from stabilitybackend.keys import SERVER
-from stabilitybackend.server_claim import ServerClaim
+from stabilitybackend.membership.server_claim import ServerClaim
 from support.forked_program import ForkedProgram
 from support.plain_redis import PlainRedis
 from support.waiting import wait_until

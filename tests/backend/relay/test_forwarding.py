@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from stabilitybackend.auth import Authenticator, KeyRing
 from stabilitybackend.http_guard import HttpGuard
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.members import Member, Members
+from stabilitybackend.membership.members import Member, Members
 from stabilitybackend.origins import Origins
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.relay.forwarding import READER_HEADER, Forwarding

@@ -18,7 +18,7 @@ from stabilitybackend.schema.incidents import Incident
 from stabilityclient.wire import Hello
 from support.job_frames import Job
 from support.manager_stack import Stage, rows
-from support.stored_incident import stored
+from support.stored.incident import stored
 
 
 class Pages:

@@ -19,7 +19,7 @@ from stabilityclient.wire import Hello
 from support.job_frames import Job
 from support.manager_stack import Stage, rows
 from support.server_stack import RunningServer
-from support.stored_run import store_view
+from support.stored.run import store_view
 
 HANG = WorstIncident("i1", "hang", "critical", "Hang since step 7")
 

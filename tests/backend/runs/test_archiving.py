@@ -191,7 +191,7 @@ async def test_a_run_that_was_over_before_the_server_started_leaves_redis_too(st
     stage.now += 2 * 86_400.0
     await stage.restart()
     await stage.manager.start()
-    await stage.manager._archive_leftover()
+    await stage.manager.idle.archive_leftover()
     assert await stage.redis.xlen(KEYS.frames) == 0
     assert points(await stage.manager.get("run-1")) == expected
 

@@ -111,7 +111,7 @@ async def test_a_run_that_is_over_is_let_go_half_a_minute_after_the_last_questio
     before = points(worker)
     await stage.manager.start()
     stage.now += 29.0
-    assert stage.manager._idle() == []
+    assert stage.manager.idle.idle() == []
     stage.now += 2.0
     await stage.until(lambda: not _followed(stage), "it is let go")
     assert points(await stage.manager.get("run-1")) == before
@@ -153,7 +153,7 @@ async def test_a_live_run_is_kept_however_long_nobody_asks_for_it(stage: _Many, 
     await stage.until(lambda: worker._stored_to == last, "the worker has all")
     stage.now += 3_600.0
     await worker.tick()
-    assert stage.manager._idle() == []
+    assert stage.manager.idle.idle() == []
 
 
 async def test_a_followed_run_that_nothing_happens_to_writes_nothing(stage: _Many, redis: Redis) -> None:

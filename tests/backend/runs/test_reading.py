@@ -17,7 +17,7 @@ from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.incidents import encoded
 from support.job_frames import Job
 from support.manager_stack import KEYS, WINDOW_BYTES, Stage, points, rows
-from support.stored_incident import stored as stored_incident
+from support.stored.incident import stored as stored_incident
 
 
 @pytest.fixture

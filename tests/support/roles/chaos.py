@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from stabilitybackend.members import EXPIRY_S
+from stabilitybackend.membership.members import EXPIRY_S
 from support.processes import Ranks
 from support.roles.servers import RoleServers
 from support.waiting import wait_until

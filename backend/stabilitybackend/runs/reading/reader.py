@@ -18,6 +18,7 @@ from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving.recovery import Recovery
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.messages import publish
+from stabilitybackend.runs.follower import RunFollower
 from stabilitybackend.runs.ownership.fence import Command as Write
 from stabilitybackend.runs.ownership.fence import Fence, Ownership
 from stabilitybackend.runs.worker import RunWorker
@@ -82,7 +83,7 @@ class RunReader(RunWorker):
     Args: as RunWorker; ``ownership`` is a ``Reading``, and ``files`` keep nothing for a restart.
     """
 
-    async def _follow(self, after: RunWorker | None = None) -> None:
+    async def _follow(self, after: RunFollower | None = None) -> None:
         if after is not None:
             await after.stop()
         self._keys = RunKeys(self.run_id)

@@ -91,7 +91,7 @@ class Members:
         """Return those alive that have a role, in the order of their ids."""
         return [one for _, one in sorted(self.alive.items()) if role in one.roles]
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """See who is there, without an entry of this process. Raises RedisError when Redis is away."""
         await self._beat(b"")
 
@@ -138,7 +138,7 @@ class Members:
 async def refuse_beside_members(redis: Redis, place: str) -> None:
     """Return where no processes with roles work on a Redis. Raises RedisStartError where some do."""
     members = Members(redis, Member("", (), ""))
-    await members.look()
+    await members.refresh()
     if members.alive:
         shown = ", ".join(f"{'+'.join(one.roles)} at {one.url}" for one in list(members.alive.values())[:5])
         raise RedisStartError(

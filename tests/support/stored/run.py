@@ -14,4 +14,4 @@ __all__ = ["store_view"]
 async def store_view(redis: Redis, run_id: str, view: RunView, updated: float) -> None:
     """Store what a worker knew, ``updated`` unix seconds."""
     await redis.execute_command(*stored_view(run_id, view, updated))  # type: ignore[no-untyped-call]
-    await RunIndex(redis).heard(run_id, updated)
+    await RunIndex(redis).note_reported(run_id, updated)

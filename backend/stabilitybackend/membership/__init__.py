@@ -1,0 +1,1 @@
+"""Who works on a Redis: one server alone, or processes with roles."""

@@ -1,0 +1,1 @@
+"""What earlier processes left in Redis, for tests that begin there."""
