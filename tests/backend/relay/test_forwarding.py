@@ -237,7 +237,7 @@ async def test_where_no_worker_can_be_reached_a_question_is_answered_here_after_
     await stack.owner("w1", CUT)
     answer = await stack.ask()
     assert (answer.text, READER_HEADER in answer.headers) == ("read here", True)
-    assert len(stack.asked) > 1
+    assert stack.asked
     await stack.close()
 
 
