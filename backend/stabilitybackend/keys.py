@@ -231,7 +231,7 @@ class RunKeys:
 
     @property
     def output(self) -> str:
-        """Stream: what ranks printed, newest lines (runs/output.py). ``n`` node, ``b`` lines, ``k`` lines left out."""
+        """Stream: what ranks printed, newest lines (runs/agents). ``n`` node, ``b`` lines, ``k`` lines left out."""
         return self._key("output")
 
     @property

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from stabilitybackend.api.access import Commander, Manager, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.runs.output import MAX_LINES, OutputQuery
+from stabilitybackend.runs.agents.output import MAX_LINES, OutputQuery
 from stabilitybackend.schema.job.output import OutputAnswer
 
 __all__ = ["router"]

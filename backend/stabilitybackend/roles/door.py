@@ -21,8 +21,8 @@ from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.roles.inbox import Order, Outbox
 from stabilitybackend.roles.reports import RunReports
+from stabilitybackend.runs.agents.output import OutputLog
 from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.runs.output import OutputLog
 from stabilitybackend.runs.ownership.placement import choices
 from stabilitybackend.schema.commands import Command
 from stabilityclient.wire import CommandMessage, Health, Hello, Output

@@ -17,7 +17,7 @@ from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.roles.inbox import Order, Outbox
 from stabilitybackend.roles.placer import Placer
 from stabilitybackend.roles.reports import READ_COUNT, AgentAt, Connected, Disconnected, Report, RunReports
-from stabilitybackend.runs.connected_agents import Send
+from stabilitybackend.runs.agents.connected_agents import Send
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import CommandMessage, Health

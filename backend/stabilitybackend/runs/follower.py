@@ -21,13 +21,13 @@ from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.process.slices import Slices
 from stabilitybackend.process.tasks import end
+from stabilitybackend.runs.agents.connected_agents import Senders, hand_out
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.archiving.recovery import Recovery
 from stabilitybackend.runs.archiving.restart_points import RestartPoints
 from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.connected_agents import Senders, hand_out
 from stabilitybackend.runs.derived.autopilot import RunAutopilot
 from stabilitybackend.runs.derived.fleet_reporter import FleetReporter
 from stabilitybackend.runs.detector_settings import DetectorSettings

@@ -16,12 +16,12 @@ from stabilitybackend.keys import check_run_id
 from stabilitybackend.liveness.budgets import Limits
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.runs.agents.connected_agents import Send
+from stabilitybackend.runs.agents.output import OutputLog
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
-from stabilitybackend.runs.connected_agents import Send
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.idle_runs import FOLLOWED_STATES, LIVE_STATES, WATCH_AGAIN_S, IdleRuns
 from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.runs.output import OutputLog
 from stabilitybackend.runs.ownership.fence import Ownership
 from stabilitybackend.runs.reading.readers import RunReaders
 from stabilitybackend.runs.resume_runs import RunResumer

@@ -36,6 +36,7 @@ from stabilitybackend.points.timestamps import TimesFound
 from stabilitybackend.process.slices import at_once
 from stabilitybackend.resumes.book import ResumeBook
 from stabilitybackend.resumes.reported import EVENTS as RESUME_EVENTS
+from stabilitybackend.runs.agents.health_reports import take_health
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.advice_turns import turned
 from stabilitybackend.runs.derived.batch_orders import own_orders, with_step
@@ -43,7 +44,6 @@ from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of, undo_of
 from stabilitybackend.runs.derived.stopped import status_fields
 from stabilitybackend.runs.gpu_notes import GpuNotes
-from stabilitybackend.runs.health_reports import take_health
 from stabilitybackend.runs.rows.row_taking import take_rows
 from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.runs.step_clock import StepClock

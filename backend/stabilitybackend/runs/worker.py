@@ -11,8 +11,8 @@ from stabilitybackend.errors import NotFound
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.lineage.tree import undoable
 from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.runs.agents.connected_agents import Send, agent_connected, agent_disconnected
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.connected_agents import Send, agent_connected, agent_disconnected
 from stabilitybackend.runs.follower import RunFollower
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import Command, CommandRequest

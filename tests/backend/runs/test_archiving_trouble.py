@@ -17,7 +17,7 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import LocalFolder, open_location
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.errors import AgentGone, Unavailable
-from stabilitybackend.runs import worker as worker_file
+from stabilitybackend.runs import follower as follower_file
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving import recovery
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
@@ -342,7 +342,7 @@ async def test_while_archived_frames_are_folded_again_others_get_their_turn_afte
         seen.append(turn)
         return apply_frame(*arguments, replayed=replayed)
 
-    for folder_again in (recovery, worker_file):
+    for folder_again in (recovery, follower_file):
         monkeypatch.setattr(folder_again, "apply_frame", noted)
     await stage.restart()
     again = asyncio.create_task(stage.manager.get("run-1"))

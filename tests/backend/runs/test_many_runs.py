@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from stabilitybackend import app as app_module
 from stabilitybackend.ingest.ingest import Ingest, StoredFrames
 from stabilitybackend.redis_link import make_redis
+from stabilitybackend.runs import idle_runs
 from stabilitybackend.runs import manager as manager_module
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.worker import RunWorker
@@ -134,7 +135,7 @@ async def test_a_run_that_is_let_go_is_freed_at_once_and_waits_for_no_collector_
 async def test_of_runs_that_are_over_only_those_asked_for_last_are_kept(
     stage: _Many, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager_module, "MAX_IDLE", 3)
+    monkeypatch.setattr(idle_runs, "MAX_IDLE", 3)
     for n in range(6):
         stage.now += 0.1
         await _ended(stage, redis, f"run-{n}")

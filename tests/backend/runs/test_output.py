@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.runs import output as module
-from stabilitybackend.runs.output import OutputLog, OutputQuery
+from stabilitybackend.runs.agents.output import OutputLog, OutputQuery
 from stabilityclient.wire import Output, OutputLine, Welcome
 from support.gateway_stack import RawAgent
 from support.ports import free_port

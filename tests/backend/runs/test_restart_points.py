@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.backtest import backtest
 from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.runs import worker
+from stabilitybackend.runs import follower
 from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.worker import RunWorker
 from support.eventful_run import as_frames, eventful_rows, facts
@@ -37,13 +37,13 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def folded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stream ids that were folded, as they were."""
     found: list[str] = []
-    apply_frame = worker.apply_frame
+    apply_frame = follower.apply_frame
 
     def noted(state: Any, frame_id: str, *rest: Any, **more: Any) -> Any:
         found.append(frame_id)
         return apply_frame(state, frame_id, *rest, **more)
 
-    monkeypatch.setattr(worker, "apply_frame", noted)
+    monkeypatch.setattr(follower, "apply_frame", noted)
     return found
 
 
