@@ -163,6 +163,7 @@ class Notice:
             there is more. Of ``handed_over``: what that says.
         serial: tells apart messages of one change of one version.
         stream: where the incident was read, for keys that lie beside it.
+        version: of the message that a kill cut off, in whose name this one is sent again; 0: the incident's own.
         by: of ``handed_over`` the incident that says so; ``alert`` is the one that it is about.
     """
 
@@ -174,6 +175,7 @@ class Notice:
     stream: str = ""
     serial: int = 0
     by: Alert | None = None
+    version: int = 0
 
     @property
     def source(self) -> Alert:
@@ -193,7 +195,8 @@ class Notice:
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt to send this change, another one for every other change."""
-        return idempotency_key(self.source.incident_id, self.source.version, self.change, self.serial)
+        version = self.version or self.source.version
+        return idempotency_key(self.source.incident_id, version, self.change, self.serial)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the notice as JSON-able builtins."""

@@ -59,8 +59,8 @@ class Record:
         """Return the record while ``notice`` is on its way."""
         alert = notice.source
         return replace(
-            self, sending=notice.change, sending_version=alert.version, sending_severity=alert.severity,
-            sending_serial=notice.serial,
+            self, sending=notice.change, sending_version=notice.version or alert.version,
+            sending_severity=alert.severity, sending_serial=notice.serial,
         )  # fmt: skip
 
     def after_sending(self) -> Record:

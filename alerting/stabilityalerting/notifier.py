@@ -225,7 +225,9 @@ class Notifier:
             shown, why, by = job.lead, job.alert.text, job.alert
         url = incident_url(self._base_url, shown.run_id, shown.incident_id)
         plan = plan_url(self._base_url, shown.run_id)
-        notice = Notice(shown, job.change, url, plan, why, stream, serial, by)
+        # The incident may have changed since a kill: the receiver is to know the message again, not that state of it.
+        cut_off = job.record if (job.record.sending, job.record.sending_serial) == (job.change, serial) else Record()
+        notice = Notice(shown, job.change, url, plan, why, stream, serial, by, cut_off.sending_version)
         incident_id, known = job.alert.incident_id, job.record.without_sending()
         on_its_way = known.with_sending(notice)
         if await self._patiently(lambda: self.sink.knows(notice)):

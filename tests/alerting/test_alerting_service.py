@@ -10,10 +10,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, Sink, stream_reader
+from stabilityalerting.notification_log import Record
 from stabilityalerting.pagerduty import PagerDutySink
 from stabilityalerting.slack import SlackSink
 from stabilityalerting.webhook import WebhookSink, verify
@@ -66,6 +68,21 @@ async def test_opened_escalated_and_resolved_are_told_once_each(redis: Redis) ->
         ("i-1", "escalated", "critical"),
         ("i-1", "resolved", "info"),
     ]
+
+
+async def test_a_message_that_a_kill_cut_off_is_sent_again_under_its_name_though_the_incident_changed_since(
+    redis: Redis,
+) -> None:
+    class Repeats(RecordingSink):
+        idempotent = True
+
+    sink = Repeats()
+    left = Record(sending="opened", sending_version=1, sending_severity="warning")
+    await redis.set(f"{STREAM}:told:{sink.name}:i-1", msgspec.json.encode(left))
+    async with alerting(redis, [sink]):
+        await publish(redis, incident(version=3), incident(version=4, severity="critical"))
+        await settled(redis, "alerting:recording", 2)
+    assert [one.idempotency_key for one in sink.notices] == ["i-1-1-opened", "i-1-4-escalated"]
 
 
 async def test_a_server_whose_clock_is_ahead_of_redis_misses_no_first_event(redis: Redis) -> None:

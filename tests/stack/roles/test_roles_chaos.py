@@ -61,7 +61,7 @@ def wrongs(
                 wait_until(lambda run_id=run_id: _at_rest(servers, run_id), 60, f"{run_id} is over")
         finally:
             chaos.kill_jobs()
-        checker = Checker(servers.client, servers.folder / "archive", value_of)
+        checker = Checker(servers.client, servers.folder / "archive", value_of, power_was_cut="cut_power" in chaos.done)
         alerts = [json.loads(body) for path, body in receiver.received if path == "/hook"]
         for run_id in chaos.jobs:
             checker.check(run_id, chaos.folder_of(run_id), alerts)
