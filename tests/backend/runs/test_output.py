@@ -11,7 +11,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.runs import output as module
+from stabilitybackend.runs.agents import output as module
 from stabilitybackend.runs.agents.output import OutputLog, OutputQuery
 from stabilityclient.wire import Output, OutputLine, Welcome
 from support.gateway_stack import RawAgent

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+from redis.exceptions import RedisError
 
 from stabilitybackend.membership.members import EXPIRY_S
 from support.processes import Ranks
@@ -167,7 +168,7 @@ class Chaos:
     def _rollback(self) -> None:
         """Order one, whether it is taken or not."""
         run_id = self._draw.choice(list(self.jobs))
-        with suppress(httpx.HTTPError, KeyError, ValueError):  # nobody owns it, its owner is away, it has no checkpoint
+        with suppress(httpx.HTTPError, RedisError, KeyError, ValueError):  # nobody owns it, or it has no checkpoint
             owner = self._servers.servers[self._servers.owner_of(run_id)]
             with httpx.Client(base_url=owner.url, verify=False, timeout=3.0) as client:
                 answer = order_rollback(client, run_id)
