@@ -300,6 +300,8 @@ def create_app(
     app.state.started = time.monotonic()
     services = manager if process is None or process.door is None else process.door
     gateway = Gateway(ingest, authenticator, services, server_version=ours, takes_output=True)
+    if services is not manager:
+        gateway.types = {}
     app.state.gateway = gateway
     app.state.metrics = registry(
         ServerMetrics(manager, gateway, storing, alerts, pulse, collector or CycleCollector(), shared_answers)

@@ -21,7 +21,6 @@ from stabilitybackend.ingest.frame_checks import MAX_RECORDS, check_frame, check
 from stabilitybackend.keys import check_run_id, check_source_id
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable
-from stabilitybackend.schema.health import TYPED_HEALTH
 from stabilitybackend.schema.json_data import check_data
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
@@ -306,7 +305,7 @@ class AgentConnection:
             raise BadMessage(f"message of {len(data)} bytes, expected at most {MAX_MESSAGE_BYTES}: cut frames smaller")
         try:
             with contextlib.suppress(BadMessage):  # what does not fit comes as it is
-                return decode_message(data, TYPED_HEALTH)
+                return decode_message(data, self._gateway.types)
             return decode_message(data)
         except RecursionError as error:  # the decoder's own way to say so
             raise BadMessage("the message is nested too deeply to be read") from error

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import APIRouter, WebSocket
 from fastapi.responses import JSONResponse
+from msgspec.msgpack import Decoder
 
 from stabilitybackend.auth import Authenticator, Principal
 from stabilitybackend.errors import Forbidden, StabilityBoardError, Unauthorized, Unavailable
@@ -24,6 +25,7 @@ from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.process.tasks import end
 from stabilitybackend.schema.commands import Command
+from stabilitybackend.schema.health import TYPED_HEALTH
 from stabilityclient.wire import CommandMessage, Health, Hello, Output
 
 __all__ = ["Gateway", "GatewayCounts", "RunServices", "router"]
@@ -98,6 +100,7 @@ class Gateway:
     Args:
         ingest: started writer.
         clock: unix seconds now. takes_output: what ranks print is kept.
+        types: as for ``decode_message``; empty where messages are only passed on.
     """
 
     ingest: Ingest
@@ -106,6 +109,7 @@ class Gateway:
     server_version: str = ""
     clock: Callable[[], float] = time.time
     takes_output: bool = False
+    types: Mapping[Any, Decoder[Any]] = field(default_factory=lambda: TYPED_HEALTH)
     counts: GatewayCounts = field(default_factory=GatewayCounts)
     #: Where refused messages are named: agents can send as many as they like.
     refused: QuietLog = field(default_factory=lambda: QuietLog(_log))

@@ -14,6 +14,7 @@ from typing import Any, cast
 from redis.asyncio import Redis
 
 from stabilitybackend.keys import RunKeys
+from stabilitybackend.schema.health import TYPED_HEALTH
 from stabilityclient.wire import BadMessage, Health, Hello, WrongVersion, decode_message, encode_message
 
 __all__ = ["MAX_REPORTS", "AgentAt", "Connected", "Disconnected", "Report", "RunReports"]
@@ -143,6 +144,6 @@ def _report(fields: dict[bytes, bytes]) -> Report | None:
 
 def _message(data: bytes) -> Any:
     try:
-        return decode_message(data)
+        return decode_message(data, TYPED_HEALTH)
     except (BadMessage, WrongVersion):
         return None
