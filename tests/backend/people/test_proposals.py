@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,12 @@ async def _keys(redis_url: str) -> dict[str, str]:
 def make_board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Board]]:
     folder = tmp_path_factory.mktemp("proposals")
     loop, boards = Loop(), list[Board]()
-    with EmbeddedRedis(folder) as redis:
-        keys = asyncio.run(_keys(redis.url))
+    with ExitStack() as stack:
 
         def make(name: str, **settings: Any) -> Board:
+            (folder / f"{name}-redis").mkdir()
+            redis = stack.enter_context(EmbeddedRedis(folder / f"{name}-redis"))
+            keys = asyncio.run(_keys(redis.url))  # before the server, which would not start without
             server = RunningServer(redis.url, folder / name, host="0.0.0.0", **settings)
             server.__enter__()
             boards.append(Board(server, keys, loop))
@@ -108,7 +111,7 @@ def board(make_board: Callable[..., Board]) -> Board:
 
 @pytest.fixture(scope="module")
 def strict(make_board: Callable[..., Board]) -> Board:
-    """A server with the two persons' rule, on the same Redis."""
+    """A server with the two persons' rule."""
     return make_board("strict", two_persons=True)
 
 
