@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Collection
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.ingest.ingest import Ingest
@@ -67,8 +69,9 @@ class RoleProcess:
             self._owner_side = OwnerSide(self._redis, self.members, manager, self._placer, self._outbox)
 
     async def enter(self) -> None:
-        """Be seen by the others. Raises RedisError when Redis is away."""
-        await self.members.beat()
+        """Be seen by the others, as soon as Redis is there."""
+        with contextlib.suppress(RedisError, OSError):  # ``keep`` reports it, and tries on
+            await self.members.beat()
         self._beating = asyncio.create_task(self.members.keep(), name="members")
 
     def start(self) -> list[asyncio.Task[None]]:
