@@ -78,12 +78,12 @@ class DetectorSettings:
         async with self._storing:
             stored: list[DetectorChange] = await self._patiently(self._stored)
             changes = [*stored, *(change for change in self._pending if change not in stored)]
-            # Two servers may store at once; Redis knows which of two at one position came later.
+            # Of two at one position the one that was stored later counts.
             self._changes = sorted(changes, key=lambda change: stream_order(change.position))
             self._judge = None
 
     async def refresh(self) -> None:
-        """Take up what another server has stored meanwhile; while Redis is away what is known stays."""
+        """Take up what the owner of the run has stored meanwhile; while Redis is away what is known stays."""
         with contextlib.suppress(RedisError, OSError):
             if await self._stored() != self._changes:
                 await self.load()

@@ -15,8 +15,7 @@ from redis.exceptions import RedisError
 from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import as_unavailable
-from stabilitybackend.runs.ownership.fence import Command as Write
-from stabilitybackend.runs.ownership.fence import Fence
+from stabilitybackend.runs.ownership.fence import Fence, Write
 from stabilitybackend.schema.commands import Command, read_command
 from stabilitybackend.schema.incidents import Incident, decoded, encoded
 from stabilitybackend.schema.job.autopilot import MAX_ENTRIES

@@ -19,7 +19,7 @@ from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import answer_of
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex, announced, changed
-from stabilitybackend.runs.ownership.fence import Command, Fence
+from stabilitybackend.runs.ownership.fence import Fence, Write
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.job.about import MAX_TAGS, AboutEdit
 from stabilitybackend.schema.runs import Run, RunStatus, RunView
@@ -196,7 +196,7 @@ class RunListing:
             _log.log(logging.WARNING, f"run {self._run_id}: summary not stored: {answer_of(error)}")
 
 
-def stored_view(run_id: str, view: RunView, updated: float) -> Command:
+def stored_view(run_id: str, view: RunView, updated: float) -> Write:
     """Return the write of what the worker knows, for the time when no worker runs."""
     return ("HSET", RunKeys(run_id).meta, "view", msgspec.json.encode(view), "updated", repr(updated))
 

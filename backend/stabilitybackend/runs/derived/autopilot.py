@@ -93,7 +93,7 @@ class RunAutopilot:
         self._take(None if stored is None else msgspec.json.decode(stored, type=PolicyChange))
 
     async def refresh(self) -> None:
-        """Take up a policy that another server has stored meanwhile; while Redis is away what is known stays."""
+        """Take up a policy that the owner of the run has stored meanwhile; while Redis is away what is known stays."""
         with contextlib.suppress(RedisError, OSError):
             stored, _ = await self._stored()
             if self._storing.locked():

@@ -24,10 +24,10 @@ from redis.asyncio import Redis
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
 
-__all__ = ["ANY", "Command", "CommitRefused", "Fence", "NotOwner", "Owner", "Ownership"]
+__all__ = ["ANY", "CommitRefused", "Fence", "NotOwner", "Owner", "Ownership", "Write"]
 
 #: A Redis command as name, key, arguments.
-Command = tuple[str | bytes | int, ...]
+Write = tuple[str | bytes | int, ...]
 #: Stands for the token of whoever owns a run, dead or alive (take.lua).
 ANY = "*"
 
@@ -142,7 +142,7 @@ class Fence:
             token, self._token = self._token, ""
             await self.redis.eval(_RELEASE, 1, self._keys.owner, token)
 
-    async def write(self, *commands: Command) -> None:
+    async def write(self, *commands: Write) -> None:
         """Carry out commands on keys of the run, all of them or none.
 
         Raises:

@@ -19,8 +19,7 @@ from stabilitybackend.runs.archiving.recovery import Recovery
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.follower import RunFollower
-from stabilitybackend.runs.ownership.fence import Command as Write
-from stabilitybackend.runs.ownership.fence import Fence, Ownership
+from stabilitybackend.runs.ownership.fence import Fence, Ownership, Write
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident
