@@ -26,6 +26,8 @@ __all__ = ["ENDS", "Checker"]
 
 #: Kinds that are found from frames alone; silence and death are judged by time.
 _OF_TIME = {"hang", "agent_lost", "process_death", "gpu_fault"}
+#: Kinds that are found by comparing runs, beside a run's own frames.
+_BESIDE = {"shared_data"}
 #: States in which an order ends.
 ENDS = {"done", "failed", "rejected", "expired", "cancelled"}
 
@@ -139,7 +141,9 @@ class Checker:
         """The incidents are those that one undisturbed process finds in the same frames."""
         stored: Any = self._redis.hvals(keys.incidents)
         incidents = [json.loads(data) for data in stored]
-        found = Counter((one["kind"], one["onset_step"], one["segment"]) for one in incidents)
+        found = Counter(
+            (one["kind"], one["onset_step"], one["segment"]) for one in incidents if one["kind"] not in _BESIDE
+        )
         expected = Counter(
             (one.kind, one.onset_step, one.segment) for one in backtest(self._frames(run_id), run_id=run_id).incidents
         )
