@@ -166,6 +166,10 @@ class Checker:
                 self.wrong.append(f"{run_id}: {name} was carried out {times} times")
         self.seen["orders"] += len(commands)
         self.seen["orders done"] += len(acted)
+        # A power cut may take the order itself, which its job has carried out.
+        for name in acted:
+            if name not in commands and not self._power_was_cut:
+                self.wrong.append(f"{run_id}: {name} was carried out, and nobody ordered it")
         for name, command in commands.items():
             if command["kind"] == "rollback" and command["state"] not in ENDS:
                 self.wrong.append(f"{run_id}: {name} is {command['state']} at the end")
