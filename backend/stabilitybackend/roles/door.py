@@ -11,11 +11,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import AgentGone, NotFound, Unavailable
 from stabilitybackend.ingest.ingest import Ingest
+from stabilitybackend.keys import RunKeys
 from stabilitybackend.membership.members import Members
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import redis_errors
@@ -33,6 +35,8 @@ __all__ = ["Door"]
 UNFOLLOWED_BYTES = 64 * 1024 * 1024
 #: That a run has to be followed is noted again at most this often, seconds, while nobody does.
 NOTE_EVERY_S = 1.0
+#: Whether a run that takes nothing does so again is asked at most this often, seconds.
+ASK_EVERY_S = 0.5
 _log = logging.getLogger(__name__)
 
 Send = Callable[[CommandMessage], Awaitable[None]]
@@ -46,12 +50,16 @@ class _Agent:
 
 @dataclass(slots=True)
 class _Run:
-    """A run as this door knows it: its owner's id, why it takes nothing now, what came since it had none."""
+    """A run as this door knows it: its owner's id, why it takes nothing now, what came since it had none.
+
+    When it was noted as live, and its owner asked for, by the monotonic clock.
+    """
 
     owner: str = ""
     full: str = ""
     unfollowed_bytes: int = 0
     noted_at: float = float("-inf")
+    asked_at: float = float("-inf")
 
 
 class Door:
@@ -134,8 +142,9 @@ class Door:
     async def room(self, run_id: str) -> None:
         """Raise Unavailable while the run's window is full, or nobody follows it and much has come since."""
         run = self._runs.get(run_id)
-        if run is None:
+        if run is None or not (run.full or run.unfollowed_bytes >= UNFOLLOWED_BYTES):
             return
+        await self._ask_owner(run_id, run)
         if run.full:
             raise Unavailable(run.full, hint="nothing is lost: agents keep what is not confirmed", code="window_full")
         if run.unfollowed_bytes >= UNFOLLOWED_BYTES:
@@ -144,6 +153,17 @@ class Door:
                 hint="start a worker (up --role worker); agents keep what is not confirmed",
                 code="unfollowed",
             )
+
+    async def _ask_owner(self, run_id: str, run: _Run) -> None:
+        """See whether a run that takes nothing does so again: no frame is stored meanwhile whose answer would tell."""
+        now = self._monotonic()
+        if run.asked_at <= now < run.asked_at + ASK_EVERY_S:
+            return
+        run.asked_at = now
+        with redis_errors():
+            found: Any = await self._redis.hmget(RunKeys(run_id).owner, ["worker", "full"])
+        worker, full = ((value or b"").decode() for value in found)
+        self.owner_seen(run_id, worker, full)
 
     async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:
         """Notify the run's owner; without one, let a worker take it."""
