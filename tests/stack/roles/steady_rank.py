@@ -10,9 +10,15 @@ import math
 import os
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import stabilityclient
+
+
+def loss_of(step: int) -> float:
+    """Return a loss of this run alone: two runs with the same losses have the same data, and that is an incident."""
+    return 2.0 + zlib.crc32(f"{os.environ['STABILITY_RUN_ID']} {step}".encode()) % 1024 / 2**20
 
 
 def main() -> None:
@@ -24,7 +30,7 @@ def main() -> None:
         print(f"back {rollback.to_step}", flush=True)
 
     for step in run.steps(1):
-        run.log(step, {"loss": math.nan if step == bad else 2.0 + step / 1e6})
+        run.log(step, {"loss": math.nan if step == bad else loss_of(step)})
         bad = -1 if step == bad else bad
         if step % 20 == 0:
             saved = Path(enough).with_name(f"checkpoint-{step}")
