@@ -107,6 +107,9 @@ class Members:
                 alive[name.decode()] = member
         before, self.alive = self.alive, alive
         if before.keys() != alive.keys():
+            if apart := self.too_far_apart():
+                versions = ", ".join(apart)
+                _log.warning("processes of versions %s work together: expected at most two minor ones", versions)
             for call in self.changed:
                 call()
 
