@@ -203,6 +203,8 @@ class RunWindow:
     def _oldest(self, store: RunStore, stored_to: str, wanted_bytes: float) -> int:
         if self._unsure:
             return self._unsure
+        if store.loading:
+            return 0
         count, size = 0, 0
         for generation in store.generations[:-1]:
             if size >= wanted_bytes or stream_order(generation.to_id) > stream_order(stored_to):
@@ -275,6 +277,8 @@ class RunWindow:
         async with self.changing:
             state, stored_to = newest()
             store = state.store
+            if store.loading:
+                raise ArchiveError(f"run {self._run_id} was not archived: its points are still being loaded")
             if store.open.frames and stream_order(store.open.to_id) <= stream_order(stored_to):
                 store.cut(snapshot.freeze(state))
             while count := self._oldest(store, stored_to, float("inf")):
