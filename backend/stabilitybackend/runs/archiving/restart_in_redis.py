@@ -74,13 +74,20 @@ class InRedis:
     def reset(self) -> None:
         """Nothing is kept of what was written before."""
 
+    async def newest(self) -> bytes | None:
+        """Return the fold that was written down last, frozen; None where none is. Raises SnapshotError."""
+        stored = await self._stored()
+        return None if stored is None else await in_thread(lambda: snapshot.opened(stored.sealed))
+
+    async def _stored(self) -> _Stored | None:
+        data: Any = await self._fence.redis.get(self._key)
+        return None if data is None else decoded(next(records(data, self._key))[0], _Stored)
+
     async def find(self, after: str) -> TakenOver | None:
         """Return what is written down beyond the stream id ``after``. Raises SnapshotError."""
-        data: Any = await self._fence.redis.get(self._key)
-        if data is None:
+        stored = await self._stored()
+        if stored is None:
             return None
-        body, _ = next(records(data, self._key))
-        stored = decoded(body, _Stored)
         left = [one for one in stored.outlines if stream_order(one.end) > stream_order(after)]
         if not left or left[0].begin != after:
             return None  # the newest part has a snapshot that is as new
