@@ -35,9 +35,9 @@ class Turns:
             self._next()
 
     def _next(self) -> None:
-        chosen = next((turn for turn, urgent in self._waiting.items() if urgent()), next(iter(self._waiting), None))
-        if chosen is None:
-            self._taken = False
-            return
-        del self._waiting[chosen]
-        chosen.set_result(None)
+        waiting = {turn: urgent for turn, urgent in self._waiting.items() if not turn.done()}  # else it was cancelled
+        chosen = next((turn for turn, urgent in waiting.items() if urgent()), next(iter(waiting), None))
+        self._taken = chosen is not None
+        if chosen is not None:
+            del self._waiting[chosen]
+            chosen.set_result(None)
