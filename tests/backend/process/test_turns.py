@@ -41,9 +41,9 @@ async def test_who_is_cancelled_while_it_waits_or_works_lets_the_next_one_work(a
     turns, began = Turns(), list[str]()
     first, second, third = (Work(turns, began, name) for name in "abc")
     await until(lambda: began == ["a"], 10, "the first one works")
-    second.task.cancel()
     if also_first:
-        first.task.cancel()  # in the same moment
+        first.task.cancel()  # in the same moment, and before the other one notices
+    second.task.cancel()
     first.end.set()
     await until(lambda: began == ["a", "c"], 10, "the third one works")
     third.end.set()
