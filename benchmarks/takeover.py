@@ -50,7 +50,7 @@ class LiveRun:
         self._info = SourceInfo(f"{run_id}-r0-1", 0, 1, 0, "n0", 1, self._started, 0)
         self._noise = np.random.default_rng(list(run_id.encode()))
         self._row = self._seq = 0
-        self.agent = WireAgent("127.0.0.1", port, run_id, f"a-{run_id}", sources=(self._info,), name=run_id)
+        self.agent = WireAgent("127.0.0.1", port, run_id, f"a-{run_id}", node="n0", sources=(self._info,))
         self._seq += 1
         self.agent.send(Frame(self._info, 1, 1, [EventBlock("start", self._started)]))
         while self._row < rows:

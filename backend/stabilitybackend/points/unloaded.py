@@ -23,9 +23,15 @@ if TYPE_CHECKING:
     from stabilitybackend.lineage.changes import Placed
     from stabilitybackend.points.store import RunStore
 
-__all__ = ["Outline", "PointsMissing", "StillLoading", "UnloadedPoints", "merged", "outline", "strictly"]
+__all__ = ["LOADING", "Outline", "PointsMissing", "StillLoading", "UnloadedPoints", "merged", "outline", "strictly"]
 
 T = TypeVar("T")
+
+#: For people.
+LOADING = (
+    "Another worker has just taken the run over, and is still loading its older points: they are shown when they are "
+    "there; all that is new is judged."
+)
 
 
 class StillLoading(ArchiveError):
@@ -159,7 +165,4 @@ class _UnloadedSeries:
 
 
 def _loading() -> StillLoading:
-    return StillLoading(
-        "the newest points are still being loaded: another worker has just taken the run over",
-        hint="they are shown when they are there",
-    )
+    return StillLoading(LOADING)

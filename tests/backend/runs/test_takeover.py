@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.backtest import backtest
 from stabilitybackend.errors import ArchiveError
+from stabilitybackend.points.unloaded import LOADING
 from stabilitybackend.runs import follower
 from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.archiving.restart_points import RestartPoints
@@ -142,9 +143,12 @@ async def test_a_chart_shows_what_is_there_and_says_that_points_are_still_being_
     assert view.rows(key, 41, 60).steps.tolist() == list(range(41, 61))
     assert view.problems == []
     assert view.rows(key).steps.tolist() == list(range(41, 61))
-    assert len(view.problems) == 1
-    assert "still being loaded" in view.problems[0]
+    assert view.problems == [LOADING]
+    stored = run.window.facts(run.state.store)
+    assert (stored.state, stored.problem) == ("loading", LOADING)
     await stage.go_on()
+    await run.points.wait()
+    assert run.window.facts(run.state.store).state == "ok"
 
 
 @pytest.mark.parametrize("declared", [True, pytest.param(False, marks=pytest.mark.soak)])
