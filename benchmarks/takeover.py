@@ -38,6 +38,8 @@ AIM_S = 5.0
 TIMEOUT_S = 600.0
 #: A run that is written down at all is so within this time after its last row of a burst, seconds.
 WRITTEN_S = 35.0
+#: An agent reads the answers to its messages after so many rows, and so answers the pings of its door.
+ANSWERS_EVERY = 4
 _LINE = re.compile(r"^(\S+ \S+),(\d+) INFO \S+: run (\S+): (caught up at|all points are loaded)", re.MULTILINE)
 
 
@@ -64,6 +66,8 @@ class LiveRun:
         block = PointsBlock(list(METRICS), steps.tobytes(), times.tobytes(), np.ascontiguousarray(values).tobytes())
         self.agent.send(Frame(self._info, self._seq + 1, self._seq + rows, [block]))
         self._row, self._seq = self._row + rows, self._seq + rows
+        if self._seq % ANSWERS_EVERY == 0:
+            self.agent.drain()
 
 
 class Feeding(threading.Thread):
