@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.metric_roles import SPEED, STEP_TIME, role_of
+from .engine.row_blocks import QuietRows
 from .slow_stretch import USUAL_BLOCKS, PaceTrack, SlowStretch, duration
 from .stats.levels import percent
 from .stats.own_past import more_than_before
@@ -115,6 +116,25 @@ class ThroughputDetector(Detector):
         if role == SPEED:
             self._tick(step, time)
         return self._judge(track, step, time) if track.add(step, 1 / value if role == SPEED else value, time) else []
+
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        some = []
+        for metric in rows.columns:
+            role = role_of(metric)
+            if role in _NAMES:
+                track, among = self._tracks.get(role), rows.ranges.get(metric)
+                if track is None or among is None or not (among[0] > LEAST_VALUE and among[1] < MOST_VALUE):
+                    return start
+                if track.metric == metric:
+                    stop = track.quiet(rows.times, start, stop)
+                    some.append((track, role, rows.columns[metric]))
+        for track, role, values in some:
+            costs = [1 / value for value in values[start:stop]] if role == SPEED else values[start:stop]
+            if role == SPEED:
+                for at in range(start, stop):
+                    self._tick(rows.steps[at], rows.times[at])
+            track.points.extend(zip(rows.steps[start:stop], costs, rows.times[start:stop], strict=True))
+        return stop
 
     def _tick(self, step: int, time: float) -> None:
         """Take the seconds per step since the last point."""

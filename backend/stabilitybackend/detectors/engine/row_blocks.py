@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, repeat
 from typing import NamedTuple
 
-__all__ = ["RowBlock", "rows_in_order"]
+__all__ = ["QuietRows", "RowBlock", "rows_in_order"]
 
 
 class RowBlock(NamedTuple):
@@ -22,6 +22,21 @@ class RowBlock(NamedTuple):
     steps: Sequence[int]
     times: Sequence[float]
     columns: Mapping[str, Sequence[float]]
+
+
+class QuietRows(NamedTuple):
+    """Rows of one rank and one set of metrics, evenly spaced, that are given at once.
+
+    Args:
+        steps, times: of each row.
+        columns: metric -> a value for each row, of all metrics that any detector wants.
+        ranges: metric -> its least and its largest value, of those whose values are all below LARGEST.
+    """
+
+    steps: Sequence[int]
+    times: Sequence[float]
+    columns: Mapping[str, Sequence[float]]
+    ranges: Mapping[str, tuple[float, float]]
 
 
 def rows_in_order(blocks: Sequence[RowBlock]) -> Iterator[tuple[int, float, int, int]]:

@@ -1,0 +1,137 @@
+"""Feeds many rows at once: detectors take those that change nothing in one go, only the others come one by one.
+
+In a quiet run nearly all rows do no more to a detector than to grow a list until its next block is full. Each detector
+says itself which rows are like that for it (``Detector.take_quiet``); it gets the next one by ``update``, in its turn
+among the others and with the context as of that row. So findings and states are those of rows that come one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+from stabilitybackend.detectors.stats.levels import LARGEST
+
+from .base import Detector, Finding, Point
+from .context import Context
+from .row_blocks import QuietRows, RowBlock
+from .row_plans import RowPlan
+
+#: Rows at once for which it pays to ask who has nothing to do with them.
+MANY_ROWS = 8
+
+__all__ = ["Feeder", "quiet_rows"]
+
+
+def quiet_rows(block: RowBlock, after: int) -> QuietRows | None:
+    """Return rows to be fed at once; None where they must come one by one, or are too few for it to pay.
+
+    Args:
+        after: the newest step so far. Evenly spaced rows after it are given at once, others not.
+    """
+    _, steps, times, columns = block
+    if len(steps) < MANY_ROWS or not columns:
+        return None
+    distance = steps[1] - steps[0]
+    if steps[0] <= after or distance <= 0 or list(steps) != list(range(steps[0], steps[-1] + 1, distance)):
+        return None
+    ranges = {}
+    for name, values in columns.items():
+        if math.isfinite(sum(values)):
+            low, high = min(values), max(values)
+            if low > -LARGEST and high < LARGEST:
+                ranges[name] = (low, high)
+    return QuietRows(steps, times, columns, ranges)
+
+
+class Feeder:
+    """Feeds rows to the detectors of a bank.
+
+    Args:
+        rows: what comes.
+        names, plan: the metrics of the rows, and what becomes of them.
+        detectors: those by name as they are now, since one that raises is replaced.
+        failed: replaces a detector that raised.
+    """
+
+    def __init__(
+        self,
+        rows: QuietRows,
+        names: Sequence[str],
+        plan: RowPlan,
+        detectors: Callable[[], Mapping[str, Detector]],
+        failed: Callable[[Detector, Exception], object],
+    ) -> None:
+        columns = rows.columns
+        self._rows, self._detectors, self._failed = rows, detectors, failed
+        self._companions = [(role, columns[of], rows.ranges.get(of)) for role, of in plan.companions if of in columns]
+        #: A metric, its values, and the detectors that want it, in their turn.
+        self._wanted = [(of, columns[of], who) for place, who in plan.receivers if (of := names[place]) in columns]
+        #: Detector -> the first row that it has not got.
+        self._next = {name: 0 for _, _, who in self._wanted for name in who}
+
+    def feed(self, context: Context, start: int, stop: int, rank: int) -> tuple[int, list[tuple[float, Finding]]]:
+        """Give rows to all: the one of ``start``, and those after it in which nothing happens but to the curves.
+
+        Args:
+            start: the bank has entered its step.
+            stop: no row from here on.
+
+        Returns:
+            The first row that was not given, and what was found.
+        """
+        rows, following, found = self._rows, self._next, list[tuple[float, Finding]]()
+        context.enter(rows.steps[start], rows.times[start])
+        for role, values, _ in self._companions:
+            context.companion(role, values[start])
+        stop = context.calm(rows.steps, self._companions, start, stop)
+        at = start
+        while True:
+            found += self._row(at, rank)
+            if at + 1 == stop:
+                for name in following:
+                    following[name] = stop
+                return stop, found
+            for name, due in following.items():
+                if due == at:
+                    following[name] = self._quiet(name, at + 1, stop)
+            due = min(following.values(), default=stop)
+            last = min(due, stop - 1)
+            context.advance(rows.steps, rows.times, self._companions, at + 1, last + 1)
+            if due == stop:
+                return stop, found
+            at = due
+
+    def _row(self, at: int, rank: int) -> list[tuple[float, Finding]]:
+        """Give a row to those whose next one it is."""
+        rows, following, found = self._rows, self._next, list[tuple[float, Finding]]()
+        step, time = rows.steps[at], rows.times[at]
+        for metric, values, names in self._wanted:
+            for name in names:
+                if following[name] == at:
+                    try:
+                        news = self._detectors()[name].update(Point(step, metric, values[at], time, rank))
+                    except Exception as error:
+                        self._failed(self._detectors()[name], error)
+                        continue
+                    if news:
+                        found += [(time, finding) for finding in news]
+        return found
+
+    def _quiet(self, name: str, start: int, stop: int) -> int:
+        detector = self._detectors()[name]
+        if not takes_quiet(type(detector)):
+            return start
+        try:
+            return detector.take_quiet(self._rows, start, stop)
+        except Exception as error:
+            self._failed(detector, error)
+            return start
+
+
+@cache
+def takes_quiet(kind: type[Detector]) -> bool:
+    """Return whether rows may be taken at once: no class below that of ``take_quiet`` has another ``update``."""
+    own = next(each for each in kind.__mro__ if {"update", "take_quiet"} & vars(each).keys())
+    return "take_quiet" in vars(own)
