@@ -11,11 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from stabilitybackend.detectors.stats.levels import LARGEST
-
 from .base import Detector, Finding, Point
 from .context import Context
-from .row_blocks import QuietRows, RowBlock
+from .row_blocks import LARGEST, QuietRows, RowBlock
 from .row_plans import RowPlan
 
 #: Rows at once for which it pays to ask who has nothing to do with them.

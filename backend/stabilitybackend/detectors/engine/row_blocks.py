@@ -6,7 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, repeat
 from typing import NamedTuple
 
-__all__ = ["QuietRows", "RowBlock", "rows_in_order"]
+#: A number beyond it is an overflow whatever the logger made of it: the largest one of float32 and bfloat16 is 3.4e38.
+#: It is treated as if it were missing; sums and squares of what is left are finite.
+LARGEST = 1e38
+
+__all__ = ["LARGEST", "QuietRows", "RowBlock", "rows_in_order"]
 
 
 class RowBlock(NamedTuple):
