@@ -249,6 +249,8 @@ class Context:
 
     def claimed(self, metric: str, detector: str, within_steps: float = 0) -> Claim | None:
         """Return the claim of another detector on ``metric`` that is open or ended less than ``within_steps`` ago."""
+        if not self._claims:
+            return None
         claims = [self._claims.get(metric)]
         if dataset_of(metric) is not None:
             claims += [c for m, c in self._claims.items() if c.kind in COVERS_DATASETS and role_of(m) == LOSS]

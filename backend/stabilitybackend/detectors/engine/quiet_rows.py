@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 
 from .base import Detector, Finding, Point
 from .context import Context
@@ -20,6 +21,9 @@ from .row_plans import RowPlan
 MANY_ROWS = 8
 
 __all__ = ["Feeder", "quiet_rows"]
+
+#: Number among all of a row, detector, metric, values. The numbers differ, so that nothing else of it is compared.
+_Turn = tuple[int, str, str, Sequence[float]]
 
 
 def quiet_rows(block: RowBlock, after: int) -> QuietRows | None:
@@ -64,10 +68,13 @@ class Feeder:
         columns = rows.columns
         self._rows, self._detectors, self._failed = rows, detectors, failed
         self._companions = [(role, columns[of], rows.ranges.get(of)) for role, of in plan.companions if of in columns]
-        #: A metric, its values, and the detectors that want it, in their turn.
-        self._wanted = [(of, columns[of], who) for place, who in plan.receivers if (of := names[place]) in columns]
+        wanted = [(names[place], name) for place, who in plan.receivers if names[place] in columns for name in who]
+        #: Detector -> the metrics that it wants with their values, each with its turn among all in a row.
+        self._points: dict[str, list[_Turn]] = {name: [] for _, name in wanted}
+        for turn, (metric, name) in enumerate(wanted):
+            self._points[name].append((turn, name, metric, columns[metric]))
         #: Detector -> the first row that it has not got.
-        self._next = {name: 0 for _, _, who in self._wanted for name in who}
+        self._next = dict.fromkeys(self._points, 0)
 
     def feed(self, context: Context, start: int, stop: int, rank: int) -> tuple[int, list[tuple[float, Finding]]]:
         """Give rows to all: the one of ``start``, and those after it in which nothing happens but to the curves.
@@ -86,35 +93,36 @@ class Feeder:
         stop = context.calm(rows.steps, self._companions, start, stop)
         at = start
         while True:
-            found += self._row(at, rank)
+            due = [name for name, row in following.items() if row == at]
+            found += self._row(at, due, rank)
             if at + 1 == stop:
-                for name in following:
-                    following[name] = stop
+                self._next = dict.fromkeys(following, stop)
                 return stop, found
-            for name, due in following.items():
-                if due == at:
-                    following[name] = self._quiet(name, at + 1, stop)
-            due = min(following.values(), default=stop)
-            last = min(due, stop - 1)
+            for name in due:
+                following[name] = self._quiet(name, at + 1, stop)
+            then = min(following.values(), default=stop)
+            last = min(then, stop - 1)
             context.advance(rows.steps, rows.times, self._companions, at + 1, last + 1)
-            if due == stop:
+            if then == stop:
                 return stop, found
-            at = due
+            at = then
 
-    def _row(self, at: int, rank: int) -> list[tuple[float, Finding]]:
-        """Give a row to those whose next one it is."""
-        rows, following, found = self._rows, self._next, list[tuple[float, Finding]]()
+    def _row(self, at: int, due: Sequence[str], rank: int) -> list[tuple[float, Finding]]:
+        """Give a row to some of the detectors."""
+        rows, detectors, found = self._rows, self._detectors(), list[tuple[float, Finding]]()
         step, time = rows.steps[at], rows.times[at]
-        for metric, values, names in self._wanted:
-            for name in names:
-                if following[name] == at:
-                    try:
-                        news = self._detectors()[name].update(Point(step, metric, values[at], time, rank))
-                    except Exception as error:
-                        self._failed(self._detectors()[name], error)
-                        continue
-                    if news:
-                        found += [(time, finding) for finding in news]
+        turns = (
+            self._points[due[0]] if len(due) == 1 else sorted(chain.from_iterable(self._points[name] for name in due))
+        )
+        for _, name, metric, values in turns:
+            try:
+                news = detectors[name].update(Point(step, metric, values[at], time, rank))
+            except Exception as error:
+                self._failed(detectors[name], error)
+                detectors = self._detectors()
+                continue
+            if news:
+                found += [(time, finding) for finding in news]
         return found
 
     def _quiet(self, name: str, start: int, stop: int) -> int:
