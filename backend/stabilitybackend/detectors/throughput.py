@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
@@ -131,8 +132,7 @@ class ThroughputDetector(Detector):
         for track, role, values in some:
             costs = [1 / value for value in values[start:stop]] if role == SPEED else values[start:stop]
             if role == SPEED:
-                for at in range(start, stop):
-                    self._tick(rows.steps[at], rows.times[at])
+                self._ticks(rows.steps[start:stop], rows.times[start:stop])
             track.points.extend(zip(rows.steps[start:stop], costs, rows.times[start:stop], strict=True))
         return stop
 
@@ -142,6 +142,22 @@ class ThroughputDetector(Detector):
         wall = self._tracks.setdefault(_WALL, PaceTrack(_WALL))
         if step > last_step and time > last_time:
             wall.add(step, (time - last_time) / (step - last_step), time)
+
+    def _ticks(self, steps: Sequence[int], times: Sequence[float]) -> None:
+        """Take those of many points."""
+        wall, at = self._tracks.get(_WALL), 0
+        while at < len(steps) and (wall is None or wall.skip):
+            self._tick(steps[at], times[at])
+            wall, at = self._tracks.get(_WALL), at + 1
+        if wall is None or at == len(steps):
+            return
+        points = [self._last, *zip(steps[at:], times[at:], strict=True)]
+        wall.points += [
+            (step, (time - before) / (step - since), time)
+            for (since, before), (step, time) in pairwise(points)
+            if step > since and time > before
+        ]
+        self._last = points[-1]
 
     def _rise(self) -> float:
         """Return by what fraction a step takes longer in the newest block, 0.0 where it is not known.
