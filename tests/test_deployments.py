@@ -147,15 +147,18 @@ def test_what_is_scaled_has_no_number_of_its_own_that_an_apply_would_put_back(ba
     assert numbered == ROLES - scaled
 
 
-def test_the_lag_by_which_it_is_scaled_is_one_of_our_metrics() -> None:
+def test_the_lags_by_which_it_is_scaled_are_metrics_of_ours() -> None:
     example = of_kind(rendered("example"), "HorizontalPodAutoscaler")
-    (rule,) = yaml.safe_load((KUBERNETES / "components" / "lag" / "adapter-rules.yaml").read_text())
-    metric = rule["seriesQuery"].split("_bucket")[0]
+    rules = yaml.safe_load((KUBERNETES / "components" / "lag" / "adapter-rules.yaml").read_text())
+    metrics = (REPOSITORY / "backend" / "stabilitybackend" / "metrics.py").read_text()
 
-    assert f'"{metric}"' in (REPOSITORY / "backend" / "stabilitybackend" / "metrics.py").read_text()
-    for one in example.values():
-        names = [each["pods"]["metric"]["name"] for each in one["spec"]["metrics"] if each["type"] == "Pods"]
-        assert names == [rule["name"]["as"]]
+    assert [rule for rule in rules if f'"{rule["seriesQuery"].split("_bucket")[0]}"' not in metrics] == []
+    scaled = {
+        name: [each["pods"]["metric"]["name"] for each in one["spec"]["metrics"] if each["type"] == "Pods"]
+        for name, one in example.items()
+    }
+    door, worker = (rule["name"]["as"] for rule in rules)
+    assert scaled == {"door": [door], "worker": [worker]}
 
 
 def test_only_pages_and_prometheus_reach_a_worker_and_the_rest_is_closed(base: list[Thing]) -> None:

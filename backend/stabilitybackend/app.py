@@ -175,6 +175,7 @@ def create_app(
     manager.two_persons = settings.two_persons
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
+    manager.redis_ahead_s = lambda: storing.ahead_s
 
     watched = Watched()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from stabilityalerting import AlertingService
 from stabilitybackend.ingest.gateway import Gateway
 from stabilitybackend.process.collector import CycleCollector
+from stabilitybackend.process.judging_lag import JUDGED_WITHIN_S
 from stabilitybackend.process.pulse import BUCKETS_S, Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.runs.manager import RunManager
@@ -72,10 +73,9 @@ class ServerMetrics(Collector):
 
     def _loop(self) -> Iterator[Metric]:
         pulse = self._pulse
-        bounds = [*(str(bound) for bound in BUCKETS_S), "+Inf"]
-        lag = HistogramMetricFamily("stability_event_loop_lag_seconds", "How late a sleep of 0.1 s ended.")
-        lag.add_metric([], list(zip(bounds, accumulate(pulse.counts), strict=True)), sum_value=pulse.late_s)
-        yield lag
+        yield _histogram(
+            "stability_event_loop_lag_seconds", "How late a sleep of 0.1 s ended.", BUCKETS_S, pulse.counts, pulse.late_s
+        )
         yield _counter(
             "stability_event_loop_stalls", "Times that the event loop was blocked for over 50 ms.", pulse.stalls
         )
@@ -116,6 +116,16 @@ class ServerMetrics(Collector):
         for status, count in sorted(Counter(manager.statuses()).items()):
             runs.add_metric([status], count)
         yield runs
+        lag = manager.lag
+        yield _histogram(
+            "stability_judging_lag_seconds", "How long frames waited in Redis until they were judged.",
+            JUDGED_WITHIN_S, lag.counts, lag.waited_s,
+        )  # fmt: skip
+        yield _counter(
+            "stability_ownership_refused", "Runs that another process had taken over when something was to be written.",
+            manager.ownership.refused,
+        )  # fmt: skip
+        yield _gauge("stability_redis_clock_ahead_seconds", "Redis' clock minus ours.", self._storing.ahead_s)
         yield _gauge("stability_runs_restoring", "Live runs not judged since the start.", manager.waking.waiting)
         yield _gauge("stability_runs_unarchived", "Runs that could not be archived.", manager.unarchived())
         files = CounterMetricFamily(
@@ -159,6 +169,15 @@ class ServerMetrics(Collector):
 
 def _counter(name: str, words: str, value: float) -> CounterMetricFamily:
     return CounterMetricFamily(name, words, value=value)
+
+
+def _histogram(
+    name: str, words: str, bounds: Sequence[float], counts: Sequence[int], total: float
+) -> HistogramMetricFamily:
+    found = HistogramMetricFamily(name, words)
+    ends = [*(str(bound) for bound in bounds), "+Inf"]
+    found.add_metric([], list(zip(ends, accumulate(counts), strict=True)), sum_value=total)
+    return found
 
 
 def _gauge(name: str, words: str, value: float) -> GaugeMetricFamily:

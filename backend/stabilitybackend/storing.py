@@ -7,13 +7,16 @@ is written every PROBE_S, of a cluster to each of its masters, and whoever could
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import MovedError, RedisError
 
 from stabilitybackend.keys import PROBE
 from stabilitybackend.redis_link import ClusterClient, answer_of
+from stabilitybackend.redis_link.notes import CLOCK_S
 from stabilitybackend.schema.runs import StoringProblem
 
 __all__ = ["PROBE_S", "Storing", "trouble_of"]
@@ -26,6 +29,8 @@ _KEPT_S = 60
 #: After a real write has failed, the probe alone is not believed for so long, seconds: near the edge a small key may
 #: find room where a frame does not.
 DOUBT_S = 3.0
+
+_log = logging.getLogger(__name__)
 
 _NOTHING_LOST = "Training goes on: agents keep what is not stored and send it again"
 #: The beginning of what Redis answers: code, what that means, what to do.
@@ -89,6 +94,7 @@ class Storing:
     Attributes:
         trouble: why nothing is stored, None while all is well.
         refused: writes that were refused, by code.
+        ahead_s: how far Redis' clock is ahead of ours, seconds, as the last probe found it.
     """
 
     def __init__(
@@ -96,6 +102,7 @@ class Storing:
     ) -> None:
         self.trouble: StoringProblem | None = None
         self.refused: dict[str, int] = {}
+        self.ahead_s = 0.0
         self._redis = redis
         self._clock = clock
         self._changed = changed
@@ -122,7 +129,13 @@ class Storing:
     async def _refusal(self, value: str) -> tuple[str, BaseException | None]:
         """Return which node of a cluster does not take writes, and why, or nothing. Raises why a single server does."""
         if not isinstance(self._redis, ClusterClient):
-            await asyncio.wait_for(self._redis.set(PROBE, value, ex=_KEPT_S), TIMEOUT_S)
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.set(PROBE, value, ex=_KEPT_S)
+            pipe.time()
+            written, time = await asyncio.wait_for(pipe.execute(raise_on_error=False), TIMEOUT_S)
+            if isinstance(written, BaseException):
+                raise written
+            self._compare(time)
             return "", None
         cluster = self._redis
         await asyncio.wait_for(cluster.initialize(), TIMEOUT_S)
@@ -131,15 +144,29 @@ class Storing:
         found = zip(keys, await asyncio.gather(*asked), strict=True)
         return next(((node, error) for node, error in found if error is not None), ("", None))
 
-    @staticmethod
-    async def _of_node(cluster: ClusterClient, node: str, key: str, value: str) -> BaseException | None:
+    async def _of_node(self, cluster: ClusterClient, node: str, key: str, value: str) -> BaseException | None:
+        calls = [("SET", key, value, "EX", _KEPT_S), ("TIME",)]
         try:
-            (answer,) = await asyncio.wait_for(cluster.on_node(node, [("SET", key, value, "EX", _KEPT_S)]), TIMEOUT_S)
+            answer, time = await asyncio.wait_for(cluster.on_node(node, calls), TIMEOUT_S)
         except (RedisError, OSError, TimeoutError) as error:
             return error
         if isinstance(answer, MovedError):  # to another node since: looked at a second later
             return None
+        self._compare(time)
         return answer if isinstance(answer, Exception) else None
+
+    def _compare(self, time: Any) -> None:
+        """Note how far the clock of Redis is ahead, where it told its time."""
+        if isinstance(time, BaseException):
+            return
+        seconds, micros = (int(part) for part in time)
+        before, self.ahead_s = self.ahead_s, seconds + micros / 1e6 - self._clock()
+        if abs(self.ahead_s) > CLOCK_S >= abs(before):
+            side = "behind" if self.ahead_s > 0 else "ahead of"
+            _log.warning(
+                "the clock of this machine is %.1f s %s that of Redis, expected at most %g s: set both by NTP. Nothing is "
+                "lost; times on pages and in alerts are off by that", abs(self.ahead_s), side, CLOCK_S,
+            )  # fmt: skip
 
     def failed(self, error: BaseException) -> None:
         """Note that Redis refused a real write."""

@@ -112,6 +112,8 @@ class RunFollower:
         self._concluded = self._stored_to = "0-0"
         self._reconciliation = Reconciliation()
         self._noted_full = ""
+        #: Called with each batch that is judged for the first time: when its oldest frame was stored, by Redis' clock.
+        self.judged: Callable[[float], None] = lambda stored: None
         self._slices = Slices()
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -235,6 +237,9 @@ class RunFollower:
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
                 self._stored_to = self.cursor
+                new = (at for at, _ in entries if stream_order(at) > stream_order(applied))
+                if (oldest := next(new, None)) is not None:
+                    self.judged(stream_order(oldest)[0] / 1000)
                 self._restart.concluded(*entries[-1])
             self._restart.write_when_due(self.state)
             self.window.archive_when_due(self.state, lambda: self._stored_to)

@@ -14,6 +14,7 @@ from stabilitybackend.errors import AgentGone, Conflict, NotFound, StabilityBoar
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.keys import check_run_id
 from stabilitybackend.liveness.budgets import Limits
+from stabilitybackend.process.judging_lag import JudgingLag
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.agents.connected_agents import Send
@@ -88,6 +89,9 @@ class RunManager:
         self._watcher: asyncio.Task[None] | None = None
         #: The runs that are taken up after a restart.
         self.waking = RunResumer(self._worker)
+        #: How far Redis' clock is ahead of ours, seconds; and how long frames wait, by Redis' clock alone.
+        self.redis_ahead_s: Callable[[], float] = lambda: 0.0
+        self.lag = JudgingLag(lambda: clock() + self.redis_ahead_s())
         #: The runs under way are not known yet: Redis was away at the start, and is asked again each second.
         self.late = False
         #: Why nothing is stored, None while all is well.
@@ -149,6 +153,7 @@ class RunManager:
                 self.fleet, self.ownership,
             )  # fmt: skip
             worker.rest.tick_s, worker.autopilot.two_persons = self._tick_s, self.two_persons
+            worker.judged = self.lag.judged
             worker.start(after=before)
             if self._watcher is None:
                 self._watcher = asyncio.create_task(self._watch.follow(), name="stream-watch")

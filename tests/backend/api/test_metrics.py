@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stabilitybackend.auth import KeyRing
 from stabilitybackend.metrics import MAX_RUNS, OTHERS, ServerMetrics
+from stabilitybackend.process.judging_lag import JUDGED_WITHIN_S, JudgingLag
 from stabilitybackend.process.pulse import BUCKETS_S, Pulse
 from stabilitybackend.redis_link import make_redis
 from stabilityclient.wire import Ack
@@ -50,6 +51,10 @@ async def test_what_was_stored_sent_again_and_followed_is_counted(server: Runnin
     assert (found[("stability_agents",)], found[("stability_storing",)]) == (1, 1)
     assert sum(value for key, value in found.items() if key[0] == "stability_runs") == 1
     assert found[("stability_run_cpu_seconds_total", "run-1")] > 0
+    batches, waited_s = (found[(f"stability_judging_lag_seconds_{name}",)] for name in ("count", "sum"))
+    assert (1 <= batches <= 2, 0 < waited_s < 60) == (True, True)
+    assert abs(found[("stability_redis_clock_ahead_seconds",)]) < 2
+    assert found[("stability_ownership_refused_total",)] == 0
     assert found[("process_resident_memory_bytes",)] > 0
 
 
@@ -86,6 +91,15 @@ def test_the_runs_that_take_most_have_a_series_and_keep_it_and_all_others_share_
     second = dict(metrics._cpu(spent))
     assert set(first) == set(second) == {f"run-{i:03}" for i in range(100 - MAX_RUNS, 100)} | {OTHERS}
     assert sum(second.values()) == sum(spent.values())
+
+
+def test_a_frame_waits_from_when_redis_stored_it_until_it_is_judged_and_never_less_than_nothing() -> None:
+    lag = JudgingLag(lambda: 100.0)
+    for stored in (100.2, 99.998, 97.0, -900.0):
+        lag.judged(stored)
+    counts = dict(zip((*JUDGED_WITHIN_S, "longer"), lag.counts, strict=True))
+    assert {bound: count for bound, count in counts.items() if count} == {0.01: 2, 5.0: 1, "longer": 1}
+    assert lag.waited_s == pytest.approx(0.002 + 3.0 + 1_000.0)
 
 
 def test_a_loop_that_stands_is_felt() -> None:
