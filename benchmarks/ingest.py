@@ -28,13 +28,13 @@ from typing import Any
 
 import numpy as np
 from big_run import METRICS, row_values
-from parts.feeder import WireAgent
+from parts.feeding import feed, reports_of
 from parts.redis_floor import floor
 from parts.server_process import ServerProcess, usage
 
 from stabilitybackend.keys import RunKeys
-from stabilityclient.node_frames import frames_in, together
-from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo, encode_message
+from stabilityclient.node_frames import frames_in
+from stabilityclient.wire import Frame, PointsBlock, SourceInfo, encode_message
 
 AGENTS = 8
 #: Processes that feed: each has half of the agents, in a thread each.
@@ -44,61 +44,6 @@ RUN_ID = "ingest"
 AIM_RATIO, AIM_POINTS_S = 0.5, 2.5e6
 #: Longest wait after the last frame until everything is folded and archived, seconds.
 SETTLE_S = 120.0
-_BATCH_ROWS = 8_192
-
-
-# --- the feeders --------------------------------------------------------------------------------------------------
-
-
-def feed_as(
-    agent_id: str, port: int, ranks: list[int], rows: int, begin: float, seconds: float, results: list[dict[str, float]]
-) -> None:
-    """Send as the agent of ``ranks``, which log at the same time, until the time is over; add what each sent."""
-    started = begin - 10.0
-    node = f"n{ranks[0]}"
-    infos = [SourceInfo(f"r{rank}-{rank:x}-1", rank, AGENTS, at, node, 1, started, 0) for at, rank in enumerate(ranks)]
-    noise = np.random.default_rng(ranks[0])
-    names = list(METRICS)
-    with WireAgent("127.0.0.1", port, RUN_ID, agent_id, node=node, sources=tuple(infos)) as agent:
-        for info in infos:
-            agent.send(Frame(info, 1, 1, [EventBlock("start", started)]))
-        agent.drain()
-        time.sleep(max(0.0, begin - time.time()))
-        seq, first = 1, 1
-        end = time.time() + seconds
-        while time.time() < end:
-            steps = np.arange(first, first + _BATCH_ROWS)
-            values = [row_values(noise, steps) for _ in infos]
-            times = started + steps * 0.01
-            for at in range(0, _BATCH_ROWS, rows):
-                part = slice(at, at + rows)
-                columns, count = (steps[part].tobytes(), times[part].tobytes()), len(steps[part])
-                frames = []
-                for info, mine in zip(infos, values, strict=True):
-                    block = PointsBlock(names, *columns, np.ascontiguousarray(mine[:, part]).tobytes())
-                    frames.append(Frame(info, seq + 1, seq + count, [block]))
-                agent.send(together(frames) if len(frames) > 1 else frames[0])
-                seq += count
-            first += _BATCH_ROWS
-        agent.drain()
-        results += [{"rows": first - 1, "frames": agent.acked / len(ranks), "busy": agent.busy} for _ in ranks]
-
-
-def feed(port: int, ranks: list[int], rows: int, begin: float, seconds: float, *, node: bool) -> None:
-    """Send as several agents, one thread each, or as one of all ranks, and print what was sent as JSON."""
-    results: list[dict[str, float]] = []
-    agents = [ranks] if node else [[rank] for rank in ranks]
-    threads = [
-        threading.Thread(target=feed_as, args=(f"a{some[0]}", port, some, rows, begin, seconds, results))
-        for some in agents
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(results) != len(ranks):
-        raise SystemExit("an agent ended early")
-    print(json.dumps({"agents": results, "ended": time.time(), "cpu_s": usage(os.getpid()).cpu_s}))
 
 
 # --- the server ---------------------------------------------------------------------------------------------------
@@ -120,28 +65,28 @@ def measure(rows: int, seconds: float, settings: dict[str, str], profile: Path |
         idle = usage(server.pid), usage(redis_pid)
         feeders = []
         for number in range(feeders_wanted):
-            ranks = ",".join(str(rank) for rank in range(number, AGENTS, feeders_wanted))
-            options = ["--feed", str(server.port), ranks, str(rows), repr(begin), str(seconds), str(int(node))]
-            feeders.append(subprocess.Popen([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True))
+            ranks = list(range(number, AGENTS, feeders_wanted))
+            agents = [ranks] if node else [[rank] for rank in ranks]
+            feeders.append(feed([(server.port, RUN_ID, some) for some in agents], AGENTS, rows, begin, seconds))
         window = Window(server)
         window.start()
-        reports = [json.loads(feeder.communicate()[0].splitlines()[-1]) for feeder in feeders]
+        reports = reports_of(feeders)
         acked = max(each["ended"] for each in reports)
-        agents = [agent for each in reports for agent in each["agents"]]
-        last = min(int(agent["rows"]) for agent in agents)
-        folded = wait_folded(server, max(int(agent["rows"]) for agent in agents))
+        ranks = [rank for each in reports for rank in each["ranks"]]
+        last = min(int(rank["rows"]) for rank in ranks)
+        folded = wait_folded(server, max(int(rank["rows"]) for rank in ranks))
         archived, storage = wait_archived(server)
         window.stop()
         if spy is not None:
             spy.wait(60)
-        points = sum(agent["rows"] for agent in agents) * len(METRICS)
+        points = sum(rank["rows"] for rank in ranks) * len(METRICS)
         now = usage(server.pid), usage(redis_pid)
         hot = redis_bytes(server)
         assert last > 0
         return {
             "points": points,
-            "frames": sum(agent["frames"] for agent in agents),
-            "busy": sum(agent["busy"] for agent in agents),
+            "frames": sum(rank["frames"] for rank in ranks),
+            "busy": sum(rank["busy"] for rank in ranks),
             "acked_points_s": points / (acked - begin),
             "points_s": points / (max(folded, archived) - begin),
             "behind_s": max(folded, archived) - acked,
@@ -284,13 +229,7 @@ def main() -> int:
     parser.add_argument("--no-floor", action="store_true")
     parser.add_argument("--profile", type=Path, help="write what py-spy saw in the server to this file")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--feed", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.feed:
-        port, ranks, rows, begin, seconds, node = options.feed
-        numbers = [int(rank) for rank in ranks.split(",")]
-        feed(int(port), numbers, int(rows), float(begin), float(seconds), node=node == "1")
-        return 0
     settings = dict(pair.split("=", 1) for pair in options.set)
     facts: dict[str, Any] = {}
     aims: dict[str, bool] = {}

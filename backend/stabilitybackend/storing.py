@@ -32,6 +32,9 @@ DOUBT_S = 3.0
 
 _log = logging.getLogger(__name__)
 
+#: An answer that took longer tells too little of the clock, seconds.
+SOON_S = 0.25
+
 _NOTHING_LOST = "Training goes on: agents keep what is not stored and send it again"
 #: The beginning of what Redis answers: code, what that means, what to do.
 _PROBLEMS = {
@@ -132,10 +135,11 @@ class Storing:
             pipe = self._redis.pipeline(transaction=False)
             pipe.set(PROBE, value, ex=_KEPT_S)
             pipe.time()
+            asked = self._clock()
             written, time = await asyncio.wait_for(pipe.execute(raise_on_error=False), TIMEOUT_S)
             if isinstance(written, BaseException):
                 raise written
-            self._compare(time)
+            self._compare(time, asked)
             return "", None
         cluster = self._redis
         await asyncio.wait_for(cluster.initialize(), TIMEOUT_S)
@@ -146,21 +150,23 @@ class Storing:
 
     async def _of_node(self, cluster: ClusterClient, node: str, key: str, value: str) -> BaseException | None:
         calls = [("SET", key, value, "EX", _KEPT_S), ("TIME",)]
+        asked = self._clock()
         try:
             answer, time = await asyncio.wait_for(cluster.on_node(node, calls), TIMEOUT_S)
         except (RedisError, OSError, TimeoutError) as error:
             return error
         if isinstance(answer, MovedError):  # to another node since: looked at a second later
             return None
-        self._compare(time)
+        self._compare(time, asked)
         return answer if isinstance(answer, Exception) else None
 
-    def _compare(self, time: Any) -> None:
-        """Note how far the clock of Redis is ahead, where it told its time."""
-        if isinstance(time, BaseException):
+    def _compare(self, time: Any, asked: float) -> None:
+        """Note how far the clock of Redis is ahead, where it told its time soon after it was asked."""
+        now = self._clock()
+        if isinstance(time, BaseException) or not 0 <= now - asked <= SOON_S:
             return
         seconds, micros = (int(part) for part in time)
-        before, self.ahead_s = self.ahead_s, seconds + micros / 1e6 - self._clock()
+        before, self.ahead_s = self.ahead_s, seconds + micros / 1e6 - (asked + now) / 2
         if abs(self.ahead_s) > CLOCK_S >= abs(before):
             side = "behind" if self.ahead_s > 0 else "ahead of"
             _log.warning(

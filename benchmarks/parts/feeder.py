@@ -99,6 +99,11 @@ class WireAgent:
         while self._waiting:
             self._take_answer()
 
+    def offer(self, frame: Frame | NodeFrame) -> Message:
+        """Send a frame once, whatever becomes of it, while no other is on its way; return the server's answer."""
+        self._write(encode_message(frame))
+        return self._receive()
+
     def __enter__(self) -> WireAgent:
         return self
 

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Journal", "StoredRun"]
 
-#: Stream entries read at once while they are small, and at most when the last ones were large: a batch is in memory.
+#: Stream entries read at once, at most; and so many bytes, about. A batch is in memory, and an answer that arrives for
+#: long while other runs are folded looks as if Redis did not answer.
 READ_COUNT = 256
-READ_COUNT_LARGE = 32
-#: Mean bytes of a frame from which it counts as large.
-LARGE_FRAME_BYTES = 64 * 1024
+READ_BYTES = 2 * 1024 * 1024
+#: The first ones, before it is known how large they are.
+FIRST_COUNT = 4
 #: Pause after Redis was away, seconds.
 AWAY_PAUSE_S = 0.2
 #: That incidents of the run change is noted for alerting at most this often, seconds.
@@ -84,7 +85,7 @@ class Journal:
         self._clock = clock
         self._noted_at = float("-inf")
         self._quiet = QuietLog(_log)
-        self._count = READ_COUNT_LARGE
+        self._count = FIRST_COUNT
         #: The last read may have left something in the stream.
         self.more = False
         self._saving = asyncio.Lock()  # what is saved first must not overtake what is saved later
@@ -132,7 +133,7 @@ class Journal:
             self.more = len(entries) >= self._count
             if entries:
                 mean = sum(len(message) for _, message in entries) / len(entries)
-                self._count = READ_COUNT_LARGE if mean >= LARGE_FRAME_BYTES else READ_COUNT
+                self._count = max(1, min(READ_COUNT, int(READ_BYTES / mean)))
             return entries
 
         return await self.patiently(read)
