@@ -46,7 +46,9 @@ class Job:
     def __init__(self, steps: int) -> None:
         self.begin = time.time() - (steps + 4 * BACK) * STEP_S
         self.steps = steps
-        self._values = [row_values(np.random.default_rng(rank), np.arange(1, steps + 2 * BACK)) for rank in range(RANKS)]
+        self._values = [
+            row_values(np.random.default_rng(rank), np.arange(1, steps + 2 * BACK)) for rank in range(RANKS)
+        ]
 
     def at(self, step: int, attempt: int = 0) -> float:
         """Return when a step was logged, unix seconds; a second attempt is later."""
@@ -209,7 +211,9 @@ def spread(values: list[float], digits: int) -> str:
 
 def say(rows: int, steps: int, found: dict[str, list[dict[str, Any]] | str]) -> None:
     """Print the table of one size of messages."""
-    print(f"\n{rows} steps of {RANKS} ranks a message, {steps:,} steps, {len(METRICS)} metrics; load {os.getloadavg()[0]:.1f}")
+    print(
+        f"\n{rows} steps of {RANKS} ranks a message, {steps:,} steps, {len(METRICS)} metrics; load {os.getloadavg()[0]:.1f}"
+    )
     base = found["ours"]
     for name, some in found.items():
         if isinstance(some, str):
@@ -223,7 +227,7 @@ def say(rows: int, steps: int, found: dict[str, list[dict[str, Any]] | str]) -> 
             f"{spread(ratios, 2)}; {spread([one['points_s'] / 1e3 for one in some], 0)} k points/s"
         )
         kept = some[-1]["kept"]
-        print(f"              kept of rank 0: " + "; ".join(f"{key} {value}" for key, value in kept.items()))
+        print("              kept of rank 0: " + "; ".join(f"{key} {value}" for key, value in kept.items()))
 
 
 def main() -> None:

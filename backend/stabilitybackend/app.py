@@ -68,6 +68,7 @@ from stabilitybackend.other_runs.library import Library
 from stabilitybackend.other_runs.service import OtherRuns
 from stabilitybackend.people.oidc.sign_in import OidcSignIn
 from stabilitybackend.process.collector import CycleCollector
+from stabilitybackend.process.judging_lag import JudgingLag
 from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
 from stabilitybackend.process.struct_types import prepare_struct_types
@@ -143,9 +144,10 @@ def create_app(
     )
     origins = Origins.of(settings)
     ingest = Ingest(door)
+    storing = Storing(probe, time.time, lambda trouble: manager.note_storing(trouble))
     cache = ByteCache(int(settings.cache_mib * MIB))
     restart = RestartShare(in_redis=True) if settings.role else RestartShare(settings.data_dir / "restart")
-    files = ArchiveFiles(open_location(settings.archive), cache, time.time, restart=restart)
+    files = ArchiveFiles(open_location(settings.archive), cache, storing.now, restart=restart)
     limits = Limits(
         hang_floor_s=settings.hang_floor_s,
         hang_ceiling_s=settings.hang_ceiling_s,
@@ -166,16 +168,15 @@ def create_app(
 
     ownership = Ownership(replaceable=replaceable) if process is None else process.ownership
     manager = RunManager(
-        redis, time.time, files, int(settings.window_mib * MIB), limits, ownership, placed=process is not None
+        redis, storing.now, files, int(settings.window_mib * MIB), limits, ownership, placed=process is not None
     )
     relay = None
     if process is not None:
-        process.attach(manager, ingest)
-        relay = Relay(redis, process.members, manager, authenticator)
+        process.attach(manager, ingest, storing.now)
+        relay = Relay(redis, process.members, manager, authenticator, storing.now)
     manager.two_persons = settings.two_persons
-    storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
-    manager.redis_ahead_s = lambda: storing.ahead_s
+    manager.lag = JudgingLag(storing.redis_now)
 
     watched = Watched()
 
@@ -184,17 +185,17 @@ def create_app(
 
     audit = AuditLog(redis)
     sinks = receivers()
-    rules = alert_rules(alarm, settings, sinks)
+    rules = alert_rules(alarm, settings, sinks, storing.now)
     ratings_kept = Ratings(redis)
     actions = AlertActions(manager, audit, rules, ProposalBook(redis), ratings_kept, two_persons=settings.two_persons)
-    alerts = alerting_service(alarm, settings, sinks, rules, trouble, actions)
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble, actions, clock=storing.now)
     actions.notified = alerts.notified
     beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis), news=None if relay is None else relay.news)
     run_digests = DigestUpdater(manager, run_tables)
-    run_retention = Retention(manager, RunIndex(redis), time.time, audit)
+    run_retention = Retention(manager, RunIndex(redis), storing.now, audit)
 
     def nobody_here() -> bool:
         return not (gateway.counts.connections or manager.browsers())
@@ -209,6 +210,7 @@ def create_app(
             # It was there when ``up`` asked, a moment ago: it is waited for, as while the server runs.
             _log.warning("%s; the server goes on when it is back", error.message)
         await check_exposure(settings, ring)
+        await storing.probe()  # it tells how far our clock is off, too
         if process is not None:
             await process.enter()
         stop = asyncio.Event()
@@ -299,7 +301,7 @@ def create_app(
     app.state.trials = trial.Trials()
     app.state.started = time.monotonic()
     services = manager if process is None or process.door is None else process.door
-    gateway = Gateway(ingest, authenticator, services, server_version=ours, takes_output=True)
+    gateway = Gateway(ingest, authenticator, services, server_version=ours, clock=storing.now, takes_output=True)
     if services is not manager:
         gateway.types = {}
     app.state.gateway = gateway

@@ -74,7 +74,11 @@ class ServerMetrics(Collector):
     def _loop(self) -> Iterator[Metric]:
         pulse = self._pulse
         yield _histogram(
-            "stability_event_loop_lag_seconds", "How late a sleep of 0.1 s ended.", BUCKETS_S, pulse.counts, pulse.late_s
+            "stability_event_loop_lag_seconds",
+            "How late a sleep of 0.1 s ended.",
+            BUCKETS_S,
+            pulse.counts,
+            pulse.late_s,
         )
         yield _counter(
             "stability_event_loop_stalls", "Times that the event loop was blocked for over 50 ms.", pulse.stalls

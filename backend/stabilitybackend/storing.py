@@ -105,11 +105,22 @@ class Storing:
     ) -> None:
         self.trouble: StoringProblem | None = None
         self.refused: dict[str, int] = {}
-        self.ahead_s = 0.0
+        self.ahead_s = self._off_s = 0.0
         self._redis = redis
         self._clock = clock
         self._changed = changed
         self._doubtful_until = float("-inf")
+
+    def redis_now(self) -> float:
+        """Return unix seconds by the clock of Redis."""
+        return self._clock() + self.ahead_s
+
+    def now(self) -> float:
+        """Return unix seconds: ours, or where they are off those of Redis, by which processes agree on times.
+
+        Orders expire at times that one process gives and another one, or an agent, looks at.
+        """
+        return self._clock() + self._off_s
 
     async def follow(self) -> None:
         """Write the probe's key again and again."""
@@ -167,11 +178,13 @@ class Storing:
             return
         seconds, micros = (int(part) for part in time)
         before, self.ahead_s = self.ahead_s, seconds + micros / 1e6 - (asked + now) / 2
+        if abs(self.ahead_s - self._off_s) > CLOCK_S:  # else it would waver with each answer
+            self._off_s = self.ahead_s if abs(self.ahead_s) > CLOCK_S else 0.0
         if abs(self.ahead_s) > CLOCK_S >= abs(before):
             side = "behind" if self.ahead_s > 0 else "ahead of"
             _log.warning(
-                "the clock of this machine is %.1f s %s that of Redis, expected at most %g s: set both by NTP. Nothing is "
-                "lost; times on pages and in alerts are off by that", abs(self.ahead_s), side, CLOCK_S,
+                "the clock of this machine is %s s %s that of Redis, expected at most %g s: set both by NTP. Until then "
+                "this process goes by that of Redis", f"{abs(self.ahead_s):,.0f}", side, CLOCK_S,
             )  # fmt: skip
 
     def failed(self, error: BaseException) -> None:

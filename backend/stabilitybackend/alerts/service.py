@@ -134,13 +134,13 @@ class IncidentStreams:
         return True
 
 
-def alert_rules(redis: Redis, settings: Settings, sinks: Sequence[Sink]) -> AlertRules:
-    """Return the routes and mutes of this server.
+def alert_rules(redis: Redis, settings: Settings, sinks: Sequence[Sink], clock: Callable[[], float]) -> AlertRules:
+    """Return the routes and mutes of this server; ``clock`` returns unix seconds.
 
     Raises:
         SettingsError: the file of routes is wrong.
     """
-    return AlertRules(redis, [sink.name for sink in sinks], settings.alert_routes)
+    return AlertRules(redis, [sink.name for sink in sinks], settings.alert_routes, clock=clock)
 
 
 def alerting_service(
@@ -150,10 +150,13 @@ def alerting_service(
     rules: AlertRules,
     trouble: Callable[[], str],
     actions: Actions | None = None,
+    *,
+    clock: Callable[[], float],
 ) -> AlertingService:
     """Return the service that turns incident events into messages; idle where there is no receiver.
 
     Args:
+        clock: unix seconds now.
         trouble: why the server is not well, "" while it is.
         actions: what people can do from within a message.
     """
@@ -163,7 +166,7 @@ def alerting_service(
         streams.names,
         sinks,
         base_url=settings.public_url or f"http://{settings.host}:{settings.port}",
-        clock=time.time,
+        clock=clock,
         is_news=streams.is_news,
         rules=rules.now,
         project_of=streams.project_of,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -73,18 +74,22 @@ class Members:
     """All processes as this one sees them.
 
     Args:
-        me: this process.
+        me: this process. elapsed: seconds, of a clock that nobody sets.
 
     Attributes:
-        alive: those that are alive now, by id; this process is among them once it has written its entry.
+        alive: those that are alive now, by id; this process is among them once it has written its entry. Where Redis
+            took no entry of this process for as long as makes one dead, it took none of the others either: who was
+            alive before stays it for as long again.
         changed: called when others came or went.
     """
 
-    def __init__(self, redis: Redis, me: Member) -> None:
+    def __init__(self, redis: Redis, me: Member, elapsed: Callable[[], float] = time.monotonic) -> None:
         self.me = me
         self.alive: dict[str, Member] = {}
         self.changed: list[Callable[[], None]] = []
         self._redis = redis
+        self._elapsed = elapsed
+        self._beaten_at, self._spared_until = float("inf"), float("-inf")
         self._quiet = QuietLog(_log)
 
     def having(self, role: str) -> list[Member]:
@@ -101,10 +106,16 @@ class Members:
 
     async def _beat(self, entry: bytes) -> None:
         found: Any = await self._redis.eval(_BEAT, 1, MEMBERS, self.me.member_id, entry, int(FORGET_S * 1000))
+        now = self._elapsed()
+        if now - self._beaten_at > EXPIRY_S:
+            self._spared_until = now + EXPIRY_S
+        self._beaten_at = now
         alive = dict[str, Member]()
         for name, age_ms, data in zip(found[::3], found[1::3], found[2::3], strict=True):
             if age_ms <= EXPIRY_S * 1000 and (member := _member(data)) is not None:
                 alive[name.decode()] = member
+        if now < self._spared_until:
+            alive = self.alive | alive
         before, self.alive = self.alive, alive
         if before.keys() != alive.keys():
             if apart := self.too_far_apart():

@@ -32,5 +32,7 @@ class JudgingLag:
     def judged(self, stored: float) -> None:
         """Count a batch whose oldest frame was stored at ``stored``, unix seconds of Redis."""
         waited_s = max(0.0, self._redis_now() - stored)
-        self.counts[next((i for i, bound in enumerate(JUDGED_WITHIN_S) if waited_s <= bound), len(JUDGED_WITHIN_S))] += 1
+        self.counts[
+            next((i for i, bound in enumerate(JUDGED_WITHIN_S) if waited_s <= bound), len(JUDGED_WITHIN_S))
+        ] += 1
         self.waited_s += waited_s

@@ -26,18 +26,26 @@ class Relay:
 
     Args:
         members: all of them. manager: of the runs here. authenticator: says who calls.
+        clock: unix seconds now.
 
     Attributes:
         feeds: of runs that other processes own.
     """
 
-    def __init__(self, redis: Redis, members: Members, manager: RunManager, authenticator: Authenticator) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        members: Members,
+        manager: RunManager,
+        authenticator: Authenticator,
+        clock: Callable[[], float],
+    ) -> None:
         self._seal = Seal(redis, members.me.member_id)
         self._owners = Owners(redis, members)
         self._authenticator = authenticator
         self._pages = "pages" in members.me.roles
         self._forwarding: Forwarding | None = None
-        self._overview = Overview(redis, manager, RunIndex(redis))
+        self._overview = Overview(redis, manager, RunIndex(redis), clock)
         self.feeds = Feeds(manager, self._owners, self._seal) if self._pages else None
         manager.reads_only = "worker" not in members.me.roles
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -60,10 +60,10 @@ class RoleProcess:
             raise Unavailable("this process follows no runs", hint="ask one with --role worker", code="moved")
         return await replaceable_by(self._redis, self.members, run_id)
 
-    def attach(self, manager: RunManager, ingest: Ingest) -> None:
-        """Take over the parts that the roles work with, before ``start``."""
+    def attach(self, manager: RunManager, ingest: Ingest, clock: Callable[[], float]) -> None:
+        """Take over the parts that the roles work with, before ``start``; ``clock`` returns unix seconds."""
         if "door" in self._roles:
-            self.door = Door(self._redis, ingest, self.members, self._outbox)
+            self.door = Door(self._redis, ingest, self.members, self._outbox, clock)
         if "worker" in self._roles:
             self._placer = Placer(self._redis, self.members, RunIndex(self._redis), manager, self._outbox)
             self._owner_side = OwnerSide(self._redis, self.members, manager, self._placer, self._outbox)

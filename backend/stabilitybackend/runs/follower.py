@@ -115,8 +115,6 @@ class RunFollower:
         #: Called with each batch that is judged for the first time: when its oldest frame was stored, by Redis' clock.
         self.judged: Callable[[float], None] = lambda stored: None
         self._slices = Slices()
-        #: Shared by all runs of a process: of those that fold a batch one after the other takes a frame.
-        self.turns = asyncio.Lock()
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -224,8 +222,7 @@ class RunFollower:
                 if self.window.cut_when_due(self.state):
                     self._restart.sealed(self.state.store, message)
                 if len(entries) > 1:
-                    async with self.turns:  # a long history must not hold up the live requests of other runs
-                        await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
             if not entries and not self.readiness.reached:
                 await self._reconcile_incidents()
                 self.readiness.reach()

@@ -84,15 +84,12 @@ class RunManager:
         #: Runs that are being deleted.
         self._leaving: set[str] = set()
         self._stopping = self.two_persons = False
-        self._turns = asyncio.Lock()
         self._sweeper: asyncio.Task[None] | None = None
         self._watch = StreamWatch(redis, self._workers.values)
         self._watcher: asyncio.Task[None] | None = None
         #: The runs that are taken up after a restart.
         self.waking = RunResumer(self._worker)
-        #: How far Redis' clock is ahead of ours, seconds.
-        self.redis_ahead_s: Callable[[], float] = lambda: 0.0
-        self.lag = JudgingLag(lambda: clock() + self.redis_ahead_s())
+        self.lag = JudgingLag(clock)
         #: The runs under way are not known yet: Redis was away at the start, and is asked again each second.
         self.late = False
         #: Why nothing is stored, None while all is well.
@@ -154,7 +151,7 @@ class RunManager:
                 self.fleet, self.ownership,
             )  # fmt: skip
             worker.rest.tick_s, worker.autopilot.two_persons = self._tick_s, self.two_persons
-            worker.judged, worker.turns = self.lag.judged, self._turns
+            worker.judged = self.lag.judged
             worker.start(after=before)
             if self._watcher is None:
                 self._watcher = asyncio.create_task(self._watch.follow(), name="stream-watch")

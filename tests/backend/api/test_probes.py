@@ -191,6 +191,20 @@ async def test_a_server_is_ready_when_every_live_run_is_judged_those_heard_of_la
     assert list(stage.manager._workers) == ["run-c", "run-a", "run-b"]
 
 
+async def test_a_clock_that_is_off_is_named_once_with_what_to_do(
+    stage: Stage, storing: Storing, caplog: pytest.LogCaptureFixture
+) -> None:
+    seconds, micros = await stage.redis.time()
+    stage.now = seconds + micros / 1e6 + 3_600.0
+    await storing.probe()
+    await storing.probe()
+    (line,) = [one.getMessage() for one in caplog.records if "clock" in one.getMessage()]
+    assert line.startswith(
+        "the clock of this machine is 3,600 s ahead of that of Redis, expected at most 2 s: set both"
+    )
+    assert storing.ahead_s == pytest.approx(-3_600.0, abs=60)
+
+
 async def test_an_archive_that_cannot_be_written_makes_the_server_not_ready_until_it_can(
     stage: Stage, storing: Storing
 ) -> None:

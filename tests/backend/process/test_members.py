@@ -7,11 +7,18 @@ import asyncio
 from redis.asyncio import Redis
 
 from stabilitybackend.keys import MEMBERS
-from stabilitybackend.membership.members import EXPIRY_S, Member, Members
+from stabilitybackend.membership.members import EXPIRY_S, FORGET_S, Member, Members
 
 
 def made(redis: Redis, name: str, *roles: str, version: str = "0.1.0") -> Members:
     return Members(redis, Member(name, roles, f"http://{name}:1", version))
+
+
+async def aged(redis: Redis, age_s: float, name: str = "d") -> bytes:
+    """Return the entry of a process as it would be if it had been written so long ago."""
+    seconds, micros = await redis.time()
+    entry: bytes = (await redis.hget(MEMBERS, name)) or b""  # type: ignore[misc, assignment]
+    return f"{int((seconds + micros / 1e6 - age_s) * 1000)} ".encode() + entry.partition(b" ")[2]
 
 
 async def test_those_that_wrote_their_entry_see_each_other_by_role(redis: Redis) -> None:
@@ -28,12 +35,29 @@ async def test_one_that_has_not_written_for_its_expiry_is_dead(redis: Redis) -> 
     seen: list[set[str]] = []
     door.changed.append(lambda: seen.append(set(door.alive)))
     await door.beat()
-    seconds, micros = await redis.time()
-    old = int((seconds + micros / 1e6 - EXPIRY_S - 0.5) * 1000)
-    entry: bytes = (await redis.hget(MEMBERS, "w")) or b""  # type: ignore[misc, assignment]
-    await redis.hset(MEMBERS, "w", f"{old} ".encode() + entry.partition(b" ")[2])  # type: ignore[misc]
+    await redis.hset(MEMBERS, "w", await aged(redis, EXPIRY_S + 0.5, "w"))  # type: ignore[misc]
     await door.beat()
     assert seen == [{"w", "d"}, {"d"}]
+
+
+async def test_nobody_is_dead_for_what_redis_did_not_take_while_it_was_full_or_away(redis: Redis) -> None:
+    now = 0.0
+    worker = Members(redis, Member("w", ("worker",), "http://w:1"), lambda: now)
+    await made(redis, "d", "door").beat()
+    await worker.beat()
+    for outage_s in (EXPIRY_S + 0.5, FORGET_S + 0.5):  # after the longer one the entry is removed
+        now += outage_s
+        await redis.hset(MEMBERS, "d", await aged(redis, outage_s))  # type: ignore[misc]
+        await worker.beat()
+        assert set(worker.alive) == {"d", "w"}
+        now += EXPIRY_S - 0.1
+        await worker.beat()
+        assert set(worker.alive) == {"d", "w"}
+        now += 0.2
+        await worker.beat()
+        assert set(worker.alive) == {"w"}
+        await made(redis, "d", "door").beat()
+        await worker.beat()
 
 
 async def test_one_that_leaves_is_gone_at_once(redis: Redis) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import stabilityclient
@@ -18,7 +18,7 @@ import stabilityclient
 
 def loss_of(step: int) -> float:
     """Return a loss of this run alone: two runs with the same losses have the same data, and that is an incident."""
-    return 2.0 + zlib.crc32(f"{os.environ['STABILITY_RUN_ID']} {step}".encode()) % 1024 / 2**20
+    return 2.0 + random.Random(f"{os.environ['STABILITY_RUN_ID']} {step}").random() / 2**10
 
 
 def main() -> None:

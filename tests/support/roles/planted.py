@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 __all__ = ["ACCEPTED", "FAULTS", "plant"]
@@ -100,6 +103,28 @@ def _stored_is_durable() -> None:
     durability.EVERY_S = 0.02
 
 
+def _clock_off(seconds: float) -> Callable[[], None]:
+    """Set the clock of this process, and of nothing else: also where it was taken as a default before."""
+
+    def plant_it() -> None:
+        real = time.time
+
+        def off() -> float:
+            return real() + seconds
+
+        time.time = off
+        modules = [one for name, one in list(sys.modules.items()) if name.startswith("stability")]
+        for owner in [*modules, *(one for module in modules for one in vars(module).values() if isinstance(one, type))]:
+            for each in vars(owner).values():
+                if isinstance(each, FunctionType):
+                    each.__defaults__ = each.__defaults__ and tuple(off if d is real else d for d in each.__defaults__)
+                    each.__kwdefaults__ = each.__kwdefaults__ and {
+                        name: off if d is real else d for name, d in each.__kwdefaults__.items()
+                    }
+
+    return plant_it
+
+
 FAULTS: Mapping[str, Callable[[], None]] = {
     "accepted": _accepted,
     "no_fence": _no_fence,
@@ -107,6 +132,8 @@ FAULTS: Mapping[str, Callable[[], None]] = {
     "young_sweep": _young_sweep,
     "no_connection_numbers": _no_connection_numbers,
     "stored_is_durable": _stored_is_durable,
+    "hour_ahead": _clock_off(3_600.0),
+    "hour_behind": _clock_off(-3_600.0),
 }
 
 
