@@ -37,8 +37,8 @@ ROWS = 20
 NAMES = ["loss", "grad_norm", "lr", "step_time_s"]
 #: Agents that come at the same time.
 THREADS = 4
-#: Longest wait until all is quiet, seconds; and what counts as quiet: CPU of the workers less than so much above that of
-#: the look before, in cores, twice.
+#: Longest wait until all is quiet, seconds; quiet is where the workers' CPU has not fallen by more than so many cores
+#: since the look before, twice.
 SETTLE_S, QUIET = 900.0, 0.03
 REQUESTS = 20
 
@@ -136,19 +136,17 @@ def say(kind: str, found: list[dict[str, Any]]) -> None:
           f"{max(f['load'] for f in found):.1f}")  # fmt: skip
     for one in found:
         runs = one["runs"]
-        a_run = (
-            f"{(one['redis_bytes'] - base['redis_bytes']) / runs / 1024:.1f} KiB a run" if runs > base["runs"] else ""
-        )
+        each = (one["redis_bytes"] - base["redis_bytes"]) / max(1, runs - base["runs"]) / 1024
         print(
-            f"  {runs:,} runs: Redis {one['redis_bytes'] / 2**20:.1f} MiB {a_run}; members' hash {one['members_bytes']} B"
+            f"  {runs:,} runs: Redis {one['redis_bytes'] / 2**20:.1f} MiB, {each:.1f} KiB a run; "
+            f"the hash of the members {one['members_bytes']} bytes"
         )
         if one["key_bytes"]:
             print("    keys of one, bytes: " + ", ".join(f"{name} {size:,}" for name, size in one["key_bytes"].items()))
         print("    cores: " + ", ".join(f"{part} {share:.3f}" for part, share in one["cores"].items()))
         print("    resident MiB: " + ", ".join(f"{part} {mib:.0f}" for part, mib in one["rss_mib"].items()))
-        print(
-            "    calls of Redis a second: " + ", ".join(f"{name} {rate:.0f}" for name, rate in one["calls_s"].items())
-        )
+        calls = (f"{name} {rate:.0f}" for name, rate in one["calls_s"].items())
+        print(f"    calls of Redis a second: {', '.join(calls)}")
         print(f"    GET /api/v1/runs {one['list_ms']:.1f} ms, {one['list_ms'] / one['floor_ms']:.1f} x /healthz "
               f"({one['floor_ms']:.1f} ms)")  # fmt: skip
 

@@ -7,8 +7,8 @@ over one connection, in messages that were made before. What is counted is the C
 everything (ours: until it is folded and judged, its Redis counted too). Ours is one process with its Redis. Prometheus
 and Trackio judge nothing.
 
-Then what happens to every tracker: a message comes again, a message is overtaken by the one behind it, the job goes back
-100 steps and logs them again, a value is NaN. It is read back with each server's own API, and what is there is counted.
+Then what happens to every tracker: a message comes again, a message is overtaken by the one behind it, the job goes
+back 100 steps and logs them again, a value is NaN. It is read back with each server's own API, and counted.
 """
 
 from __future__ import annotations
@@ -132,9 +132,12 @@ class Ours:
             for step, value in zip(entry["steps"], entry["values"], strict=True)
         ]
 
-    def mishaps(self, held_back: NodeFrame, behind: NodeFrame, last: NodeFrame) -> str:
-        answers = [type(self.wire.offer(each)).__name__ for each in (behind, held_back, behind, last)]
-        return f"answers {', '.join(answers)}"
+    def overtaken(self, held_back: NodeFrame, behind: NodeFrame) -> str:
+        """Send a message before the one in front of it; return what became of it. An agent then goes back to that."""
+        answer = type(self.wire.offer(behind)).__name__
+        for each in (held_back, behind):
+            self.push(each)
+        return f"overtaken: {answer}, then taken in order"
 
 
 def load(push: Callable[[Any], None], messages: Sequence[Any]) -> None:
@@ -172,7 +175,9 @@ def after_mishaps(server: Any, job: Job, newest: Any) -> dict[str, Any]:
     end = job.steps
     if isinstance(server, Ours):
         first, second = (server.message(job.rows(end + 1 + n, 1)) for n in range(2))
-        told = server.mishaps(first, second, second)
+        server.push(newest)
+        server.wire.drain()
+        told = server.overtaken(first, second)
         again = server.message(job.rows(end + 2 - BACK + 1, BACK, attempt=1))
         server.push(again)
         server.wire.drain()
@@ -197,10 +202,9 @@ def after_mishaps(server: Any, job: Job, newest: Any) -> dict[str, Any]:
 
 def counted(pairs: Sequence[tuple[float, float]], job: Job) -> dict[str, Any]:
     """Return how many points are there, and whether those that tell are."""
-    steps = [step for step, _ in pairs]
     return {
-        "points": len(pairs), "expected": job.steps + 2 + BACK, "in order": steps == sorted(steps),
-        "overtaken": (job.steps + 1) in steps, "NaN": any(value != value for _, value in pairs),
+        "points": len(pairs), "of": job.steps + 2 + BACK,
+        "overtaken": any(step == job.steps + 1 for step, _ in pairs), "NaN": any(value != value for _, value in pairs),
     }  # fmt: skip
 
 
@@ -211,9 +215,8 @@ def spread(values: list[float], digits: int) -> str:
 
 def say(rows: int, steps: int, found: dict[str, list[dict[str, Any]] | str]) -> None:
     """Print the table of one size of messages."""
-    print(
-        f"\n{rows} steps of {RANKS} ranks a message, {steps:,} steps, {len(METRICS)} metrics; load {os.getloadavg()[0]:.1f}"
-    )
+    load = os.getloadavg()[0]
+    print(f"\n{rows} steps of {RANKS} ranks a message, {steps:,} steps, {len(METRICS)} metrics; load {load:.1f}")
     base = found["ours"]
     for name, some in found.items():
         if isinstance(some, str):

@@ -1,4 +1,4 @@
-"""Rows per second through doors and workers, with one and two workers, one and three masters of Redis; CPU of each role.
+"""Rows per second with one and two workers, one and three masters of Redis, and the CPU of each role.
 
     python benchmarks/role_ingest.py [--seconds 15] [--repeats 2] [--rows 64 1] [--runs 8] [--json]
 
@@ -30,7 +30,7 @@ SHAPES = (
     Shape(), Shape(doors=1, workers=1), Shape(doors=1, workers=2), Shape(doors=1, workers=2, masters=3),
 )  # fmt: skip
 RANKS = 8
-#: Of every server. Doors take a run's frames until two windows wait: with the usual 32 MiB this would be about the rest.
+#: Of every server. Doors take a run's frames until two windows wait: with the usual 32 MiB most of it would be that.
 SETTINGS = {"STABILITY_WINDOW_MIB": "4"}
 #: Processes that feed.
 FEEDERS = 2

@@ -183,8 +183,8 @@ class Storing:
         if abs(self.ahead_s) > CLOCK_S >= abs(before):
             side = "behind" if self.ahead_s > 0 else "ahead of"
             _log.warning(
-                "the clock of this machine is %s s %s that of Redis, expected at most %g s: set both by NTP. Until then "
-                "this process goes by that of Redis", f"{abs(self.ahead_s):,.0f}", side, CLOCK_S,
+                "the clock of this machine is %s s %s that of Redis, expected at most %g s: set both by NTP. Until "
+                "then this process goes by that of Redis", f"{abs(self.ahead_s):,.0f}", side, CLOCK_S,
             )  # fmt: skip
 
     def failed(self, error: BaseException) -> None:

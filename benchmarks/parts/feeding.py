@@ -1,6 +1,6 @@
 """Processes that send rows of 12 metrics as fast as a server confirms: each is several agents, a thread each.
 
-    python -m parts.feeding AGENTS WORLD ROWS BEGIN SECONDS       # in benchmarks/; AGENTS: [[port, run, [rank, ...]], ...]
+    python -m parts.feeding AGENTS WORLD ROWS BEGIN SECONDS    # in benchmarks/; AGENTS: [[port, run, [rank, ...]], ...]
 
 prints what was sent as JSON. An agent of several ranks sends the rows of all of them in one message.
 """

@@ -1,4 +1,4 @@
-"""Real servers of others that rows can be pushed to: Prometheus (remote write) and Trackio, as processes of their own."""
+"""Real servers of others that rows can be pushed to: Prometheus (remote write) and Trackio, each a process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PeerError(Exception):
 
 
 class _Peer:
-    """A server of somebody else, while the context lasts; ``refused`` is what it answered to the last push, "" if ok."""
+    """A server of somebody else, while the context lasts; ``refused``: what it answered to the last push, "" if ok."""
 
     def __init__(self, command: list[str], ready: str, port: int, env: dict[str, str], log: Path) -> None:
         self._command, self._ready, self._env, self._log = command, ready, env, log
@@ -144,7 +144,7 @@ class Trackio(_Peer):
         """Return rows as its client sends them to ``bulk_log``: a run for each rank, an id for each row."""
         logs = [
             {
-                "project": "peers", "run": f"rank-{rank}", "step": step, "log_id": f"{rank}-{step}-{at!r}", "config": None,
+                "project": "peers", "run": f"rank-{rank}", "step": step, "log_id": f"{rank}-{step}-{at!r}",
                 "metrics": {name: value if math.isfinite(value) else "NaN" for name, value in metrics.items()},
             }
             for rank, step, at, metrics in rows

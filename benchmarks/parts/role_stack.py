@@ -1,4 +1,4 @@
-"""A server for benchmarks, as one process or as one of each role on one Redis or a cluster, and the CPU of each part."""
+"""A server for benchmarks, as one process or as some of each role on one Redis or a cluster; the CPU of each part."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ Both ends are times of Redis, so that a clock that is off changes nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 __all__ = ["JUDGED_WITHIN_S", "JudgingLag"]
@@ -20,7 +21,7 @@ class JudgingLag:
         redis_now: unix seconds now, by the clock of Redis.
 
     Attributes:
-        counts: waits by length: one number for each of JUDGED_WITHIN_S (up to it, not added up), one for what is longer.
+        counts: waits by length: one number for each of JUDGED_WITHIN_S (up to it, not added up), one for longer ones.
         waited_s: all of them together.
     """
 
@@ -32,7 +33,5 @@ class JudgingLag:
     def judged(self, stored: float) -> None:
         """Count a batch whose oldest frame was stored at ``stored``, unix seconds of Redis."""
         waited_s = max(0.0, self._redis_now() - stored)
-        self.counts[
-            next((i for i, bound in enumerate(JUDGED_WITHIN_S) if waited_s <= bound), len(JUDGED_WITHIN_S))
-        ] += 1
+        self.counts[bisect_left(JUDGED_WITHIN_S, waited_s)] += 1
         self.waited_s += waited_s

@@ -23,7 +23,7 @@ def log_of(servers: RoleServers, name: str) -> str:
     return (servers.folder / name / "server.log").read_text()
 
 
-@pytest.mark.soak  # four processes and a job; tests/backend/api/test_probes.py and process/test_members.py have the laws
+@pytest.mark.soak  # five processes; api/test_probes.py and process/test_members.py of tests/backend have the laws
 def test_clocks_an_hour_apart_are_named_and_cause_no_alarm_no_lost_order_and_no_alert_twice(tmp_path: Path) -> None:
     with (
         ReceiverThread() as receiver,
@@ -65,7 +65,7 @@ def test_clocks_an_hour_apart_are_named_and_cause_no_alarm_no_lost_order_and_no_
         owner.wait_for("/runs/clocks", lambda run: run["status"] == "finished", "the run is over")
         assert [one["kind"] for one in owner.get("/runs/clocks/incidents")["incidents"]] == ["nonfinite"]
         alerts: list[Any] = [json.loads(body) for path, body in receiver.received if path == "/hook"]
-        assert [one["action"] for one in alerts].count("opened") == 1, alerts
+        assert [one["type"] for one in alerts].count("incident.opened") == 1, alerts
         for name, clock in CLOCKS.items():
             side = {"hour_ahead": "ahead of", "hour_behind": "behind", "": None}[clock]
             told = "the clock of this machine is 3,600 s " in log_of(servers, name)
