@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
+from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
@@ -24,6 +25,8 @@ from stabilityclient.wire import CommandMessage, Health
 
 __all__ = ["OwnerSide"]
 
+#: Runs that are looked at in one call to Redis.
+BATCH = 200
 #: Every run that is followed is looked at so often, seconds, whether somebody named it or not.
 EVERY_S = 1.0
 _log = logging.getLogger(__name__)
@@ -84,17 +87,41 @@ class OwnerSide:
         ours = self._manager.followed()
         for run_id in self._runs.keys() - ours.keys():
             del self._runs[run_id]
+        due = []
         for run_id, worker in ours.items():
             known = self._runs.get(run_id)
             if known is None or known.worker is not worker:
                 known = self._runs[run_id] = _Followed(self._redis, worker)
             elif named is not None and run_id not in named:
                 continue
+            due.append(known)
+        for at in range(0, len(due), BATCH):
+            await self._look(due[at : at + BATCH], every=named is None)
+
+    async def _look(self, runs: list[_Followed], *, every: bool) -> None:
+        """Take what is new of some runs; nearly all of thousands have nothing, so all are asked in one call.
+
+        Args:
+            every: it is the look of each second.
+        """
+        pipe = self._redis.pipeline(transaction=False)
+        for run in runs:
+            run.reports.ask(pipe)
+        try:
+            answers: list[Any] = await pipe.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            self._quiet.log(logging.WARNING, f"what agents report is not read: {error!s:.200}")
+            return
+        for run, answer in zip(runs, answers, strict=True):
+            run_id = run.worker.run_id
             try:
-                await self._read(known)
-                if named is None:
-                    await self._doors_gone(known)
-                    await worker.note_full()
+                if isinstance(answer, Exception):
+                    raise answer
+                if answer or not run.begun:
+                    await self._read(run)
+                if every:
+                    await self._doors_gone(run)
+                    await run.worker.note_full()
             except (RedisError, OSError, StabilityBoardError) as error:
                 if not isinstance(error, StabilityBoardError) and as_unavailable(error) is None:
                     raise

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.schema.health import TYPED_HEALTH
@@ -122,6 +123,10 @@ class RunReports:
                     newest[report.agent] = report
             found += newest.values()
         return found
+
+    def ask(self, pipe: Pipeline) -> None:
+        """Ask in a pipeline whether anything was reported since: one entry at most."""
+        pipe.xrange(self._keys.reports, min=f"({self.place}", count=1)
 
     async def read(self) -> list[Report]:
         """Return what was reported since, at most READ_COUNT reports: ask again while there are so many."""
