@@ -97,8 +97,8 @@ def main() -> None:
         found: dict[Shape, list[dict[str, Any]]] = {shape: [] for shape in SHAPES}
         for repeat in range(options.repeats):
             for shape in SHAPES:
-                print(f"{rows} rows, repeat {repeat + 1}: {shape}          ", end="\r", file=sys.stderr)
                 found[shape].append(measure(shape, options.runs, rows, options.seconds))
+                print(f"{rows} rows, repeat {repeat + 1}, {shape}: {found[shape][-1]}", file=sys.stderr)
         facts[rows] = {str(shape): some for shape, some in found.items()}
         if not options.json:
             say(rows, options.runs, found)

@@ -19,7 +19,7 @@ from support.roles.servers import RoleServers
 
 __all__ = ["Shape", "Stack", "started"]
 
-TIMEOUT_S = 180.0
+TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)

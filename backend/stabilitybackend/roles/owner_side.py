@@ -96,13 +96,13 @@ class OwnerSide:
                 continue
             due.append(known)
         for at in range(0, len(due), BATCH):
-            await self._look(due[at : at + BATCH], every=named is None)
+            await self._ask_all(due[at : at + BATCH], every=named is None)
 
-    async def _look(self, runs: list[_Followed], *, every: bool) -> None:
+    async def _ask_all(self, runs: list[_Followed], *, every: bool) -> None:
         """Take what is new of some runs; nearly all of thousands have nothing, so all are asked in one call.
 
         Args:
-            every: it is the look of each second.
+            every: it is the round of each second, over all runs.
         """
         pipe = self._redis.pipeline(transaction=False)
         for run in runs:
