@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from typing import Any
 
@@ -28,6 +29,9 @@ __all__ = ["Placer", "replaceable_by"]
 
 #: How often it is looked at who should follow what, seconds; at once when members or runs come.
 EVERY_S = 2.0
+#: Thousands of runs may come one by one, and each look is at all of them: a pause after it is so many times as long as
+#: it took, seconds at most.
+PAUSES, MOST_PAUSE_S = 4.0, 0.5
 #: A run goes to a worker that came when this one has seen so often that it should: members come and go.
 HAND_OVER_AFTER = 2
 #: What is remembered over all runs is read again so often, seconds: other workers add to it.
@@ -76,6 +80,7 @@ class Placer:
         fleet_at = loop.time()
         while True:
             self._due.clear()
+            began = time.monotonic()
             try:
                 await self.place()
                 if loop.time() >= fleet_at + FLEET_EVERY_S:
@@ -83,6 +88,7 @@ class Placer:
                     await self._manager.fleet.refresh()
             except (RedisError, OSError, StabilityBoardError) as error:
                 self._quiet.log(logging.WARNING, f"which runs are to be followed is not known: {error!s:.200}")
+            await asyncio.sleep(min(MOST_PAUSE_S, PAUSES * (time.monotonic() - began)))
             try:
                 async with asyncio.timeout(EVERY_S):
                     await self._due.wait()
@@ -98,14 +104,15 @@ class Placer:
         live = await self._index.live()
         wanted = placed(live, workers)
         ours = self._manager.owned()
-        missing = [run_id for run_id in live if wanted[run_id] == me and run_id not in ours]
+        waking = self._manager.waking
+        missing = [one for one in live if wanted[one] == me and one not in ours and not waking.waits(one)]
         taken = list[str]()
         for run_id, owner in zip(missing, await self._owners(missing), strict=True):
             if owner not in self._members.alive or owner == me:
                 taken.append(run_id)
         if taken:
             await self._manager.fleet.refresh_faults()  # those that the worker before us has seen
-        self._manager.waking.start(taken)
+        waking.start(taken)
         leaving = [run_id for run_id in ours if wanted.get(run_id, me) != me]
         self._elsewhere = Counter({run_id: self._elsewhere[run_id] + 1 for run_id in leaving})
         for run_id in leaving:

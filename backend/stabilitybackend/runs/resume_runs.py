@@ -45,6 +45,10 @@ class RunResumer:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def waits(self, run_id: str) -> bool:
+        """Return whether a run is to be taken up, and was not begun yet."""
+        return self._waiting.get(run_id, ...) is None
+
     async def stop(self) -> None:
         """Take up no more."""
         await end(*self._tasks)

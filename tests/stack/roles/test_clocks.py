@@ -46,7 +46,8 @@ def test_clocks_an_hour_apart_are_named_and_cause_no_alarm_no_lost_order_and_no_
                 step = owner.get("/runs/clocks")["last_step"]
                 owner.wait_for("/runs/clocks", lambda run, step=step: run["last_step"] > step + 40, "it goes on")
                 with httpx.Client(base_url=owner.url, timeout=10.0) as client:
-                    order = order_rollback(client, "clocks").json()["command_id"]
+                    ordered = lambda client=client: order_rollback(client, "clocks").json().get("command_id")  # noqa: E731
+                    order = wait_until(ordered, 30, "a rollback can be ordered")
                 owner.wait_for(
                     "/runs/clocks/commands",
                     lambda found, order=order: any(
