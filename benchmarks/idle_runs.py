@@ -37,9 +37,8 @@ ROWS = 20
 NAMES = ["loss", "grad_norm", "lr", "step_time_s"]
 #: Agents that come at the same time.
 THREADS = 4
-#: Longest wait until all is quiet, seconds; quiet is where the workers' CPU has not fallen by more than so many cores
-#: since the look before, twice.
-SETTLE_S, QUIET = 900.0, 0.03
+#: Longest wait until the workers follow what they should, and the pause behind it, seconds.
+SETTLE_S, QUIET_S = 1_800.0, 15.0
 REQUESTS = 20
 
 
@@ -74,13 +73,14 @@ def make(port: int, first: int, count: int, kind: str) -> None:
         thread.join()
 
 
-def settle(stack: Stack) -> None:
-    """Return when the workers have nothing left to do but what they do again and again."""
-    end, calm, before = time.monotonic() + SETTLE_S, 0, float("inf")
-    while calm < 2 and time.monotonic() < end:
-        share = watched(stack, 10.0)["worker"]
-        calm = calm + 1 if share >= before - QUIET else 0
-        before = share
+def settle(stack: Stack, followed: int) -> None:
+    """Return when the workers follow so many runs, and what that asked of them is over."""
+    end = time.monotonic() + SETTLE_S
+    while (found := stack.followed()) != followed:
+        if time.monotonic() > end:
+            raise SystemExit(f"{found} runs are followed after {SETTLE_S:.0f} s, expected {followed}")
+        time.sleep(1.0)
+    time.sleep(QUIET_S)
 
 
 def watched(stack: Stack, seconds: float) -> dict[str, float]:
@@ -170,7 +170,7 @@ def main() -> None:
                 there = runs
                 print(f"{kind}: {runs} runs made in {time.monotonic() - begin:.0f} s", file=sys.stderr)
                 if runs:
-                    settle(stack)
+                    settle(stack, runs if kind == "silent" else 0)
                 print(f"{kind}: quiet after {time.monotonic() - begin:.0f} s", file=sys.stderr)
                 found.append(measure(stack, runs, options.seconds))
                 if not options.json:

@@ -46,12 +46,15 @@ class Stack:
 
     Attributes:
         doors: ports that agents connect to. urls: of the processes that answer about runs: pages, else workers.
+        workers: urls of those that follow runs.
         pids: what it consists of -> its processes.
         redis_url: of its Redis.
     """
 
-    def __init__(self, doors: list[int], urls: list[str], pids: Mapping[str, list[int]], redis_url: str) -> None:
-        self.doors, self.urls, self.pids, self.redis_url = doors, urls, pids, redis_url
+    def __init__(
+        self, doors: list[int], urls: list[str], workers: list[str], pids: Mapping[str, list[int]], redis_url: str
+    ) -> None:
+        self.doors, self.urls, self.workers, self.pids, self.redis_url = doors, urls, workers, pids, redis_url
         self._client = httpx.Client(timeout=60.0)
         self._at: dict[str, str] = {}
 
@@ -70,6 +73,12 @@ class Stack:
                 return found
         self._at.pop(run_id, None)
         return None
+
+    def followed(self) -> int:
+        """Return how many runs the workers follow and judge now."""
+        lines = [line for url in self.workers for line in self._client.get(f"{url}/metrics").text.splitlines()]
+        counts = [line for line in lines if line.startswith("stability_runs{") and '"restoring"' not in line]
+        return int(sum(float(line.rpartition(" ")[2]) for line in counts))
 
     def wait_folded(self, last_steps: Mapping[str, int]) -> float:
         """Return the unix time at which the last step of each run was in its owner's answer."""
@@ -97,7 +106,7 @@ def started(shape: Shape, folder: Path, settings: Mapping[str, str] | None = Non
     if not shape.doors:
         with ServerProcess(folder / "data", given) as server:
             pids = {"server": [server.pid], "Redis": [server.redis_pid()]}
-            yield Stack([server.port], [server.url], pids, f"unix://{server.redis_socket()}")
+            yield Stack([server.port], [server.url], [server.url], pids, f"unix://{server.redis_socket()}")
         return
     lower = {name.removeprefix("STABILITY_").lower(): value for name, value in given.items()}
     with contextlib.ExitStack() as stack:
@@ -123,4 +132,4 @@ def started(shape: Shape, folder: Path, settings: Mapping[str, str] | None = Non
             pids.setdefault(name.partition("-")[0], []).append(server.process.pid)
             by_role.setdefault(name.partition("-")[0], []).append(server.url)
         doors = [int(one.rpartition(":")[2]) for one in by_role["door"]]
-        yield Stack(doors, by_role.get("pages") or by_role["worker"], pids, url)
+        yield Stack(doors, by_role.get("pages") or by_role["worker"], by_role["worker"], pids, url)
