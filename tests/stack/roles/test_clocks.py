@@ -65,6 +65,7 @@ def test_clocks_an_hour_apart_are_named_and_cause_no_alarm_no_lost_order_and_no_
             assert lines[-2:] == ["delivered", ""]
         owner.wait_for("/runs/clocks", lambda run: run["status"] == "finished", "the run is over")
         assert [one["kind"] for one in owner.get("/runs/clocks/incidents")["incidents"]] == ["nonfinite"]
+        wait_until(lambda: receiver.heard("/hook", "incident.opened"), 30, "an alert came")
         alerts: list[Any] = [json.loads(body) for path, body in receiver.received if path == "/hook"]
         assert [one["type"] for one in alerts].count("incident.opened") == 1, alerts
         for name, clock in CLOCKS.items():
