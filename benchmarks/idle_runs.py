@@ -4,8 +4,10 @@
 
 A door, two workers, pages and alerting on one Redis. Each run comes through the door: an agent, a rank, some rows.
 ``silent``: its agent leaves and does not say that it is done, so workers follow it for a day.
-``over``: its rank says that it is done; it is archived and let go. Then nothing is sent for ``--seconds``, and what each part uses is counted; "0 runs" is the
-floor. The list is ``GET /api/v1/runs`` (a page of 100) at the pages, beside ``GET /healthz`` of the same process.
+``over``: its rank says that it is done; it is archived and let go.
+
+Then nothing is sent for ``--seconds``, and what each part uses is counted; "0 runs" is the floor. The list is
+``GET /api/v1/runs`` (a page of 100) at the pages, beside ``GET /healthz`` of the same process.
 """
 
 from __future__ import annotations
