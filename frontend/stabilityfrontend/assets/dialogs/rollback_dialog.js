@@ -362,6 +362,7 @@ export class RollbackDialog extends CommandDialog {
           : null,
         bad ? h("div", { class: "problem" }, trouble) : null,
         command.state === "done" ? h("p", { class: "sentence good" }, line) : null,
+        command.waits && !ended ? h("p", { class: "sentence", role: "status" }, line) : null,
       ),
       this.foot(
         ended,
