@@ -105,6 +105,7 @@ class OwnerSide:
             for report in await run.reports.begin():
                 await self._take(run, report)
             run.begun = True
+            run.worker.agents_known.set()
         while True:
             reports = await run.reports.read()
             for report in reports:

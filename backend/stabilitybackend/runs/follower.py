@@ -91,6 +91,8 @@ class RunFollower:
         self.detectors = DetectorSettings(run_id, self.fence, self.journal.patiently, self.channel, clock)
         self.autopilot = RunAutopilot(run_id, self.fence, self.journal.patiently, self.channel, clock)
         self.listing = RunListing(run_id, RunIndex(redis), self.fence, self.channel, overview)
+        #: Who is connected is known here; with doors elsewhere that takes a moment after a takeover.
+        self.agents_known = asyncio.Event()
         #: What came while nobody owned the run.
         self.orders = Orders(run_id, redis, clock)
         self._fleet_reporter = FleetReporter(run_id, fleet)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +30,8 @@ from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunWorker"]
 
+#: Longest wait until it is known who is connected, seconds: reports of the doors are read once a second.
+AGENTS_KNOWN_S = 3.0
 #: What is said of an order that only one Redis is known to hold.
 NOT_ON_A_REPLICA = (
     f"It is stored and sent, but no replica of Redis has confirmed it within {WAIT_S:g} s: should Redis fail now, look "
@@ -73,6 +77,10 @@ class RunWorker(RunFollower):
 
         It is sent when a replica of Redis has it, too, or none has said so in time: then it has a ``warning``.
         """
+        await self.ready()
+        with contextlib.suppress(TimeoutError):  # "no agent is connected" would be wrong right after a takeover
+            async with asyncio.timeout(AGENTS_KNOWN_S):
+                await self.agents_known.wait()
         state = await self.ready()
         self.rest.came()
         key = request.idempotency_key

@@ -75,7 +75,12 @@ async def test_it_waits_for_everybody_to_see_and_becomes_the_next_owners_command
     night.stage.now += 5.0
     worker = await night.worker()
     [command] = worker.commands()
-    assert (command.command_id, command.state, command.issuer, command.reason) == ("c1", "delivered", "anna", "at three")
+    assert (command.command_id, command.state, command.issuer, command.reason) == (
+        "c1",
+        "delivered",
+        "anna",
+        "at three",
+    )
     assert (command.issued, command.expires) == (ordered.issued, ordered.expires)
     assert night.open_ones() == {"c1"}
     assert "waits" not in night.sent[0]

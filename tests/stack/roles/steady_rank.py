@@ -1,7 +1,7 @@
 """One rank that logs at a steady pace until FILE is there: ``python steady_rank.py FILE PERIOD_S [BAD_STEP]``.
 
 It writes a checkpoint every 20 steps, obeys rollbacks, and logs a NaN at BAD_STEP, once. Prints each step that it went
-back to, then what ``finish`` said.
+back to with the command, then what ``finish`` said.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
 
     @run.on_rollback
     def back(rollback: stabilityclient.Rollback) -> None:
-        print(f"back {rollback.to_step}", flush=True)
+        print(f"back {rollback.to_step} {rollback.command_id}", flush=True)
 
     for step in run.steps(1):
         run.log(step, {"loss": math.nan if step == bad else loss_of(step)})
