@@ -18,7 +18,8 @@ import stabilityclient
 
 def loss_of(step: int) -> float:
     """Return a loss of this run alone: two runs with the same losses have the same data, and that is an incident."""
-    return 2.0 + zlib.crc32(f"{os.environ['STABILITY_RUN_ID']} {step}".encode()) % 1024 / 2**20
+    noise = zlib.crc32(f"{os.environ['STABILITY_RUN_ID']} {os.environ['RANK']} {step}".encode()) / 2**32
+    return 3.0 - step / 2**12 + noise / 8
 
 
 def main() -> None:

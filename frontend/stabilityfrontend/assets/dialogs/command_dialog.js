@@ -113,7 +113,12 @@ export class CommandDialog {
   /** What is below the progress of a command: that it goes on by itself, and buttons; `good`: closing is what is left. */
   foot(ended, good, ...more) {
     const command = this.page.commands.get(this.commandId);
-    const back = { type: "button", class: "button", id: `${this.kind}-take-back`, on: { click: () => this.takeBack() } };
+    const back = {
+      type: "button",
+      class: "button",
+      id: `${this.kind}-take-back`,
+      on: { click: () => this.takeBack() },
+    };
     return h(
       "div",
       { class: "dialog-foot" },
