@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import stabilityclient
@@ -18,8 +18,8 @@ import stabilityclient
 
 def loss_of(step: int) -> float:
     """Return a loss of this run alone: two runs with the same losses have the same data, and that is an incident."""
-    noise = zlib.crc32(f"{os.environ['STABILITY_RUN_ID']} {os.environ['RANK']} {step}".encode()) / 2**32
-    return 3.0 - step / 2**12 + noise / 8
+    draw = random.Random(f"{os.environ['STABILITY_RUN_ID']} {os.environ['RANK']} {step}")
+    return 3.0 - step / 2**12 + draw.random() / 8
 
 
 def main() -> None:
