@@ -53,9 +53,7 @@ window.WebSocket = class extends window.WebSocket {
 def _job(servers: RoleServers, folder: Path) -> Ranks:
     folder.mkdir()
     arguments = [str(folder / "enough"), str(PERIOD_S)]
-    return Ranks(
-        "roles/steady_rank.py", arguments, url=servers.url, folder=folder / "spool", run_id=folder.name
-    )  # fmt: skip
+    return Ranks("roles/steady_rank.py", arguments, url=servers.url, folder=folder / "spool", run_id=folder.name)
 
 
 def _replace(servers: RoleServers, name: str) -> float:

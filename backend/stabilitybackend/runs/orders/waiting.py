@@ -130,7 +130,7 @@ class Orders:
         job = replace(job, agents=max(1, job.agents), hung="", duplicates="")
         plan = plan_of(state, now, request) if request.kind == "restart" else None
         command = book.issue(request, job, command_id=command_id, issuer=issuer, now=now, plan=plan)
-        command.waits = WAITS
+        command.waits, command.apply_at_step = WAITS, None
         command.history.clear()
         command.note("pending", now, f"ordered by {issuer}; {WAITS}: it is looked at again, and sent, when one does")
         return command

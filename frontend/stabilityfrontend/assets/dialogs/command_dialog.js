@@ -28,6 +28,15 @@ export const stageList = (stages) =>
     ),
   );
 
+/** Take back an order that no worker has taken yet. */
+export async function takeBack(page, commandId) {
+  try {
+    page.setCommand(await api.takeBack(page.id, commandId));
+  } catch (error) {
+    toast(`${sentence(error.message)} ${sentence(error.hint)}`, "critical");
+  }
+}
+
 export class CommandDialog {
   /** `page` as in run_page.js; `kind`: "rollback", "restart" or "task", the begin of all ids. */
   constructor(page, kind) {
@@ -138,14 +147,10 @@ export class CommandDialog {
     );
   }
 
-  /** Take back an order that no worker has taken yet. */
+  /** Take back what was sent, while it waits. */
   async takeBack() {
-    try {
-      this.page.setCommand(await api.takeBack(this.page.id, this.commandId));
-      this.progress();
-    } catch (error) {
-      toast(`${sentence(error.message)} ${sentence(error.hint)}`, "critical");
-    }
+    await takeBack(this.page, this.commandId);
+    this.progress();
   }
 
   /** Where the focus begins: in a field, or on the heading where a field would bring a keyboard over what is to be read. */
