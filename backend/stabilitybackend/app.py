@@ -145,9 +145,8 @@ def create_app(
     origins = Origins.of(settings)
     ingest = Ingest(door)
     cache = ByteCache(int(settings.cache_mib * MIB))
-    files = ArchiveFiles(
-        open_location(settings.archive), cache, time.time, restart=RestartShare(settings.data_dir / "restart")
-    )
+    restart = RestartShare(in_redis=True) if settings.role else RestartShare(settings.data_dir / "restart")
+    files = ArchiveFiles(open_location(settings.archive), cache, time.time, restart=restart)
     limits = Limits(
         hang_floor_s=settings.hang_floor_s,
         hang_ceiling_s=settings.hang_ceiling_s,

@@ -186,6 +186,11 @@ class RunKeys:
         return self._key("sweeping")
 
     @property
+    def snapshot(self) -> str:
+        """String: the fold at one frame, for whoever takes the run over (runs/archiving/restart_in_redis.py)."""
+        return self._key("snapshot")
+
+    @property
     def commands(self) -> str:
         """Hash: command id -> Command as JSON."""
         return self._key("commands")

@@ -3201,11 +3201,12 @@ export interface StoppedBy {
  *
  * Attributes:
  *     state: behind: the window is twice full and agents wait. failed: ``problem`` says why, it is tried again.
+ *         loading: another worker took the run over, and has not read all of its points yet.
  */
 export interface Storage {
   hot: HotPoints;
   cold: ColdPoints;
-  state: "archiving" | "behind" | "failed" | "ok";
+  state: "archiving" | "behind" | "failed" | "loading" | "ok";
   problem: string | null;
 }
 

@@ -41,6 +41,9 @@ class Stage:
 
     #: Of decoded points that are kept.
     cache_bytes = 1 << 20
+    window_bytes = WINDOW_BYTES
+    #: Runs are written down in Redis, as by a worker of several.
+    in_redis = False
 
     def __init__(self, redis: Redis, folder: Path, restart_folder: Path | None = None) -> None:
         self.redis = redis
@@ -60,9 +63,9 @@ class Stage:
             ByteCache(self.cache_bytes),
             lambda: self.now,
             self._token,
-            RestartShare(self.restart_folder),
+            RestartShare(self.restart_folder, self.in_redis),
         )
-        return RunManager(self.redis, lambda: self.now, files, WINDOW_BYTES, Limits())
+        return RunManager(self.redis, lambda: self.now, files, self.window_bytes, Limits())
 
     def _token(self) -> str:
         self.begun += 1

@@ -66,6 +66,7 @@ async def export(
     metric: Annotated[list[str] | None, Query(description="metric names; repeat it; all without")] = None,
 ) -> Response:
     """The points of a run as one file, made while it is read."""
+    await worker.points.wait()
     state, cursor = worker.state, worker.cursor
     stored, lineage = state.store.view(metric), LineageView.of(state.fold)
     settings: Settings = request.app.state.settings

@@ -29,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
-_STATE_STYLE = {"ok": "green", "archiving": "cyan", "behind": "yellow", "failed": "red"}
+_STATE_STYLE = {"ok": "green", "loading": "cyan", "archiving": "cyan", "behind": "yellow", "failed": "red"}
 _MIB = 1024.0 * 1024.0
 
 _Run = Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")]
@@ -65,7 +65,7 @@ def status(
             escape(str(cold["location"])),
         )  # fmt: skip
     Console().print(table)
-    problems = [(run, facts["problem"]) for run, facts in found if facts["problem"]]
+    problems = [(run, facts["problem"]) for run, facts in found if facts["problem"] and facts["state"] != "loading"]
     for run, problem in problems:
         typer.echo(f"{run}: {problem}", err=True)
     if problems:

@@ -106,9 +106,13 @@ class Fleet(InRedis):
         await self._load()
         self.catalog.replace_nodes(dict(await self._stored(FLEET_NODES, list[str])))
 
-    async def _load(self) -> None:
+    async def refresh_faults(self) -> None:
+        """Take over the GPU faults that other processes have stored. Raises RedisError when Redis is away."""
         for field, fault in await self._stored(FLEET_GPU_FAULTS, RememberedFault):
             self.gpu_history.put(field, fault)
+
+    async def _load(self) -> None:
+        await self.refresh_faults()
         self._runs = dict(await self._stored(FLEET_INTERRUPTIONS, StoppedRun))
         self._corrections = dict(await self._stored(FLEET_CATEGORIES, dict[str, Correction]))
         self._rollbacks = dict(await self._stored(FLEET_ROLLBACKS, RunRollbacks))

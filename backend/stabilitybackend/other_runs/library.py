@@ -1,7 +1,8 @@
 """What is kept in memory of the runs of a project, to look for the data of live ones in it. Read in slow motion.
 
-Runs that are followed are copied where they have news. Of the others one is read from the archive at a time, newest
-first, and kept until nobody has looked into it for an hour: a finished run does not change.
+Runs that are followed are copied where they have news. Of the others one is read at a time, newest first, and kept
+until nobody has looked into it for an hour: from what another worker wrote down of it last, each minute again while
+that follows it, else from the archive: a finished run does not change.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.process.tasks import in_thread
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.schema.runs import STATUSES, Run
 
 __all__ = ["Library"]
 
@@ -39,13 +42,14 @@ _Reached = tuple[int, int, int]
 
 @dataclass
 class _Known:
-    """A run that is kept. final: nobody followed it when it was copied. used: monotonic seconds."""
+    """A run that is kept. final: it was over when it was copied. copied, used: when, monotonic seconds."""
 
     prints: Prints
     reached: _Reached
     name: str
     created: float
     final: bool
+    copied: float
     used: float
 
 
@@ -122,29 +126,48 @@ class Library:
 
     async def _copied(self, worker: RunWorker) -> _Known:
         """Return what is kept of a followed run, copied again where it has news."""
-        state, known = worker.state, self._known.get(worker.run_id)
+        return await self._copied_from(worker.state, worker.listing.run)
+
+    async def _copied_from(self, state: RunState, run: Run) -> _Known:
+        known = self._known.get(run.run_id)
         reached = (state.judge.past_points, state.batches.repeats.judged, state.fold.tree.head)
         if known is None or known.reached != reached:
             past, batches = state.judge.past, state.batches.ids.all_on(state.fold.tree.path())
             prints = await in_thread(lambda: prints_of(past, *batches()))
-            run = worker.listing.run
-            known = _Known(prints, reached, run.name or run.run_id, run.created, False, self._clock())
-            self._known[worker.run_id] = known
+            now = self._clock()
+            known = _Known(prints, reached, run.name or run.run_id, run.created, False, now, now)
+            self._known[run.run_id] = known
         return known
 
     async def _read_one(self, run_ids: Iterable[str]) -> None:
-        """Take up the first of the runs that is not kept as it ended; it is let go again by itself."""
-        left = [one for one in run_ids if one not in self._failed and not ((k := self._known.get(one)) and k.final)]
-        if not left:
+        """Read the first of the runs that are not known yet, or that another worker follows and was read long ago."""
+        now = self._clock()
+        left = [
+            one
+            for one in run_ids
+            if one not in self._failed
+            and ((known := self._known.get(one)) is None or not (known.final or now - known.copied < LIST_S))
+        ]
+        if not left or self._is_full(left):
             return
-        if self._is_full(left):
-            return
+        run_id = next((one for one in left if one not in self._known), left[0])
         try:
-            known = await self._copied(await self._manager.glance(left[0]))
-            known.final = True
+            known = await self._read(run_id)
+            known.copied = now
         except StabilityBoardError as error:
-            self._failed[left[0]] = self._clock()
-            self._quiet.log(logging.WARNING, f"run {left[0]} is not compared with live ones for now: {error.message}")
+            self._failed[run_id] = now
+            self._quiet.log(logging.WARNING, f"run {run_id} is not compared with live ones for now: {error.message}")
+
+    async def _read(self, run_id: str) -> _Known:
+        """Read a run that is not followed here; where it is taken up for that, it is let go again by itself."""
+        if (state := await self._manager.readers.written_down(run_id)) is not None:
+            run = await self._index.stored(run_id)
+            known = await self._copied_from(state, run)
+            known.final = STATUSES[run.status].over
+            return known
+        known = await self._copied(await self._manager.glance(run_id))
+        known.final = True
+        return known
 
     def _is_full(self, left: Sequence[str]) -> bool:
         if self.nbytes < MAX_BYTES:

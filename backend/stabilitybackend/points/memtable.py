@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey, chain_rows,
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.streams import stream_order
 
-__all__ = ["Generation", "HotSeries", "RowPlace", "RowRange", "TablePart", "TableRows", "series_key"]
+__all__ = ["Generation", "HotSeries", "RowPlace", "RowRange", "TableOutline", "TablePart", "TableRows", "series_key"]
 
 #: Rows of a new table. Small, because jobs make up 10,000 names that hold a single point each; it doubles.
 _FIRST_CAPACITY = 16
@@ -171,6 +172,11 @@ class _NameSetTable:
         rows = Rows(self._steps[:size], self._values[row, :size], self._times[:size])
         return TablePart(rows, self._order[:size], self._rising)
 
+    def outline(self) -> TableOutline:
+        """Return what it holds, without the points."""
+        self.settle()
+        return TableOutline(self.segment, self.rank, self.node, self.stray, self.names, self.low, self.high, self._size)
+
     def after(self, order: int) -> TableRows | None:
         """Return the rows that came as row ``order`` of the run or later.
 
@@ -187,6 +193,29 @@ class _NameSetTable:
             self._steps[part], self._times[part], self._values[:, part], self.stray,
         )  # fmt: skip
         return TableRows(placed, self._order[part])
+
+
+class TableOutline(msgspec.Struct, array_like=True):
+    """The rows of one set of metrics by one process in one segment, without the points.
+
+    Attributes:
+        rank: None for readings of an agent, which has a node. stray: as of ``Placed``.
+        first_step, last_step: the smallest and greatest one. rows: repeated steps count again.
+    """
+
+    segment: int
+    rank: int | None
+    node: str
+    stray: bool
+    names: list[str]
+    first_step: int
+    last_step: int
+    rows: int
+
+    def series(self) -> Iterator[SeriesKey]:
+        """Yield the series of these rows."""
+        for name in self.names:
+            yield SeriesKey(name, self.segment, self.rank, self.node, self.stray)
 
 
 class HotSeries:
@@ -229,7 +258,10 @@ class Generation:
         to_id: stream id of the last frame.
         state: the frozen fold at ``to_id`` (``snapshot.freeze``); None while the generation is open.
         frames, bytes: of the stream. values: numbers placed.
+        loaded: whether its points are in memory (``points/unloaded.py``).
     """
+
+    loaded = True
 
     def __init__(self, from_id: str, order: int) -> None:
         self.from_id = self.to_id = from_id
@@ -311,6 +343,10 @@ class Generation:
         self.frames += stretch.end.frames - stretch.begin.frames
         self.bytes += stretch.end.bytes - stretch.begin.bytes
         return new
+
+    def outlines(self) -> list[TableOutline]:
+        """Return what its tables hold, without the points."""
+        return [table.outline() for table in self._tables.values()]
 
     def keys(self) -> list[SeriesKey]:
         """Return the series of this generation, in the order in which they appeared."""

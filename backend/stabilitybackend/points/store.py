@@ -6,7 +6,8 @@ memory. Both answer the same two questions, exactly: the rows of a series, and i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -16,6 +17,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.points.memtable import Generation, RowRange
+from stabilitybackend.points.unloaded import Outline, PointsMissing, StillLoading, UnloadedPoints
 from stabilitybackend.streams import stream_order
 
 if TYPE_CHECKING:
@@ -58,14 +60,18 @@ class StoreView:
     Args:
         sources: series -> where its rows are, oldest first: of a step that is there twice the newest value counts.
         recent: the hot generations of that moment, for ``since``.
+        strict: raise PointsMissing where points are not loaded yet; else what is there is served.
 
     Attributes:
         problems: what could not be read and where; everything else was served.
     """
 
-    def __init__(self, sources: dict[SeriesKey, list[_RowSource]], recent: Sequence[Generation] = ()) -> None:
+    def __init__(
+        self, sources: dict[SeriesKey, list[_RowSource]], recent: Sequence[Generation] = (), *, strict: bool = False
+    ) -> None:
         self._sources = sources
         self._recent = recent
+        self._strict = strict
         self._by_metric: dict[str, list[SeriesKey]] = {}
         for key in sources:
             self._by_metric.setdefault(key.metric, []).append(key)
@@ -130,6 +136,8 @@ class StoreView:
         try:
             return read()
         except ArchiveError as error:
+            if self._strict and isinstance(error, StillLoading):
+                raise PointsMissing from error
             if error.message not in self.problems:
                 self.problems.append(error.message)
             return nothing
@@ -178,6 +186,8 @@ class RunStore:
         self._metrics: dict[str, list[SeriesKey]] = {}
         self._known: set[SeriesKey] = set()
         self._cold: dict[SeriesKey, list[_ColdSeries]] = {}
+        #: Rows are read to judge by them now (``strictly``).
+        self._strict = False
         #: Parts of which it is not known what they hold, and why.
         self.unreadable: dict[PartReader, ArchiveError] = {}
         for part in parts:
@@ -276,6 +286,37 @@ class RunStore:
                 here.sort(key=lambda one: order[one.part])
             self._cold[key] = here  # another list: views hold the old one
 
+    # --- after a takeover ----------------------------------------------------------------------------------------
+
+    @property
+    def loading(self) -> bool:
+        """Whether points are not in memory yet."""
+        return not self.generations[0].loaded
+
+    def expect(self, known: Outline, state: bytes) -> None:
+        """Begin after points that are loaded later; ``state`` is the frozen fold at their end."""
+        self.generations = [UnloadedPoints(known, state), Generation(known.end, known.order)]
+        for table in known.tables:
+            for key in table.series():
+                self._know(key)
+            if table.rank is not None and not table.stray:
+                self.newest[table.segment] = max(self.newest.get(table.segment, -1), table.last_step)
+
+    def load(self, points: Generation) -> None:
+        """Let points, sealed, take the place of their outline."""
+        assert self.loading
+        assert points.to_id == self.generations[0].to_id
+        self.generations[0] = points
+
+    @contextlib.contextmanager
+    def strictly(self) -> Iterator[None]:
+        """Raise PointsMissing from whatever reads points in this context that are not loaded yet."""
+        self._strict = self.loading
+        try:
+            yield
+        finally:
+            self._strict = False
+
     # --- reading -------------------------------------------------------------------------------------------------
 
     def metrics(self) -> list[str]:
@@ -293,17 +334,18 @@ class RunStore:
             for metric in (self._metrics if metrics is None else dict.fromkeys(metrics))
             for key in self._metrics.get(metric, ())
         }
-        view = StoreView(sources, list(self.generations))
+        recent = self.generations[1:] if self.loading else self.generations
+        view = StoreView(sources, list(recent), strict=self._strict)
         view.problems += [error.message for error in self.unreadable.values()]
         return view
 
     def view_of(self, keys: Iterable[SeriesKey]) -> StoreView:
         """Return some series as they are now, for a query in any thread."""
-        return StoreView({key: self._sources(key) for key in keys})
+        return StoreView({key: self._sources(key) for key in keys}, strict=self._strict)
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
         """Return rows of one series, as ``StoreView.rows``."""
-        return StoreView({key: self._sources(key)}).rows(key, first, last)
+        return StoreView({key: self._sources(key)}, strict=self._strict).rows(key, first, last)
 
     def _sources(self, key: SeriesKey) -> list[_RowSource]:
         found: list[_RowSource] = list(self._cold.get(key, ()))

@@ -187,10 +187,15 @@ class RunSummary(Stateful):
             self._recount |= dict.fromkeys((segment, who) for who in self._counts.get(segment, ()))
 
     def settling(self, store: RunStore, fold: LineageFold) -> Generator[None]:
-        """Find out what the forks meant for counts and newest values; yield where others may be served."""
+        """Find out what the forks meant for counts and newest values, as soon as all points are there.
+
+        It yields where others may be served.
+        """
         if self._stale:
             self._regroup(store, fold.tree)
             yield
+        if store.loading:
+            return
         while self._recount:
             for segment, who in list(itertools.islice(self._recount, RECOUNTED_AT_ONCE)):
                 del self._recount[segment, who]

@@ -30,6 +30,8 @@ __all__ = ["Placer", "replaceable_by"]
 EVERY_S = 2.0
 #: A run goes to a worker that came when this one has seen so often that it should: members come and go.
 HAND_OVER_AFTER = 2
+#: What is remembered over all runs is read again so often, seconds: other workers add to it.
+FLEET_EVERY_S = 30.0
 _log = logging.getLogger(__name__)
 
 
@@ -70,10 +72,15 @@ class Placer:
 
     async def follow(self) -> None:
         """Look again and again."""
+        loop = asyncio.get_running_loop()
+        fleet_at = loop.time()
         while True:
             self._due.clear()
             try:
                 await self.place()
+                if loop.time() >= fleet_at + FLEET_EVERY_S:
+                    fleet_at = loop.time()
+                    await self._manager.fleet.refresh()
             except (RedisError, OSError, StabilityBoardError) as error:
                 self._quiet.log(logging.WARNING, f"which runs are to be followed is not known: {error!s:.200}")
             try:
@@ -96,6 +103,8 @@ class Placer:
         for run_id, owner in zip(missing, await self._owners(missing), strict=True):
             if owner not in self._members.alive or owner == me:
                 taken.append(run_id)
+        if taken:
+            await self._manager.fleet.refresh_faults()  # those that the worker before us has seen
         self._manager.waking.start(taken)
         leaving = [run_id for run_id in ours if wanted.get(run_id, me) != me]
         self._elsewhere = Counter({run_id: self._elsewhere[run_id] + 1 for run_id in leaving})

@@ -72,7 +72,7 @@ class DigestUpdater:
         due = []
         for run_id in followed:
             row = self._tables.row(run_id)
-            if row is None or not is_stale(row.run, row.digest):
+            if row is None or not is_stale(row.run, row.digest) or followed[run_id].state.store.loading:
                 continue
             made = 0.0 if row.digest is None else row.digest.made
             if not 0 <= now - made < EVERY_S and self._failed.get(run_id, -1) != row.run.last_step:
@@ -103,6 +103,7 @@ class DigestUpdater:
             await self._work(worker)
 
     async def _work(self, worker: RunWorker) -> None:
+        await worker.points.wait()
         run = worker.listing.run
         self._failed[worker.run_id] = run.last_step  # until it has gone well
         digest = await in_thread(digest_of(worker, self._manager.fleet, self._clock()))

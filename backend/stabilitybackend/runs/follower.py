@@ -19,13 +19,15 @@ from redis.exceptions import RedisError
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.liveness.budgets import Limits
+from stabilitybackend.points.unloaded import PointsMissing, strictly
 from stabilitybackend.process.slices import Slices
 from stabilitybackend.process.tasks import end
 from stabilitybackend.runs.agents.connected_agents import Senders, hand_out
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
+from stabilitybackend.runs.archiving.points_loading import PointsLoader
 from stabilitybackend.runs.archiving.recovery import Recovery
-from stabilitybackend.runs.archiving.restart_points import RestartPoints
+from stabilitybackend.runs.archiving.restart_points import RestartPoints, place_of
 from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.autopilot import RunAutopilot
@@ -98,7 +100,11 @@ class RunFollower:
         self._fleet_reporter = FleetReporter(run_id, fleet)
         self._archive = RunArchive(run_id, self.fence, files, lambda: me.state.fold.tree.cuts())
         self.window = RunWindow(run_id, self._archive, window_bytes, clock, self.listing.touch)
-        self._restart = RestartPoints(run_id, files.restart, clock)
+        self._restart = RestartPoints(run_id, files.restart, place_of(run_id, files.restart, self.fence), clock)
+        self.points = PointsLoader(
+            run_id, self.fence.redis, files.restart.turns, lambda: me.state, lambda: len(me.channel) > 0,
+            lambda: me.points_loaded(), clock,
+        )  # fmt: skip
         self._senders: Senders = {}
         self._unsaved = Changes()
         self._closed = False
@@ -143,6 +149,7 @@ class RunFollower:
     async def let_go(self) -> None:
         """Stop for good, and let any worker take the run at once."""
         await self.stop()
+        await self._restart.write_last(self.state)
         with contextlib.suppress(RedisError, OSError):  # whoever takes it finds that nobody follows it
             await self.fence.release()
 
@@ -153,6 +160,10 @@ class RunFollower:
 
     async def _pause(self) -> None:
         await end(self._task)
+        await self._pause_work()
+
+    async def _pause_work(self) -> None:
+        await self.points.stop()
         await self.window.stop()
         await self._restart.stop()
 
@@ -181,8 +192,13 @@ class RunFollower:
                 _log.warning("run %s: another server took it over, or Redis lost that it is ours", self.run_id)
                 reason = "the run was taken over"
                 self._unsaved = Changes()  # whoever owns the run has found the same
-            await self.window.stop()
-            await self._restart.forget()
+            except PointsMissing:
+                reason = "what came since it was taken over depends on the points before"
+                _log.info("run %s: %s; they are loaded first", self.run_id, reason)
+                self._restart.offer(await self.points.needed())
+            else:
+                await self._restart.forget()
+            await self._pause_work()
             if not await self.journal.patiently(self.listing.is_listed):
                 return  # Redis came back empty: the agents have to say again what run this is
             self.readiness.lose()
@@ -204,7 +220,8 @@ class RunFollower:
                 self.cursor = cursor
                 self.window.read(self.state, cursor, len(message))
                 fold = partial(apply_frame, self.state, cursor, message, self.detectors, replayed=replayed)
-                changes.add(self._restart.folding(fold), with_incidents=not replayed)
+                with self.state.store.strictly():
+                    changes.add(self._restart.folding(fold), with_incidents=not replayed)
                 if self.window.cut_when_due(self.state):
                     self._restart.sealed(self.state.store, message)
                 if len(entries) > 1:
@@ -250,6 +267,7 @@ class RunFollower:
             self.state, self.cursor = await self.journal.patiently(lambda: recovery.restored(self.readiness.troubled))
             self.window.restarted()
             self._stored_to = self.cursor
+            self.points.begin(self._restart.taken)
         self.journal.interrupted = False
         self.state.agents.update(agents)
         self.state.liveness.limits = self._limits
@@ -263,6 +281,14 @@ class RunFollower:
         self._concluded = stored.applied
         return stored.applied
 
+    def points_loaded(self) -> None:
+        """Note that the points before the run was taken over are there now, or are not what they should be."""
+        if self.points.failed:
+            self.window.diverged = True
+            self.rest.wake()
+        else:
+            self.channel.publish({"type": "reset", "reason": "all points are loaded; fetch again"}, self.cursor)
+
     async def _reconcile_incidents(self) -> None:
         """Let the incidents that were judged again, if they were, take the place of the stored ones."""
         if self.state.reconciling:
@@ -274,8 +300,9 @@ class RunFollower:
         """Judge silence and expiry, store and publish the summary."""
         changes = Changes()
         with self.internal_errors.noted(JUDGING):
-            changes = await self._slices.run(self.state.ticking())
-            self.autopilot.judge(self.state, changes)
+            changes = await self._slices.run(strictly(self.state.store, self.state.ticking()))
+            with self.state.store.strictly():
+                self.autopilot.judge(self.state, changes)
         await self._conclude(changes)
         if self.orders.waiting:
             await self._take_orders()
@@ -292,8 +319,9 @@ class RunFollower:
             await self._conclude(Changes(commands=taken))
 
     async def report_to_fleet(self) -> None:
-        """Let the fleet's memory know what stopped the job up to now."""
-        await self._fleet_reporter.report(self.state, self.listing.names, self._clock())
+        """Let the fleet's memory know what stopped the job up to now, and what its rollbacks cost."""
+        if not self.state.store.loading:
+            await self._fleet_reporter.report(self.state, self.listing.names, self._clock())
 
     # --- what follows from changes -------------------------------------------------------------------------------
 

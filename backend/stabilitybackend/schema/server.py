@@ -217,11 +217,12 @@ class Storage(msgspec.Struct):
 
     Attributes:
         state: behind: the window is twice full and agents wait. failed: ``problem`` says why, it is tried again.
+            loading: another worker took the run over, and has not read all of its points yet.
     """
 
     hot: HotPoints
     cold: ColdPoints
-    state: Literal["ok", "archiving", "behind", "failed"]
+    state: Literal["ok", "loading", "archiving", "behind", "failed"]
     problem: str | None
 
 

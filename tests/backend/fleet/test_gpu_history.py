@@ -74,6 +74,14 @@ def test_a_finding_says_which_fault_of_its_gpu_it_is_and_only_of_the_last_two_we
     assert known.with_history(_finding(1.0, 48), "run-a") == _finding(1.0, 48)  # what came later is no history
 
 
+async def test_a_worker_knows_the_faults_that_another_one_has_seen(redis: Redis) -> None:
+    ours, other = Fleet(redis, lambda: 20.0), Fleet(redis, lambda: 20.0)
+    await other.changed(_run("run-a"), [_incident(_finding(10.0, 48))])
+    assert "fault of this GPU" not in ours.gpu_history.with_history(_finding(15.0, 95), "run-b").text
+    await ours.refresh_faults()
+    assert "Second fault of this GPU" in ours.gpu_history.with_history(_finding(15.0, 95), "run-b").text
+
+
 def test_the_memory_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offenders_module, "MAX_GPUS", 3)
     monkeypatch.setattr(offenders_module, "MAX_FAULTS", 2)

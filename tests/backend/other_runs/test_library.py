@@ -46,3 +46,17 @@ async def test_a_run_that_was_deleted_is_compared_with_none_from_then_on(stage: 
     assert [*await found.others(live)] == ["run-1"]
     await stage.manager.delete_run("run-1", force=True)
     assert await found.others(live) == {}
+
+
+async def test_a_run_that_another_worker_follows_is_known_by_what_that_wrote_down_of_it_and_not_read(
+    stage: Stage, redis: Redis
+) -> None:
+    stage.in_redis = True
+    await stage.restart()
+    of_the_other = await (await followed(stage, redis)).own(await stage.manager.get("run-1"))
+    await stage.restart()
+    found, live = Library(stage.manager, RunIndex(redis)), await stage.manager.get("run-2")
+    known = (await found.others(live))["run-1"]
+    assert known.data.tobytes() == of_the_other.data.tobytes()
+    assert len(known.data) > 300
+    assert [*stage.manager.owned()] == ["run-2"]

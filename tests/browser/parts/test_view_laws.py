@@ -62,7 +62,9 @@ STORAGE = """([answer, problems]) => {
   document.body.append(...missing.map((id) => S.h("div", { id, hidden: true })));
   const line = new S.StorageLine({});
   line.answer = answer;
-  line.setProblems(problems);
+  line.fetch = () => line.draw();
+  line.draw();
+  line.addProblems(problems);
   const note = S.byId("storage-note");
   return { line: S.byId("storage").textContent, note: note.hidden ? null : note.textContent };
 }"""
@@ -81,5 +83,8 @@ def test_an_archive_that_is_behind_or_damaged_is_said_and_one_that_is_well_is_no
     assert behind["note"].startswith("The archive is behind: Disk full.")
     damaged = scripts.evaluate(STORAGE, [storage("ok", None), [PART, PART]])
     assert damaged["note"].count("truncated") == 1
+    loading = scripts.evaluate(STORAGE, [storage("loading", "older points come"), ["older points come", PART]])
+    assert loading["note"].startswith("Older points come. Part of the history can't be read")
+    assert loading["note"].count("lder points come") == 1
     both = scripts.evaluate(STORAGE, [storage("failed", PART), [PART]])
     assert both["note"].count("truncated") == 1

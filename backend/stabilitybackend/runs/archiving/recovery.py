@@ -17,10 +17,12 @@ from stabilitybackend.archive.part import PartReader
 from stabilitybackend.errors import ArchiveError, SnapshotError
 from stabilitybackend.points.memtable import Generation
 from stabilitybackend.points.store import RunStore, series_of
+from stabilitybackend.points.unloaded import PointsMissing
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.archiver import RunArchive
 from stabilitybackend.runs.archiving.restart_files import Found
+from stabilitybackend.runs.archiving.restart_in_redis import TakenOver
 from stabilitybackend.runs.archiving.restart_points import RestartPoints
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
@@ -109,7 +111,7 @@ class Recovery:
             await self.archive.replace(stale, [await self._again(state, part) for part in stale])
         return state, reached
 
-    def _newest(self, found: Found, parts: list[PartReader]) -> RunState | None:
+    def _newest(self, found: Found | TakenOver, parts: list[PartReader]) -> RunState | None:
         """Return the state that was written down last, with all of its points; None where that is of no use."""
         try:
             state = snapshot.thaw(found.frozen, self.run_id, self.clock, self.undone)
@@ -117,9 +119,12 @@ class Recovery:
             _log.warning("run %s: what was written down of it is not used: %s", self.run_id, error.message)
             return None
         state.store = _store(parts)
-        for stretch in found.stretches:
-            state.store.put_back(stretch)
-        _judge_again(state)
+        found.put_into(state.store)
+        try:
+            with state.store.strictly():
+                _judge_again(state)
+        except PointsMissing:
+            return None
         return state
 
     def _loaded(self, reader: PartReader) -> RunState | None:

@@ -19,16 +19,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from stabilitybackend.errors import SnapshotError
 from stabilitybackend.points.memtable import RowRange
+from stabilitybackend.points.store import RunStore
+from stabilitybackend.process.turns import Turns
 from stabilitybackend.saving import Unfit, pack, unpack
 from stabilitybackend.streams import stream_order
 
-__all__ = ["FoldHead", "Found", "RestartFiles", "RestartShare", "frame_checksum"]
+__all__ = [
+    "FoldHead", "Found", "RestartFiles", "RestartShare", "decoded", "frame_checksum", "packed_record", "records",
+]  # fmt: skip
 
 #: Raise it when the layout changes: files of another version are passed over.
 VERSION = 2
@@ -46,16 +50,20 @@ class RestartShare:
 
     Attributes:
         folder: of all runs' files; None writes none.
+        in_redis: runs are written down in Redis instead, where other machines find them.
         folding_s: seconds that folding and judging took, by followed run: CPU time, where the machine has time for us.
         unwritten_s: what of it no file holds yet, all runs together: a restart has to do it again.
         counts: ``written`` and ``failed`` writes; runs ``taken_up`` from their files, and those whose files were
             ``passed_over``.
+        turns: of runs whose points are loaded after they were taken over.
     """
 
     folder: Path | None = None
+    in_redis: bool = False
     folding_s: dict[str, float] = field(default_factory=dict)
     unwritten_s: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
+    turns: Turns = field(default_factory=Turns)
 
     def run_ids(self) -> list[str]:
         """Return the runs of which files are here. Reads a folder: call it in a thread."""
@@ -104,6 +112,11 @@ class Found:
     begins_at: str
     length: int
 
+    def put_into(self, store: RunStore) -> None:
+        """Put the rows into a store that holds what came before them."""
+        for stretch in self.stretches:
+            store.put_back(stretch)
+
 
 class RestartFiles:
     """The files of one run. Every method but ``path`` reads or writes: call it in a thread.
@@ -131,9 +144,9 @@ class RestartFiles:
         for begins_at, stretch in stretches:
             begun = "ab" if stretch.begin.frames else "wb"  # what a failed try left is written over
             with open(self.path / f"{_POINTS}{begins_at}", begun) as file:
-                written += file.write(_packed(stretch))
+                written += file.write(packed_record(stretch))
         new = self.path / f"{_FOLD}.new"
-        written += new.write_bytes(_packed(_Fold(head, frozen)))
+        written += new.write_bytes(packed_record(_Fold(head, frozen)))
         new.replace(self.path / _FOLD)
         return written
 
@@ -152,7 +165,7 @@ class RestartFiles:
             return None
         except OSError as error:
             raise _unusable(f"{self.path / _FOLD} can't be read ({error.strerror})") from error
-        fold = _decoded(next(_unpacked(data, _FOLD))[0], _Fold)
+        fold = decoded(next(records(data, _FOLD))[0], _Fold)
         if fold.head.run_id != self._run_id:
             raise _unusable(f"{self.path / _FOLD} is of run {fold.head.run_id}")
         if stream_order(fold.head.to_id) <= stream_order(after):
@@ -162,8 +175,8 @@ class RestartFiles:
         stretches: list[RowRange] = []
         while stream_order(at) < stream_order(fold.head.to_id):
             file, begins_at = f"{_POINTS}{at}", at
-            for body, ends in _unpacked(self._read(file), file):
-                stretch = _decoded(body, RowRange)
+            for body, ends in records(self._read(file), file):
+                stretch = decoded(body, RowRange)
                 if stretch.begin.to_id != at:
                     raise _unusable(f"{file} goes on at {stretch.begin.to_id}, expected {at}")
                 stretches.append(stretch)
@@ -214,12 +227,13 @@ def frame_checksum(message: bytes) -> int:
     return zlib.crc32(message)
 
 
-def _packed(content: _Fold | RowRange) -> bytes:
+def packed_record(content: Any) -> bytes:
+    """Return a record that ``records`` reads."""
     body = pack(content)
     return _HEADER.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + body
 
 
-def _unpacked(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
+def records(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
     """Yield the bodies of the records in ``data`` and where each ends.
 
     Raises:
@@ -241,7 +255,8 @@ def _unpacked(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
             return
 
 
-def _decoded(body: memoryview, kind: type[T]) -> T:
+def decoded(body: memoryview, kind: type[T]) -> T:
+    """Return what a record holds. Raises SnapshotError where it is none of ``kind``."""
     try:
         return unpack(kind, body, "a record")
     except Unfit as error:

@@ -15,17 +15,22 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from redis.exceptions import RedisError
 
 from stabilitybackend.errors import SnapshotError
-from stabilitybackend.points.memtable import Generation, RowPlace, RowRange
+from stabilitybackend.points.memtable import Generation
 from stabilitybackend.points.store import RunStore
-from stabilitybackend.process.tasks import end, in_thread
+from stabilitybackend.process.tasks import end
 from stabilitybackend.runs.archiving import snapshot
-from stabilitybackend.runs.archiving.restart_files import FoldHead, Found, RestartFiles, RestartShare, frame_checksum
+from stabilitybackend.runs.archiving.restart_files import FoldHead, Found, RestartShare, frame_checksum
+from stabilitybackend.runs.archiving.restart_in_redis import InRedis, TakenOver
+from stabilitybackend.runs.archiving.restart_on_disk import OnDisk
+from stabilitybackend.runs.ownership.fence import Fence, NotOwner
 from stabilitybackend.runs.state import RunState
 
-__all__ = ["RestartPoints"]
+__all__ = ["RestartPoints", "place_of"]
 
 #: A run is written down after so many rows, or so many seconds, whichever comes first.
 EVERY_ROWS = 256
@@ -51,7 +56,8 @@ class RestartPoints:
     """How far one run is written down.
 
     Args:
-        share: where the files are, and what is counted.
+        share: what is counted.
+        place: where it is written down; None for nowhere.
         clock: unix seconds now.
         cpu: CPU seconds of the calling thread; a write waits for its disk, which costs nobody anything.
         elapsed: seconds; folding waits for nothing, and to ask for CPU time at each small frame cost a twentieth of it.
@@ -61,6 +67,7 @@ class RestartPoints:
         self,
         run_id: str,
         share: RestartShare,
+        place: OnDisk | InRedis | None,
         clock: Callable[[], float],
         cpu: Callable[[], float] = time.thread_time,
         elapsed: Callable[[], float] = time.perf_counter,
@@ -69,14 +76,15 @@ class RestartPoints:
         self._share = share
         self._folded_s = 0.0
         self._run_id = run_id
-        self._files = RestartFiles(share.folder, run_id) if share.folder is not None else None
+        self._place = place
+        self._offered: TakenOver | None = None
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._restarted()
 
     def _restarted(self) -> None:
-        #: The newest generation of which something is written, its file's name, and up to where.
-        self._at: tuple[Generation, str, RowPlace] | None = None
+        #: What the run was taken up from, where that was a snapshot in Redis.
+        self.taken: TakenOver | None = None
         self._cut: tuple[Generation, FoldHead] | None = None
         self._head: FoldHead | None = None
         self._newest = ""
@@ -85,7 +93,8 @@ class RestartPoints:
         self._costs_s: deque[float] = deque(maxlen=COSTS)
         self._stop_s = 0.0
         self._again_at = float("-inf")
-        self._archived_to = ""
+        if self._place is not None:
+            self._place.reset()
         self._folded_again(0.0)
 
     def _folded_again(self, seconds: float) -> None:
@@ -95,17 +104,19 @@ class RestartPoints:
 
     # --- after a restart -----------------------------------------------------------------------------------------
 
-    async def find(self, after: str, stored: Callable[[str], Awaitable[bytes | None]]) -> Found | None:
+    async def find(self, after: str, stored: Callable[[str], Awaitable[bytes | None]]) -> Found | TakenOver | None:
         """Return what is written down of the run beyond its archived parts; None where that is nothing of use.
 
         Args:
             after: stream id where the parts end.
             stored: returns the message that the run's stream holds at an id.
         """
-        if self._files is None:
+        offered, self._offered = self._offered, None
+        if self._place is None:
             return None
+        found: Found | TakenOver | None
         try:
-            found = await asyncio.to_thread(self._files.load, after)
+            found = offered if offered is not None and offered.outline.begin == after else await self._place.find(after)
         except SnapshotError as error:
             self._pass_over(error.message)
             return None
@@ -117,29 +128,36 @@ class RestartPoints:
             return None
         return found
 
+    def offer(self, found: TakenOver | None) -> None:
+        """Let ``find`` return this: the points before what was taken up have been loaded."""
+        self._offered = found
+
     def _pass_over(self, why: str) -> None:
         self._share.counts["passed_over"] += 1
         _log.warning("run %s: %s", self._run_id, why)
 
-    async def go_on(self, store: RunStore, found: Found) -> None:
+    async def go_on(self, store: RunStore, found: Any) -> None:
         """Write down from now on what comes after ``found``, which is in ``store``."""
         self._restarted()
-        self._at = (store.open, found.begins_at, store.open.place)
         self._newest, self._order = found.head.to_id, store.open.order
+        self.taken = found if isinstance(found, TakenOver) else None
         self._share.counts["taken_up"] += 1
-        files = self._files
-        assert files is not None
+        assert self._place is not None
         try:
-            await asyncio.to_thread(files.trim, found)
+            await self._place.go_on(store, found)
         except OSError as error:
             self._trouble(error)
 
     async def forget(self) -> None:
-        """Remove the files: what they say holds no longer, or is archived whole."""
+        """Remove what is written down: it holds no longer, or is archived whole.
+
+        Raises:
+            RedisError: Redis is away.
+        """
         await self.stop()
         self._restarted()
-        if self._files is not None:
-            await in_thread(self._files.forget)
+        if self._place is not None:
+            await self._place.forget()
 
     # --- while it runs -------------------------------------------------------------------------------------------
 
@@ -159,14 +177,14 @@ class RestartPoints:
 
     def concluded(self, to_id: str, message: bytes) -> None:
         """Note the newest frame that is folded, and of which all that follows is stored."""
-        if self._files is not None:
+        if self._place is not None:
             self._head = FoldHead(self._run_id, to_id, frame_checksum(message))
 
     def write_when_due(self, state: RunState) -> None:
         """Write the run down when it is due: call it also when no frame comes, others may have become expensive."""
         store, now, head = state.store, self._clock(), self._head
         waits = self._task is not None and not self._task.done()
-        if self._files is None or head is None or waits or state.reconciling or head.to_id == self._newest:
+        if self._place is None or head is None or waits or state.reconciling or head.to_id == self._newest:
             return
         if self._again_at - AGAIN_AFTER_S <= now < self._again_at:  # else it is time, or the clock was put back
             return
@@ -187,59 +205,45 @@ class RestartPoints:
         self._cut, self._newest = None, head.to_id
         self._order, self._time = store.open.order, now
         self._folded_again(0.0)
-        stretches, self._at = self._since(store, last)
-        archived_to = store.generations[0].from_id
-        self._task = asyncio.create_task(
-            self._write(stretches, head, frozen, archived_to, self._cpu() - begin), name=f"restart-{self._run_id}"
-        )
+        write = self._place.copied(store, last, head, frozen)
+        self._task = asyncio.create_task(self._write(write, self._cpu() - begin), name=f"restart-{self._run_id}")
 
-    def _since(
-        self, store: RunStore, last: Generation
-    ) -> tuple[list[tuple[str, RowRange]], tuple[Generation, str, RowPlace]]:
-        """Return the rows up to ``last`` that are not written yet, each with its file, and where they end."""
-        generations = store.generations
-        at = self._at if self._at is not None and self._at[0] in generations else None
-        first = generations.index(at[0]) if at is not None else 0
-        found: list[tuple[str, RowRange]] = []
-        reached = at
-        for generation in generations[first : generations.index(last) + 1]:
-            known = at is not None and generation is at[0]
-            file, place = (at[1], at[2]) if at is not None and known else (generation.from_id, generation.start)
-            if generation.frames > place.frames:
-                found.append((file, generation.stretch(place)))
-            reached = (generation, file, generation.place)
-        assert reached is not None
-        return found, reached
-
-    async def _write(
-        self, stretches: list[tuple[str, RowRange]], head: FoldHead, frozen: bytes, archived_to: str, spent_s: float
-    ) -> None:
-        files = self._files
-        assert files is not None
-
-        def write() -> float:
-            begin = self._cpu()
-            files.write(stretches, head, frozen)
-            if archived_to != self._archived_to:
-                files.remove_before(archived_to)
-            return self._cpu() - begin
-
+    async def _write(self, write: Callable[[], Awaitable[float]], spent_s: float) -> None:
         try:
-            self._costs_s.append(spent_s + await in_thread(write))
-        except OSError as error:
+            self._costs_s.append(spent_s + await write())
+        except NotOwner:
+            return  # whoever follows the run drops it
+        except (RedisError, OSError) as error:
             self._trouble(error)
         else:
             self._share.counts["written"] += 1
-            self._archived_to = archived_to
 
-    def _trouble(self, error: OSError) -> None:
+    def _trouble(self, error: Exception) -> None:
         self._share.counts["failed"] += 1
-        self._at, self._newest = None, ""  # what was written may end anywhere: begin with a whole file
+        self._newest = ""
+        if self._place is not None:
+            self._place.reset()  # what was written may end anywhere
         self._again_at = self._clock() + AGAIN_AFTER_S
         _log.warning("run %s: not written down, a restart will take longer: %s", self._run_id, error)
+
+    async def write_last(self, state: RunState) -> None:
+        """Write the run down as it is, for the worker that takes it over now."""
+        head, last = self._head, state.store.open
+        if not isinstance(self._place, InRedis) or head is None or state.reconciling:
+            return
+        if self._newest != head.to_id == last.to_id:  # else it was stopped within a batch
+            self._newest = head.to_id
+            await self._write(self._place.copied(state.store, last, head, snapshot.freeze(state)), 0.0)
 
     async def stop(self) -> None:
         """Wait for what is being written; the run is followed no longer."""
         if self._task is not None:
             await end(self._task)
         self._folded_again(0.0)
+
+
+def place_of(run_id: str, share: RestartShare, fence: Fence) -> OnDisk | InRedis | None:
+    """Return where a run is written down."""
+    if share.in_redis and not fence.reads_only:
+        return InRedis(run_id, fence)
+    return OnDisk(run_id, share.folder) if share.folder is not None else None

@@ -22,7 +22,7 @@ from stabilitybackend.errors import SnapshotError
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.saving import Unfit, pack, unpacked_list
 
-__all__ = ["SnapshotError", "freeze", "load", "seal", "thaw"]
+__all__ = ["SnapshotError", "freeze", "load", "opened", "seal", "thaw"]
 
 #: Of the layout. Raise it when that changes; what is in a part has a version there.
 VERSION = 6
@@ -47,7 +47,7 @@ def seal(frozen: bytes) -> bytes:
 
 def load(data: bytes, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> RunState:
     """Return the state that ``seal`` wrote, as ``thaw`` does. Raises SnapshotError where it is damaged, too."""
-    return thaw(_open(data), run_id, clock, undone)
+    return thaw(opened(data), run_id, clock, undone)
 
 
 def thaw(frozen: bytes, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> RunState:
@@ -79,8 +79,11 @@ def thaw(frozen: bytes, run_id: str, clock: Callable[[], float], undone: Collect
     return state
 
 
-def _open(data: bytes) -> bytes:
-    """Return the content of a snapshot after checking everything that can be checked without reading it."""
+def opened(data: bytes) -> bytes:
+    """Return what ``freeze`` had returned for ``seal``'s answer.
+
+    Everything is checked that can be checked without reading it. Raises SnapshotError where it is damaged.
+    """
     if len(data) < _HEADER.size:
         raise _damaged(f"has {len(data)} bytes, expected at least {_HEADER.size}")
     magic, version, size, checksum = _HEADER.unpack_from(data)

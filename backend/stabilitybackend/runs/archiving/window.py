@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import ArchiveError, Unavailable
 from stabilitybackend.points.store import RunStore, series_of
+from stabilitybackend.points.unloaded import LOADING
 from stabilitybackend.process.tasks import end
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.archiver import PartsChanged, RunArchive
@@ -203,6 +204,8 @@ class RunWindow:
     def _oldest(self, store: RunStore, stored_to: str, wanted_bytes: float) -> int:
         if self._unsure:
             return self._unsure
+        if store.loading:
+            return 0
         count, size = 0, 0
         for generation in store.generations[:-1]:
             if size >= wanted_bytes or stream_order(generation.to_id) > stream_order(stored_to):
@@ -275,6 +278,8 @@ class RunWindow:
         async with self.changing:
             state, stored_to = newest()
             store = state.store
+            if store.loading:
+                raise ArchiveError(f"run {self._run_id} was not archived: its points are still being loaded")
             if store.open.frames and stream_order(store.open.to_id) <= stream_order(stored_to):
                 store.cut(snapshot.freeze(state))
             while count := self._oldest(store, stored_to, float("inf")):
@@ -323,6 +328,8 @@ class RunWindow:
         full = hot >= FULL_AT_WINDOWS * self.limit_bytes
         busy = self.changing.locked()
         problem = self.problem or (next((e.message for e in store.unreadable.values()), ""))
+        state: Literal["ok", "loading", "archiving", "behind"]
+        state = "loading" if store.loading else "behind" if full else "archiving" if busy else "ok"
         return Storage(
             hot=HotPoints(
                 bytes=hot,
@@ -336,6 +343,6 @@ class RunWindow:
                 bytes=sum(reader.part.bytes for reader in store.parts),
                 location=self._archive.place,
             ),
-            state="failed" if problem else "behind" if full else "archiving" if busy else "ok",
-            problem=problem or None,
+            state="failed" if problem else state,
+            problem=problem or (LOADING if state == "loading" else None),
         )

@@ -35,6 +35,8 @@ export class Feed {
     this.syncing = false;
     // The stream id up to which every point is here; null before the first answer.
     this.cursor = null;
+    // Answers said that older points are missing in them.
+    this.partial = false;
     // The live feed begins where the charts' points end, so that nothing falls between and nothing waits for it.
     const begin = new Promise((resolve) => (this.begin = resolve));
     this.said = new Promise((resolve) => (this.hello = () => resolve(null)));
@@ -109,7 +111,7 @@ export class Feed {
   async fetchPoints() {
     const { page } = this;
     const { store } = page;
-    const since = page.charted ? this.cursor : null;
+    const since = page.charted && !this.partial ? this.cursor : null;
     const known = since ? identity(store.segments) : "";
     const asked = api.segments(page.id);
     if (since) {
@@ -135,6 +137,8 @@ export class Feed {
     const { page } = this;
     const { store } = page;
     const { fine: usual, points } = firstRequests;
+    if (this.partial) page.storage.clearProblems();
+    this.partial = false;
     // The same requests as preload.js makes: their answers may be here already.
     const fine = api.series(page.id, usual, { view: "all", points: points.fine });
     const rest = page.headline.fetch().then(() => {
@@ -177,7 +181,9 @@ export class Feed {
     for (const answer of answers) {
       page.store.take(answer, points);
       if (answer.cursor && (this.cursor === null || before(answer.cursor, this.cursor))) this.cursor = answer.cursor;
-      page.setProblems(answer.problems);
+      if (!answer.problems?.length) continue;
+      this.partial = true; // what is missing may be there at the next sync
+      page.storage.addProblems(answer.problems);
     }
   }
 

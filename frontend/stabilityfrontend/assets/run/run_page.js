@@ -181,11 +181,6 @@ export class RunPage {
     this.asked.act();
   }
 
-  /** What the server could not read: parts of the history that are missing from what is shown. */
-  setProblems(problems) {
-    if (problems && problems.length) this.storage.setProblems(problems);
-  }
-
   // -- what the charts and regions ask for --------------------------------------------------------------------
 
   metric() {

@@ -27,14 +27,21 @@ export class StorageLine {
       this.draw();
     } catch {
       if (page.gone) return;
+      this.draw();
     }
     this.timer = setTimeout(() => this.fetch(), AGAIN_MS);
   }
 
-  /** Parts of the history that could not be read. */
-  setProblems(problems) {
-    this.problems = problems;
-    this.draw();
+  /** Parts of the history that could not be read, or are not loaded yet: they are missing from what is shown. */
+  addProblems(problems) {
+    const known = this.problems.length;
+    this.problems = [...new Set([...this.problems, ...problems])];
+    if (this.problems.length > known) this.fetch();
+  }
+
+  clearProblems() {
+    this.problems = [];
+    this.fetch();
   }
 
   draw() {
@@ -62,15 +69,22 @@ export class StorageLine {
         h(
           "span",
           { class: `state ${state === "failed" ? "critical" : state === "behind" ? "warning" : "calm"}` },
-          { ok: "up to date", archiving: "archiving", behind: "archive behind", failed: "archive failed" }[state] ||
-            state,
+          {
+            ok: "up to date",
+            loading: "loading points",
+            archiving: "archiving",
+            behind: "archive behind",
+            failed: "archive failed",
+          }[state] || state,
         ),
       );
     }
     const bad = answer && (answer.state === "behind" || answer.state === "failed");
     // One file that can't be read is one fact, however many of its users say so.
-    const fresh = [...new Set(problems)].filter((one) => !bad || one !== answer.problem);
+    const loading = answer && answer.state === "loading";
+    const fresh = problems.filter((one) => !(bad || loading) || one !== answer.problem);
     const words = [];
+    if (loading && problems.includes(answer.problem)) words.push(sentence(answer.problem));
     if (bad)
       words.push(
         `${answer.state === "failed" ? "The archive failed" : "The archive is behind"}: ${sentence(answer.problem || "no reason given")} What is not archived stays in Redis; it is tried again.`,
