@@ -88,19 +88,7 @@ def test_a_rolling_restart_of_all_roles_loses_no_point_wakes_nobody_and_leaves_n
         servers.ready()
         ports = [int(servers.servers[name].url.rpartition(":")[2]) for name in ("pages-1", "pages-2")]
         board = stack.enter_context(Balancer(ports))
-        jobs = [
-            stack.enter_context(
-                Ranks(
-                    "roles/steady_rank.py",
-                    [str(tmp_path / run / "enough"), str(PERIOD_S)],
-                    url=servers.url,
-                    folder=tmp_path / run / "spool",
-                    run_id=run,
-                )  # fmt: skip
-            )
-            for run in RUNS
-            if not (tmp_path / run).mkdir()
-        ]
+        jobs = [stack.enter_context(_job(servers, tmp_path / run)) for run in RUNS]
         pages = servers.servers["pages-2"]
         for run in RUNS:
             pages.wait_for(f"/runs/{run}", lambda found: (found["last_step"] or 0) > 40, f"{run} is there", 60)

@@ -145,6 +145,7 @@ def test_an_order_without_a_worker_waits_as_one_however_often_it_comes_and_the_n
     assert "waits" not in command
 
 
+@pytest.mark.soak  # tests/backend/runs/test_waiting_orders.py has the law
 def test_an_order_that_waits_can_be_taken_back_until_a_worker_takes_it(servers: RoleServers, job: Job) -> None:
     pages, worker = servers.servers["pages-1"], servers.servers["worker-1"]
     job.spoiled(pages)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from redis import Redis
-from redis.cluster import ClusterNode, RedisCluster
+from redis.cluster import RedisCluster
 
 from support.plain_redis import PlainRedis
 from support.ports import free_port
@@ -127,8 +127,7 @@ class RoleServers:
             self._stack.enter_context(self.redis_server)
             self.client = self._stack.enter_context(Redis.from_url(self.redis_server.url))
         else:
-            known = [ClusterNode("127.0.0.1", node.port) for node in self.nodes.nodes]
-            self.client = RedisCluster(startup_nodes=known)
+            self.client = RedisCluster(host="127.0.0.1", port=self.nodes.masters[0].port)
             self._stack.callback(self.client.close)
         self._stack.enter_context(self.balancer)
         return self
