@@ -14,6 +14,7 @@ import pytest
 from stabilitybackend.detectors.engine import conformance
 from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Point, Row, fresh
 from stabilitybackend.detectors.engine.context import Claim
+from stabilitybackend.detectors.engine.row_blocks import QuietRows
 from stabilitybackend.detectors.engine.synthetic import noisy, rows
 from stabilitybackend.detectors.nonfinite import NonfiniteDetector
 from stabilitybackend.detectors.registry import DETECTORS, DetectorFactory
@@ -58,6 +59,11 @@ class _Wrapped(SpikeDetector):
 class _ReadsTheClock(_Wrapped):
     def update(self, point: Point) -> list[Finding]:
         return [replace(f, score=time.perf_counter()) for f in super().update(point)]
+
+
+class _TakesTooMuchAtOnce(_Wrapped):
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        return stop
 
 
 class _Remembers(_Wrapped):
@@ -213,6 +219,7 @@ class _WantsNothing(_Wrapped):
 
 BROKEN: list[tuple[Check, DetectorFactory]] = [
     (conformance.check_deterministic, _ReadsTheClock),
+    (conformance.check_deterministic, _TakesTooMuchAtOnce),
     (conformance.check_bounded_memory, _Remembers),
     (conformance.check_works_from_the_first_point, _RaisesAtFirst),
     (conformance.check_resumes_from_its_saved_state, _RemembersUndeclared),

@@ -10,6 +10,8 @@ from typing import ClassVar
 from .data_mix_report import MixEvent, worded
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.metric_roles import LOSS, role_of
+from .engine.row_blocks import QuietRows
+from .mixture import TAKEN
 from .stats.levels import LARGEST, Level, level_of, percent
 from .stats.own_past import more_than_before
 from .stats.robust import MEDIAN_ERROR, median
@@ -21,7 +23,7 @@ from .stats.shares import (
     FORK_WINDOW,
     USUAL_BLOCKS,
     ShareTrack,
-)
+)  # fmt: skip
 
 #: Prefix of the metrics that are watched.
 RATIO = "ratio/"
@@ -88,11 +90,7 @@ class DataMixDriftDetector(Detector):
     parameters: ClassVar[dict[str, Parameter]] = {
         "sensitivity": SENSITIVITY,
         "min_shift": Parameter(
-            0.03,
-            0.001,
-            1.0,
-            "fraction",
-            "Smallest shift of a share that counts. A higher value reports larger shifts only.",
+            0.03, 0.001, 1.0, "fraction", "Smallest shift of a share that counts. Higher: larger shifts only."
         ),
     }
 
@@ -152,6 +150,24 @@ class DataMixDriftDetector(Detector):
         found = found + self._judge(metric, track, step)
         track.next_block()
         return found
+
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        if self._event is not None or self.context.mixture or any(name.startswith(TAKEN) for name in rows.columns):
+            return start
+        shares = [name for name in rows.columns if name.startswith(RATIO)]
+        for name in shares:
+            track = self._tracks.get(name)
+            if track is None or track.after_fork is not None or name not in rows.ranges:
+                return start
+            stop = min(stop, start + BLOCK_POINTS - 1 - len(track.block))
+        losses = [name for name in rows.columns if role_of(name) == LOSS]
+        if stop <= start or any(name not in rows.ranges for name in losses) or (losses and self._loss_metric is None):
+            return start
+        if self._loss_metric in losses:
+            self._loss.extend(rows.columns[self._loss_metric][start:stop])
+        for name in shares:
+            self._tracks[name].block.extend(zip(rows.steps[start:stop], rows.columns[name][start:stop], strict=True))
+        return stop
 
     def _near_fork(self, metric: str, track: ShareTrack, step: int, value: float) -> list[Finding]:
         """Judge one of the first points after a fork against the level at the fork step."""
@@ -258,9 +274,7 @@ class DataMixDriftDetector(Detector):
         losses = list(self._loss)
         event = self._event = MixEvent(
             metric, onset, step, "warning" if alarm else "info", step, before, sigma, after,
-            fork=fork[0] if fork is not None else None,
-            fork_text=fork[1] if fork is not None else "",
-            ramp=ramp,
+            fork=fork[0] if fork is not None else None, fork_text=fork[1] if fork is not None else "", ramp=ramp,
             points=len(track.shifted) * BLOCK_POINTS if not at_fork else FORK_CONFIRM,
             loss_before=level_of(losses[: -2 * BLOCK_POINTS], 0.002) if len(losses) >= 3 * BLOCK_POINTS else None,
             explained_by=changed,
@@ -289,10 +303,8 @@ class DataMixDriftDetector(Detector):
         that is likelier than that they moved among themselves as far as it did: of few and small batches nobody can
         tell. ``metric`` is the answer where fewer than three are known: of two shares each is what the other leaves.
         """
-        known = []
-        for name, track in self._tracks.items():
-            if (usual := track.level()) is not None:
-                known.append((name, usual[0], *track.since(onset)))
+        tracks = self._tracks.items()
+        known = [(of, usual[0], *one.since(onset)) for of, one in tracks if (usual := one.level()) is not None]
         if len(known) < 3:
             return metric
         before, after = sum(one[1] for one in known), sum(one[2] for one in known)
@@ -317,11 +329,8 @@ class DataMixDriftDetector(Detector):
         """Return what was declared to have changed the mixture at the newest fork."""
         mark = self.context.last_fork()
         changes = mark.data.get("changes") if mark is not None else None
-        named = [
-            str(name)
-            for name in changes or ()
-            if any(word in str(name) for word in ("mix", "ratio", "weight", "sampl"))
-        ]
+        words = ("mix", "ratio", "weight", "sampl")
+        named = [str(name) for name in changes or () if any(word in str(name) for word in words)]
         return [f"declared at the fork: {name}" for name in named]
 
     def _loss_point(self, metric: str, step: int, value: float) -> list[Finding]:
@@ -379,15 +388,10 @@ class DataMixDriftDetector(Detector):
     def _finding(self, event: MixEvent, state: State, now_step: int, back: int | None) -> Finding:
         """Say what is known of the event now."""
         text, evidence = worded(event, state, back)
+        title = f"Data mixture drift at step {event.onset} ({event.metric.removeprefix(RATIO)})"
+        score = min(abs(event.after - event.before) / event.sigma, 1e9)
         return self.finding(
-            event,
-            now_step,
-            state,
-            title=f"Data mixture drift at step {event.onset} ({event.metric.removeprefix(RATIO)})",
-            text=text,
-            recovered_step=back,
-            score=min(abs(event.after - event.before) / event.sigma, 1e9),
-            evidence=evidence,
+            event, now_step, state, title=title, text=text, recovered_step=back, score=score, evidence=evidence
         )
 
 

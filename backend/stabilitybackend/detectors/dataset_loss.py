@@ -12,6 +12,7 @@ from stabilitybackend.stateful import Stateful
 from .divergence import DivergenceDetector
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, fresh
 from .engine.metric_roles import LOSS, RATIO, dataset_of, role_of
+from .engine.row_blocks import QuietRows
 from .engine.synthetic import noisy
 from .level_shift import LevelShiftDetector
 from .stats.blocks import BLOCK_POINTS
@@ -121,6 +122,41 @@ class DatasetLossDetector(Detector):
         one.steps.append(step)
         one.values.append(value)
         return self._block(metric, one, step) if len(one.values) == BLOCK_POINTS else []
+
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        sets, shares = [], []
+        for metric in rows.columns:
+            one = self._sets.get(metric)
+            if one is not None and metric in rows.ranges:
+                stop = min(stop, start + BLOCK_POINTS - 1 - len(one.values))
+                sets.append((one, rows.columns[metric]))
+            elif metric in self._shares and not self._declared:
+                low, high = rows.ranges.get(metric, (-1.0, 0.0))
+                if not 0 <= low <= high <= 1:
+                    return start
+                shares.append(metric)
+            elif self.wants(metric) and not self._passes_over(metric):
+                return start
+        if stop <= start:
+            return start
+        for one, values in sets:
+            one.steps += rows.steps[start:stop]
+            one.values += values[start:stop]
+        for metric in shares:
+            self._shares[metric] = rows.columns[metric][stop - 1]
+        return stop
+
+    def _passes_over(self, metric: str) -> bool:
+        """Say whether points of a metric that is no data set's with a curve here change nothing."""
+        if metric in self._sets:
+            return False
+        if role_of(metric) == LOSS:
+            return bool(self._loss)
+        return (
+            (self._declared or len(self._shares) >= MAX_DATASETS)
+            if metric.startswith(RATIO)
+            else (len(self._sets) >= MAX_DATASETS)
+        )
 
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind == "mixture":

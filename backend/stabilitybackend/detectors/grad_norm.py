@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Parameter, Point, State, fresh
 from .engine.metric_roles import GRAD_NORM, LOSS, role_of
+from .engine.row_blocks import QuietRows
 from .stats.baseline import YOUNG_POINTS, RobustBaseline
-from .stats.blocks import SETTLED_POINTS
+from .stats.blocks import SETTLED_POINTS, quiet_from
 from .stats.levels import LARGEST
 from .stats.tail import OutlierTail
 
@@ -103,6 +104,15 @@ class GradNormDetector(CurveDetector):
                 self._learn()
             return []
         return self._check(point.step, value) if 0 < value < LARGEST else []
+
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        stop = min(stop, start + self._limit - 1 - len(self._block))
+        if self._metric not in rows.ranges or stop <= start:
+            return start
+        values = rows.columns[self._metric][start:stop]
+        count = quiet_from(values, self._low, self._high)
+        self._block += values[:count]
+        return start + count
 
     def _learn(self) -> None:
         """Learn the quiet values, and the high one before them that stayed alone, and set the quiet band again."""

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Parameter, Point, Row, State
 from .engine.metric_roles import LR
+from .engine.row_blocks import QuietRows
 
 #: Logs round the rate to two digits: what is less above the maximum is the maximum.
 ROUNDING = 0.05
@@ -153,10 +154,25 @@ class LearningRateDetector(CurveDetector):
             self._open(_RateEvent(metric, began, step, "info", self._top * self._above, self._top, None, rate, step))
             assert self._event is not None
             return self._go_on(self._event, step, rate)
-        may_creep = self._longest >= STEADY_POINTS and self._rising > 0
-        if not self._fallen and not may_creep:
-            self._top = max(self._top, rate)
+        self._raise_top(rate)
         return []
+
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        low, high = rows.ranges.get(self._metric, (-1.0, 0.0))
+        if low < 0 or self._resume is not None or self._event is not None or self._low is not None:
+            return start
+        if low == high == self._last and not high > self._top * self._above:
+            self._stay(high, stop - start)
+            return stop
+        rates, steps = rows.columns[self._metric], rows.steps
+        for at in range(start, stop):
+            rate, last = rates[at], self._last
+            if rate > self._top * self._above and self._fallen_or_steady():
+                return at
+            self._last = rate
+            self._follow(steps[at], rate, last)
+            self._raise_top(rate)
+        return stop
 
     # --- its past ------------------------------------------------------------------------------------------------
 
@@ -178,6 +194,22 @@ class LearningRateDetector(CurveDetector):
                 self._rising = 0
         self._sum += rate
         self._climbed += 1
+
+    def _stay(self, rate: float, points: int) -> None:
+        """Take points at the rate that it is at."""
+        self._points += points
+        self._steady += points
+        if self._steady >= RISING_POINTS:
+            self._rising = 0
+        for _ in range(points):  # not a product: it rounds otherwise
+            self._sum += rate
+        self._climbed += points
+        self._raise_top(rate)
+
+    def _raise_top(self, rate: float) -> None:
+        """Take a rate as usual, unless it creeps up from where it stood."""
+        if not self._fallen and not (self._longest >= STEADY_POINTS and self._rising > 0):
+            self._top = max(self._top, rate)
 
     def _fallen_or_steady(self) -> bool:
         return self._fallen or max(self._steady, self._longest) >= STEADY_POINTS

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from .engine.base import SENSITIVITY, CurveDetector, Finding, Mark, Parameter, Point, Row, fresh
 from .engine.context import EXCUSE_POINTS
+from .engine.row_blocks import QuietRows
 from .engine.synthetic import noisy
 from .level_shift_report import Jump, ShiftEvent, finding_of
 from .stats.blocks import AFTER_CLAIM_POINTS, BACK_PART, BLOCK_POINTS, SETTLED_POINTS
@@ -122,6 +123,15 @@ class LevelShiftDetector(CurveDetector):
         if self._count % BLOCK_POINTS:
             return []
         return self._block(point.step, median(list(self._values)[-BLOCK_POINTS:]))
+
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        if self._metric not in rows.ranges:
+            return start
+        stop = min(stop, start + BLOCK_POINTS - 1 - self._count % BLOCK_POINTS)
+        self._values.extend(rows.columns[self._metric][start:stop])
+        self._steps.extend(rows.steps[start:stop])
+        self._count += stop - start
+        return stop
 
     def take_block(self, steps: Sequence[int], values: Sequence[float], middle: float) -> list[Finding]:
         """Take BLOCK_POINTS points below LARGEST, whose median is ``middle``, at once."""

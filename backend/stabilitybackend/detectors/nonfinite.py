@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from .engine.base import SENSITIVITY, SEVERITIES, Detector, Event, Finding, Parameter, Point, Severity, State, fresh
+from .engine.base import (
+    SENSITIVITY,
+    SEVERITIES,
+    Detector,
+    Event,
+    Finding,
+    Parameter,
+    Point,
+    Severity,
+    State,
+    fresh,
+)
 from .engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
+from .engine.row_blocks import QuietRows
 from .stats.levels import LARGEST
 
 #: Steps in a row that must be finite before the event counts as recovered. A new non-finite value within twice as many
@@ -114,11 +125,15 @@ class NonfiniteDetector(Detector):
             return []
         return self._check(point) if self.wants(point.metric) else []
 
-    def ignores(self, ranges: Mapping[str, tuple[float, float]]) -> bool:
-        return self._quiet and all(
-            metric in self._finite and -LARGEST < low <= high < LARGEST and (low > 0 or high < 0)
-            for metric, (low, high) in ranges.items()
-        )
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        if not self._quiet:
+            return start
+        for metric in rows.columns:
+            if self.wants(metric):
+                low, high = rows.ranges.get(metric, (0.0, 0.0))
+                if metric not in self._finite or low <= 0 <= high:
+                    return start
+        return stop
 
     def _check(self, point: Point) -> list[Finding]:
         """Take a point that is not plainly finite, or any while an event is open or not long over."""

@@ -20,6 +20,7 @@ from .engine.base import (
     State,
     fresh,
 )
+from .engine.row_blocks import QuietRows
 from .engine.synthetic import noisy
 from .stats.levels import LARGEST
 from .stats.robust import median, robust_sigma
@@ -159,6 +160,15 @@ class PlateauDetector(CurveDetector):
             return []
         self._values = []
         return self._median(point.step, values)
+
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        stop = min(stop, start + ENTRY_POINTS - 1 - len(self._values))
+        if self._metric not in rows.ranges or stop <= start:
+            return start
+        if not self._values:
+            self._first(rows.steps[start])
+        self._values += rows.columns[self._metric][start:stop]
+        return stop
 
     @classmethod
     def story(cls) -> Sequence[Row]:

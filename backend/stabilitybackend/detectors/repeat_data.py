@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
+from .engine.base import (
+    SENSITIVITY,
+    CurveDetector,
+    Event,
+    Finding,
+    Mark,
+    Parameter,
+    Point,
+    Row,
+    Severity,
+    State,
+    fresh,
+)
 from .engine.long_past import PAST_BLOCK
+from .engine.row_blocks import QuietRows
 from .repeat_data_report import REST_POINTS, LowEvent, worded
 from .stats.before_fork import BEFORE_POINTS, LR_DIFFERS, BeforeFork, before_fork
 from .stats.fingerprint import WORD_POINTS
@@ -120,6 +133,13 @@ class RepeatDataDetector(CurveDetector):
         elif self._watch is not None:
             found += self._check(self._watch, step, value)
         return found + self._full(step) if len(block) == PAST_BLOCK else found
+
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        if self._metric not in rows.ranges or self._low is not None or self._watch is not None:
+            return start
+        stop = min(stop, start + PAST_BLOCK - 1 - len(self._block))
+        self._block.extend(zip(rows.steps[start:stop], rows.columns[self._metric][start:stop], strict=True))
+        return stop
 
     # --- too low after a fork ------------------------------------------------------------------------------------
 

@@ -8,20 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .engine.base import (
-    SENSITIVITY,
-    Detector,
-    Event,
-    Finding,
-    Mark,
-    Parameter,
-    Point,
-    Recovery,
-    Row,
-    State,
-    fresh,
-)
+from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Recovery, Row, State, fresh
 from .engine.metric_roles import LOSS, role_of
+from .engine.row_blocks import QuietRows
 from .stats.before_fork import (
     BEFORE_POINTS,
     LEAST_POINTS,
@@ -33,7 +22,7 @@ from .stats.before_fork import (
     drifted,
     far,
     small_rise,
-)
+)  # fmt: skip
 from .stats.levels import LARGEST, Level, level_of, percent
 from .stats.robust import median
 
@@ -189,6 +178,24 @@ class ResumeArtifactDetector(Detector):
             self._ring.append((step, value, time))
             return []
         return self._judge(step, value, time)
+
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        if self._watch is not None or self._event is not None or not self._metric:
+            return start
+        excuses, loss = self.context.excuses, {self._metric} & rows.columns.keys()
+        if excuses and excuses[-1].step >= rows.steps[start]:
+            return start
+        shares = [name for name in rows.columns if name.startswith("ratio/")]
+        if any(name not in self._ratios for name in shares) or not rows.ranges.keys() >= {*shares, *loss}:
+            return start
+        if loss:
+            newest = slice(max(start, stop - BEFORE_POINTS), stop)
+            self._ring.extend(
+                zip(rows.steps[newest], rows.columns[self._metric][newest], rows.times[newest], strict=True)
+            )
+        for name in shares:
+            self._ratios[name].extend(rows.columns[name][start:stop])
+        return stop
 
     def _other(self, point: Point) -> list[Finding]:
         """Take a share of the data, or the first sight of the loss; a second spelling of it is ignored."""
@@ -371,14 +378,9 @@ class ResumeArtifactDetector(Detector):
             text += " It has not come back by itself."
         subject = "Loss bump" if event.loss else "Other learning rate"
         return self.finding(
-            event,
-            max(now_step, event.seen),
-            state,
-            title=f"{subject} after the resume at step {before.step}",
-            text=text,
-            peak_step=event.peak_step,
-            recovered_step=event.recovered_step,
-            recovery=event.recovery,
+            event, max(now_step, event.seen), state,
+            title=f"{subject} after the resume at step {before.step}", text=text,
+            peak_step=event.peak_step, recovered_step=event.recovered_step, recovery=event.recovery,
             score=min((event.peak - before.level) / before.sigma, 1e9) if event.loss else 0.0,
             evidence={
                 "level_before": before.level,
@@ -395,4 +397,4 @@ class ResumeArtifactDetector(Detector):
                 "lr_before": before.lr if math.isfinite(before.lr) else None,
                 "recovered_at": event.recovered_step,
             },
-        )
+        )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -61,6 +62,17 @@ class PaceTrack:
         if len(points) < BLOCK_POINTS:
             return False
         return not 0 < time - points[0][2] < BLOCK_S or len(points) >= MOST_POINTS
+
+    def quiet(self, times: Sequence[float], start: int, stop: int) -> int:
+        """Return up to which of some points, from ``start``, no block is full."""
+        points = self.points
+        if self.skip:
+            return start
+        begin, at = points[0][2] if points else times[start], max(start, start + BLOCK_POINTS - 1 - len(points))
+        stop = min(stop, start + MOST_POINTS - 1 - len(points))
+        while at < stop and 0 < times[at] - begin < BLOCK_S:
+            at += 1
+        return min(at, stop)
 
     @property
     def votes(self) -> bool:

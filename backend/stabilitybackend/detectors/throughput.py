@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.metric_roles import SPEED, STEP_TIME, role_of
+from .engine.row_blocks import QuietRows
 from .slow_stretch import USUAL_BLOCKS, PaceTrack, SlowStretch, duration
 from .stats.levels import percent
 from .stats.own_past import more_than_before
@@ -116,12 +118,46 @@ class ThroughputDetector(Detector):
             self._tick(step, time)
         return self._judge(track, step, time) if track.add(step, 1 / value if role == SPEED else value, time) else []
 
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        some = []
+        for metric in rows.columns:
+            role = role_of(metric)
+            if role in _NAMES:
+                track, among = self._tracks.get(role), rows.ranges.get(metric)
+                if track is None or among is None or not (among[0] > LEAST_VALUE and among[1] < MOST_VALUE):
+                    return start
+                if track.metric == metric:
+                    stop = track.quiet(rows.times, start, stop)
+                    some.append((track, role, rows.columns[metric]))
+        for track, role, values in some:
+            costs = [1 / value for value in values[start:stop]] if role == SPEED else values[start:stop]
+            if role == SPEED:
+                self._ticks(rows.steps[start:stop], rows.times[start:stop])
+            track.points.extend(zip(rows.steps[start:stop], costs, rows.times[start:stop], strict=True))
+        return stop
+
     def _tick(self, step: int, time: float) -> None:
         """Take the seconds per step since the last point."""
         (last_step, last_time), self._last = self._last, (step, time)
         wall = self._tracks.setdefault(_WALL, PaceTrack(_WALL))
         if step > last_step and time > last_time:
             wall.add(step, (time - last_time) / (step - last_step), time)
+
+    def _ticks(self, steps: Sequence[int], times: Sequence[float]) -> None:
+        """Take those of many points."""
+        wall, at = self._tracks.get(_WALL), 0
+        while at < len(steps) and (wall is None or wall.skip):
+            self._tick(steps[at], times[at])
+            wall, at = self._tracks.get(_WALL), at + 1
+        if wall is None or at == len(steps):
+            return
+        points = [self._last, *zip(steps[at:], times[at:], strict=True)]
+        wall.points += [
+            (step, (time - before) / (step - since), time)
+            for (since, before), (step, time) in pairwise(points)
+            if step > since and time > before
+        ]
+        self._last = points[-1]
 
     def _rise(self) -> float:
         """Return by what fraction a step takes longer in the newest block, 0.0 where it is not known.

@@ -105,6 +105,14 @@ class SourceState:
             marks.update(dict.fromkeys(names, step))
         else:
             marks.update({name: step for name in names if marks.get(name, -1) < step})
+        self._passed(step, before)
+
+    def go_on(self, names: list[str], step: int, before: int | None = None) -> None:
+        """Do what ``mark`` does for a row that does not go back."""
+        self.marks.update(dict.fromkeys(names, step))
+        self._passed(step, before)
+
+    def _passed(self, step: int, before: int | None) -> None:
         for one in (step,) if before is None else (before, step):
             if self.last_step is not None and one > self.last_step:
                 self.stride = one - self.last_step

@@ -22,7 +22,7 @@ def go_on(fold: LineageFold, source: str, names: list[str], steps: list[int], ti
         return None
     if not fold.are_usual(state, names, steps[0], steps[-1], time):
         return None
-    state.mark(names, steps[-1], steps[-2] if len(steps) > 1 else None)
+    state.go_on(names, steps[-1], steps[-2] if len(steps) > 1 else None)
     fold.tree[state.segment].saw(steps[0], steps[-1], len(names) * len(steps))
     fold.tree.touch(state.segment)
     return state

@@ -145,7 +145,12 @@ class Budgets:
         learned = (
             FACTOR * step_s if seen is None or seen.times == 0 else max(FACTOR * seen.longest_s, STEP_FACTOR * step_s)
         )
-        return max(min(learned, limits.hang_ceiling_s), limits.hang_floor_s * (1.0 if phase else UNNAMED_FACTOR))
+        return max(min(learned, limits.hang_ceiling_s), _floor(phase, limits))
+
+    def _budget_for(self, took_s: float, phase: str, limits: Limits, stand_s: float = 0.0) -> float:
+        """Return the budget for ``_take``; any that is long enough where it will say no more than that."""
+        floor_s = min(_floor(phase, limits), LONG_FLOOR_S)
+        return floor_s if took_s <= floor_s else self._usual(phase, limits, stand_s)
 
     def _wait_s(self) -> float:
         if self.step.times >= FEW_STEP_TIMES or not self._waits_s:
@@ -159,12 +164,11 @@ class Budgets:
             if len(self.phases) >= MAX_PHASES:
                 return
             seen = self.phases[phase] = Seen()
-        budget_s = _long(seen) if is_long(phase) else self._usual(phase, limits)
-        _take(seen, took_s, budget_s, now)
+        _take(seen, took_s, _long(seen) if is_long(phase) else self._budget_for(took_s, phase, limits), now)
 
     def learn_step(self, took_s: float, now: float, limits: Limits) -> None:
         """Take the time of one step."""
-        if _take(self.step, took_s, self._usual("", limits), now):
+        if _take(self.step, took_s, self._budget_for(took_s, "", limits), now):
             self._steps_s.append(took_s)
 
     def learn_first_step(self, took_s: float, now: float) -> None:
@@ -184,13 +188,17 @@ class Budgets:
             seen: what is known of that rank.
             sparse: the others made steps meanwhile: it was no hang, however long it was.
         """
-        budget_s = math.inf if sparse else self._usual("", limits, seen.longest_s)
+        budget_s = math.inf if sparse else self._budget_for(took_s, "", limits, seen.longest_s)
         seen.times = max(seen.times, 1)  # the first one may be a hang like any other
         _take(seen, took_s, budget_s, now)
 
     def is_known(self, phase: str) -> bool:
         """Say whether the length of a phase was learned."""
         return phase in self.phases
+
+
+def _floor(phase: str, limits: Limits) -> float:
+    return limits.hang_floor_s * (1.0 if phase else UNNAMED_FACTOR)
 
 
 def _long(seen: Seen | None) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from stabilitybackend.saving import SavedPart, Unfit, pack, part_of, restore, unpack, unpacked
@@ -12,7 +11,8 @@ from stabilitybackend.stateful import Stateful, fresh
 from .base import Detector, Finding, Mark, Point, Row
 from .context import Context
 from .long_past import LongPast
-from .row_blocks import RowBlock, rows_in_order
+from .quiet_rows import Feeder, quiet_rows
+from .row_blocks import QuietRows, RowBlock, rows_in_order
 from .row_plans import MAX_REMEMBERED_SETS, RowPlan, RowPlans
 
 #: Snapshots kept. The state of a detector set takes some ten KiB, so that this is about 1 MiB a run.
@@ -20,8 +20,6 @@ MAX_SNAPSHOTS = 32
 #: Steps with rows between two snapshots: near the head a rollback feeds about so many again, in some ten milliseconds.
 #: To save all detectors costs as much as judging 30 rows.
 SNAPSHOT_EVERY_STEPS = 1_024
-#: Rows given at once for which it pays to ask who has nothing to say to them.
-MANY_ROWS = 16
 #: So many rows in a row behind the newest step mean that the order began again, not that they are late.
 LATE_ROWS_ACCEPTED_AFTER = 32
 #: What the context is called among the detectors that share it.
@@ -143,6 +141,9 @@ class DetectorBank(Stateful):
         """Like ``feed_rows``, with rows of several sets of metrics that were logged in turn: in the order of steps."""
         if not self._in_order:
             return [found for block in blocks for found in self._feed_rank(block, rank)]
+        rows = quiet_rows(blocks[0], max(self.last_step, self.context.step)) if len(blocks) == 1 else None
+        if rows is not None:
+            return self._feed_at_once(rows, blocks[0].names, rank)
         wanting: list[tuple[RowBlock, list[_Wanted], list[tuple[str, Sequence[float]]]]] = []
         for block in blocks:
             plan, columns = self._plans.of(block.names), block.columns
@@ -150,10 +151,7 @@ class DetectorBank(Stateful):
             companions = [(role, columns[name]) for role, name in plan.companions if name in columns]
             if wanted or companions:
                 wanting.append((block, wanted, companions))
-                if len(block.steps) >= MANY_ROWS:
-                    self._spare(wanted)
-        found: list[tuple[float, Finding]] = []
-        context = self.context
+        context, found = self.context, list[tuple[float, Finding]]()
         make = tuple.__new__  # a named tuple's own constructor costs twice as much, and this is the innermost loop
         for step, time, at, row in rows_in_order([block for block, _, _ in wanting]):
             _, wanted, companions = wanting[at]
@@ -177,6 +175,20 @@ class DetectorBank(Stateful):
                         continue
                     if news:
                         found += [(time, finding) for finding in news]
+        return found
+
+    def _feed_at_once(self, rows: QuietRows, names: Sequence[str], rank: int) -> list[tuple[float, Finding]]:
+        """Give rows whose steps follow each other and all that came; snapshots are due between the same ones."""
+        feeder = Feeder(rows, names, self._plans.of(names), lambda: self.detectors, self._failed)
+        found: list[tuple[float, Finding]] = []
+        at, count, self._late_in_a_row = 0, len(rows.steps), 0
+        while at < count:
+            self._enter_step(rows.steps[at])
+            room = max(1, self._every - self._steps_since_snapshot)
+            stop, news = feeder.feed(self.context, at, min(count, at + room), rank)
+            found += news
+            self._steps_since_snapshot += stop - at - 1
+            at, self.last_step = stop, rows.steps[stop - 1]
         return found
 
     def _feed_rank(self, block: RowBlock, rank: int) -> list[tuple[float, Finding]]:
@@ -242,17 +254,6 @@ class DetectorBank(Stateful):
             for (place, _), those in zip(plan.receivers, updates, strict=True)
             if (name := names[place]) in columns
         ]
-
-    def _spare(self, wanted: list[_Wanted]) -> None:
-        """Take those out of ``wanted`` that have nothing to say to values such as these."""
-        ranges = {name: (min(v), max(v)) for name, v, _ in wanted if math.isfinite(sum(v))}
-        for detector in self.detectors.values():
-            own = [name for name, _, updates in wanted if detector.update in updates]
-            if own and all(name in ranges for name in own) and detector.ignores({name: ranges[name] for name in own}):
-                wanted[:] = [
-                    (name, values, [update for update in updates if update != detector.update])
-                    for name, values, updates in wanted
-                ]
 
     def _adopt(self, detectors: dict[str, Detector], context: Context) -> None:
         """Make ``detectors`` the ones of this bank, with the settings of today and the context that they share."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 import copy
 import json
 import math
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import NoReturn
 
 from stabilitybackend.schema.kinds import check_named
 from stabilitybackend.stateful import fields_of
@@ -21,6 +19,7 @@ from stabilitybackend.stateful import fields_of
 from . import synthetic
 from .bank import DetectorBank
 from .base import SEVERITIES, Detector, DetectorSettingError, Finding, Mark, Point, Row
+from .checked_bank import Factory, LawBroken, Raised, Series, checked_bank, fed, fed_at_once, given, where
 
 #: Points after which the memory of a detector is measured the second time.
 MANY_POINTS = 20_000
@@ -35,27 +34,16 @@ SETTLED_POINTS = 3_000
 #: Largest finding as JSON, bytes.
 MAX_FINDING_BYTES = 16 * 1024
 
-Factory = Callable[[], Detector]
-Series = Sequence[Row | Mark]
-
 __all__ = ["CHECKS", "LawBroken", "check_all"]
-
-
-class LawBroken(AssertionError):
-    """A detector breaks the law. The text names the check, what was expected and what was seen."""
-
-
-class _Raised(LawBroken):
-    """A detector raises: what the other checks would find says no more."""
 
 
 def check_finds_its_story(make: Factory) -> None:
     """The story of a detector has one event, and it finds it; without a story it finds something in our curves."""
     story = make().story()
-    keys = {finding.key for finding in _feed(make, story)}
+    keys = {finding.key for finding in fed(make, story)}
     if story and len(keys) != 1:
         raise LawBroken(f"finds its story: {sorted(keys)} found in {make().name}.story(), expected one event")
-    if not story and not any(_feed(make, series) for _, series in _events(make)):
+    if not story and not any(fed(make, series) for _, series in _events(make)):
         raise LawBroken(
             f"finds its story: {make().name} finds nothing in our curves of {', '.join(_wanted(make))}, expected a "
             "story() with one event that it finds"
@@ -63,20 +51,23 @@ def check_finds_its_story(make: Factory) -> None:
 
 
 def check_deterministic(make: Factory) -> None:
-    """The same points give the same findings, from two fresh detectors."""
+    """The same points give the same findings: from two fresh detectors, and from one that gets many rows at once."""
     for name, series in _events(make):
-        if _feed(make, series) != _feed(make, series):
+        found = fed(make, series)
+        if found != fed(make, series):
             raise LawBroken(f"deterministic: two detectors of one kind differ on the same points of {name}")
+        if found != fed_at_once(make, series):
+            raise LawBroken(f"deterministic: findings on {name} differ where rows come at once: see take_quiet")
 
 
 def check_bounded_memory(make: Factory) -> None:
     """The state after 20,000 points is small, and no larger than after 2,000."""
     for metric in _wanted(make):
-        bank = _bank(make)
+        bank = checked_bank(make)
         values = synthetic.noisy(MANY_POINTS, seed=3)
-        _give(bank, synthetic.rows(metric, values[:2_000]))
+        given(bank, synthetic.rows(metric, values[:2_000]))
         early = _size(bank)
-        _give(bank, synthetic.rows(metric, values[2_000:], start=2_000))
+        given(bank, synthetic.rows(metric, values[2_000:], start=2_000))
         late = _size(bank)
         if late > MAX_STATE_BYTES or late > 1.25 * early + 512:
             raise LawBroken(
@@ -96,7 +87,7 @@ def check_works_from_the_first_point(make: Factory) -> None:
                         detector.update(Point(row.step, metric, row.values[metric], row.time))
                 except Exception as error:
                     raise LawBroken(
-                        f"works from the first point: {metric} = {[first, *more]} raised {_where(detector, error)}"
+                        f"works from the first point: {metric} = {[first, *more]} raised {where(detector, error)}"
                     ) from error
 
 
@@ -104,8 +95,8 @@ def check_survives_bad_input(make: Factory) -> None:
     """No bad input makes a detector raise, grow, or report more than one event."""
     for metric in _wanted(make):
         for name, series in synthetic.nasty(metric):
-            bank = _bank(make)
-            keys = {finding.key for finding in _give(bank, series) if finding.severity != "info"}
+            bank = checked_bank(make)
+            keys = {finding.key for finding in given(bank, series) if finding.severity != "info"}
             if len(keys) > 1:
                 raise LawBroken(f"survives bad input: {sorted(keys)[:4]} on {metric} ({name}), expected one at most")
             if _size(bank) > MAX_STATE_BYTES:
@@ -115,11 +106,11 @@ def check_survives_bad_input(make: Factory) -> None:
 def check_resumes_from_its_saved_state(make: Factory) -> None:
     """A detector whose state was saved and taken over by a fresh one goes on as if nothing had been."""
     for name, series in _events(make):
-        bank, found, undeclared = _bank(make), [], _undeclared(_bank(make))
+        bank, found, undeclared = checked_bank(make), [], _undeclared(checked_bank(make))
         for i, item in enumerate(series):
             if i % 37 == 0:
                 saved = {part.name: part for part in bank.saved("bank")}
-                another = _bank(make)
+                another = checked_bank(make)
                 unfit = another.restore("bank", saved)
                 changed = sorted(
                     attribute for attribute, value in _undeclared(bank) if (attribute, value) not in undeclared
@@ -130,8 +121,8 @@ def check_resumes_from_its_saved_state(make: Factory) -> None:
                         "attribute that it changes is annotated in its class, with its type and what it begins with"
                     )
                 bank = another
-            found += _give(bank, [item])
-        if found != _feed(make, series):
+            found += given(bank, [item])
+        if found != fed(make, series):
             raise LawBroken(f"resumes from its saved state: findings on {name} differ after it was saved in the middle")
 
 
@@ -141,17 +132,17 @@ def check_rewinds_to_the_fork(make: Factory) -> None:
         if make().every_rank or any(isinstance(item, Mark) for item in series):
             continue
         rows = [item for item in series if isinstance(item, Row)]
-        expected = _feed(make, rows)
+        expected = fed(make, rows)
         for cut in (1, len(rows) // 3, 2 * len(rows) // 3):
-            bank = _bank(make)
-            _give(bank, rows[:cut])
+            bank = checked_bank(make)
+            given(bank, rows[:cut])
             dead = [row._replace(values={m: 7.0 * abs(v) + i for m, v in row.values.items()}) for i, row in
                     enumerate(rows[cut : cut + 90])]  # fmt: skip
-            _give(bank, dead)
+            given(bank, dead)
             after = bank.rewind(rows[cut - 1].step)
             again = [row for row in rows if row.step > after]
             known = {finding.key for finding in expected if finding.now_step <= after}
-            found = _give(bank, again)
+            found = given(bank, again)
             wanted = [finding for finding in expected if finding.now_step > after]
             if found != wanted:
                 raise LawBroken(
@@ -168,8 +159,8 @@ def check_awake_after_nonfinite(make: Factory) -> None:
         for i, bad in enumerate((math.nan, math.inf, -math.inf, math.nan)):
             interrupted[200 + i] = bad
         for values in synthetic.eventful():
-            plain = _onsets(_feed(make, synthetic.rows(metric, quiet + values)), after=600)
-            after = _onsets(_feed(make, synthetic.rows(metric, interrupted + values)), after=600)
+            plain = _onsets(fed(make, synthetic.rows(metric, quiet + values)), after=600)
+            after = _onsets(fed(make, synthetic.rows(metric, interrupted + values)), after=600)
             if plain - after:
                 raise LawBroken(
                     f"awake after NaN: {sorted(plain)} found on {metric} without NaN before, {sorted(after)} with"
@@ -179,9 +170,9 @@ def check_awake_after_nonfinite(make: Factory) -> None:
 def check_input_not_kept(make: Factory) -> None:
     """A finding is not a window onto the detector's own state: it stays what it was."""
     for name, series in _events(make):
-        bank, found, copies = _bank(make), [], []
+        bank, found, copies = checked_bank(make), [], []
         for item in series:
-            for finding in _give(bank, [item]):
+            for finding in given(bank, [item]):
                 found.append(finding)
                 copies.append(copy.deepcopy(finding))
         if found != copies:
@@ -191,7 +182,7 @@ def check_input_not_kept(make: Factory) -> None:
 def check_one_incident_per_event(make: Factory) -> None:
     """One event has one key and few findings, its kind, onset and first sight stay, its severity never falls."""
     for name, series in _events(make):
-        found = _feed(make, series)
+        found = fed(make, series)
         keys = {finding.key for finding in found if finding.severity != "info"}
         if len({(finding.kind, finding.metric) for finding in found if finding.severity != "info"}) < len(keys):
             raise LawBroken(f"one incident per event: one event of {name} gave the keys {sorted(keys)}")
@@ -214,9 +205,9 @@ def check_findings_are_well_formed(make: Factory) -> None:
     except ValueError as error:
         raise LawBroken(f"well formed: {error}") from error
     for _, series in _events(make):
-        bank = _bank(make)
+        bank = checked_bank(make)
         for item in series:
-            for finding in _give(bank, [item]):
+            for finding in given(bank, [item]):
                 _check_finding(finding, item.step, kinds, names)
 
 
@@ -225,8 +216,8 @@ def check_gives_events_back(make: Factory) -> None:
     for metric in _wanted(make):
         for values in synthetic.eventful():
             level = next((v for v in reversed(values) if math.isfinite(v)), 2.5)
-            bank = _bank(make)
-            _give(bank, synthetic.rows(metric, values + synthetic.noisy(SETTLED_POINTS, seed=9, level=level)))
+            bank = checked_bank(make)
+            given(bank, synthetic.rows(metric, values + synthetic.noisy(SETTLED_POINTS, seed=9, level=level)))
             held = bank.context.open_claims()
             if held:
                 raise LawBroken(
@@ -240,7 +231,7 @@ def check_silent_when_healthy(make: Factory) -> None:
     for metric in _wanted(make):
         for i, (name, values) in enumerate(synthetic.healthy()):
             every = (1, 10, 100)[i % 3]
-            found = _feed(make, synthetic.rows(metric, values, every=every))
+            found = fed(make, synthetic.rows(metric, values, every=every))
             alarms = [finding for finding in found if finding.severity != "info"]
             if alarms:
                 raise LawBroken(
@@ -267,9 +258,9 @@ def check_settings(make: Factory) -> None:
                 continue
             raise LawBroken(f"settings: {detector.name} took {wrong}, expected a SettingError")
     for name, series in _events(make):
-        bank = _bank(make)
+        bank = checked_bank(make)
         bank.configure({detector.name: {"sensitivity": 0.0}})
-        found = _give(bank, series)
+        found = given(bank, series)
         if found:
             raise LawBroken(f"settings: {found[0].key} on {name} with a sensitivity of 0")
 
@@ -305,7 +296,7 @@ def check_all(make: Factory) -> None:
     for check in CHECKS:
         try:
             check(make)
-        except _Raised as error:
+        except Raised as error:
             raise LawBroken("\n".join([*broken, str(error)])) from error
         except LawBroken as error:
             broken[str(error)] = None
@@ -331,24 +322,6 @@ def _events(make: Factory) -> Iterator[tuple[str, Series]]:
             yield metric, synthetic.rows(metric, values)
 
 
-class _Bank(DetectorBank):
-    """A bank that lets nobody start afresh."""
-
-    def _failed(self, detector: Detector, error: Exception) -> NoReturn:
-        raise _Raised(f"no exception: {detector.name} raised {_where(detector, error)}") from error
-
-
-def _where(detector: Detector, error: Exception) -> str:
-    """Return an exception in words, with the last line of the detector's own file that it came through."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == type(detector).update.__code__.co_filename]
-    return f"{type(error).__name__}: {error} ({(own or frames)[-1].filename}, line {(own or frames)[-1].lineno})"
-
-
-def _bank(make: Factory) -> DetectorBank:
-    return _Bank({make().name: make}, in_order=not make().every_rank)
-
-
 def _size(bank: DetectorBank) -> int:
     return sum(map(len, bank.state().values()))
 
@@ -358,20 +331,6 @@ def _undeclared(bank: DetectorBank) -> list[tuple[str, str]]:
     [detector] = bank.detectors.values()
     kept = fields_of(type(detector)).keys() | {"context", "settings", "past"}
     return [(name, repr(value)) for name, value in vars(detector).items() if name not in kept]
-
-
-def _give(bank: DetectorBank, series: Iterable[Row | Mark]) -> list[Finding]:
-    found = []
-    for item in series:
-        try:
-            found += bank.mark(item) if isinstance(item, Mark) else bank.feed_row(item)
-        except _Raised as error:
-            raise _Raised(f"{error} at step {item.step}") from error.__cause__
-    return found
-
-
-def _feed(make: Factory, series: Iterable[Row | Mark]) -> list[Finding]:
-    return _give(_bank(make), series)
 
 
 def _onsets(found: list[Finding], after: int) -> set[int]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from operator import lt
 from statistics import median
 from typing import NamedTuple
 
@@ -36,7 +37,10 @@ GAP_INTERVALS = 5
 #: Distances between rows that the usual one is taken from.
 INTERVALS = 15
 
-__all__ = ["Claim", "Companion", "Context", "Excuse"]
+__all__ = ["Claim", "Companion", "CompanionColumn", "Context", "Excuse"]
+
+#: A role, its values, one a row, and the least and the largest of them; None where one is not finite.
+CompanionColumn = tuple[str, Sequence[float], tuple[float, float] | None]
 
 
 class Excuse(NamedTuple):
@@ -148,6 +152,46 @@ class Context:
                 self._warming = False
         companion.values.append((self.step, value))
 
+    def calm(self, steps: Sequence[int], companions: Sequence[CompanionColumn], start: int, stop: int) -> int:
+        """Return up to which row, after the newest one, at ``start``, nothing comes that explains a move of a curve.
+
+        Args:
+            steps: of rows that are evenly spaced. companions: of the same rows. stop: at most.
+        """
+        evenly = start + 1 < stop and steps[start + 1] - steps[start] == self.interval
+        if not evenly or len({role for role, _, _ in companions}) < len(companions):
+            return start + 1
+        for role, values, among in companions:
+            if among is None:
+                return start + 1
+            if role == GRAD_NORM or among[0] == among[1]:
+                continue
+            before = values[start]
+            for at in range(start + 1, stop):
+                value = values[at]
+                if abs(value - before) > JUMP * abs(before):
+                    stop = at
+                    break
+                before = value
+        return stop
+
+    def advance(
+        self, steps: Sequence[int], times: Sequence[float], companions: Sequence[CompanionColumn], start: int, stop: int
+    ) -> None:
+        """Note rows that ``calm`` found: what ``enter`` and ``companion`` do for each of them."""
+        count = stop - start
+        if not count:
+            return
+        self._intervals.extend([steps[start] - self.step] * min(count, INTERVALS))
+        self.rows += count
+        self.step, self.time = steps[stop - 1], times[stop - 1]
+        newest = max(start, stop - COMPANION_POINTS)
+        for role, values, among in companions:
+            companion = self.grad_norm if role == GRAD_NORM else self.lr if role == LR else self.batch_size
+            if role == LR and self._warming and among is not None and among[0] < among[1]:
+                self._warming = not any(map(lt, values[start:stop], values[start - 1 : stop - 1]))
+            companion.values.extend(zip(steps[newest:stop], values[newest:stop], strict=True))
+
     def mark(self, mark: Mark) -> None:
         """Note that something happened to the run; a declared mixture is no reason for a curve to move."""
         if mark.kind == "mixture":
@@ -205,6 +249,8 @@ class Context:
 
     def claimed(self, metric: str, detector: str, within_steps: float = 0) -> Claim | None:
         """Return the claim of another detector on ``metric`` that is open or ended less than ``within_steps`` ago."""
+        if not self._claims:
+            return None
         claims = [self._claims.get(metric)]
         if dataset_of(metric) is not None:
             claims += [c for m, c in self._claims.items() if c.kind in COVERS_DATASETS and role_of(m) == LOSS]

@@ -6,7 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, repeat
 from typing import NamedTuple
 
-__all__ = ["RowBlock", "rows_in_order"]
+#: A number beyond it is an overflow whatever the logger made of it: the largest one of float32 and bfloat16 is 3.4e38.
+#: It is treated as if it were missing; sums and squares of what is left are finite.
+LARGEST = 1e38
+
+__all__ = ["LARGEST", "QuietRows", "RowBlock", "rows_in_order"]
 
 
 class RowBlock(NamedTuple):
@@ -22,6 +26,21 @@ class RowBlock(NamedTuple):
     steps: Sequence[int]
     times: Sequence[float]
     columns: Mapping[str, Sequence[float]]
+
+
+class QuietRows(NamedTuple):
+    """Rows of one rank and one set of metrics, evenly spaced, that are given at once.
+
+    Args:
+        steps, times: of each row.
+        columns: metric -> a value for each row, of all metrics that any detector wants.
+        ranges: metric -> its least and its largest value, of those whose values are all below LARGEST.
+    """
+
+    steps: Sequence[int]
+    times: Sequence[float]
+    columns: Mapping[str, Sequence[float]]
+    ranges: Mapping[str, tuple[float, float]]
 
 
 def rows_in_order(blocks: Sequence[RowBlock]) -> Iterator[tuple[int, float, int, int]]:

@@ -8,7 +8,9 @@ from typing import ClassVar
 from stabilitybackend.detectors.engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, fresh
 from stabilitybackend.detectors.engine.context import EXCUSE_POINTS
 from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
+from stabilitybackend.detectors.engine.row_blocks import QuietRows
 from stabilitybackend.detectors.stats.alike import drag_of
+from stabilitybackend.detectors.stats.blocks import quiet_from
 from stabilitybackend.detectors.stats.levels import LARGEST
 from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA, median
 
@@ -110,15 +112,35 @@ class SpikeDetector(Detector):
             return []
         return self._check(tracker, point.step, value)
 
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        trackers = [(self._trackers.get(metric), metric) for metric in rows.columns if self.wants(metric)]
+        parts = []
+        for tracker, metric in trackers:
+            if tracker is None and self._has_enough(metric):
+                continue
+            if tracker is None or metric not in rows.ranges:
+                return start
+            stop = min(stop, start + tracker.limit - len(tracker.block) - 1)
+            if stop <= start:
+                return start
+            parts.append((tracker, rows.columns[metric]))
+        for tracker, values in parts:
+            stop = start + quiet_from(values[start:stop], tracker.low, tracker.high)
+        for tracker, values in parts:
+            tracker.block += values[start:stop]
+        return stop
+
     def _new_tracker(self, metric: str) -> Tracker | None:
-        if not self.wants(metric) or len(self._trackers) >= MAX_TRACKERS:
+        if not self.wants(metric) or self._has_enough(metric):
             return None
         if dataset_of(metric) is None:
-            if self._total is not None:
-                return None
             self._total = metric
         tracker = self._trackers[metric] = Tracker(metric, DATASET_DEMAND if dataset_of(metric) else 1.0)
         return tracker
+
+    def _has_enough(self, metric: str) -> bool:
+        """Say whether a new curve is ignored: there are too many, or it is a second spelling of the loss."""
+        return len(self._trackers) >= MAX_TRACKERS or (dataset_of(metric) is None and self._total is not None)
 
     def _check(self, tracker: Tracker, step: int, value: float) -> list[Finding]:
         """Take a point that is not plainly quiet."""

@@ -14,7 +14,9 @@ SETTLED_POINTS = 128
 #: Steps, in usual distances between points, after another detector's event in which the slow ones learn nothing.
 AFTER_CLAIM_POINTS = 16
 
-__all__ = ["AFTER_CLAIM_POINTS", "BACK_PART", "BLOCK_POINTS", "SETTLED_POINTS", "rise_points", "smoothed"]
+__all__ = [
+    "AFTER_CLAIM_POINTS", "BACK_PART", "BLOCK_POINTS", "SETTLED_POINTS", "quiet_from", "rise_points", "smoothed",
+]  # fmt: skip
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
@@ -55,3 +57,15 @@ def rise_points(values: Sequence[float], low: float, high: float) -> int:
     arrived = next((i for i, part in enumerate(done) if part > 0.8), len(done))
     left = next((i for i in range(arrived - 1, -1, -1) if done[i] < 0.2), None)
     return max(1, arrived - left) if left is not None else len(values)
+
+
+def quiet_from(values: Sequence[float], low: float, high: float) -> int:
+    """Return how many of some finite values, from the first on, lie between two others.
+
+    Example:
+        >>> quiet_from([1.0, 2.0, 9.0, 1.0], 0.0, 3.0)
+        2
+    """
+    if not values or (low < min(values) and max(values) < high):
+        return len(values)
+    return next(at for at, value in enumerate(values) if not low < value < high)

@@ -98,7 +98,8 @@ class Fingerprints(Stateful):
         end = len(past.data)
         if end < WORD_POINTS + LEAST_LAG + PAST_BLOCK or past.data.endswith(_NOTHING):
             return None
-        alike = places_alike(Window.of(past.data), self._signs(past), end)
+        window = Window.of(past.data)
+        alike = places_alike(window, self._signs(past, window), end)
         lags = [end - at for _, at in alike if end - at >= LEAST_LAG]
         if not lags:
             return None
@@ -122,16 +123,17 @@ class Fingerprints(Stateful):
         place = len(past.data) - 1 - int(np.argmax(since))
         return step_of(past, place), step_of(past, place - lag)
 
-    def _signs(self, past: LongPast) -> NDArray[np.uint64]:
+    def _signs(self, past: LongPast, newest: Window) -> NDArray[np.uint64]:
         """Return the signs of each four blocks in a row as one word; those of the past are packed once."""
         count = len(past.steps) - WORD_POINTS // PAST_BLOCK + 1
         if self._count > count or len(self._words) < count:  # it went back or forgot what was long ago; it grew
             self._words, self._count = np.empty(2 * count, np.uint64), count
             self._words[:count] = sign_words(np.frombuffer(bytes(past.data), np.uint8))
-        while self._count < count:
+        while self._count < count - 1:
             last = (self._count + WORD_POINTS // PAST_BLOCK) * PAST_BLOCK
             self._words[self._count] = _packed(past.data[last - WORD_POINTS : last])
             self._count += 1
+        self._words[count - 1], self._count = newest.words[-1], count
         return self._words[:count]
 
 
@@ -175,11 +177,14 @@ def places_alike(window: Window, words: NDArray[np.uint64], points: int) -> list
     best = np.empty(0, np.int64)  # signs that differ and place as one number, the smallest ones
     rows = max(1, _WORDS // len(words))
     for row in range(0, PAST_BLOCK, rows):
-        differ = np.bitwise_count(words ^ window.words[row : row + rows, None])
-        at, place = np.nonzero(differ <= most)
+        differ = np.bitwise_count(words ^ window.words[row : row + rows, None]).ravel()
+        found = np.flatnonzero(differ <= most)
+        if not len(found):
+            continue
+        at, place = np.divmod(found, len(words))
         # This one of the window's words ends some points before the newest, the past's with block ``place`` + 3.
         ends = place * PAST_BLOCK + WORD_POINTS + PAST_BLOCK - 1 - row - at
-        best = np.append(best, differ[at, place].astype(np.int64) << 32 | ends)
+        best = np.append(best, differ[found].astype(np.int64) << 32 | ends)
         if len(best) > MAX_PLACES:  # a smooth curve is like itself everywhere
             best = np.partition(best, MAX_PLACES)[:MAX_PLACES]
     return [(one >> 32, one & 2**32 - 1) for one in np.sort(best).tolist()]
@@ -215,7 +220,7 @@ def _correlations(data: bytes | bytearray, lags: Sequence[int]) -> list[float]:
     ends = [len(data) - lag for lag in (0, *lags)]
     parts = b"".join([data[end - WORD_POINTS : end] for end in ends])
     rows = np.frombuffer(parts, np.uint8).reshape(-1, WORD_POINTS) / STEPS_PER_SIGMA
-    rows -= rows.mean(axis=1, keepdims=True)
+    rows -= np.add.reduce(rows, axis=1, keepdims=True) / WORD_POINTS
     squares = np.maximum(np.einsum("ij,ij->i", rows, rows), USUAL_SQUARE * WORD_POINTS)
     found: list[float] = (rows[1:] @ rows[0] / np.sqrt(squares[1:] * squares[0])).tolist()
     return found

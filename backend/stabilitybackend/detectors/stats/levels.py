@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from stabilitybackend.detectors.engine.row_blocks import LARGEST
+
 from .robust import MAD_TO_SIGMA, median
 
-#: A number beyond it is an overflow whatever the logger made of it: the largest one of float32 and bfloat16 is 3.4e38.
-#: It is treated as if it were missing; sums and squares of what is left are finite.
-LARGEST = 1e38
 #: Smallest sigma of all, so that it can be divided by.
 SMALLEST_SIGMA = 1e-12
 #: Percentages above are reported as a factor, and factors from MOST_TIMES on not at all: the two numbers say it better.
