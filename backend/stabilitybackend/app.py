@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from stabilitybackend.alerts.actions import AlertActions
 from stabilitybackend.alerts.ratings import Ratings
+from stabilitybackend.alerts.relayed_actions import RelayedActions
 from stabilitybackend.alerts.service import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.api import (
     about,
@@ -136,12 +137,8 @@ def create_app(
     ring = KeyRing(door)
     sessions = Sessions(door)
     oidc = OidcSignIn.of(settings, door)
-    authenticator = Authenticator(
-        ring,
-        sessions,
-        key_needed=settings.exposed or settings.people_sign_in,
-        people=(lambda person: None) if oidc is None else oidc.may,
-    )
+    people = (lambda person: None) if oidc is None else oidc.may
+    authenticator = Authenticator(ring, sessions, key_needed=settings.exposed or settings.people_sign_in, people=people)
     origins = Origins.of(settings)
     ingest = Ingest(door)
     storing = Storing(probe, time.time, lambda trouble: manager.note_storing(trouble))
@@ -187,8 +184,11 @@ def create_app(
     sinks = receivers()
     rules = alert_rules(alarm, settings, sinks, storing.now)
     ratings_kept = Ratings(redis)
-    actions = AlertActions(manager, audit, rules, ProposalBook(redis), ratings_kept, two_persons=settings.two_persons)
-    alerts = alerting_service(alarm, settings, sinks, rules, trouble, actions, clock=storing.now)
+    actions = AlertActions(
+        manager, RunIndex(redis), audit, rules, ProposalBook(redis), ratings_kept, two_persons=settings.two_persons
+    )
+    relayed = actions if relay is None else RelayedActions(actions, relay.calls)
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble, relayed, clock=storing.now)
     actions.notified = alerts.notified
     beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)
@@ -292,7 +292,7 @@ def create_app(
     app.state.storing = storing
     app.state.work = watched
     app.state.heartbeat = beat
-    app.state.retention = run_retention
+    app.state.retention = run_retention if relay is None else relay.retention(run_retention)
     app.state.ingest = ingest
     app.state.version = ours
     app.state.reading_threads = ReadingThreads()

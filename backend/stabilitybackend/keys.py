@@ -157,7 +157,7 @@ class RunKeys:
 
     @property
     def reports(self) -> str:
-        """Stream: Health, and agents' coming and going, from the doors to the owner; the newest ones."""
+        """Stream for the owner: Health, agents' coming and going, that orders wait; the newest entries."""
         return self._key("reports")
 
     @property
@@ -194,6 +194,11 @@ class RunKeys:
     def commands(self) -> str:
         """Hash: command id -> Command as JSON."""
         return self._key("commands")
+
+    @property
+    def orders(self) -> str:
+        """Hash: name of an order that waits for an owner -> WaitingOrder as JSON (runs/orders/waiting.py)."""
+        return self._key("orders")
 
     @property
     def proposals(self) -> str:

@@ -537,6 +537,8 @@ export interface CheckpointNow {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  waits?: string;
+  warning?: string;
   progress?: Progress;
 }
 
@@ -2151,6 +2153,8 @@ export interface Restart {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  waits?: string;
+  warning?: string;
   progress?: Progress;
   nodes: Record<string, NodeState>;
   plan: Plan;
@@ -2276,6 +2280,8 @@ export interface Rollback {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  waits?: string;
+  warning?: string;
   progress?: Progress;
   unpromised?: string[];
   branch?: Branch;
@@ -2900,6 +2906,8 @@ export interface ShowBatches {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  waits?: string;
+  warning?: string;
   progress?: Progress;
   incident_id: string | null;
   step: number | null;
@@ -3085,6 +3093,8 @@ export interface StackDump {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  waits?: string;
+  warning?: string;
   progress?: Progress;
   nodes: Record<string, NodeState>;
 }
@@ -3164,6 +3174,8 @@ export interface Stop {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  waits?: string;
+  warning?: string;
   progress?: Progress;
   save: boolean;
 }
@@ -3335,6 +3347,8 @@ export interface Task {
   segment: number | null;
   first_step: number | null;
   idempotency_key: string | null;
+  waits?: string;
+  warning?: string;
   progress?: Progress;
   nodes: Record<string, NodeState>;
   task: string;
@@ -3584,6 +3598,7 @@ export interface Answers {
   "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches;
   "GET /api/v1/runs/{run_id}/commands": Commands;
   "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches;
+  "DELETE /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches;
   "POST /api/v1/runs/{run_id}/compact": Storage;
   "GET /api/v1/runs/{run_id}/detectors": ListedRunDetectors;
   "PUT /api/v1/runs/{run_id}/detectors": RunDetectors;

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from msgspec import UNSET
+
 from stabilityalerting import (
     ActionRefused,
     Branch,
@@ -31,7 +33,9 @@ from stabilitybackend.proposals import ProposalBook
 from stabilitybackend.query import query
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.derived.rollback_offer import offer_of
+from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import KINDS, Command, CommandRequest
@@ -54,7 +58,8 @@ class AlertActions:
     """The ``stabilityalerting.Actions`` of this server.
 
     Args:
-        audit: where it is noted who did what. rules: the mutes. book: the proposals. ratings: of alerts.
+        index: of the runs. audit: where it is noted who did what. rules: the mutes. book: the proposals.
+        ratings: of alerts.
         two_persons: nobody rolls a job back alone.
     """
 
@@ -63,6 +68,7 @@ class AlertActions:
     def __init__(
         self,
         manager: RunManager,
+        index: RunIndex,
         audit: AuditLog,
         rules: AlertRules,
         book: ProposalBook,
@@ -71,6 +77,7 @@ class AlertActions:
         two_persons: bool = False,
     ) -> None:
         self._manager = manager
+        self._index = index
         self._audit = audit
         self._rules = rules
         self._book = book
@@ -104,10 +111,7 @@ class AlertActions:
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
         """Mute what the run has of this kind; return until when, unix seconds."""
-        worker = await _spoken(self._manager.glance(run_id))
-        incident = worker.state.incidents.get(incident_id)
-        if incident is None:
-            raise ActionRefused("There is no such incident any more.")
+        incident = await _spoken(self._stored(run_id, incident_id))
         match = {"run": run_id, "kind": incident.kind}
         made = await _spoken(self._rules.mute(match, reason, None, time.time() + 60 * minutes, who))
         what = f"run {run_id}, kind {incident.kind}, for {minutes} min; {_in_slack(person)}"
@@ -116,14 +120,10 @@ class AlertActions:
 
     async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
         """Note whether hearing of it was useful, or noise."""
-        worker = await _spoken(self._manager.glance(run_id))
-        incident = worker.state.incidents.get(incident_id)
-        if incident is None:
-            raise ActionRefused("There is no such incident any more.")
+        incident = await _spoken(self._stored(run_id, incident_id))
         sent_to = await self.notified(RunKeys(run_id).incident_events, incident_id)
-        await _spoken(
-            self._ratings.put(rating_of(incident, worker.listing.run.project, useful, sent_to, who, time.time()))
-        )
+        project = await _spoken(self._manager.project(run_id))
+        await _spoken(self._ratings.put(rating_of(incident, project, useful, sent_to, who, time.time())))
         detail = f"{'useful' if useful else 'noise'}: {incident.title}; {_in_slack(person)}"
         await _spoken(self._audit.add(who, None, "incident.rate", incident_id, detail, run_id))
 
@@ -188,7 +188,7 @@ class AlertActions:
         worker = await _spoken(self._manager.get(run_id))
         approving = Person(who, _key_of(person))
         made = await _spoken(self._book.approve(worker, proposal_id, approving, two_persons=self._two_persons))
-        issued = None if made.command_id is None else worker.state.commands.get(made.command_id)
+        issued = None if made.command_id is None else worker.command(made.command_id)
         if issued is None:
             raise ActionRefused("It is approved, and was not sent: see the page of the run.")
         detail = f"{made.what}, proposed by {made.proposer}; {_in_slack(person)}"
@@ -204,11 +204,20 @@ class AlertActions:
 
     async def command(self, run_id: str, command_id: str) -> CommandNews | None:
         """Return how far a command is."""
-        found = (await _spoken(self._state(run_id))).commands.get(command_id)
+        worker = await _spoken(self._manager.glance(run_id))
+        found = worker.command(command_id)
         return None if found is None else _news(found)
 
-    async def _state(self, run_id: str) -> RunState:
-        return await (await self._manager.glance(run_id)).ready()
+    async def check_follows(self, run_id: str) -> None:
+        """Raise Unavailable where another process owns the run."""
+        await self._manager.get(run_id)
+
+    async def _stored(self, run_id: str, incident_id: str) -> Incident:
+        with redis_errors():
+            found = await self._index.incident(run_id, incident_id)
+        if found is None:
+            raise ActionRefused("There is no such incident any more.")
+        return found
 
 
 async def _nobody(stream: str, incident_id: str) -> list[str]:
@@ -298,9 +307,10 @@ def _changes(offer: Offer) -> list[str]:
 
 def _news(command: Command) -> CommandNews:
     progress = progress_of(command)
+    line = progress.line if command.warning is UNSET else f"{progress.line} {command.warning}"
     passed = [(one.state, max(0.0, one.time - command.issued)) for one in command.history if one.rank is None]
     return CommandNews(
-        command.command_id, command.state, progress.line, progress.trouble, progress.ended, progress.failed, passed
+        command.command_id, command.state, line, progress.trouble, progress.ended, progress.failed, passed
     )
 
 

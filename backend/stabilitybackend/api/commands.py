@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
+from msgspec import UNSET
 
 from stabilitybackend.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
@@ -37,17 +38,20 @@ class Commands(msgspec.Struct):
     proposals: list[Proposal] = []
 
 
-@router.post("/commands", status_code=201, responses=answers(AnyCommand, 201))
+@router.post("/commands", status_code=201, responses=answers(AnyCommand, 201, 202))
 async def issue(
     body: CommandRequest, commander: Commander, worker: Worker, request: Request, record: Recorded
 ) -> Response:
-    """Issue a command: a rollback, restart, stop, checkpoint, dump of all stacks, look at batches, or a task."""
+    """Issue a command: a rollback, restart, stop, checkpoint, dump of all stacks, look at batches, or a task.
+
+    202: no worker follows the run now; it waits for one (``waits``).
+    """
     check_alone(body, two_persons=request.app.state.settings.two_persons)
     issued = await worker.issue(body, command_id=f"c-{secrets.token_hex(8)}", issuer=commander.name)
     await record.did(
         commander, "command.order", issued.command_id, ". ".join(filter(None, (in_words(body), body.reason)))
     )
-    return answer(shown(issued), 201)
+    return answer(shown(issued), 201 if issued.waits is UNSET else 202)
 
 
 @router.get("/commands", responses=answers(Commands))
@@ -56,15 +60,23 @@ async def commands(reader: Reader, worker: Worker, book: Book) -> Response:
     proposals: list[Proposal] = []
     with suppress(Unavailable):  # the commands are known without Redis
         proposals = (await book.of_run(worker.run_id))[:SHOWN]
-    return answer({"commands": [shown(one) for one in worker.state.commands.all()], "proposals": proposals})
+    return answer({"commands": [shown(one) for one in worker.commands()], "proposals": proposals})
 
 
 @router.get("/commands/{command_id}", responses=answers(AnyCommand))
 async def command(command_id: str, reader: Reader, worker: Worker) -> Response:
     """One command with its history."""
-    found = worker.state.commands.get(command_id)
+    found = worker.command(command_id)
     if found is None:
         raise NotFound(f"run {worker.run_id} has no command {command_id!r}", hint="list them with GET .../commands")
+    return answer(shown(found))
+
+
+@router.delete("/commands/{command_id}", responses=answers(AnyCommand))
+async def withdraw(command_id: str, commander: Commander, worker: Worker, record: Recorded) -> Response:
+    """Take back an order that waits for a worker; one that a worker took can't be taken back."""
+    found = await worker.withdraw(command_id, commander.name)
+    await record.did(commander, "command.withdraw", command_id)
     return answer(shown(found))
 
 

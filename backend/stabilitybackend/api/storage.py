@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from stabilitybackend.api.access import Administrator, Commander, Manager, Reader, Worker, audit
 from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.relay.retention import SharedRetention
 from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.schema.server import Deleted, Retained, Storage
 
@@ -50,7 +51,7 @@ async def retain(
     dry_run: Annotated[bool, Query(description="delete nothing, only say what would go")] = False,
 ) -> Response:
     """Delete the runs that ended more than some days ago."""
-    retention: Retention = request.app.state.retention
+    retention: Retention | SharedRetention = request.app.state.retention
     who = administrator
     runs = await retention.apply(days, who=who.name, key_id=who.key_id, dry_run=dry_run, project=who.project)
     return answer(Retained(days, dry_run, runs))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
+from msgspec import UNSET
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -69,6 +70,8 @@ def issue(client: ApiClient, run_id: str, request: CommandRequest, *, quiet: boo
     command = read_command(client.call("POST", f"{run_path(run_id)}/commands", request.given()))
     if not quiet:
         typer.echo(f"command {command.command_id}: {WORDS[command.state]}")
+    if command.warning is not UNSET:
+        typer.echo(command.warning, err=True)
     return command
 
 

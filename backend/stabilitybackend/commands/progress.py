@@ -71,8 +71,13 @@ def progress_of(command: Command) -> Progress:
     else:
         stages = _rank_stages(command)
         acted, line = _ranks_at(command, "acted"), _rank_line(command, stages, trouble)
+    waits = command.waits is not UNSET and command.state == "pending"
+    if waits:
+        to_step = "" if command.to_step is None else f" to step {command.to_step:,}"
+        what = f"{command.kind.replace('_', ' ').capitalize()}{to_step}"
+        line = f"{what} is ordered, and not sent yet: {command.waits}. It is looked at again when one does."
     return Progress(
-        word=WORDS[command.state],
+        word="waiting" if waits else WORDS[command.state],
         ended=command.state in END_STATES,
         failed=command.state in NOT_CARRIED_OUT,
         acted=acted,

@@ -1,9 +1,10 @@
 """Passes what is asked about a run on to the process that owns it, and the answer back; ASGI.
 
 The owner is asked again, or the next one, for some seconds: a run is taken over within five. What changes something is
-sent again only where it is certain that nothing was done: nobody took the connection, or who was asked says that the
-run is not its own. Where no worker is alive this process answers what is only read by itself, from what is stored
-(runs/reading), and says so in a header.
+sent again only where it is certain that nothing was done (nobody took the connection, or who was asked says that the
+run is not its own), or where it is one thing however often it comes: an order with a key. Where no worker is alive this
+process answers what is only read by itself, from what is stored (runs/reading), and says so in a header. An order for
+the job is stored then, and waits for the next owner (runs/orders/waiting.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from stabilitybackend.keys import check_run_id
 from stabilitybackend.people.proxy import person_of
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable
+from stabilitybackend.relay.clients import MAX_REFUSAL_BYTES, PAUSE_S, RETRY_S, code_of, make_client, whole
 from stabilitybackend.relay.owners import Owners, Target
 from stabilitybackend.relay.seal import HEADER, RELAYED, Seal, refuse, target_of
 from stabilitybackend.runs.reading.reader import no_worker
@@ -32,19 +34,8 @@ __all__ = ["READER_HEADER", "Forwarding"]
 
 #: Header of an answer that no owner gave: it is read from what is stored.
 READER_HEADER = "x-stability-reader"
-#: An owner is looked for so long, seconds: longer than a takeover takes ...
-RETRY_S = 8.0
-#: ... with pauses of so many seconds.
-PAUSE_S = 0.2
-CONNECT_TIMEOUT_S = 2.0
-#: Seconds in which an owner has to take what is sent to it.
-WRITE_TIMEOUT_S = 10.0
-#: Most connections to other processes at once, and those that are kept; uvicorn ends one that rests for 5 s.
-MAX_CONNECTIONS, MAX_KEPT, KEPT_S = 500, 100, 2.0
 #: How often it is looked whether the process that is to answer is alive still, seconds.
 _LOOK_S = 0.25
-#: Longest answer that is read whole, to see whether it says that the run is elsewhere, bytes.
-_MAX_REFUSAL_BYTES = 64 * 1024
 #: Codes of a 503 after which nothing was done: the run is another process' by now, or this one stops.
 _ELSEWHERE = frozenset({"moved", "stopping"})
 #: Methods that change nothing.
@@ -56,6 +47,7 @@ _OWN = frozenset(
 #: Header that each server adds by itself.
 _DATE = b"date"
 _PATH = re.compile(r"/api/v1/runs/([^/]+)(?:/.*)?")
+_ORDER = re.compile(r"/api/v1/runs/[^/]+/(?:commands(?:/[^/]+)?|proposals/[^/]+/approve)")
 
 
 class _Again(Exception):
@@ -88,13 +80,7 @@ class Forwarding:
     @property
     def _client(self) -> httpx.AsyncClient:
         if self._made is None:  # not in the constructor: it belongs to the loop that it is used in
-            self._made = httpx.AsyncClient(
-                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, write=WRITE_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
-                limits=httpx.Limits(
-                    max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_KEPT, keepalive_expiry=KEPT_S
-                ),
-                trust_env=False,
-            )
+            self._made = make_client()
         return self._made
 
     async def close(self) -> None:
@@ -122,11 +108,16 @@ class Forwarding:
         caller = HTTPConnection(scope)
         who = await self._authenticator.authenticate(caller.headers, caller.cookies, person_of(scope))
         safe = scope["method"] in _SAFE
-        body = await _whole(receive)
+        body = await whole(receive)
         if body is None:
             return
         until = time.monotonic() + self._retry_s
-        while (target := await self._owners.find(run_id)) is not None:
+        while (target := await self._owners.find(run_id)) is not None or not safe:
+            if target is None:  # what is only read is read here at once
+                if time.monotonic() >= until:
+                    break
+                await asyncio.sleep(PAUSE_S)
+                continue
             if self._owners.is_me(target):
                 await self._app(scope, _once(body, receive), send)
                 return
@@ -135,7 +126,7 @@ class Forwarding:
                 return
             except _Again as again:
                 self._owners.forget(run_id)
-                if not safe and not again.undone:
+                if not (safe or again.undone or (_is_order(scope) and _has_key(body))):
                     raise Unavailable(
                         f"the worker of run {run_id} went away while it was asked for this: it may have been done",
                         hint="look at the run, then send it again where it was not",
@@ -144,7 +135,7 @@ class Forwarding:
             if time.monotonic() >= until:
                 break
             await asyncio.sleep(PAUSE_S)
-        if not safe:
+        if not safe and not _is_order(scope):
             raise no_worker(run_id)
         await self._app(scope, _once(body, receive), _marked(send))
 
@@ -190,10 +181,10 @@ class Forwarding:
             raise _Again(undone=False) from None
         if answer.status_code != 503:
             return answer, None
-        whole = await _refusal(answer)
-        if _code(whole) in _ELSEWHERE:
+        refusal = await _refusal(answer)
+        if code_of(refusal) in _ELSEWHERE:
             raise _Again(undone=True)
-        return answer, whole
+        return answer, refusal
 
     async def _dead(self, target: Target) -> None:
         while True:
@@ -202,17 +193,17 @@ class Forwarding:
                 return
 
 
-async def _pass_on(answer: httpx.Response, whole: bytes | None, send: Send) -> None:
+async def _pass_on(answer: httpx.Response, refusal: bytes | None, send: Send) -> None:
     """Pass an answer on as it comes. One that breaks off breaks off here, too: the connection ends without its end."""
     headers = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in _OWN | {_DATE}]
     await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-    if whole is None:
+    if refusal is None:
         try:
             async for chunk in answer.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except httpx.TransportError:
             return
-    await send({"type": "http.response.body", "body": whole or b"", "more_body": False})
+    await send({"type": "http.response.body", "body": refusal or b"", "more_body": False})
 
 
 async def _refusal(answer: httpx.Response) -> bytes:
@@ -221,18 +212,24 @@ async def _refusal(answer: httpx.Response) -> bytes:
     try:
         async for chunk in answer.aiter_raw():
             read += chunk
-            if len(read) > _MAX_REFUSAL_BYTES:
+            if len(read) > MAX_REFUSAL_BYTES:
                 raise _Again(undone=False)  # nothing of ours refuses like that
     except httpx.TransportError:
         raise _Again(undone=False) from None
     return bytes(read)
 
 
-def _code(body: bytes) -> str:
+def _is_order(scope: Scope) -> bool:
+    """Whether it is an order for a job, which can wait for an owner (runs/orders/waiting.py)."""
+    return scope["method"] in ("POST", "DELETE") and _ORDER.fullmatch(scope["path"]) is not None
+
+
+def _has_key(body: bytes) -> bool:
+    """Whether an order names itself: given twice it is one."""
     try:
-        return str(orjson.loads(body)["error"]["code"])
+        return bool(orjson.loads(body)["idempotency_key"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return ""
+        return False
 
 
 def _run_of(scope: Scope) -> str | None:
@@ -243,18 +240,6 @@ def _run_of(scope: Scope) -> str | None:
         return check_run_id(found[1])
     except BadRequest:
         return None  # the app says so
-
-
-async def _whole(receive: Receive) -> bytes | None:
-    """Return the body, which is bounded (http_guard.py); None where whoever sent it is gone."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        body += message.get("body", b"")
-        if not message.get("more_body", False):
-            return bytes(body)
 
 
 def _once(body: bytes, receive: Receive) -> Receive:

@@ -10,11 +10,14 @@ from starlette.types import ASGIApp
 
 from stabilitybackend.auth import Authenticator
 from stabilitybackend.membership.members import Members
+from stabilitybackend.relay.calls import Calls
 from stabilitybackend.relay.feeds import Feeds
 from stabilitybackend.relay.forwarding import Forwarding
 from stabilitybackend.relay.overview import Overview
 from stabilitybackend.relay.owners import Owners
+from stabilitybackend.relay.retention import SharedRetention
 from stabilitybackend.relay.seal import Seal, Unsealing
+from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 
@@ -30,6 +33,7 @@ class Relay:
 
     Attributes:
         feeds: of runs that other processes own.
+        calls: what this process asks of others, and they of it.
     """
 
     def __init__(
@@ -43,11 +47,17 @@ class Relay:
         self._seal = Seal(redis, members.me.member_id)
         self._owners = Owners(redis, members)
         self._authenticator = authenticator
+        self._members = members
+        self.calls = Calls(self._owners, self._seal)
         self._pages = "pages" in members.me.roles
         self._forwarding: Forwarding | None = None
         self._overview = Overview(redis, manager, RunIndex(redis), clock)
         self.feeds = Feeds(manager, self._owners, self._seal) if self._pages else None
         manager.reads_only = "worker" not in members.me.roles
+
+    def retention(self, here: Retention) -> SharedRetention:
+        """Return what lets all workers remove old runs; ``here``: of this process, which gets its share."""
+        return SharedRetention(here, self.calls, self._owners, self._members)
 
     @property
     def news(self) -> Callable[[], set[str]] | None:
@@ -63,7 +73,7 @@ class Relay:
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """Return ``app`` with what believes other processes; it goes around what checks requests."""
-        return Unsealing(app, self._seal)
+        return Unsealing(self.calls.around(app), self._seal)
 
     def work(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return what goes on beside, by name."""
@@ -75,3 +85,4 @@ class Relay:
         """End connections to other processes."""
         if self._forwarding is not None:
             await self._forwarding.close()
+        await self.calls.close()

@@ -17,7 +17,7 @@ from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.roles.inbox import Order, Outbox
 from stabilitybackend.roles.placer import Placer
-from stabilitybackend.roles.reports import READ_COUNT, AgentAt, Connected, Disconnected, Report, RunReports
+from stabilitybackend.roles.reports import READ_COUNT, AgentAt, Connected, Disconnected, Ordered, Report, RunReports
 from stabilitybackend.runs.agents.connected_agents import Send
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
@@ -132,6 +132,7 @@ class OwnerSide:
             for report in await run.reports.begin():
                 await self._take(run, report)
             run.begun = True
+            run.worker.agents_known.set()
         while True:
             reports = await run.reports.read()
             for report in reports:
@@ -157,6 +158,8 @@ class OwnerSide:
                 if known is None or known.number <= number:
                     run.agents.pop(agent, None)
                     run.worker.agent_disconnected(agent)
+            case Ordered():
+                await run.worker.orders_came()
 
     async def _doors_gone(self, run: _Followed) -> None:
         """Note the agents whose door has died: nobody else reports that they are not connected any more."""

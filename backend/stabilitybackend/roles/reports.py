@@ -18,7 +18,7 @@ from stabilitybackend.keys import RunKeys
 from stabilitybackend.schema.health import TYPED_HEALTH
 from stabilityclient.wire import BadMessage, Health, Hello, WrongVersion, decode_message, encode_message
 
-__all__ = ["MAX_REPORTS", "AgentAt", "Connected", "Disconnected", "Report", "RunReports"]
+__all__ = ["MAX_REPORTS", "AgentAt", "Connected", "Disconnected", "Ordered", "Report", "RunReports"]
 
 #: Reports kept of a run. A thousand nodes report a thousand times a second: some seconds of them.
 MAX_REPORTS = 8_192
@@ -68,7 +68,12 @@ class Disconnected:
     number: int
 
 
-Report = Connected | Disconnected | Health
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """An order was stored while nobody owned the run (runs/orders/waiting.py)."""
+
+
+Report = Connected | Disconnected | Ordered | Health
 
 
 class RunReports:
@@ -144,7 +149,7 @@ def _report(fields: dict[bytes, bytes]) -> Report | None:
         return Disconnected(agent.decode(), int(fields[b"n"]))
     if b"c" in fields and (hello := _message(fields[b"b"])) is not None:
         return Connected(cast("Hello", hello), AgentAt(fields[b"d"].decode(), int(fields[b"n"])))
-    return None
+    return Ordered() if b"o" in fields else None
 
 
 def _message(data: bytes) -> Any:

@@ -39,6 +39,7 @@ from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.internal_errors import FOLLOWING, JUDGING, InternalErrors
 from stabilitybackend.runs.journal import Journal
+from stabilitybackend.runs.orders.waiting import Orders
 from stabilitybackend.runs.ownership.fence import NotOwner, Ownership
 from stabilitybackend.runs.readiness import Readiness
 from stabilitybackend.runs.reconcile_incidents import Reconciliation
@@ -92,6 +93,10 @@ class RunFollower:
         self.detectors = DetectorSettings(run_id, self.fence, self.journal.patiently, self.channel, clock)
         self.autopilot = RunAutopilot(run_id, self.fence, self.journal.patiently, self.channel, clock)
         self.listing = RunListing(run_id, RunIndex(redis), self.fence, self.channel, overview)
+        #: Who is connected is known here; with doors elsewhere that takes a moment after a takeover.
+        self.agents_known = asyncio.Event()
+        #: What came while nobody owned the run.
+        self.orders = Orders(run_id, redis, clock)
         self._fleet_reporter = FleetReporter(run_id, fleet)
         self._archive = RunArchive(run_id, self.fence, files, lambda: me.state.fold.tree.cuts())
         self.window = RunWindow(run_id, self._archive, window_bytes, clock, self.listing.touch)
@@ -254,6 +259,7 @@ class RunFollower:
         await self.journal.patiently(self.fence.take)
         self._noted_full = ""
         stored = await self.journal.load()
+        await self.journal.patiently(self.orders.load)
         await self.detectors.load()
         await self.autopilot.load()
         agents = self.state.agents
@@ -303,12 +309,19 @@ class RunFollower:
             with self.state.store.strictly():
                 self.autopilot.judge(self.state, changes)
         await self._conclude(changes)
+        if self.orders.waiting:
+            await self._take_orders()
         self.autopilot.publish(self.state)
         with self.internal_errors.noted("reporting it"):
             await self.report_to_fleet()
             await self._slices.run(self._health.flushing(self.state.statuses))
         await self._slices.breathe()
         await self.listing.publish(self.internal_errors.view(self.state.view, self.listing.run), self._clock())
+
+    async def _take_orders(self) -> None:
+        """Make commands of orders that waited for an owner."""
+        if taken := await self.orders.take(self.state, self.fence, self.journal.patiently):
+            await self._conclude(Changes(commands=taken))
 
     async def report_to_fleet(self) -> None:
         """Let the fleet's memory know what stopped the job up to now, and what its rollbacks cost."""
@@ -319,11 +332,18 @@ class RunFollower:
 
     async def _conclude(self, changes: Changes) -> None:
         """Store what changed (once, together with the place in the stream), then publish and deliver it."""
+        await self._store(changes)
+        await self._show(changes)
+
+    async def _store(self, changes: Changes) -> None:
         self._unsaved.keep(changes)
         if self._unsaved.unsaved:
             unsaved, self._unsaved = self._unsaved, Changes()
             await self.journal.save(unsaved, self._concluded)
             await self._fleet_reporter.incidents(self.listing.names, unsaved.incidents.values())
+
+    async def _show(self, changes: Changes) -> None:
+        """Publish and deliver what is stored."""
         if changes:
             with self.internal_errors.noted("showing what is new"):
                 publish(self.channel, self.state, changes, self.cursor)

@@ -15,8 +15,10 @@ from redis.asyncio import Redis
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_LIVE, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.runs.shown_state import stated
+from stabilitybackend.schema.incidents import Incident, decoded
 from stabilitybackend.schema.job.about import MAX_NOTES_CHARS, MAX_TAG_CHARS, MAX_TAGS, AboutEdit
 from stabilitybackend.schema.pages.run_table import RunDigest
+from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.runs import Followed, Run, RunView
 from stabilityclient.wire import Hello
 
@@ -106,6 +108,14 @@ class RunIndex:
         pipe.hget(RunKeys(run_id).meta, "project")
         score, project = await pipe.execute()
         return None if score is None else (project or b"").decode()
+
+    async def incident(self, run_id: str, incident_id: str) -> Incident | None:
+        """Return an incident as its run's owner stored it last, None where there is none that can be read."""
+        stored: Any = await self._redis.hget(RunKeys(run_id).incidents, incident_id)
+        try:
+            return None if stored is None else decoded(stored)
+        except Misfit:
+            return None
 
     async def ids(self) -> list[str]:
         """Return the ids of all runs, newest first."""

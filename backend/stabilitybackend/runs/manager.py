@@ -152,6 +152,8 @@ class RunManager:
             )  # fmt: skip
             worker.rest.tick_s, worker.autopilot.two_persons = self._tick_s, self.two_persons
             worker.judged = self.lag.judged
+            if not self._placed:
+                worker.agents_known.set()
             worker.start(after=before)
             if self._watcher is None:
                 self._watcher = asyncio.create_task(self._watch.follow(), name="stream-watch")

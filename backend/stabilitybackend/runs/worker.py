@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.errors import NotFound
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.errors import Conflict, NotFound
+from stabilitybackend.keys import DURABLE, RunKeys
 from stabilitybackend.lineage.tree import undoable
 from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.redis_link.replicas import WAIT_S, on_a_replica
 from stabilitybackend.runs.agents.connected_agents import Send, agent_connected, agent_disconnected
 from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.follower import RunFollower
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import Command, CommandRequest
@@ -24,6 +30,13 @@ from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunWorker"]
 
+#: Longest wait until it is known who is connected, seconds: reports of the doors are read once a second.
+AGENTS_KNOWN_S = 3.0
+#: What is said of an order that only one Redis is known to hold.
+NOT_ON_A_REPLICA = (
+    f"It is stored and sent, but no replica of Redis has confirmed it within {WAIT_S:g} s: should Redis fail now, look "
+    "whether it is still in the list of commands."
+)
 _log = logging.getLogger(__name__)
 
 
@@ -60,23 +73,68 @@ class RunWorker(RunFollower):
     async def issue(
         self, request: CommandRequest, *, command_id: str, issuer: str, check: Callable[[RunState], None] | None = None
     ) -> Command:
-        """Issue, store and send a command, unless ``check`` raises; return it, or that of the same idempotency key."""
+        """Issue, store and send a command, unless ``check`` raises; return it, or that of the same idempotency key.
+
+        It is sent when a replica of Redis has it, too, or none has said so in time: then it has a ``warning``.
+        """
+        await self.ready()
+        with contextlib.suppress(TimeoutError):  # "no agent is connected" would be wrong right after a takeover
+            async with asyncio.timeout(AGENTS_KNOWN_S):
+                await self.agents_known.wait()
         state = await self.ready()
         self.rest.came()
-        if (known := state.commands.find(request.idempotency_key)) is not None:
+        key = request.idempotency_key
+        if (known := state.commands.find(key) or self.orders.find(key)) is not None:
             return known
         if check is not None:
             check(state)
         command = state.issue(request, command_id=command_id, issuer=issuer)
-        await self._conclude(Changes(commands={command.command_id: command}))
+        changes = Changes(commands={command.command_id: command})
+        await self._store(changes)
+        held = await self._on_a_replica()
+        await self._show(changes)
+        return command if held else replace(command, warning=NOT_ON_A_REPLICA)
+
+    async def withdraw(self, command_id: str, who: str) -> Command:
+        """Take back an order that came while nobody owned the run, and that waits still; return it.
+
+        Raises:
+            NotFound: there is no such order. Conflict: it waits for no worker any more.
+        """
+        state = await self.ready()
+        if (known := state.commands.get(command_id)) is not None:
+            raise Conflict(
+                f"{known.kind} {command_id} was taken by a worker (state {known.state}), and can't be taken back",
+                hint="it goes on, or expires by itself; a rollback can be undone on the run's page once it is done",
+            )
+        command = await self.orders.withdraw(command_id, who)
+        publish(self.channel, state, Changes(commands={command_id: command}), self.cursor)
         return command
+
+    async def _on_a_replica(self) -> bool:
+        return await on_a_replica(self.fence.redis, RunKeys(self.run_id).commands, DURABLE)
+
+    async def orders_came(self) -> None:
+        """Note that an order was stored while nobody owned the run; it is taken with the next tick."""
+        await self.orders.load()
+
+    def commands(self) -> list[Command]:
+        """Return what was ordered, newest first; what waits for an owner before all that has one."""
+        return [*self.orders.commands(), *self.state.commands.all()]
+
+    def command(self, command_id: str) -> Command | None:
+        """Return one of them, None where there is none."""
+        return self.state.commands.get(command_id) or self.orders.get(command_id)
 
     async def acknowledge(self, incident_id: str, who: str) -> Incident:
         """Note that somebody takes care of an incident; return it. Raises NotFound where there is none."""
         incident = (await self.ready()).incidents.acknowledge(incident_id, who, self._clock())
         if incident is None:
             raise NotFound(f"run {self.run_id} has no incident {incident_id}", hint="list them with GET .../incidents")
-        await self._conclude(Changes(incidents={incident_id: incident}))
+        changes = Changes(incidents={incident_id: incident})
+        await self._store(changes)
+        await self._on_a_replica()
+        await self._show(changes)
         return incident
 
     async def take(self, finding: Finding) -> None:

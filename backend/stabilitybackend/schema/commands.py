@@ -192,6 +192,8 @@ class Command(Struct, kw_only=True, tag_field="kind"):
         world_size: ranks, or agents, that have to answer.
         ranks: rank -> how far it is there.
         segment, first_step: of a command that is done, the new segment and its first step.
+        waits: why nobody has looked at it yet, of an order that came while no worker followed the run.
+        warning: in the answer to an order: what is to be known of it, although it is stored; never stored.
         progress: in answers and in the live feed (``commands/progress.py``); never stored.
     """
 
@@ -219,6 +221,8 @@ class Command(Struct, kw_only=True, tag_field="kind"):
     segment: int | None = None
     first_step: int | None = None
     idempotency_key: str | None = None
+    waits: str | UnsetType = UNSET
+    warning: str | UnsetType = UNSET
     progress: Progress | UnsetType = UNSET
 
     def note(self, state: State, time: float, detail: str) -> None:

@@ -66,6 +66,7 @@ NEEDED = {
     "GET /api/v1/compare": "read",
     "POST /api/v1/runs/{run_id}/commands": "command",
     "GET /api/v1/runs/{run_id}/commands": "read",
+    "DELETE /api/v1/runs/{run_id}/commands/{command_id}": "command",
     "GET /api/v1/proposals": "read",
     "GET /api/v1/runs/{run_id}/proposals": "read",
     "POST /api/v1/runs/{run_id}/proposals": "propose",

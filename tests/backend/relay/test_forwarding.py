@@ -103,7 +103,7 @@ class Stack:
         self._connections: list[asyncio.StreamWriter] = []
         self.local = local = FastAPI()
 
-        @local.api_route("/{path:path}", methods=["GET", "POST"])
+        @local.api_route("/{path:path}", methods=["GET", "POST", "PUT"])
         async def here(path: str, request: Request) -> PlainTextResponse:
             return PlainTextResponse("read here")
 
@@ -135,10 +135,10 @@ class Stack:
         owner = {"token": "t", "worker": name, "address": url}
         await self.redis.hset(RunKeys(RUN).owner, mapping=owner)  # type: ignore[misc, arg-type]
 
-    async def ask(self, method: str = "GET") -> httpx.Response:
+    async def ask(self, method: str = "GET", path: str = "commands", **more: Any) -> httpx.Response:
         app: ASGIApp = self.forwarding
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://board") as client:
-            return await client.request(method, f"/api/v1/runs/{RUN}/commands")
+            return await client.request(method, f"/api/v1/runs/{RUN}/{path}", **more)
 
     async def close(self) -> None:
         await self.forwarding.close()
@@ -226,10 +226,39 @@ async def test_an_owner_that_stands_still_is_given_up_when_it_counts_as_dead(sta
     assert (await meanwhile(stack, "GET", dies)).text == "the owner's"
 
 
-async def test_without_a_worker_a_question_is_answered_here_and_says_so_and_an_order_is_refused(stack: Stack) -> None:
-    answer, order = await stack.ask(), await stack.ask("POST")
+async def test_without_a_worker_a_question_is_answered_here_and_says_so_and_a_change_is_refused(redis: Redis) -> None:
+    stack = Stack(redis, retry_s=0.3)
+    answer, change = await stack.ask(), await stack.ask("PUT", "about")
     assert (answer.text, answer.headers[READER_HEADER]) == ("read here", "no worker follows this run")
-    assert (order.status_code, order.json()["error"]["code"]) == (503, "no_worker")
+    assert (change.status_code, change.json()["error"]["code"]) == (503, "no_worker")
+    await stack.close()
+
+
+async def test_an_order_is_held_until_a_worker_is_there_and_is_stored_here_where_none_comes(redis: Redis) -> None:
+    stack = Stack(redis, retry_s=0.3)
+    assert (await stack.ask("POST")).text == "read here"
+    await stack.close()
+    stack = Stack(redis)
+    asking = asyncio.create_task(stack.ask("POST"))
+    await asyncio.sleep(0)
+    await stack.owner("w1", OK)
+    assert (await asking).text == "the owner's"
+    await stack.close()
+
+
+async def test_an_order_with_a_key_goes_to_the_next_owner_where_nobody_knows_what_the_last_one_did(
+    stack: Stack,
+) -> None:
+    await stack.owner("w1", CUT)
+    stack.was_asked.clear()
+
+    async def next_one() -> None:
+        await stack.was_asked.wait()
+        await stack.owner("w2", OK)
+
+    order = {"kind": "stop", "idempotency_key": "k"}
+    answer, _ = await asyncio.gather(stack.ask("POST", json=order), next_one())
+    assert (answer.text, stack.asked[-1]) == ("the owner's", "w2")
 
 
 async def test_where_no_worker_can_be_reached_a_question_is_answered_here_after_a_while(redis: Redis) -> None:

@@ -13,7 +13,6 @@ from redis.asyncio import Redis
 from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.runs.reading import readers
 from stabilitybackend.runs.reading.reader import RunReader
-from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.incidents import encoded
 from support.job_frames import Job
 from support.manager_stack import KEYS, WINDOW_BYTES, Stage, points, rows
@@ -61,8 +60,6 @@ async def test_a_reader_shows_what_the_owner_does_and_changes_no_byte(owner: Sta
     await reader.tick()
     await reader.report_to_fleet()
     await reader.flush()
-    with pytest.raises(Unavailable, match="no worker follows run run-1 now"):
-        await reader.issue(CommandRequest(kind="dump_stacks"), command_id="c", issuer="me")
     for refused in (reader.compact(), reader.delete_files(), reader.undo_segment(0, "me"), reader.acknowledge("i", "")):
         with pytest.raises(Unavailable, match="no worker follows"):
             await refused

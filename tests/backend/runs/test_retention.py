@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -115,6 +115,18 @@ async def test_a_dry_run_names_the_runs_and_touches_none(stage: Stage) -> None:
     found = await stage.retention.apply(30.0, who="ada", dry_run=True)
     assert [(run.run_id, run.deleted, run.problem) for run in found] == [("old", False, None)]
     assert await stage.left() == ["old"]
+
+
+async def test_a_run_that_another_process_owns_is_left_to_that_one(stage: Stage) -> None:
+    await stage.run("old", *_ended(), day=1.0)
+    await stage.run("theirs", *_ended(), day=1.0)
+
+    async def others(run_ids: Sequence[str]) -> set[str]:
+        return {"theirs"} & set(run_ids)
+
+    stage.now, stage.retention.others = 40.0, others
+    assert [run.run_id for run in await stage.retention.apply(30.0, who="ada")] == ["old"]
+    assert await stage.left() == ["theirs"]
 
 
 async def test_a_run_whose_job_vanished_without_a_word_goes_too(stage: Stage) -> None:

@@ -1,7 +1,7 @@
 """One rank that logs at a steady pace until FILE is there: ``python steady_rank.py FILE PERIOD_S [BAD_STEP]``.
 
 It writes a checkpoint every 20 steps, obeys rollbacks, and logs a NaN at BAD_STEP, once. Prints each step that it went
-back to, then what ``finish`` said.
+back to with the command, then what ``finish`` said.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import stabilityclient
 
 def loss_of(step: int) -> float:
     """Return a loss of this run alone: two runs with the same losses have the same data, and that is an incident."""
-    return 2.0 + random.Random(f"{os.environ['STABILITY_RUN_ID']} {step}").random() / 2**10
+    draw = random.Random(f"{os.environ['STABILITY_RUN_ID']} {os.environ['RANK']} {step}")
+    return 3.0 - step / 2**12 + draw.random() / 8
 
 
 def main() -> None:
@@ -27,7 +28,7 @@ def main() -> None:
 
     @run.on_rollback
     def back(rollback: stabilityclient.Rollback) -> None:
-        print(f"back {rollback.to_step}", flush=True)
+        print(f"back {rollback.to_step} {rollback.command_id}", flush=True)
 
     for step in run.steps(1):
         run.log(step, {"loss": math.nan if step == bad else loss_of(step)})

@@ -129,7 +129,8 @@ def test_without_any_worker_what_is_stored_is_shown_and_said_to_be_so_until_one_
             "no worker follows this run",
             "no_worker",
         )
-        refused = pages._client.post("/api/v1/runs/second/annotations", json={"step": 3, "text": "hm"})
+        note = {"step": 3, "text": "hm"}
+        refused = pages._client.post("/api/v1/runs/second/annotations", json=note, timeout=30)  # a worker is looked for
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_worker")
         servers.servers["worker-1"].start()
         assert browser.next("storing")["storing"] is None

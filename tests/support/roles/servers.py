@@ -10,10 +10,12 @@ from types import TracebackType
 from typing import Any
 
 from redis import Redis
+from redis.cluster import RedisCluster
 
 from support.plain_redis import PlainRedis
 from support.ports import free_port
 from support.processes import Server
+from support.redis_servers.cluster import RedisNodes
 from support.roles.balancer import Balancer
 from support.waiting import wait_until
 
@@ -25,13 +27,16 @@ class RoleServers:
 
     Args:
         folder: of all that they keep.
+        nodes: a cluster that runs, in place of a Redis of their own.
         settings: of all of them, as environment variables without ``STABILITY_``.
     """
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(self, folder: Path, nodes: RedisNodes | None = None, **settings: object) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
+        self.nodes = nodes
         self.redis_server = PlainRedis(folder, "--appendonly", "yes", "--appendfsync", "everysec")
+        self.redis_url = self.redis_server.url if nodes is None else nodes.url
         self._settings = {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
         self._stack = ExitStack()
         self.balancer = Balancer([])
@@ -44,7 +49,7 @@ class RoleServers:
         data.parent.mkdir(exist_ok=True)
         port = free_port()
         env = self._settings | {
-            "STABILITY_ROLE": role, "STABILITY_REDIS_URL": self.redis_server.url, "STABILITY_LOG_LEVEL": "info",
+            "STABILITY_ROLE": role, "STABILITY_REDIS_URL": self.redis_url, "STABILITY_LOG_LEVEL": "info",
             "STABILITY_ARCHIVE_URL": str(self.folder / "archive"),
         }  # fmt: skip
         env |= {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
@@ -117,8 +122,13 @@ class RoleServers:
         return self.balancer.url
 
     def __enter__(self) -> RoleServers:
-        self._stack.enter_context(self.redis_server)
-        self.client = self._stack.enter_context(Redis.from_url(self.redis_server.url))
+        self.client: Any
+        if self.nodes is None:
+            self._stack.enter_context(self.redis_server)
+            self.client = self._stack.enter_context(Redis.from_url(self.redis_server.url))
+        else:
+            self.client = RedisCluster(host="127.0.0.1", port=self.nodes.masters[0].port)
+            self._stack.callback(self.client.close)
         self._stack.enter_context(self.balancer)
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.errors import BadRequest, NotFound, StabilityBoardError
@@ -35,9 +35,13 @@ class Retention:
     Args:
         clock: unix seconds now.
         audit: where it is written down what was deleted, by whom.
+
+    Attributes:
+        others: returns those of some runs that are another process' to delete; where one process does all, none is.
     """
 
     def __init__(self, manager: RunManager, index: RunIndex, clock: Callable[[], float], audit: AuditLog) -> None:
+        self.others: Callable[[Sequence[str]], Awaitable[Collection[str]]] | None = None
         self._audit = audit
         self._manager = manager
         self._index = index
@@ -79,8 +83,9 @@ class Retention:
         offset = 0
         while ids := await self._index.created_before(before, offset, BATCH):
             offset += len(ids)
+            others = () if self.others is None else await self.others(ids)
             for run in await self._index.stored_all(ids):
-                if run.updated < before and not self._manager.has_agents(run.run_id):
+                if run.run_id not in others and run.updated < before and not self._manager.has_agents(run.run_id):
                     yield run
 
     async def _delete(self, run: RetainedRun, days: float, who: str, key_id: str | None) -> str | None:

@@ -184,6 +184,20 @@ class Fence:
             case [-2, stem]:
                 raise CommitRefused(-1, stem.decode())
 
+    async def take_order(self, name: str, command_id: str, command: bytes) -> bool:
+        """Make a command of an order that waited (runs/orders/waiting.py); return whether it still did.
+
+        Raises:
+            NotOwner: the run is not ours; nothing was changed.
+            RedisError: Redis is away; it may have happened or not.
+        """
+        keys = self._keys
+        places = (keys.owner, keys.orders, keys.commands)
+        answer = await self.redis.eval(_script("order.lua"), 3, *places, self._token, name, command_id, command)
+        if answer < 0:
+            self._refused()
+        return bool(answer)
+
     def _refused(self) -> None:
         if not self.lost:
             self.lost = True

@@ -8,8 +8,10 @@ them; files that were replaced stay for ten seconds (runs/archiving/window.py).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import Unavailable
@@ -20,7 +22,8 @@ from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.follower import RunFollower
 from stabilitybackend.runs.ownership.fence import Fence, Ownership, Write
-from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.runs.worker import NOT_ON_A_REPLICA, RunWorker
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
@@ -113,6 +116,7 @@ class RunReader(RunWorker):
         self.state, self.cursor = await self.journal.patiently(lambda: recovery.restored(self.readiness.troubled))
         self.state.liveness.limits = self._limits
         await self.journal.patiently(self.listing.load)
+        await self.journal.patiently(self.orders.load)
         self._stored.into(self.state, with_incidents=True)
         self.channel.begin(self.cursor)
 
@@ -167,11 +171,14 @@ class RunReader(RunWorker):
     async def _take_stored(self) -> None:
         """Take over what the owner stored beside the points, and tell the browsers."""
         before, now = self._stored, await self.journal.load()
+        waited = self.orders.waiting
+        await self.journal.patiently(self.orders.load)
         self._stored, run = now, self.listing.run
         now.into(self.state, with_incidents=True)
         changes = Changes()
         changes.add_incidents(_newer(before.incidents, now.incidents))
         changes.add_commands(_newer(before.commands, now.commands))
+        changes.add_commands(one.command for one in _newer(waited, self.orders.waiting))
         if changes:
             publish(self.channel, self.state, changes, self.cursor)
         await self.journal.patiently(self.listing.load)
@@ -211,9 +218,19 @@ class RunReader(RunWorker):
         """Stop for good."""
         await self.stop()
 
-    async def issue(self, request: CommandRequest, **_: Any) -> Command:
-        """Raise Unavailable."""
-        self._refuse()
+    async def issue(
+        self, request: CommandRequest, *, command_id: str, issuer: str, check: Callable[[RunState], None] | None = None
+    ) -> Command:
+        """Store an order for the next owner; return it as it waits. Raises what an owner would, as far as is known."""
+        state = await self.ready()
+        if (known := state.commands.find(request.idempotency_key)) is not None:
+            return known
+        if check is not None:
+            check(state)
+        command = await self.orders.put(state, request, command_id=command_id, issuer=issuer)
+        held = await self._on_a_replica()
+        publish(self.channel, state, Changes(commands={command.command_id: command}), self.cursor)
+        return command if held else replace(command, warning=NOT_ON_A_REPLICA)
 
     async def acknowledge(self, incident_id: str, who: str) -> Incident:
         """Raise Unavailable."""

@@ -161,6 +161,9 @@ export const api = {
     call("POST", `${runPath(id)}/proposals/${encodeURIComponent(proposal)}/${how}`, {}),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/commands"]>} */
   order: (id, order) => call("POST", `${runPath(id)}/commands`, order),
+  /** Takes back an order that waits for a worker. */
+  /** @returns {Promise<Answers["DELETE /api/v1/runs/{run_id}/commands/{command_id}"]>} */
+  takeBack: (id, command) => call("DELETE", `${runPath(id)}/commands/${encodeURIComponent(command)}`),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack"]>} */
   acknowledge: (id, incident) => call("POST", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
   /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/segments/{segment}/undo"]>} */

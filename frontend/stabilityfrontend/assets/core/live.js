@@ -82,7 +82,12 @@ export class Live {
         this.onState("live"); // the banner says it
         return;
       }
-      if (message.type === "error") this.asked = false;
+      if (message.type === "error") {
+        // The run's worker may not answer yet, and nobody sends anything until it is asked for again.
+        this.asked = false;
+        clearTimeout(this.timer);
+        this.timer = setTimeout(() => this.subscribe(), this.waitMs());
+      }
       // A hello's cursor is where the feed begins; with an older one of ours, what lies between follows it.
       if (message.cursor && !(message.type === "hello" && this.cursor)) this.cursor = message.cursor;
       if (message.type === "reset") this.cursor = message.cursor || null;
@@ -107,9 +112,14 @@ export class Live {
     if (this.paused) return;
     if (this.lost === null) this.lost = Date.now() / 1000;
     this.onState("away");
+    this.timer = setTimeout(() => this.connect(), this.waitMs());
+  }
+
+  /** How long to wait before it is tried once more: longer each time until it works. */
+  waitMs() {
     const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** Math.min(this.tries, 8));
     this.tries += 1;
-    this.timer = setTimeout(() => this.connect(), wait * (0.5 + Math.random()));
+    return wait * (0.5 + Math.random());
   }
 
   /** Start again from now: used after a `reset`, when everything was fetched again. */

@@ -28,6 +28,15 @@ export const stageList = (stages) =>
     ),
   );
 
+/** Take back an order that no worker has taken yet. */
+export async function takeBack(page, commandId) {
+  try {
+    page.setCommand(await api.takeBack(page.id, commandId));
+  } catch (error) {
+    toast(`${sentence(error.message)} ${sentence(error.hint)}`, "critical");
+  }
+}
+
 export class CommandDialog {
   /** `page` as in run_page.js; `kind`: "rollback", "restart" or "task", the begin of all ids. */
   constructor(page, kind) {
@@ -112,10 +121,18 @@ export class CommandDialog {
 
   /** What is below the progress of a command: that it goes on by itself, and buttons; `good`: closing is what is left. */
   foot(ended, good, ...more) {
+    const command = this.page.commands.get(this.commandId);
+    const back = {
+      type: "button",
+      class: "button",
+      id: `${this.kind}-take-back`,
+      on: { click: () => this.takeBack() },
+    };
     return h(
       "div",
       { class: "dialog-foot" },
       h("span", { class: "sub grow" }, ended ? "" : "This goes on if you close it."),
+      command?.waits && !ended ? h("button", back, "Take it back") : null,
       more,
       h(
         "button",
@@ -128,6 +145,12 @@ export class CommandDialog {
         "Close",
       ),
     );
+  }
+
+  /** Take back what was sent, while it waits. */
+  async takeBack() {
+    await takeBack(this.page, this.commandId);
+    this.progress();
   }
 
   /** Where the focus begins: in a field, or on the heading where a field would bring a keyboard over what is to be read. */
@@ -205,13 +228,14 @@ export class CommandDialog {
       const command = await api.order(this.page.id, this.order());
       this.commandId = command.command_id;
       this.page.setCommand(command);
+      if (command.warning) toast(command.warning, "critical");
       this.progress();
     } catch (error) {
       fill(this.problem, h("b", {}, sentence(error.message)), error.hint ? ` ${sentence(error.hint)}` : null);
       setShown(this.problem, true);
       this.problem.scrollIntoView({ block: "nearest" });
       // A new try is a new order, unless nobody knows whether the first arrived.
-      if (error.status !== 0 && error.code !== "redis_away") this.renew();
+      if (error.status !== 0 && error.code !== "redis_away" && error.code !== "unsure") this.renew();
     } finally {
       this.sending = false;
       if (!this.commandId) this.update();

@@ -331,7 +331,8 @@ export class RollbackDialog extends CommandDialog {
     const titles = back
       ? ["Rollback undone", "Not undone", "Undoing"]
       : ["Rolled back", "Not rolled back", "Rolling back"];
-    const title = titles[command.state === "done" ? 0 : bad ? 1 : 2];
+    const waits = command.waits && !ended;
+    const title = waits ? "Rollback waits" : titles[command.state === "done" ? 0 : bad ? 1 : 2];
     const words = [
       `to step ${formatCount(command.to_step)}${back ? " of the discarded branch" : ""}`,
       changes(
@@ -362,6 +363,7 @@ export class RollbackDialog extends CommandDialog {
           : null,
         bad ? h("div", { class: "problem" }, trouble) : null,
         command.state === "done" ? h("p", { class: "sentence good" }, line) : null,
+        waits ? h("p", { class: "sentence", role: "status" }, line) : null,
       ),
       this.foot(
         ended,

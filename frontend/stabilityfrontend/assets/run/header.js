@@ -6,6 +6,7 @@ import { clock, duration, formatAge, formatCount, plural } from "../core/format.
 import { statusFacts } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
+import { takeBack } from "../dialogs/command_dialog.js";
 import { lastingWords, tickLasting } from "../incident/verdict.js";
 
 /** A finished command stays in the strip this long. */
@@ -209,7 +210,11 @@ export function drawCommandStrip(page) {
   if (!fresh || [page.dialog, page.task, ...Object.values(page.orders)].some((one) => one.open)) {
     setShown(strip, false);
   } else {
-    setText(strip, command.progress.line);
+    const back = { type: "button", class: "link", on: { click: () => takeBack(page, command.command_id) } };
+    const key = `${command.command_id} ${command.progress.line}`;
+    if (strip.dataset.shown !== key)
+      fill(strip, command.progress.line, command.waits && !ended ? [" ", h("button", back, "Take it back")] : null);
+    strip.dataset.shown = key;
     setClass(strip, `note ${command.state === "done" ? "good" : command.progress.failed ? "critical" : "working"}`);
     setShown(strip, true);
   }

@@ -1,0 +1,1 @@
+"""Orders that came while nobody owned their run."""
