@@ -17,6 +17,9 @@ __all__ = ["ACCEPTED", "FAULTS", "plant"]
 #: List: run id, a blank, the token of each write that was accepted, in the order in which Redis carried them out.
 ACCEPTED = "chaos:{accepted}"
 
+#: What ``write.lua`` and ``commit.lua`` compare of the numbers of writes.
+_LOST = "written < tonumber(ARGV[2]) or written >= tonumber(ARGV[3])"
+
 
 def plant(names: str) -> None:
     """Plant faults into this process, before its server is made."""
@@ -44,15 +47,35 @@ def _accepted() -> None:
 
 
 def _no_fence() -> None:
-    """Writes compare no token."""
+    """Writes compare no token, and no number."""
     from stabilitybackend.runs.ownership import fence
 
     original: Callable[[str], str] = fence._script
+    compared = ("redis.call('HGET', KEYS[1], 'token') ~= ARGV[1]", _LOST)
 
     def script(name: str) -> str:
-        return original(name).replace("redis.call('HGET', KEYS[1], 'token') ~= ARGV[1]", "false")
+        text = original(name)
+        for one in compared:
+            text = text.replace(one, "false")
+        return text
 
     fence._script = script  # type: ignore[assignment]
+
+
+def _lost_writes() -> None:
+    """Writes do not ask whether those before them are still there."""
+    from stabilitybackend.runs.ownership import fence
+
+    original: Callable[[str], str] = fence._script
+    assert _LOST in original("write.lua")
+    fence._script = lambda name: original(name).replace(_LOST, "false")  # type: ignore[assignment]
+
+
+def _impatient() -> None:
+    """No fault: files that nobody knows are looked for within seconds, as a test can wait for it."""
+    from stabilitybackend.runs.archiving import archiver, unlisted, window
+
+    archiver.FOREIGN_S, window.SWEEP_AFTER_S, unlisted.LOOK_AGAIN_S = 3.0, 3.0, 5.0
 
 
 def _number_only() -> None:
@@ -127,6 +150,8 @@ def _clock_off(seconds: float) -> Callable[[], None]:
 
 FAULTS: Mapping[str, Callable[[], None]] = {
     "accepted": _accepted,
+    "impatient": _impatient,
+    "lost_writes": _lost_writes,
     "no_fence": _no_fence,
     "number_only": _number_only,
     "young_sweep": _young_sweep,
