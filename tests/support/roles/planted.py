@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import FunctionType
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["ACCEPTED", "FAULTS", "plant"]
+__all__ = ["ACCEPTED", "CLOCK_FILE", "FAULTS", "plant"]
+
+#: Environment variable: the file that says how far the clock of a process is off.
+CLOCK_FILE = "STABILITY_TEST_CLOCK"
 
 #: List: run id, a blank, the token of each write that was accepted, in the order in which Redis carried them out.
 ACCEPTED = "chaos:{accepted}"
@@ -69,6 +74,33 @@ def _lost_writes() -> None:
     original: Callable[[str], str] = fence._script
     assert _LOST in original("write.lua")
     fence._script = lambda name: original(name).replace(_LOST, "false")  # type: ignore[assignment]
+
+
+def _stepped_clock() -> None:
+    """No fault: the wall clock of this process is off by what the file says that CLOCK_FILE names, seconds.
+
+    Our code gets its clock handed in as ``time.time``; what was imported before this process was forked has it as a
+    default already. The clocks that run evenly stay as they are, as they do where an administrator sets the time.
+    """
+    right, file = time.time, Path(os.environ[CLOCK_FILE])
+
+    def stepped() -> float:
+        try:
+            return right() + float(file.read_text() or 0.0)
+        except FileNotFoundError:
+            return right()
+
+    time.time = stepped
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType):
+            if one.__defaults__ is not None and right in one.__defaults__:
+                one.__defaults__ = tuple(stepped if value is right else value for value in one.__defaults__)
+            for name, value in (one.__kwdefaults__ or {}).items():
+                if value is right:
+                    one.__kwdefaults__[name] = stepped
+        elif isinstance(one, ModuleType) and one.__name__.startswith("stability"):
+            for name in [name for name, value in vars(one).items() if value is right]:
+                setattr(one, name, stepped)
 
 
 def _impatient() -> None:
@@ -151,6 +183,7 @@ def _clock_off(seconds: float) -> Callable[[], None]:
 FAULTS: Mapping[str, Callable[[], None]] = {
     "accepted": _accepted,
     "impatient": _impatient,
+    "stepped_clock": _stepped_clock,
     "lost_writes": _lost_writes,
     "no_fence": _no_fence,
     "number_only": _number_only,
