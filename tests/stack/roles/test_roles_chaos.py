@@ -87,7 +87,8 @@ def _obeys(servers: RoleServers, run_id: str) -> bool:
             suppress(httpx.HTTPError, KeyError, ValueError),
             httpx.Client(base_url=servers.owned(run_id).url, verify=False, timeout=5.0) as client,
         ):
-            name = order_rollback(client, run_id).json()["command_id"]
+            # The same order where the answer to the first try was lost.
+            name = order_rollback(client, run_id, idempotency_key=f"last-{run_id}").json()["command_id"]
         return bool(name)
 
     def done() -> bool:

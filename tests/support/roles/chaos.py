@@ -206,12 +206,12 @@ class Chaos:
                     os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
 
 
-def order_rollback(client: httpx.Client, run_id: str) -> httpx.Response:
-    """Order a rollback to the newest checkpoint; return the answer.
+def order_rollback(client: httpx.Client, run_id: str, **more: str) -> httpx.Response:
+    """Order a rollback to the newest checkpoint; return the answer. ``more`` are fields of the order.
 
     Raises:
         httpx.HTTPError: the server is away. KeyError, ValueError: it answers with an error, or has no checkpoint.
     """
     found = client.get(f"/api/v1/runs/{run_id}/checkpoints").json()["checkpoints"]
-    order = {"kind": "rollback", "to_step": max(one["step"] for one in found), "accept_inside_incident": True}
+    order = {"kind": "rollback", "to_step": max(one["step"] for one in found), "accept_inside_incident": True} | more
     return client.post(f"/api/v1/runs/{run_id}/commands", json=order)

@@ -95,9 +95,8 @@ def _stepped_clock() -> None:
         if isinstance(one, FunctionType):
             if one.__defaults__ is not None and right in one.__defaults__:
                 one.__defaults__ = tuple(stepped if value is right else value for value in one.__defaults__)
-            for name, value in (one.__kwdefaults__ or {}).items():
-                if value is right:
-                    one.__kwdefaults__[name] = stepped
+            named = one.__kwdefaults__ or {}
+            named.update({name: stepped for name, value in named.items() if value is right})
         elif isinstance(one, ModuleType) and one.__name__.startswith("stability"):
             for name in [name for name, value in vars(one).items() if value is right]:
                 setattr(one, name, stepped)
