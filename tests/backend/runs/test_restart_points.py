@@ -17,7 +17,6 @@ from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.runs import follower
 from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.worker import RunWorker
-from support import manager_stack
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
 from support.manager_stack import KEYS, Stage, points, rows
@@ -146,9 +145,9 @@ async def test_a_restart_folds_only_what_came_since_and_knows_every_point(stage:
 
 
 async def test_a_run_is_folded_again_where_redis_lost_what_was_found_before_it_was_written_down(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
 ) -> None:
-    monkeypatch.setattr(manager_stack, "WINDOW_BYTES", 10**6)  # nothing is archived
+    stage.window_bytes = 10**6  # nothing is archived
     await stage.restart()
     frames = as_frames(eventful_rows(declared=True), range(0, 1_000, FRAME_ROWS))
     run = await stage.send(*frames[:9])

@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from redis.exceptions import RedisError
-
 from msgspec.structs import replace
+from redis.exceptions import RedisError
 
 from stabilitybackend.errors import SnapshotError
 from stabilitybackend.points.memtable import Generation
@@ -250,6 +249,7 @@ class RestartPoints:
             return
         if self._newest != head.to_id == last.to_id:  # else it was stopped within a batch
             self._newest = head.to_id
+            head = replace(head, applied=self._applied)
             await self._write(self._place.copied(state.store, last, head, snapshot.freeze(state)), 0.0)
 
     async def stop(self) -> None:
