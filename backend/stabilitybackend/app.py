@@ -72,6 +72,7 @@ from stabilitybackend.process.collector import CycleCollector
 from stabilitybackend.process.judging_lag import JudgingLag
 from stabilitybackend.process.pulse import Pulse
 from stabilitybackend.process.shared_answers import SharedAnswers
+from stabilitybackend.process.steady_clock import SteadyClock
 from stabilitybackend.process.struct_types import prepare_struct_types
 from stabilitybackend.process.tasks import Watched, end
 from stabilitybackend.proposals import ProposalBook
@@ -141,7 +142,7 @@ def create_app(
     authenticator = Authenticator(ring, sessions, key_needed=settings.exposed or settings.people_sign_in, people=people)
     origins = Origins.of(settings)
     ingest = Ingest(door)
-    storing = Storing(probe, time.time, lambda trouble: manager.note_storing(trouble))
+    storing = Storing(probe, SteadyClock(), lambda trouble: manager.note_storing(trouble))
     cache = ByteCache(int(settings.cache_mib * MIB))
     restart = RestartShare(in_redis=True) if settings.role else RestartShare(settings.data_dir / "restart")
     files = ArchiveFiles(open_location(settings.archive), cache, storing.now, restart=restart)

@@ -115,6 +115,8 @@ class RunFollower:
         #: Stream ids up to which all that follows is in ``_unsaved`` or stored (in a batch the cursor is ahead of it);
         #: and up to which it is stored for certain: frames up to there may leave the stream.
         self._concluded = self._stored_to = "0-0"
+        #: Up to where Redis says that all that follows is stored: it is not noted where nothing follows.
+        self._applied = "0-0"
         self._reconciliation = Reconciliation()
         self._noted_full = ""
         #: Called with each batch that is judged for the first time: when its oldest frame was stored, by Redis' clock.
@@ -245,7 +247,7 @@ class RunFollower:
                 new = (at for at, _ in entries if stream_order(at) > stream_order(applied))
                 if (oldest := next(new, None)) is not None:
                     self.judged(stream_order(oldest)[0] / 1000)
-                self._restart.concluded(*entries[-1])
+                self._restart.concluded(*entries[-1], self._applied)
             self._restart.write_when_due(self.state)
             self.window.archive_when_due(self.state, lambda: self._stored_to)
             if self.readiness.reached:
@@ -267,7 +269,7 @@ class RunFollower:
             processes = self._reconciliation.begun(stored.incidents, stored.retell)
             recovery = Recovery(
                 self.run_id, self._archive, self._clock, stored.undone, self.detectors, processes, self._restart,
-                self.journal.message,
+                self.journal.message, stored.applied,
             )  # fmt: skip
             self.state, self.cursor = await self.journal.patiently(lambda: recovery.restored(self.readiness.troubled))
             self.window.restarted()
@@ -283,7 +285,7 @@ class RunFollower:
         stored.into(self.state, with_incidents=processes is None)
         self.internal_errors.checked("reading its stored incidents", stored.unreadable)
         await self._fleet_reporter.incidents(self.listing.names, stored.incidents)
-        self._concluded = stored.applied
+        self._concluded = self._applied = stored.applied
         return stored.applied
 
     def points_loaded(self) -> None:
@@ -339,7 +341,9 @@ class RunFollower:
         self._unsaved.keep(changes)
         if self._unsaved.unsaved:
             unsaved, self._unsaved = self._unsaved, Changes()
-            await self.journal.save(unsaved, self._concluded)
+            applied = self._concluded
+            await self.journal.save(unsaved, applied)
+            self._applied = applied
             await self._fleet_reporter.incidents(self.listing.names, unsaved.incidents.values())
 
     async def _show(self, changes: Changes) -> None:

@@ -73,6 +73,13 @@ def test_backlogs_in_any_order_land_on_the_trainers_branch(story: tuple[int, int
     _check(job, ranks, job.in_any_order(random.Random(seed)))
 
 
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6))
+def test_what_redis_lost_and_an_agent_sends_again_oldest_source_first_lands_on_the_trainers_branch(seed: int) -> None:
+    job = CrashingJob(random.Random(seed), 2, 1, [1, 1], 7)
+    _check(job, 2, job.after_losses(random.Random(seed)))
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(story=_JOBS)
 def test_launches_that_no_launcher_tells_apart_land_on_the_trainers_branch(

@@ -19,7 +19,7 @@ from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.worker import RunWorker
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
-from support.manager_stack import Stage, points, rows
+from support.manager_stack import KEYS, Stage, points, rows
 
 #: Rows between two writes in these tests, and of a frame.
 EVERY_ROWS = 60
@@ -142,6 +142,27 @@ async def test_a_restart_folds_only_what_came_since_and_knows_every_point(stage:
     run = await stage.send(*rows(job, 101, 900))
     await stage.archived(run, 2)
     assert points(run) == {(0, False, s): job.value(s) for s in range(1, 901)}
+
+
+async def test_a_run_is_folded_again_where_redis_lost_what_was_found_before_it_was_written_down(
+    stage: Stage,
+) -> None:
+    stage.window_bytes = 10**6  # nothing is archived
+    await stage.restart()
+    frames = as_frames(eventful_rows(declared=True), range(0, 1_000, FRAME_ROWS))
+    run = await stage.send(*frames[:9])
+    kept = [await stage.redis.dump(key) for key in (KEYS.incidents, KEYS.meta)]
+    run = await stage.send(*frames[9:26])
+    await written(stage, run, 2)
+    assert len(run.state.incidents.all()) > 1
+    await stage.manager.stop()
+    for key, value in zip((KEYS.incidents, KEYS.meta), kept, strict=True):  # a power cut took them, and no frame
+        await stage.redis.delete(key)
+        if value is not None:
+            await stage.redis.restore(key, 0, value)
+    await stage.restart()
+    run = await stage.manager.get("run-1")
+    assert facts(run.state.incidents.all()) == facts(backtest(frames[:26], run_id="run-1").incidents)
 
 
 def _cut_in_half(path: Path) -> None:

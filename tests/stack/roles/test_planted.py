@@ -16,6 +16,8 @@ SEEN_BY = {
     "test_nothing_of_a_write_is_carried_out_once_another_worker_took_the_run",
     "number_only": "backend/runs/ownership/test_fence.py::"
     "test_a_takeover_that_redis_lost_gives_no_right_where_its_number_is_given_out_again",
+    "lost_writes": "backend/runs/ownership/test_fence.py::"
+    "test_no_write_is_carried_out_once_redis_lost_the_one_before_it",
     "young_sweep": "backend/runs/ownership/test_taken_over.py::"
     "test_files_that_a_server_left_unfinished_stay_until_it_can_no_longer_be_writing_them",
     "stored_is_durable": "backend/ingest/test_lost_tail.py::"

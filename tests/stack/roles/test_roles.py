@@ -22,7 +22,7 @@ PERIOD_S = 0.02
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoleServers]:
     with RoleServers(tmp_path_factory.mktemp("roles") / "server") as found:
         for name in ("door-1", "door-2", "worker-1", "worker-2"):
-            found.add(name, name.partition("-")[0])
+            found.add(name, name.partition("-")[0], test_planted="stepped_clock")
         found.ready()
         yield found
 
@@ -175,3 +175,19 @@ def test_the_end_of_an_older_connection_that_a_door_notices_late_is_no_end_of_th
     servers.balancer.ports.append(int(servers.servers[first].url.rpartition(":")[2]))
     job.ends(owner)
     assert job.kinds(owner) == ["nonfinite"]
+
+
+@pytest.mark.soak  # that the server's clock never jumps is tests/backend/test_steady_clock.py
+@pytest.mark.parametrize("off_s", [3600.0, -3600.0, 5.0, -5.0])
+def test_a_machine_whose_clock_is_set_sounds_no_alarm_and_its_runs_go_on(
+    servers: RoleServers, job: Job, off_s: float
+) -> None:
+    owner = servers.owned(job.run_id)
+    job.goes_on(owner)
+    for off in (off_s, 0.0):
+        for name in servers.servers:
+            servers.set_clock(name, off)
+        job.goes_on(owner, 100)
+    kinds = job.kinds(owner)
+    assert job.ends(owner) == ["delivered"]
+    assert (kinds, job.is_whole(owner)) == (["nonfinite"], True)

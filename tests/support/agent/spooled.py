@@ -40,9 +40,10 @@ def spools(folder: str | Path | None) -> list[Path]:
     return list(Path(str(folder)).glob("sources/*/*.spool"))
 
 
-def child(code: str, **environ: str) -> subprocess.Popen[str]:
+def child(code: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
     """Start a Python process that does not know that it is under pytest."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.Popen(
-        [sys.executable, "-c", code], env=env | environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", code, *arguments], env=env | environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip

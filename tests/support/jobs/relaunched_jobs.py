@@ -167,6 +167,20 @@ class CrashingJob:
             lanes.setdefault(frame.source.node, []).append(frame)
         yield from _shuffled(list(lanes.values()), draw)
 
+    def after_losses(self, draw: random.Random) -> Iterator[Frame]:
+        """As it happened, but that Redis loses its newest messages now and then: the agent sends those of all its
+        sources again, the one first that started first."""
+        left, held = list(self.as_it_happened()), list[Frame]()
+        while left:
+            count = draw.randint(3, 40)
+            held, left = held + left[:count], left[count:]
+            if lost := draw.choice([0, draw.randint(1, 25)]):
+                meanwhile = draw.randint(0, 20)
+                again = held[-lost:] + left[:meanwhile]
+                held, left = held[:-lost], left[meanwhile:]
+                held += sorted(again, key=lambda frame: (frame.source.started, frame.source.source))
+        yield from held
+
     def in_any_order(self, draw: random.Random) -> Iterator[Frame]:
         """Each source in its own order, the sources in any, but that a node's agent says of all which started first."""
         left = {source: list(reversed(frames)) for source, frames in self.sources.items()}

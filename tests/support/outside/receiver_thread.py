@@ -21,7 +21,11 @@ class ReceiverThread:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                length = int(self.headers.get("Content-Length", 0))
+                body = self.rfile.read(length)
+                if len(body) < length:  # whoever sent it was killed
+                    self.close_connection = True
+                    return
                 received.append((self.path, body.decode()))
                 # PagerDuty's answer; Slack and webhooks are content with any.
                 answer = b'{"status": "success", "message": "ok", "dedup_key": "x"}'

@@ -79,6 +79,9 @@ class Balancer:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        for writer in list(self._writers):  # of a connection that came meanwhile
+            writer.transport.abort()
+        await asyncio.sleep(0)  # what was aborted is closed in the next turn of the loop
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

@@ -23,7 +23,7 @@ __all__ = ["ALL_FAULTS", "Chaos", "order_rollback"]
 #: What is drawn from for each turn.
 ALL_FAULTS = (
     "kill_worker", "kill_worker", "kill_door", "kill_alerting", "stop_worker", "stop_worker", "stop_door", "cut",
-    "drop", "kill_redis", "cut_power", "rollback",
+    "drop", "kill_redis", "cut_power", "rollback", "set_clock",
 )  # fmt: skip
 #: Of the jobs' steps, seconds.
 PERIOD_S = 0.01
@@ -31,6 +31,9 @@ PERIOD_S = 0.01
 DOWN_S = 1.0
 #: Redis writes to its disk once a second: what is older survives a power cut, seconds.
 ON_DISK_S = 1.2
+#: The wall clock of a process is set by so many seconds, and back after at most CLOCK_S.
+CLOCK_STEPS = (-3600.0, -5.0, 5.0, 3600.0)
+CLOCK_S = 10.0
 #: A process is stopped for this many lease times.
 STOPS = (0.5, 3.0)
 
@@ -55,6 +58,8 @@ class Chaos:
         metrics: int,
     ) -> None:
         self.done: Counter[str] = Counter()
+        #: What was done, a line each: unix seconds, fault.
+        self.history: list[str] = []
         self._servers, self._folder, self._draw, self._faults = servers, folder, draw, faults
         #: When so many bytes of Redis' file were written, of the last seconds.
         self._written: list[tuple[float, int]] = []
@@ -81,6 +86,7 @@ class Chaos:
             self.supervise()
             time.sleep(0.02)
         fault = self._draw.choice(self._faults)
+        self.history.append(f"{time.time():.2f} {fault}")
         getattr(self, f"_{fault}")()
         self.done[fault] += 1
 
@@ -90,7 +96,9 @@ class Chaos:
         self._written = [*(one for one in self._written if one[0] > now - 5.0), (now, self._servers.written)]
         for at, name in [due for due in self._due if due[0] <= now]:
             self._due.remove((at, name))
-            if name == "balancer":
+            if name.startswith("clock of "):
+                self._servers.set_clock(name.removeprefix("clock of "), 0.0)
+            elif name == "balancer":
                 self._servers.balancer.cut(up=False, down=False)
             elif name == "redis":
                 self._servers.redis_server.come_back()
@@ -165,6 +173,13 @@ class Chaos:
             self._servers.lose_power(older[-1])
             self._due.append((time.monotonic() + self._draw.uniform(0.0, DOWN_S), "redis"))
 
+    def _set_clock(self) -> None:
+        """Set the clock of a process, whether it runs now or not; the next one to set it back is taken first."""
+        name = self._draw.choice(list(self._servers.servers))
+        self._servers.set_clock(name, self._draw.choice(CLOCK_STEPS))
+        self._due = [due for due in self._due if due[1] != f"clock of {name}"]
+        self._due.append((time.monotonic() + self._draw.uniform(0.0, CLOCK_S), f"clock of {name}"))
+
     def _rollback(self) -> None:
         """Order one, whether it is taken or not."""
         run_id = self._draw.choice(list(self.jobs))
@@ -191,12 +206,12 @@ class Chaos:
                     os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
 
 
-def order_rollback(client: httpx.Client, run_id: str) -> httpx.Response:
-    """Order a rollback to the newest checkpoint; return the answer.
+def order_rollback(client: httpx.Client, run_id: str, **more: str) -> httpx.Response:
+    """Order a rollback to the newest checkpoint; return the answer. ``more`` are fields of the order.
 
     Raises:
         httpx.HTTPError: the server is away. KeyError, ValueError: it answers with an error, or has no checkpoint.
     """
     found = client.get(f"/api/v1/runs/{run_id}/checkpoints").json()["checkpoints"]
-    order = {"kind": "rollback", "to_step": max(one["step"] for one in found), "accept_inside_incident": True}
+    order = {"kind": "rollback", "to_step": max(one["step"] for one in found), "accept_inside_incident": True} | more
     return client.post(f"/api/v1/runs/{run_id}/commands", json=order)

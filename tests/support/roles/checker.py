@@ -106,12 +106,18 @@ class Checker:
         stored: Any = self._redis.hgetall(keys.last_seq)
         if {source.decode(): int(last) for source, last in stored.items()} != expected:
             self.wrong.append(f"{run_id}: numbers {stored} are not those of the frames {expected}")
-        known = {part.stem for part in parts}
-        noted: Any = self._redis.sunion([keys.garbage, keys.sweeping])
-        known |= {stem.decode() for stem in noted}
+        if unknown := self.unknown_files(run_id):
+            self.wrong.append(f"{run_id}: files of {unknown} are known to nobody")
+
+    def unknown_files(self, run_id: str) -> list[str]:
+        """Return the stems of files that are in no list; those of a power cut go once they have been seen for a while.
+
+        The lists are read after the folder: whoever writes a file has noted it before.
+        """
+        keys = RunKeys(run_id)
         lying = {file.name.split(".")[0] for file in (self._archive / run_id).glob("*.*") if file.is_file()}
-        if lying - known:
-            self.wrong.append(f"{run_id}: files of {sorted(lying - known)} are known to nobody")
+        noted: Any = self._redis.sunion([keys.garbage, keys.sweeping])
+        return sorted(lying - {part.stem for part in self._parts(keys)} - {stem.decode() for stem in noted})
 
     def _frames(self, run_id: str) -> Iterator[Frame]:
         for _, data in self._messages[run_id]:

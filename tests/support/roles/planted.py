@@ -5,17 +5,25 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import FunctionType
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["ACCEPTED", "FAULTS", "plant"]
+__all__ = ["ACCEPTED", "CLOCK_FILE", "FAULTS", "plant"]
+
+#: Environment variable: the file that says how far the clock of a process is off.
+CLOCK_FILE = "STABILITY_TEST_CLOCK"
 
 #: List: run id, a blank, the token of each write that was accepted, in the order in which Redis carried them out.
 ACCEPTED = "chaos:{accepted}"
+
+#: What ``write.lua`` and ``commit.lua`` compare of the numbers of writes.
+_LOST = "written < tonumber(ARGV[2]) or written >= tonumber(ARGV[3])"
 
 
 def plant(names: str) -> None:
@@ -44,15 +52,61 @@ def _accepted() -> None:
 
 
 def _no_fence() -> None:
-    """Writes compare no token."""
+    """Writes compare no token, and no number."""
     from stabilitybackend.runs.ownership import fence
 
     original: Callable[[str], str] = fence._script
+    compared = ("redis.call('HGET', KEYS[1], 'token') ~= ARGV[1]", _LOST)
 
     def script(name: str) -> str:
-        return original(name).replace("redis.call('HGET', KEYS[1], 'token') ~= ARGV[1]", "false")
+        text = original(name)
+        for one in compared:
+            text = text.replace(one, "false")
+        return text
 
     fence._script = script  # type: ignore[assignment]
+
+
+def _lost_writes() -> None:
+    """Writes do not ask whether those before them are still there."""
+    from stabilitybackend.runs.ownership import fence
+
+    original: Callable[[str], str] = fence._script
+    assert _LOST in original("write.lua")
+    fence._script = lambda name: original(name).replace(_LOST, "false")  # type: ignore[assignment]
+
+
+def _stepped_clock() -> None:
+    """No fault: the wall clock of this process is off by what the file says that CLOCK_FILE names, seconds.
+
+    Our code gets its clock handed in as ``time.time``; what was imported before this process was forked has it as a
+    default already. The clocks that run evenly stay as they are, as they do where an administrator sets the time.
+    """
+    right, file = time.time, Path(os.environ[CLOCK_FILE])
+
+    def stepped() -> float:
+        try:
+            return right() + float(file.read_text() or 0.0)
+        except FileNotFoundError:
+            return right()
+
+    time.time = stepped
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType):
+            if one.__defaults__ is not None and right in one.__defaults__:
+                one.__defaults__ = tuple(stepped if value is right else value for value in one.__defaults__)
+            named = one.__kwdefaults__ or {}
+            named.update({name: stepped for name, value in named.items() if value is right})
+        elif isinstance(one, ModuleType) and one.__name__.startswith("stability"):
+            for name in [name for name, value in vars(one).items() if value is right]:
+                setattr(one, name, stepped)
+
+
+def _impatient() -> None:
+    """No fault: files that nobody knows are looked for within seconds, as a test can wait for it."""
+    from stabilitybackend.runs.archiving import archiver, unlisted, window
+
+    archiver.FOREIGN_S, window.SWEEP_AFTER_S, unlisted.LOOK_AGAIN_S = 3.0, 3.0, 5.0
 
 
 def _number_only() -> None:
@@ -127,6 +181,9 @@ def _clock_off(seconds: float) -> Callable[[], None]:
 
 FAULTS: Mapping[str, Callable[[], None]] = {
     "accepted": _accepted,
+    "impatient": _impatient,
+    "stepped_clock": _stepped_clock,
+    "lost_writes": _lost_writes,
     "no_fence": _no_fence,
     "number_only": _number_only,
     "young_sweep": _young_sweep,

@@ -17,6 +17,7 @@ from support.ports import free_port
 from support.processes import Server
 from support.redis_servers.cluster import RedisNodes
 from support.roles.balancer import Balancer
+from support.roles.planted import CLOCK_FILE
 from support.waiting import wait_until
 
 __all__ = ["RoleServers"]
@@ -50,7 +51,7 @@ class RoleServers:
         port = free_port()
         env = self._settings | {
             "STABILITY_ROLE": role, "STABILITY_REDIS_URL": self.redis_url, "STABILITY_LOG_LEVEL": "info",
-            "STABILITY_ARCHIVE_URL": str(self.folder / "archive"),
+            "STABILITY_ARCHIVE_URL": str(self.folder / "archive"), CLOCK_FILE: str(self._clock_of(name)),
         }  # fmt: skip
         env |= {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
         self.servers[name] = self._stack.enter_context(_Quiet(Server(data, port, env)))
@@ -101,6 +102,15 @@ class RoleServers:
 
     def _append_only(self) -> list[Path]:
         return list(self.folder.glob("appendonlydir/*.incr.aof"))
+
+    def _clock_of(self, name: str) -> Path:
+        return self.folder / name / "clock"
+
+    def set_clock(self, name: str, off_s: float) -> None:
+        """Set the wall clock of a process that was started with ``stepped_clock`` off by so much."""
+        new = self._clock_of(name).with_suffix(".new")
+        new.write_text(str(off_s))
+        new.replace(self._clock_of(name))
 
     def send_signal(self, name: str, number: int) -> None:
         """Send a process a signal."""

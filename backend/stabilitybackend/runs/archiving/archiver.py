@@ -29,6 +29,7 @@ from stabilitybackend.points.memtable import Generation
 from stabilitybackend.process.tasks import in_thread
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_files import RestartShare
+from stabilitybackend.runs.archiving.unlisted import UnlistedFiles
 from stabilitybackend.runs.ownership.fence import CommitRefused, Fence, NotOwner
 from stabilitybackend.streams import entries_between, next_id, stream_order
 
@@ -95,6 +96,7 @@ class RunArchive:
         #: Stems that this process noted as garbage, and those of others with the time at which they were first seen.
         self._noted: set[str] = set()
         self._foreign: dict[str, float] = {}
+        self._unlisted = UnlistedFiles(run_id, self._redis, files.location, files.clock, lambda: FOREIGN_S)
 
     @property
     def place(self) -> str:
@@ -119,12 +121,14 @@ class RunArchive:
         parts = sorted((Part.from_json(data) for data in found), key=lambda part: stream_order(part.to_id))
         self._listed = {part.stem for part in parts}
         self._stems.clear()
+        self._unlisted.look()
         return [self._reader(part) for part in parts]
 
     async def agrees(self) -> bool:
-        """Return whether Redis lists the parts that this process knows."""
+        """Return whether Redis holds what this worker wrote last, and lists its parts. Ask where it was away."""
+        self._unlisted.look()
         found: Any = await self._redis.hkeys(self._keys.parts)
-        return {stem.decode() for stem in found} == self._listed
+        return {stem.decode() for stem in found} == self._listed and await self._fence.holds()
 
     async def check_place(self) -> None:
         """Check that the files of the run are where they should be; a run without parts has none.
@@ -218,6 +222,7 @@ class RunArchive:
             )
         except CommitRefused as error:
             if error.stem:
+                self._unlisted.look()
                 raise ArchiveError(
                     f"the files of {error.stem} of run {self._run_id} were removed before they were listed",
                     hint="the part is written again",
@@ -281,15 +286,18 @@ class RunArchive:
         is no longer its own. So files of others stay for FOREIGN_S.
 
         Args:
-            of_others: also what others noted only now.
+            of_others: also what others noted only now, or nobody.
 
         Returns:
             Whether something is left for later.
         """
-        left = False
+        await self._unlisted.list_files(now=of_others)
         async with self._files.writing:  # what is being written is named by no part yet
-            found: Any = await self._redis.sunion([self._keys.garbage, self._keys.sweeping])
-            for stem in (name.decode() for name in found):
+            garbage = await self._noted_stems()
+            if self._unlisted:
+                garbage.update(await self._note_unlisted(garbage, everything=of_others))
+            left = len(self._unlisted) > 0
+            for stem in garbage:
                 if await self._redis.hexists(self._keys.parts, stem):
                     await self._fence.write(("SREM", self._keys.garbage, stem))
                 elif stem in self._listed or stem in self._stems.values():
@@ -299,6 +307,19 @@ class RunArchive:
                 else:
                     left = True
         return left
+
+    async def _noted_stems(self) -> set[str]:
+        found: Any = await self._redis.sunion([self._keys.garbage, self._keys.sweeping])
+        return {stem.decode() for stem in found}
+
+    async def _note_unlisted(self, garbage: set[str], *, everything: bool) -> list[str]:
+        """Note what lies there, is in no list, and may go; return it."""
+        parts: Any = await self._redis.hkeys(self._keys.parts)
+        known = garbage.union(self._stems.values(), (stem.decode() for stem in parts))
+        stems = await self._unlisted.may_go(known, everything=everything)
+        for stem in stems:
+            await self._note(stem)
+        return stems
 
     def _is_old(self, stem: str) -> bool:
         now = self._files.clock()

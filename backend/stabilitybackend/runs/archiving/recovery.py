@@ -49,6 +49,7 @@ class Recovery:
             used: none holds incidents.
         points: what this machine has written down of the run; removed where it is of no use.
         message: returns what the run's stream holds at an id.
+        applied: stream id up to which Redis holds what follows from frames.
     """
 
     run_id: str
@@ -59,6 +60,7 @@ class Recovery:
     processes: Collection[Incident] | None
     points: RestartPoints
     message: Callable[[str], Awaitable[bytes | None]]
+    applied: str
 
     async def restored(self, troubled: Callable[[ArchiveError | None], None]) -> tuple[RunState, str]:
         """Return the newest state that is stored and the stream id that it reaches, "0-0" where nothing is.
@@ -84,7 +86,8 @@ class Recovery:
         parts = await self.archive.load()
         await self.archive.check_place()
         reached = parts[-1].part.to_id if parts else "0-0"
-        if self.processes is None and (found := await self.points.find(reached, self.message)) is not None:
+        found = None if self.processes is not None else await self.points.find(reached, self.applied, self.message)
+        if found is not None:
             newest = await asyncio.to_thread(self._newest, found, parts)
             if newest is not None:
                 await self.points.go_on(newest.store, found)

@@ -35,7 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: Raise it when the layout changes: files of another version are passed over.
-VERSION = 2
+VERSION = 3
 _MAGIC = b"SBRS"
 #: Magic, version, length of what follows, CRC-32 of it; little-endian.
 _HEADER = struct.Struct("<4sHQI")
@@ -84,11 +84,14 @@ class FoldHead(msgspec.Struct, frozen=True, array_like=True):
     Args:
         to_id: stream id of the newest frame in it.
         checksum: of that frame's message: a stream that was emptied may give an id twice.
+        applied: stream id up to which Redis held what follows from frames: one that has lost some of it since would
+            never get it, if the frames up to here were not folded again.
     """
 
     run_id: str
     to_id: str
     checksum: int
+    applied: str = "0-0"
 
 
 class _Fold(msgspec.Struct, array_like=True):

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import SnapshotError
@@ -29,6 +30,7 @@ from stabilitybackend.runs.archiving.restart_in_redis import InRedis, TakenOver
 from stabilitybackend.runs.archiving.restart_on_disk import OnDisk
 from stabilitybackend.runs.ownership.fence import Fence, NotOwner
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.streams import stream_order
 
 __all__ = ["RestartPoints", "place_of"]
 
@@ -85,6 +87,8 @@ class RestartPoints:
     def _restarted(self) -> None:
         #: What the run was taken up from, where that was a snapshot in Redis.
         self.taken: TakenOver | None = None
+        #: Up to where what follows from frames is stored in Redis.
+        self._applied = "0-0"
         self._cut: tuple[Generation, FoldHead] | None = None
         self._head: FoldHead | None = None
         self._newest = ""
@@ -104,11 +108,14 @@ class RestartPoints:
 
     # --- after a restart -----------------------------------------------------------------------------------------
 
-    async def find(self, after: str, stored: Callable[[str], Awaitable[bytes | None]]) -> Found | TakenOver | None:
+    async def find(
+        self, after: str, applied: str, stored: Callable[[str], Awaitable[bytes | None]]
+    ) -> Found | TakenOver | None:
         """Return what is written down of the run beyond its archived parts; None where that is nothing of use.
 
         Args:
             after: stream id where the parts end.
+            applied: stream id up to which Redis holds what follows from frames.
             stored: returns the message that the run's stream holds at an id.
         """
         offered, self._offered = self._offered, None
@@ -125,6 +132,9 @@ class RestartPoints:
         message = await stored(found.head.to_id)
         if message is None or frame_checksum(message) != found.head.checksum:
             self._pass_over("Redis does not hold what was written down of it")
+            return None
+        if stream_order(applied) < stream_order(found.head.applied):
+            self._pass_over("Redis has lost what was found in it")
             return None
         return found
 
@@ -175,9 +185,14 @@ class RestartPoints:
         generation = store.generations[-2]
         self._cut = (generation, FoldHead(self._run_id, generation.to_id, frame_checksum(message)))
 
-    def concluded(self, to_id: str, message: bytes) -> None:
-        """Note the newest frame that is folded, and of which all that follows is stored."""
+    def concluded(self, to_id: str, message: bytes, applied: str) -> None:
+        """Note the newest frame that is folded, and of which all that follows is stored.
+
+        Args:
+            applied: stream id up to which Redis says that it is: not all frames have something that follows.
+        """
         if self._place is not None:
+            self._applied = applied
             self._head = FoldHead(self._run_id, to_id, frame_checksum(message))
 
     def write_when_due(self, state: RunState) -> None:
@@ -202,6 +217,7 @@ class RestartPoints:
             frozen = last.state or b""
         else:
             return
+        head = replace(head, applied=self._applied)
         self._cut, self._newest = None, head.to_id
         self._order, self._time = store.open.order, now
         self._folded_again(0.0)
@@ -233,6 +249,7 @@ class RestartPoints:
             return
         if self._newest != head.to_id == last.to_id:  # else it was stopped within a batch
             self._newest = head.to_id
+            head = replace(head, applied=self._applied)
             await self._write(self._place.copied(state.store, last, head, snapshot.freeze(state)), 0.0)
 
     async def stop(self) -> None:

@@ -155,6 +155,7 @@ class RunWindow:
             parts = state.store.parts
             at_seam = cursor == (parts[-1].part.to_id if parts else "0-0")
             same = await journal.patiently(self._archive.agrees)
+            self._sweep_at = self._clock() + SWEEP_AFTER_S
             self.diverged = not same or not (at_seam or await journal.message(cursor) is not None)
         return self.diverged
 
@@ -219,6 +220,7 @@ class RunWindow:
             series = await asyncio.to_thread(series_of, reader)
         except ArchiveError as error:
             self._unsure = 0
+            self._sweep_at = self._clock() + SWEEP_AFTER_S
             self.diverged = isinstance(error, PartsChanged)
             self._failed(error.message)
             return False

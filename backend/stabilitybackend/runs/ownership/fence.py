@@ -6,14 +6,19 @@ nothing any more: its next write is refused, and it drops the run. Clocks only d
 over. The token is random and not the number beside it, because a failover of Redis may lose the newest takeover and
 give the same number out again.
 
+A failover, or a power cut, may lose writes of the owner, too. They follow from each other: where one is gone, later
+ones say what is not so, that everything up to a place in the stream is stored, for one. So each write has a number,
+and is refused where the one before it is not there any more: the run is taken up again from what Redis holds.
+
 Sources: Temporal's shard ownership (a range id that each write carries and the store compares); M. Kleppmann, "How to
 do distributed locking" (2016), fencing tokens.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -33,7 +38,10 @@ ANY = "*"
 
 
 class NotOwner(Unavailable):
-    """Somebody else owns the run, or nobody does: nothing was written, and this worker has to drop the run."""
+    """Somebody else owns the run, or nobody does, or Redis lost a write of this worker: nothing was written.
+
+    This worker has to take the run again, or drop it.
+    """
 
     default_code = "moved"
 
@@ -112,6 +120,9 @@ class Fence:
         self._keys = RunKeys(run_id)
         self._ownership = ownership
         self._token = ""
+        #: One write at a time: their numbers, since the run was taken, of the newest and of the newest with an answer.
+        self._writing = asyncio.Lock()
+        self._number = self._answered = 0
         #: Called when a write is refused.
         self.dropped: Callable[[], None] = lambda: None
 
@@ -134,6 +145,7 @@ class Fence:
                 f"run {self._run_id} is followed by another worker ({worker})", hint="try again", address=address
             )
         self._token, self.epoch, self.lost = token, epoch, False
+        self._number = self._answered = 0
         self.was_free = not held[0]
 
     async def release(self) -> None:
@@ -150,11 +162,11 @@ class Fence:
             RedisError: Redis is away; they may have been carried out or not.
         """
         keys: dict[str, int] = {self._keys.owner: 1}
-        arguments: list[Any] = [self._token]
+        arguments: list[Any] = []
         for name, key, *rest in commands:
             place = keys.setdefault(str(key), len(keys) + 1)
             arguments += (len(rest), name, place, *rest)
-        if not await self.redis.eval(_script("write.lua"), len(keys), *keys, *arguments):
+        if not await self._numbered("write.lua", list(keys), arguments):
             self._refused()
 
     async def commit(
@@ -174,8 +186,8 @@ class Fence:
         keys, known, old = self._keys, list(listed), list(gone)
         places = (keys.owner, keys.parts, keys.garbage, keys.parts_next, keys.frames)
         parts = [one for pair in new for one in pair]
-        arguments = (self._token, smallest_id, len(known), *known, len(old), *old, *parts)
-        answer: Any = await self.redis.eval(_script("commit.lua"), len(places), *places, *arguments)
+        arguments = (smallest_id, len(known), *known, len(old), *old, *parts)
+        answer = await self._numbered("commit.lua", places, arguments)
         match answer:
             case [0]:
                 self._refused()
@@ -193,10 +205,26 @@ class Fence:
         """
         keys = self._keys
         places = (keys.owner, keys.orders, keys.commands)
-        answer = await self.redis.eval(_script("order.lua"), 3, *places, self._token, name, command_id, command)
+        answer = await self._numbered("order.lua", places, (name, command_id, command))
         if answer < 0:
             self._refused()
         return bool(answer)
+
+    async def holds(self) -> bool:
+        """Return whether the run is this worker's, and Redis has its newest write. Raises RedisError."""
+        found: Any = await self.redis.hmget(self._keys.owner, ["token", "written"])
+        return (found[0] or b"").decode() == self._token and int(found[1] or 0) >= self._answered
+
+    async def _numbered(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        async with self._writing:
+            self._number += 1  # also where no answer comes: then Redis has this number or the one before it
+            number, token = self._number, self._token
+            answer: Any = await self.redis.eval(
+                _script(script), len(keys), *keys, token, self._answered, number, *arguments
+            )
+            if answer in (1, [1]) and token == self._token:
+                self._answered = number
+            return answer
 
     def _refused(self) -> None:
         if not self.lost:
@@ -204,7 +232,8 @@ class Fence:
             self._ownership.refused += 1
             self.dropped()
         raise NotOwner(
-            f"run {self._run_id} was taken over by another worker, and nothing was changed",
+            f"run {self._run_id} was taken over by another worker, or Redis lost what was written of it: nothing was "
+            "changed",
             hint="look at the run, then try again",
         )
 
@@ -216,5 +245,5 @@ def _script(name: str) -> str:
 
 _RELEASE = (
     "if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then "
-    "redis.call('HDEL', KEYS[1], 'token', 'worker', 'address', 'full') end"
+    "redis.call('HDEL', KEYS[1], 'token', 'worker', 'address', 'full', 'written') end"
 )

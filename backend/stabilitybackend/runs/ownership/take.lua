@@ -8,5 +8,5 @@ if held[1] and ARGV[1] ~= '*' and held[1] ~= ARGV[1] and held[2] ~= ARGV[3] then
 end
 local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
 redis.call('HSET', KEYS[1], 'token', ARGV[2], 'worker', ARGV[3], 'address', ARGV[4])
-redis.call('HDEL', KEYS[1], 'full')
+redis.call('HDEL', KEYS[1], 'full', 'written')
 return {epoch, held[1] or ''}

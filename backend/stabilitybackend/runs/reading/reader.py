@@ -111,7 +111,7 @@ class RunReader(RunWorker):
         self._undone = len(self._stored.undone)
         recovery = Recovery(
             self.run_id, self._archive, self._clock, self._stored.undone, self.detectors, None, self._restart,
-            self.journal.message,
+            self.journal.message, self._stored.applied,
         )  # fmt: skip
         self.state, self.cursor = await self.journal.patiently(lambda: recovery.restored(self.readiness.troubled))
         self.state.liveness.limits = self._limits

@@ -267,6 +267,10 @@ class Uplink:
             return  # the frames behind a refused one are refused too; it is being repaired already
         if not 1 <= nack.expected_seq <= source.high + 1:
             raise _Broken(f"{nack.source}: the server expects {nack.expected_seq}, at most {source.high} was sent")
+        if nack.expected_seq <= source.acked:
+            # What it confirmed is lost, and of others, too: all begin again together, so that it hears of the process
+            # that started first before those that came after it.
+            raise _Broken(f"{nack.source}: the server has lost what it confirmed, from {nack.expected_seq} on")
         self._log(f"{nack.source}: {nack.message}")
         source.rewind(nack.expected_seq)
         self._pause_sending()

@@ -114,6 +114,44 @@ async def test_a_takeover_that_redis_lost_gives_no_right_where_its_number_is_giv
     await newest.write(("HSET", KEYS.meta, "view", "new"))
 
 
+async def test_no_write_is_carried_out_once_redis_lost_the_one_before_it(redis: Redis) -> None:
+    fence = await taken(redis, "a")
+    await fence.write(("HSET", KEYS.meta, "applied", "1-0"))
+    before: Any = await redis.hgetall(KEYS.owner)  # type: ignore[misc]
+    await fence.write(("HSET", KEYS.incidents, "i-1", "{}"), ("HSET", KEYS.meta, "applied", "2-0"))
+    assert await fence.holds()
+    await redis.delete(KEYS.owner, KEYS.incidents)
+    await redis.hset(KEYS.owner, mapping=before)  # type: ignore[misc]  # a power cut took the newest write
+    assert not await fence.holds()
+    with pytest.raises(NotOwner, match="Redis lost"):
+        await fence.write(("HSET", KEYS.meta, "applied", "3-0"))
+    with pytest.raises(NotOwner):
+        await fence.commit([], [], [])
+    assert await redis.hget(KEYS.meta, "applied") == b"2-0"  # type: ignore[misc]
+    await fence.take()
+    await fence.write(("HSET", KEYS.meta, "applied", "3-0"))
+
+
+async def test_a_write_without_an_answer_was_carried_out_or_not_and_the_next_one_is(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence = await taken(redis, "a")
+    whole = redis.eval
+    for carried_out in (True, False):
+
+        async def cut(*arguments: Any, carried_out: bool = carried_out) -> None:
+            if carried_out:
+                await whole(*arguments)
+            raise ConnectionError("the connection was cut")
+
+        monkeypatch.setattr(redis, "eval", cut)
+        with pytest.raises(ConnectionError):
+            await fence.write(("RPUSH", KEYS.autopilot_entries, str(carried_out)))
+        monkeypatch.setattr(redis, "eval", whole)
+        await fence.write(("RPUSH", KEYS.autopilot_entries, "next"))
+    assert await redis.lrange(KEYS.autopilot_entries, 0, -1) == [b"True", b"next", b"next"]  # type: ignore[misc]
+
+
 async def test_parts_are_exchanged_and_the_stream_is_trimmed_in_one_step(redis: Redis) -> None:
     fence = await taken(redis, "a")
     for n in (1, 2, 3):
