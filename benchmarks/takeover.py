@@ -142,6 +142,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         runs = [
             LiveRun(f"run-{number:03}", port, given.rows, given.frame) for number in range(given.runs * given.workers)
         ]
+        all_found(servers, "caught up", 0.0, {one.run_id for one in runs})
         feeding = Feeding(runs, given.rate)
         feeding.start()
         time.sleep(WRITTEN_S)
