@@ -142,9 +142,9 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         runs = [
             LiveRun(f"run-{number:03}", port, given.rows, given.frame) for number in range(given.runs * given.workers)
         ]
-        all_found(servers, "caught up", 0.0, {one.run_id for one in runs})
         feeding = Feeding(runs, given.rate)
         feeding.start()
+        all_found(servers, "caught up", 0.0, {one.run_id for one in runs})
         time.sleep(WRITTEN_S)
         owned = {name: [one.run_id for one in runs if servers.owner_of(one.run_id) == name] for name in workers}
         name = max(workers, key=lambda name: len(owned[name]))
