@@ -16,6 +16,7 @@ from stabilitybackend.backtest import backtest
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.runs import follower
 from stabilitybackend.runs.archiving import restart_points
+from stabilitybackend.runs.archiving.restart_files import RestartFiles
 from stabilitybackend.runs.worker import RunWorker
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
@@ -145,16 +146,20 @@ async def test_a_restart_folds_only_what_came_since_and_knows_every_point(stage:
 
 
 async def test_a_run_is_folded_again_where_redis_lost_what_was_found_before_it_was_written_down(
-    stage: Stage,
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(restart_points, "MAX_STOP_S", 1e9)  # however long a copy takes here
     stage.window_bytes = 10**6  # nothing is archived
     await stage.restart()
     frames = as_frames(eventful_rows(declared=True), range(0, 1_000, FRAME_ROWS))
     run = await stage.send(*frames[:9])
     kept = [await stage.redis.dump(key) for key in (KEYS.incidents, KEYS.meta)]
-    run = await stage.send(*frames[9:26])
-    await written(stage, run, 2)
+    for frame in frames[9:40]:
+        run = await stage.send(frame)
     assert len(run.state.incidents.all()) > 1
+    assert stage.restart_folder is not None
+    files = RestartFiles(stage.restart_folder, "run-1")
+    await stage.until(lambda: found_in(files), "it is written down beyond its first incidents")
     await stage.manager.stop()
     for key, value in zip((KEYS.incidents, KEYS.meta), kept, strict=True):  # a power cut took them, and no frame
         await stage.redis.delete(key)
@@ -162,7 +167,13 @@ async def test_a_run_is_folded_again_where_redis_lost_what_was_found_before_it_w
             await stage.redis.restore(key, 0, value)
     await stage.restart()
     run = await stage.manager.get("run-1")
-    assert facts(run.state.incidents.all()) == facts(backtest(frames[:26], run_id="run-1").incidents)
+    assert facts(run.state.incidents.all()) == facts(backtest(frames[:40], run_id="run-1").incidents)
+
+
+def found_in(files: RestartFiles) -> bool:
+    """Whether something was found in what a run's files reach."""
+    found = files.load("0-0")
+    return found is not None and found.head.applied != "0-0"
 
 
 def _cut_in_half(path: Path) -> None:

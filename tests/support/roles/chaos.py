@@ -106,7 +106,8 @@ class Chaos:
                 self._servers.servers[name].start(wait=False)
         for at, name in [due for due in self._stopped if due[0] <= now]:
             self._stopped.remove((at, name))
-            self._servers.go_on(name)
+            with suppress(ProcessLookupError):
+                self._servers.go_on(name)
         for name, server in self._servers.servers.items():
             ended = server.process is not None and server.process.poll() is not None
             if ended and name not in (one for _, one in self._due):
@@ -144,7 +145,8 @@ class Chaos:
     def _stop(self, role: str) -> None:
         if len(names := self._up(role)) > 1:
             name = self._draw.choice(names)
-            self._servers.send_signal(name, signal.SIGSTOP)
+            with suppress(ProcessLookupError):  # it has just ended, since Redis was away when it started
+                self._servers.send_signal(name, signal.SIGSTOP)
             self._stopped.append((time.monotonic() + EXPIRY_S * self._draw.uniform(*STOPS), name))
 
     def _stop_worker(self) -> None:

@@ -121,12 +121,12 @@ class RunArchive:
         parts = sorted((Part.from_json(data) for data in found), key=lambda part: stream_order(part.to_id))
         self._listed = {part.stem for part in parts}
         self._stems.clear()
-        self._unlisted.look()
+        self._unlisted.list_again()
         return [self._reader(part) for part in parts]
 
     async def agrees(self) -> bool:
         """Return whether Redis holds what this worker wrote last, and lists its parts. Ask where it was away."""
-        self._unlisted.look()
+        self._unlisted.list_again()
         found: Any = await self._redis.hkeys(self._keys.parts)
         return {stem.decode() for stem in found} == self._listed and await self._fence.holds()
 
@@ -222,7 +222,7 @@ class RunArchive:
             )
         except CommitRefused as error:
             if error.stem:
-                self._unlisted.look()
+                self._unlisted.list_again()
                 raise ArchiveError(
                     f"the files of {error.stem} of run {self._run_id} were removed before they were listed",
                     hint="the part is written again",

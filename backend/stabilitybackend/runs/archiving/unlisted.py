@@ -67,7 +67,7 @@ class UnlistedFiles:
     def __len__(self) -> int:
         return len(self._due)
 
-    def look(self) -> None:
+    def list_again(self) -> None:
         """Let the folder be listed the next time: Redis may have lost something."""
         self._look_at = float("-inf")
 
