@@ -93,6 +93,7 @@ class Storing:
         redis: a client with a connection for this alone.
         clock: unix seconds now.
         changed: called when storing has stopped, and when it goes on (None).
+        several: this process is one of several, which agree on times by the clock of Redis.
 
     Attributes:
         trouble: why nothing is stored, None while all is well.
@@ -101,7 +102,12 @@ class Storing:
     """
 
     def __init__(
-        self, redis: Redis, clock: Callable[[], float], changed: Callable[[StoringProblem | None], None]
+        self,
+        redis: Redis,
+        clock: Callable[[], float],
+        changed: Callable[[StoringProblem | None], None],
+        *,
+        several: bool = False,
     ) -> None:
         self.trouble: StoringProblem | None = None
         self.refused: dict[str, int] = {}
@@ -109,6 +115,7 @@ class Storing:
         self._redis = redis
         self._clock = clock
         self._changed = changed
+        self._several = several
         self._doubtful_until = float("-inf")
 
     def redis_now(self) -> float:
@@ -116,9 +123,10 @@ class Storing:
         return self._clock() + self.ahead_s
 
     def now(self) -> float:
-        """Return unix seconds: ours, or where they are off those of Redis, by which processes agree on times.
+        """Return unix seconds: ours; of several processes those of Redis, where ours are off them.
 
-        Orders expire at times that one process gives and another one, or an agent, looks at.
+        Orders expire at times that one process gives and another one looks at. One that is alone has nobody to agree
+        with: where its machine's clock is set, that of a Redis beside it jumps too.
         """
         return self._clock() + self._off_s
 
@@ -178,13 +186,14 @@ class Storing:
             return
         seconds, micros = (int(part) for part in time)
         before, self.ahead_s = self.ahead_s, seconds + micros / 1e6 - (asked + now) / 2
-        if abs(self.ahead_s - self._off_s) > CLOCK_S:  # else it would waver with each answer
+        if self._several and abs(self.ahead_s - self._off_s) > CLOCK_S:  # else it would waver with each answer
             self._off_s = self.ahead_s if abs(self.ahead_s) > CLOCK_S else 0.0
         if abs(self.ahead_s) > CLOCK_S >= abs(before):
             side = "behind" if self.ahead_s > 0 else "ahead of"
             _log.warning(
-                "the clock of this machine is %s s %s that of Redis, expected at most %g s: set both by NTP. Until "
-                "then this process goes by that of Redis", f"{abs(self.ahead_s):,.0f}", side, CLOCK_S,
+                "the clock of this machine is %s s %s that of Redis, expected at most %g s: set both by NTP%s",
+                f"{abs(self.ahead_s):,.0f}", side, CLOCK_S,
+                ". Until then this process goes by that of Redis" if self._several else "",
             )  # fmt: skip
 
     def failed(self, error: BaseException) -> None:

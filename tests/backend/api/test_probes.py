@@ -205,6 +205,19 @@ async def test_a_clock_that_is_off_is_named_once_with_what_to_do(
     assert storing.ahead_s == pytest.approx(-3_600.0, abs=60)
 
 
+@pytest.mark.parametrize("several", [True, False])
+async def test_several_processes_agree_on_times_by_redis_and_one_that_is_alone_goes_on_by_its_own(
+    redis_url: str, stage: Stage, several: bool
+) -> None:
+    seconds, _ = await stage.redis.time()
+    stage.now = seconds + 3_600.0
+    client = make_redis(redis_url, connections=1)
+    storing = Storing(client, lambda: stage.now, stage.manager.note_storing, several=several)
+    await storing.probe()
+    await client.aclose()
+    assert storing.now() == pytest.approx(float(seconds) if several else stage.now, abs=60)
+
+
 async def test_an_archive_that_cannot_be_written_makes_the_server_not_ready_until_it_can(
     stage: Stage, storing: Storing
 ) -> None:
