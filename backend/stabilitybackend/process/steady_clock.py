@@ -29,7 +29,7 @@ class SteadyClock:
         1.05
     """
 
-    def __init__(self, wall: Callable[[], float] = time.time, passing: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, wall: Callable[[], float], passing: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._passing = wall, passing
         self._ahead, self._at = wall() - passing(), passing()
 

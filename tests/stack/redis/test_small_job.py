@@ -92,6 +92,7 @@ def _told_once(outside: ReceiverThread) -> None:
     assert len(keys) == len(set(keys)), keys
 
 
+@pytest.mark.soak  # tests/backend/redis_link has the laws of clusters, TLS and users
 def test_on_a_cluster_with_tls_and_a_user_of_the_listed_commands_while_a_master_is_killed(
     tmp_path: Path, free_port: int
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_button_of_slack_in_a_process_of_alerting_alone_rolls_the_job_back_and
     assert not slack.late
 
 
+@pytest.mark.soak  # tests/backend/runs/test_waiting_orders.py has the law
 def test_an_order_without_a_worker_waits_as_one_however_often_it_comes_and_the_next_owner_carries_it_out(
     servers: RoleServers, job: Job
 ) -> None:
