@@ -142,9 +142,7 @@ def create_app(
     authenticator = Authenticator(ring, sessions, key_needed=settings.exposed or settings.people_sign_in, people=people)
     origins = Origins.of(settings)
     ingest = Ingest(door)
-    storing = Storing(
-        probe, SteadyClock(time.time), lambda trouble: manager.note_storing(trouble), several=bool(settings.role)
-    )
+    storing = Storing(probe, SteadyClock(time.time), lambda why: manager.note_storing(why), several=bool(settings.role))
     cache = ByteCache(int(settings.cache_mib * MIB))
     restart = RestartShare(in_redis=True) if settings.role else RestartShare(settings.data_dir / "restart")
     files = ArchiveFiles(open_location(settings.archive), cache, storing.now, restart=restart)
