@@ -27,6 +27,7 @@ from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.people.agent_loop import Loop, begun
 from support.server_stack import RunningServer
+from support.waiting import until
 
 ROLLBACK = {"kind": "rollback", "to_step": 200, "lr_scale": 0.5, "reason": "it spiked"}
 
@@ -55,6 +56,8 @@ class Board:
     async def _job(self, run_id: str, project: str) -> tuple[RawAgent, Job]:
         agent, job = await begun(self.server.agent_url, run_id, self.keys["agent"], project)
         self.agents.append(agent)
+        followed = self.server.app.state.manager.followed
+        await until(lambda: run_id in followed() and followed()[run_id].state.judge.newest_step == 260, 30, "folded")
         return agent, job
 
     def propose(self, run_id: str, who: str = "assistant", **order: Any) -> Any:

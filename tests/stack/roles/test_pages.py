@@ -110,6 +110,7 @@ def test_a_process_of_pages_answers_for_a_run_as_its_owner_does_and_its_browsers
     assert known["command_id"] == order.json()["command_id"]
 
 
+@pytest.mark.soak  # tests/backend/runs/test_reading.py has the law
 def test_without_any_worker_what_is_stored_is_shown_and_said_to_be_so_until_one_is_back(servers: RoleServers) -> None:
     pages, job = servers.servers["pages-1"], Job()
     send(servers, "second", job, *range(1, 41))

@@ -43,7 +43,7 @@ class Job:
 
     def __init__(self, servers: RoleServers, folder: Path, *arguments: str) -> None:
         self.run_id = folder.name.replace("_", "-")
-        self._folder = folder
+        self._folder, self._servers = folder, servers
         self.ranks = Ranks(
             "roles/steady_rank.py", [str(folder / "enough"), str(PERIOD_S), *arguments], url=servers.url,
             folder=folder / "spool", run_id=self.run_id, world_size=1,
@@ -54,10 +54,17 @@ class Job:
         return int(server.get(f"/runs/{self.run_id}")["last_step"] or 0)
 
     def goes_on(self, server: Server, steps: int = 30) -> None:
-        """Wait until a worker has folded so many steps more."""
+        """Wait until a worker has folded so many steps more: ``server``, or the one that the run goes over to."""
         server.wait_for(f"/runs/{self.run_id}", lambda run: run["status"] == "running", "it is folded")
         step = self.step(server) + steps
-        server.wait_for(f"/runs/{self.run_id}", lambda run: (run["last_step"] or 0) >= step, f"{step} is folded")
+
+        def folded() -> bool:
+            try:
+                return self.step(self._servers.owned(self.run_id)) >= step
+            except httpx.HTTPError:  # another one has just taken it
+                return False
+
+        wait_until(folded, 90, f"{step} is folded")
 
     def kinds(self, server: Server) -> list[str]:
         """Return the kinds of the run's incidents."""
