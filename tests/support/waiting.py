@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
-__all__ = ["until", "wait_in", "wait_until"]
+__all__ = ["scroll_to", "until", "wait_in", "wait_until"]
 
 #: Seconds between two looks: short at first, then a share of what was waited already. Many a look costs a request or a
 #: question to Chromium, and takes the two cores from what is waited for.
@@ -37,6 +38,15 @@ def wait_in(page: Any, expression: str, timeout_s: float = 30) -> None:
     Not ``page.wait_for_function``: that evaluates text from within the page, which our content security policy refuses.
     """
     wait_until(lambda: page.evaluate(expression), timeout_s, expression)
+
+
+def scroll_to(page: Any, selector: str) -> None:
+    """Bring an element into sight that may be made anew meanwhile, as charts are while those above them load.
+
+    Playwright's own ``scroll_into_view_if_needed`` waits until the element stands still, and fails if it is replaced.
+    """
+    found = f"document.querySelector({json.dumps(selector)})"
+    wait_in(page, f"(found => (found?.scrollIntoView({{block: 'center'}}), Boolean(found)))({found})")
 
 
 async def until(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:

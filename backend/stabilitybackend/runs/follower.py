@@ -214,7 +214,8 @@ class RunFollower:
         while True:
             due = self.rest.read_due() or self.journal.more or not self.readiness.reached
             entries = await self.journal.read(self.cursor) if due else []
-            if self.fence.lost or await self.window.has_diverged(self.journal, self.state, self.cursor):
+            self.fence.check()
+            if await self.window.has_diverged(self.journal, self.state, self.cursor):
                 return
             changes = Changes()
             for cursor, message in entries:

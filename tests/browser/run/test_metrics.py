@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.waiting import wait_in, wait_until
+from support.waiting import scroll_to, wait_in, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -42,7 +42,7 @@ def test_every_metric_has_a_chart_and_one_far_from_sight_costs_nothing(visit: Vi
     wait_in(page, f"Boolean({chunk})")
     page.evaluate(f"{chunk}.scrollIntoView()")
     wait_in(page, "document.querySelector('[data-metric=\"part/30\"]')")
-    page.locator('[data-metric="part/30"]').scroll_into_view_if_needed()
+    scroll_to(page, '[data-metric="part/30"]')
     drawn = wait_until(lambda: page.evaluate(DRAWN).get("part/30"), 30, "it is drawn")
     assert drawn == {"points": STEPS, "seen": True}
     page.evaluate("window.scrollTo(0, 0)")
@@ -67,12 +67,12 @@ def test_words_and_patterns_find_metrics_and_a_bad_pattern_keeps_what_the_last_o
 
 def pointed_at(page: Page, name: str) -> None:
     """Point at a chart until its tools are there: what loads above moves it away from under the pointer."""
-    chart = page.locator(f'#all-metrics [data-metric="{name}"]').first
+    selector = f'#all-metrics [data-metric="{name}"]'
 
     def tools() -> bool:
-        chart.scroll_into_view_if_needed()
-        box = chart.bounding_box()
-        assert box is not None
+        scroll_to(page, selector)
+        if (box := page.locator(selector).first.bounding_box()) is None:
+            return False  # made anew meanwhile
         for share in (0.3, 0.4):
             page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] * share)
         return page.locator(f'[data-pin="{name}"]').count() > 0
@@ -103,7 +103,7 @@ def test_a_pinned_chart_stands_on_top_and_a_link_shows_it(visit: Visit) -> None:
 
 def test_a_chart_is_moved_by_the_keyboard_and_keeps_the_focus(visit: Visit) -> None:
     page = visit("/runs/r-many?open=part/")
-    page.locator('[data-metric="part/00"]').scroll_into_view_if_needed()
+    scroll_to(page, '[data-metric="part/00"]')
     tiles = "[...document.querySelectorAll('[data-prefix=\"part/\"] .metric')]"
     order = f"{tiles}.slice(0, 3).map((one) => one.dataset.metric)"
     wait_in(page, f"{order}.join() === 'part/00,part/01,part/02'")
@@ -134,7 +134,7 @@ def test_an_expression_is_a_chart_of_what_the_server_computes(visit: Visit) -> N
     page.fill("#all-filter", "= part/01 - part/00")
     page.press("#all-filter", "Enter")
     name = "expr:part/01 - part/00"
-    page.locator(f'[data-metric="{name}"]').scroll_into_view_if_needed()
+    scroll_to(page, f'[data-metric="{name}"]')
     drawn = wait_until(lambda: page.evaluate(DRAWN).get(name), 30, "it is drawn")
     assert drawn == {"points": STEPS, "seen": True}
     values = f"stability.page.store.effective('{name}')[0].pieces[0].values"

@@ -226,6 +226,11 @@ class Fence:
                 self._answered = number
             return answer
 
+    def check(self) -> None:
+        """Raise NotOwner if a write was refused since the run was taken, whoever made it."""
+        if self.lost:
+            self._refused()
+
     def _refused(self) -> None:
         if not self.lost:
             self.lost = True
