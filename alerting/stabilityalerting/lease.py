@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -48,13 +49,17 @@ class Lease:
         owner: unique to this process start: its number alone could be given out twice, by a Redis that took over
             without knowing of the newest one.
         ttl_s: after so many seconds without renewal another process may take it.
+        may: whether this process may hold it.
     """
 
-    def __init__(self, redis: Redis, key: str, owner: str, ttl_s: float) -> None:
+    def __init__(
+        self, redis: Redis, key: str, owner: str, ttl_s: float, may: Callable[[], bool] = lambda: True
+    ) -> None:
         self._redis = redis
         self._key = key
         self._owner = owner
         self._ttl_s = ttl_s
+        self._may = may
         self._until = float("-inf")
         #: Our number, and one that is to be below the next one.
         self._number = self._above = 0
@@ -96,6 +101,9 @@ class Lease:
                 pass  # it expires by itself
 
     async def _once(self) -> None:
+        if not self._may():  # what is held runs out by itself
+            self._until = float("-inf")
+            return
         asked = time.monotonic()
         ttl_ms = int(self._ttl_s * 1000)
         try:

@@ -62,6 +62,7 @@ class AlertingService:
         rules: gives routes and mutes as they are now; None: each receiver gets everything.
         project_of: the project of a run; None: nobody knows.
         incidents_now, trouble, actions, changes_since: see ``Surroundings``.
+        may_send: whether this process may be the one that sends.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class AlertingService:
         trouble: Callable[[], str] | None = None,
         actions: Actions | None = None,
         changes_since: ChangesSince | None = None,
+        may_send: Callable[[], bool] = lambda: True,
     ) -> None:
         names = [sink.name for sink in sinks]
         if len(set(names)) != len(names):
@@ -95,7 +97,7 @@ class AlertingService:
         self._clock = clock
         self._retry_policy = retry_policy or RetryPolicy()
         owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
-        self._lease = Lease(redis, KEY, owner, lease_s)
+        self._lease = Lease(redis, KEY, owner, lease_s, may_send)
         #: What was accepted and refused last, by receiver.
         self.outcomes = Outcomes(redis, clock)
         held = self._lease.held

@@ -155,8 +155,8 @@ def create_app(
     ours = version("stabilityboard")
     roles = frozenset(settings.role or ROLES)
     process = None
+    address = settings.advertise_url or f"http://{settings.host}:{settings.port}"
     if settings.role:
-        address = settings.advertise_url or f"http://{settings.host}:{settings.port}"
         process = RoleProcess(door, redis_url, settings.role, address, ours)
 
     async def replaceable(run_id: str) -> str:
@@ -170,7 +170,7 @@ def create_app(
     )
     relay = None
     if process is not None:
-        process.attach(manager, ingest, storing.now)
+        process.attach(manager, ingest, storing)
         relay = Relay(redis, process.members, manager, authenticator, storing.now)
     manager.two_persons = settings.two_persons
     ingest.refused = storing.failed
@@ -189,7 +189,8 @@ def create_app(
         manager, RunIndex(redis), audit, rules, ProposalBook(redis), ratings_kept, two_persons=settings.two_persons
     )
     relayed = actions if relay is None else RelayedActions(actions, relay.calls)
-    alerts = alerting_service(alarm, settings, sinks, rules, trouble, relayed, clock=storing.now)
+    fits = (lambda: True) if process is None else lambda: process.members.takes_part
+    alerts = alerting_service(alarm, settings, sinks, rules, trouble, relayed, clock=storing.now, may_send=fits)
     actions.notified = alerts.notified
     beat = heartbeat(alerts.outcomes, trouble)
     pulse = Pulse(time.monotonic)

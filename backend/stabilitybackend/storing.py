@@ -92,12 +92,13 @@ class Storing:
     Args:
         redis: a client with a connection for this alone.
         clock: unix seconds now.
-        changed: called when storing has stopped, and when it goes on (None).
+        changed: called when something is wrong, mostly that storing has stopped, and when all is well again (None).
         several: this process is one of several, which agree on times by the clock of Redis.
 
     Attributes:
         trouble: why nothing is stored, None while all is well.
         refused: writes that were refused, by code.
+        beside: returns what else is wrong with the server, that people are to read in the same place.
         ahead_s: how far Redis' clock is ahead of ours, seconds, as the last probe found it.
     """
 
@@ -111,12 +112,14 @@ class Storing:
     ) -> None:
         self.trouble: StoringProblem | None = None
         self.refused: dict[str, int] = {}
+        self.beside: Callable[[], StoringProblem | None] = lambda: None
         self.ahead_s = self._off_s = 0.0
         self._redis = redis
         self._clock = clock
         self._changed = changed
         self._several = several
         self._doubtful_until = float("-inf")
+        self._told: StoringProblem | None = None
 
     def redis_now(self) -> float:
         """Return unix seconds by the clock of Redis."""
@@ -208,4 +211,11 @@ class Storing:
         if (before and before.code) == (trouble and trouble.code):
             return
         self.trouble = trouble
-        self._changed(trouble)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell what is wrong, where that is something else than before."""
+        before, self._told = self._told, self.trouble or self.beside()
+        now = self._told
+        if (before and (before.code, before.problem)) != (now and (now.code, now.problem)):
+            self._changed(now)

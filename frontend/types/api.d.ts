@@ -2809,12 +2809,19 @@ export interface ServedKind {
   of_machine: boolean;
 }
 
-/** Whether the server works and its Redis stores what comes; ``redis``: ok, or what is wrong with it. */
+/**
+ * Whether the server works and its Redis stores what comes.
+ *
+ * Attributes:
+ *     redis: ok, or what is wrong with it.
+ *     versions: ok, or which processes take no part, as their version is too far from that of the others.
+ */
 export interface ServerHealth {
   status: "degraded" | "ok";
   version: string;
   redis: string;
   uptime_s: number;
+  versions: string;
 }
 
 /** Who corrected the category of an interruption. */
@@ -3211,7 +3218,7 @@ export interface Storage {
 }
 
 /**
- * Why nothing is stored, for all runs of the server.
+ * What is wrong with the server, for all of its runs: mostly why nothing is stored.
  *
  * Attributes:
  *     code: for programs.

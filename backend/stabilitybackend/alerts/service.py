@@ -152,6 +152,7 @@ def alerting_service(
     actions: Actions | None = None,
     *,
     clock: Callable[[], float],
+    may_send: Callable[[], bool] = lambda: True,
 ) -> AlertingService:
     """Return the service that turns incident events into messages; idle where there is no receiver.
 
@@ -159,6 +160,7 @@ def alerting_service(
         clock: unix seconds now.
         trouble: why the server is not well, "" while it is.
         actions: what people can do from within a message.
+        may_send: whether this process may be the one that sends.
     """
     streams = IncidentStreams(redis)
     return AlertingService(
@@ -174,6 +176,7 @@ def alerting_service(
         trouble=trouble,
         actions=actions,
         changes_since=RecordedChanges(redis).since,
+        may_send=may_send,
     )
 
 

@@ -13,6 +13,7 @@ from stabilityalerting import AlertingService
 from stabilitybackend.api.access import Reader
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.errors import NotFound
+from stabilitybackend.membership.members import TAKES_NO_PART
 from stabilitybackend.process.tasks import Watched
 from stabilitybackend.receivers import receivers_now
 from stabilitybackend.runs.manager import RunManager
@@ -53,6 +54,8 @@ def reasons(manager: RunManager, storing: Storing, work: Watched) -> list[ErrorF
     if storing.trouble is not None:
         trouble = storing.trouble
         found.append(ErrorFacts(trouble.code, trouble.problem, trouble.hint))
+    if (apart := storing.beside()) is not None and apart.code == TAKES_NO_PART:
+        found.append(ErrorFacts(apart.code, apart.problem, apart.hint))
     waiting = manager.waking.waiting
     if manager.late:
         message, hint = "Redis was away at the start: live runs are not taken up yet", "wait; it is tried each second"
@@ -89,7 +92,7 @@ def trouble(manager: RunManager, storing: Storing, work: Watched, alerting: Aler
 @router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", responses=answers(ServerHealth, 200, 503))
 async def healthz(request: Request) -> Response:
-    """Whether the server works and its Redis stores what comes."""
+    """Whether the server works, its Redis stores what comes, and its processes are of versions that fit."""
     state = request.app.state
     found = ServerHealth("ok", state.version, "ok", round(time.monotonic() - state.started, 3))
     trouble: StoringProblem | None = state.storing.trouble
@@ -100,7 +103,12 @@ async def healthz(request: Request) -> Response:
             await asyncio.wait_for(state.redis.ping(), HEALTH_TIMEOUT_S)
         except (RedisError, OSError, TimeoutError) as error:
             found.status, found.redis = "degraded", f"away: {type(error).__name__}"
-    return answer(found, 200 if found.status == "ok" else 503)
+    status = 200 if found.status == "ok" else 503
+    if (apart := state.storing.beside()) is not None:
+        # Others are degraded, too, and work: who asks for the status alone is to leave them in peace.
+        found.status, found.versions = "degraded", f"{apart.problem}. {apart.hint}"
+        status = 503 if apart.code == TAKES_NO_PART else status
+    return answer(found, status)
 
 
 @router.get("/api/v1/receivers", responses=answers(Receivers))

@@ -21,6 +21,8 @@ from stabilitybackend.api_client import ApiClient
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.cli.serving import bind, read_server_file
 from stabilitybackend.errors import ArchiveError, StabilityBoardError
+from stabilitybackend.membership.members import Member, Members
+from stabilitybackend.membership.versions import allowed, taking_no_part
 from stabilitybackend.redis_link import check_server, examine_redis, make_redis, shown_url
 from stabilitybackend.redis_server.binary import choose_binary
 from stabilitybackend.redis_server.embedded import running_url
@@ -65,7 +67,7 @@ def examine(settings: Settings, *, url: str | None = None, api_key: str | None =
     results = [_guarded(check, settings) for check in local]
     at = next(at for at, result in enumerate(results) if result.name == "redis") + 1
     if settings.redis_url is not None and results[at - 1].state == "ok":
-        results[at:at] = _redis_notes(settings.redis_url)
+        results[at:at] = [*_redis_notes(settings.redis_url), _guarded(_processes, settings)]
     results.append(_guarded(lambda given: _server(given, url, api_key), settings, "server"))
     return results + [_guarded(check, settings) for check in (_gpu, _kernel_log, _demo)]
 
@@ -148,6 +150,32 @@ def _redis_notes(url: str) -> list[CheckResult]:
     except Exception as error:  # it answered a moment ago
         return [CheckResult("redis", "note", f"what is to be mended about it is not known: {error}", "try it again")]
     return [CheckResult("redis", "note", note.text, note.advice) for note in notes]
+
+
+def _processes(settings: Settings) -> CheckResult:
+    """Who works on the Redis, and whether this version may work beside them."""
+    assert settings.redis_url is not None
+    us = Member("doctor", (), "", version("stabilityboard"))
+
+    async def seen(redis: Any, url: str) -> Members:
+        members = Members(redis, us)
+        await members.refresh()
+        return members
+
+    members = asyncio.run(_ask(settings.redis_url, seen))
+    there = members.in_order()
+    if not there:
+        return CheckResult("processes", "ok", "none with a role works on this Redis")
+    if (why := members.trouble(0.0)) is not None:
+        return CheckResult("processes", "note", why.problem, why.hint)
+    versions = sorted({one.version for one in there})
+    work = f"{len(there)} with roles work on this Redis, of version {' and '.join(versions)}"
+    if us in taking_no_part([*there, us], lambda one: one.version):
+        return CheckResult(
+            "processes", "fail", f"{work}; here is {us.version}, which would take no part",
+            f"install version {allowed(versions)}: upgrade by one minor version at a time",
+        )  # fmt: skip
+    return CheckResult("processes", "ok", work)
 
 
 def _port(settings: Settings) -> CheckResult:

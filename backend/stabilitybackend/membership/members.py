@@ -10,18 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import RedisStartError
+from stabilitybackend.errors import RedisStartError, Unavailable
 from stabilitybackend.keys import MEMBERS
+from stabilitybackend.membership.versions import allowed, taking_no_part
 from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.schema.runs import StoringProblem
 
-__all__ = ["EXPIRY_S", "Member", "Members", "refuse_beside_members"]
+__all__ = ["EXPIRY_S", "TAKES_NO_PART", "Member", "Members", "refuse_beside_members"]
 
 #: A process that has not written its entry for so long counts as dead, seconds ...
 EXPIRY_S = 2.0
@@ -30,12 +32,12 @@ BEAT_S = 0.5
 #: Entries of the dead are removed after so long, seconds: until then they are named to whoever looks for them.
 FORGET_S = 60.0
 #: KEYS: members.  ARGV: our id, our entry (empty: only look), milliseconds after which an entry is removed.
-#: Answers for each entry: id, its age in milliseconds, the entry.
+#: Answers the time in milliseconds; then for each entry: id, its age in milliseconds, the entry.
 _BEAT = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now) .. ' ' .. ARGV[2]) end
-local answer = {}
+local answer = {string.format('%.0f', now)}
 local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
   local at = string.find(all[i + 1], ' ', 1, true)
@@ -51,6 +53,8 @@ end
 return answer
 """
 
+#: The code of what is wrong where this process itself takes no part, and where others do not.
+TAKES_NO_PART, VERSIONS_APART = "takes_no_part", "versions_apart"
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +64,7 @@ class Member(msgspec.Struct, frozen=True):
     Attributes:
         member_id: its own, of this start.
         roles: what it does, of ``settings.ROLES``. url: where others reach it.
-        version: of Stabilityboard. since: unix seconds of its start, by its own clock.
+        version: of Stabilityboard. since: unix seconds of its first entry, by the clock of Redis.
     """
 
     member_id: str
@@ -80,12 +84,15 @@ class Members:
         alive: those that are alive now, by id; this process is among them once it has written its entry. Where Redis
             took no entry of this process for as long as makes one dead, it took none of the others either: who was
             alive before stays it for as long again.
+        apart: ids of those alive that take no part, as their version is too far from that of others who were here
+            first: they own no run, take no agent, change nothing and send no alert. Each process finds the same.
         changed: called when others came or went.
     """
 
     def __init__(self, redis: Redis, me: Member, elapsed: Callable[[], float] = time.monotonic) -> None:
         self.me = me
         self.alive: dict[str, Member] = {}
+        self.apart = frozenset[str]()
         self.changed: list[Callable[[], None]] = []
         self._redis = redis
         self._elapsed = elapsed
@@ -93,8 +100,47 @@ class Members:
         self._quiet = QuietLog(_log)
 
     def having(self, role: str) -> list[Member]:
-        """Return those alive that have a role, in the order of their ids."""
-        return [one for _, one in sorted(self.alive.items()) if role in one.roles]
+        """Return those alive that have a role and take part, in the order of their ids."""
+        return [one for name, one in sorted(self.alive.items()) if role in one.roles and name not in self.apart]
+
+    def in_order(self) -> list[Member]:
+        """Return those alive, those first that were here first."""
+        return sorted(self.alive.values(), key=lambda one: (one.since, one.member_id))
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether this process may work with the others."""
+        return self.me.member_id not in self.apart
+
+    def no_part(self) -> Unavailable | None:
+        """Return why this process takes no part, None while it does."""
+        if self.takes_part or (why := self.trouble(0.0)) is None:
+            return None
+        return Unavailable(why.problem, hint=why.hint, code=why.code)
+
+    def check_takes_part(self) -> None:
+        """Raise Unavailable where this process takes no part."""
+        if (why := self.no_part()) is not None:
+            raise why
+
+    def trouble(self, now: float) -> StoringProblem | None:
+        """Return who takes no part and what to do, None where all do. ``now``: unix seconds, for ``since``."""
+        if not self.apart:
+            return None
+        others = [one for name, one in sorted(self.alive.items()) if name in self.apart]
+        named = ", ".join(f"{'+'.join(one.roles)} of version {one.version} at {one.url}" for one in others[:3])
+        if len(others) > 3:
+            named += f" and {len(others) - 3} more"
+        here = {one.version for name, one in self.alive.items() if name not in self.apart}
+        who = "1 process takes" if len(others) == 1 else f"{len(others)} processes take"
+        code = VERSIONS_APART if self.takes_part else TAKES_NO_PART
+        versions = f"version{'s' if len(here) > 1 else ''} {' and '.join(sorted(here))}"
+        text = f"Beside {versions}, {who} no part: {named}"
+        hint = (
+            f"Stop {'it' if len(others) == 1 else 'them'}, or start version {allowed(here)} there: versions work "
+            "together that are at most one minor version apart, so upgrade by one at a time. Nothing else is affected."
+        )
+        return StoringProblem(code, text, hint, now)
 
     async def refresh(self) -> None:
         """See who is there, without an entry of this process. Raises RedisError when Redis is away."""
@@ -102,10 +148,16 @@ class Members:
 
     async def beat(self) -> None:
         """Write the entry of this process, and see who is there. Raises RedisError when Redis is away."""
+        if not self.me.since:
+            now_ms = (await self._ask(b""))[0]
+            self.me = msgspec.structs.replace(self.me, since=int(now_ms) / 1000)
         await self._beat(msgspec.json.encode(self.me))
 
+    async def _ask(self, entry: bytes) -> Any:
+        return await self._redis.eval(_BEAT, 1, MEMBERS, self.me.member_id, entry, int(FORGET_S * 1000))
+
     async def _beat(self, entry: bytes) -> None:
-        found: Any = await self._redis.eval(_BEAT, 1, MEMBERS, self.me.member_id, entry, int(FORGET_S * 1000))
+        _, *found = await self._ask(entry)
         now = self._elapsed()
         if now - self._beaten_at > EXPIRY_S:
             self._spared_until = now + EXPIRY_S
@@ -118,9 +170,7 @@ class Members:
             alive = self.alive | alive
         before, self.alive = self.alive, alive
         if before.keys() != alive.keys():
-            if apart := self.too_far_apart():
-                versions = ", ".join(apart)
-                _log.warning("processes of versions %s work together: expected at most two minor ones", versions)
+            self.apart = frozenset(one.member_id for one in taking_no_part(self.in_order(), lambda one: one.version))
             for call in self.changed:
                 call()
 
@@ -140,14 +190,6 @@ class Members:
         except (RedisError, OSError):
             pass  # it expires
 
-    def too_far_apart(self) -> Collection[str]:
-        """Return the versions here that may not work together: of more than one minor version beside each other."""
-        minors = {one.version: _minor(one.version) for one in self.alive.values()}
-        known = sorted({minor for minor in minors.values() if minor is not None})
-        if not known or (known[-1][0] == known[0][0] and known[-1][1] - known[0][1] <= 1):
-            return ()
-        return sorted(minors)
-
 
 async def refuse_beside_members(redis: Redis, place: str) -> None:
     """Return where no processes with roles work on a Redis. Raises RedisStartError where some do."""
@@ -166,12 +208,4 @@ def _member(data: bytes) -> Member | None:
     try:
         return msgspec.json.decode(data, type=Member)
     except msgspec.MsgspecError:  # of a newer version
-        return None
-
-
-def _minor(version: str) -> tuple[int, int] | None:
-    parts = version.split(".")
-    try:
-        return int(parts[0]), int(parts[1])
-    except (ValueError, IndexError):
         return None

@@ -91,6 +91,10 @@ class Forwarding:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         run_id = _run_of(scope)
+        changes = scope["type"] == "http" and scope["method"] not in _SAFE
+        if changes and (why := self._owners.no_part()) is not None:
+            await refuse(why, scope, receive, send)
+            return
         if run_id is None or scope.get(RELAYED):  # what was passed on once is answered here, or refused
             await self._app(scope, receive, send)
             return

@@ -96,6 +96,10 @@ class Owners:
         """Whether a process is alive, as far as is known here."""
         return target.member_id in self._members.alive
 
+    def no_part(self) -> Unavailable | None:
+        """Return why this process may change nothing, None while it takes part."""
+        return self._members.no_part()
+
     def is_me(self, target: Target) -> bool:
         """Whether it is this process."""
         return target.member_id == self._members.me.member_id

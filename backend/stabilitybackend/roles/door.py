@@ -109,7 +109,12 @@ class Door:
         return found
 
     async def agent_connected(self, hello: Hello, send: Send) -> Sequence[Command]:
-        """Note an agent. The commands that wait for it come from the run's owner, right behind the Welcome."""
+        """Note an agent. The commands that wait for it come from the run's owner, right behind the Welcome.
+
+        Raises:
+            Unavailable: Redis is away, or this door takes no part: the agent comes again, and to another one.
+        """
+        self._members.check_takes_part()
         with redis_errors():
             await self._index.register(hello, self._clock())
             await self._index.note_live(hello.run_id, self._clock())
@@ -140,7 +145,12 @@ class Door:
             await self._output.add(run_id, output)
 
     async def room(self, run_id: str) -> None:
-        """Raise Unavailable while the run's window is full, or nobody follows it and much has come since."""
+        """Raise Unavailable while the run's window is full, or nobody follows it and much has come since.
+
+        AgentGone: this door takes no part (any more): the agent is to look for another one.
+        """
+        if not self._members.takes_part:
+            raise AgentGone("this door takes no part")
         run = self._runs.get(run_id)
         if run is None or not (run.full or run.unfollowed_bytes >= UNFOLLOWED_BYTES):
             return

@@ -99,7 +99,7 @@ class Placer:
         """Take what this worker should follow and nobody does; give up what another one should."""
         me = self._members.me.member_id
         workers = [one.member_id for one in self._members.having("worker")]
-        if me not in workers:
+        if me not in self._members.alive:
             return  # this process has not been able to write its entry
         live = await self._index.live()
         wanted = placed(live, workers)

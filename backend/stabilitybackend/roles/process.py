@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -23,6 +22,7 @@ from stabilitybackend.roles.placer import Placer, replaceable_by
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.ownership.fence import Ownership
+from stabilitybackend.storing import Storing
 
 __all__ = ["RoleProcess"]
 
@@ -46,7 +46,7 @@ class RoleProcess:
         self._redis = redis
         self._roles = roles
         self._waiting = make_redis(redis_url, connections=1)
-        self.members = Members(redis, Member(name, tuple(roles), url, version, time.time()))
+        self.members = Members(redis, Member(name, tuple(roles), url, version))
         self.ownership = Ownership(name, url, replaceable=self._replaceable)
         self._outbox = Outbox(redis)
         self.door: Door | None = None
@@ -58,12 +58,15 @@ class RoleProcess:
     async def _replaceable(self, run_id: str) -> str:
         if "worker" not in self._roles:
             raise Unavailable("this process follows no runs", hint="ask one with --role worker", code="moved")
+        self.members.check_takes_part()
         return await replaceable_by(self._redis, self.members, run_id)
 
-    def attach(self, manager: RunManager, ingest: Ingest, clock: Callable[[], float]) -> None:
-        """Take over the parts that the roles work with, before ``start``; ``clock`` returns unix seconds."""
+    def attach(self, manager: RunManager, ingest: Ingest, storing: Storing) -> None:
+        """Take over the parts that the roles work with, before ``start``."""
+        storing.beside = lambda: self.members.trouble(storing.now())
+        self.members.changed.append(storing.tell)
         if "door" in self._roles:
-            self.door = Door(self._redis, ingest, self.members, self._outbox, clock)
+            self.door = Door(self._redis, ingest, self.members, self._outbox, storing.now)
         if "worker" in self._roles:
             self._placer = Placer(self._redis, self.members, RunIndex(self._redis), manager, self._outbox)
             self._owner_side = OwnerSide(self._redis, self.members, manager, self._placer, self._outbox)

@@ -92,7 +92,7 @@ class RunManager:
         self.lag = JudgingLag(clock)
         #: The runs under way are not known yet: Redis was away at the start, and is asked again each second.
         self.late = False
-        #: Why nothing is stored, None while all is well.
+        #: What is wrong with the server, mostly why nothing is stored; None while all is well.
         self.storing: StoringProblem | None = None
         self.idle = IdleRuns(self._workers, self._index, clock, self.get, placed=placed)
         #: Runs that other processes follow, or none. ``reads_only``: this process takes no run itself.
@@ -320,12 +320,12 @@ class RunManager:
     # --- whether what comes is stored ----------------------------------------------------------------------------
 
     def note_storing(self, trouble: StoringProblem | None) -> None:
-        """Notify every browser that storing has stopped, or goes on."""
+        """Notify every browser of what is wrong with the server, mostly that nothing is stored; None: all is well."""
         self.storing = trouble
         message = {"type": "storing", "storing": trouble}
         for channel in (self.overview, *self.relayed(), *(worker.channel for worker in self._workers.values())):
             channel.publish(message)
-        _log.error("%s. %s", trouble.problem, trouble.hint) if trouble else _log.warning("Redis stores again")
+        _log.error("%s. %s", trouble.problem, trouble.hint) if trouble else _log.warning("it is well again")
 
     def owned(self) -> dict[str, RunWorker]:
         """Return the workers of the runs that this process owns or takes up now, by run."""

@@ -233,7 +233,7 @@ class Run(RunView, kw_only=True):
 
 
 class StoringProblem(msgspec.Struct, frozen=True):
-    """Why nothing is stored, for all runs of the server.
+    """What is wrong with the server, for all of its runs: mostly why nothing is stored.
 
     Attributes:
         code: for programs.

@@ -70,12 +70,18 @@ class Ready(msgspec.Struct):
 
 
 class ServerHealth(msgspec.Struct):
-    """Whether the server works and its Redis stores what comes; ``redis``: ok, or what is wrong with it."""
+    """Whether the server works and its Redis stores what comes.
+
+    Attributes:
+        redis: ok, or what is wrong with it.
+        versions: ok, or which processes take no part, as their version is too far from that of the others.
+    """
 
     status: Literal["ok", "degraded"]
     version: str
     redis: str
     uptime_s: float
+    versions: str = "ok"
 
 
 class ReceiverStatus(msgspec.Struct):

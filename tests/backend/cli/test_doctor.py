@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.metadata
 import os
 import socket
 import subprocess
@@ -9,8 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from stabilitybackend.cli.checkup import CheckResult, examine
+from stabilitybackend.keys import MEMBERS
+from stabilitybackend.membership.members import Member, Members
 from stabilitybackend.settings import Settings
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
 from support.oidc.fake import FakeProvider
@@ -54,6 +59,26 @@ def test_a_given_redis_is_named_with_its_version(tmp_path: Path, free_port: int,
     found = results(data_dir=tmp_path, port=free_port, redis_url=redis_url)["redis"]
     assert found.state == "ok"
     assert found.text.startswith(("redis 7", "redis 6", "redis 8", "valkey "))
+
+
+async def test_processes_of_versions_that_are_too_far_apart_are_named_and_so_is_one_of_here(
+    tmp_path: Path, free_port: int, redis: Redis, redis_url: str
+) -> None:
+    async def found() -> CheckResult:
+        settings = {"data_dir": tmp_path, "port": free_port, "redis_url": redis_url}
+        return (await asyncio.to_thread(lambda: results(**settings)))["processes"]
+
+    assert (await found()).text == "none with a role works on this Redis"
+    here = importlib.metadata.version("stabilityboard")
+    for name, version, state in (("a", here, "ok"), ("b", "98.0.0", "note")):
+        await Members(redis, Member(name, ("worker",), f"http://{name}:1", version)).beat()
+        assert (await found()).state == state
+    assert "worker of version 98.0.0 at http://b:1" in (await found()).text
+    await redis.delete(MEMBERS)
+    await Members(redis, Member("b", ("worker",), "http://b:1", "98.0.0")).beat()
+    ours = await found()
+    assert (ours.state, "would take no part" in ours.text) == ("fail", True)
+    assert "98.1" in ours.advice
 
 
 def test_a_missing_binary_fails_with_advice(tmp_path: Path, free_port: int) -> None:

@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.keys import MEMBERS
 from stabilitybackend.membership.members import EXPIRY_S, FORGET_S, Member, Members
+from stabilitybackend.membership.versions import allowed, taking_no_part
 
 
 def made(redis: Redis, name: str, *roles: str, version: str = "0.1.0") -> Members:
@@ -76,11 +77,37 @@ async def test_an_entry_that_nobody_here_can_read_hides_no_other(redis: Redis) -
     assert list(door.alive) == ["d"]
 
 
-async def test_versions_that_are_further_apart_than_one_are_named(redis: Redis) -> None:
-    members = [made(redis, name, "worker", version=version) for name, version in (("a", "0.1.0"), ("b", "0.2.3"))]
-    for each in members:
-        await each.beat()
-    assert members[1].too_far_apart() == ()
-    newest = made(redis, "c", "worker", version="0.3.0")
+async def test_who_comes_with_a_version_more_than_one_away_takes_no_part_until_the_others_are_gone(
+    redis: Redis,
+) -> None:
+    first, next_one = made(redis, "z", "worker", version="0.1.0"), made(redis, "b", "worker", version="0.2.3")
+    await first.beat()
+    await next_one.beat()
+    assert (next_one.apart, next_one.trouble(0.0)) == (frozenset(), None)
+    await asyncio.sleep(0.002)  # Redis counts milliseconds
+    newest = made(redis, "a", "worker", version="0.3.0")
     await newest.beat()
-    assert newest.too_far_apart() == ["0.1.0", "0.2.3", "0.3.0"]
+    await first.beat()
+    for each in (first, newest):  # all come to the same
+        assert (each.apart, [one.member_id for one in each.having("worker")]) == ({"a"}, ["b", "z"])
+    told, own = first.trouble(5.0), newest.no_part()
+    assert (told.code, told.since, own.code) == ("versions_apart", 5.0, "takes_no_part")  # type: ignore[union-attr]
+    assert (
+        told.problem
+        == own.message
+        == (  # type: ignore[union-attr]
+            "Beside versions 0.1.0 and 0.2.3, 1 process takes no part: worker of version 0.3.0 at http://a:1"
+        )
+    )
+    assert "start version 0.1 or 0.2 there" in own.hint  # type: ignore[union-attr]
+    await first.leave()
+    await newest.beat()
+    assert (newest.takes_part, newest.trouble(0.0)) == (True, None)
+
+
+def test_whoever_was_here_first_works_on_whatever_comes() -> None:
+    assert taking_no_part(["0.5.0", "0.3.0", "0.4.2", "0.6.0", "1.5.0"], str) == ["0.3.0", "0.6.0", "1.5.0"]
+    assert taking_no_part(["0.5.0", "unknown", "0.6.0"], str) == []
+    assert [allowed(["0.0.9"]), allowed(["0.4.0"]), allowed(["0.4.0", "0.5.1"]), allowed(["x"])] == [
+        "0.0 or 0.1", "0.3, 0.4 or 0.5", "0.4 or 0.5", "of any number",
+    ]  # fmt: skip
