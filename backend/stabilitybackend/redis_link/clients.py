@@ -18,6 +18,7 @@ from redis.backoff import ExponentialBackoff, NoBackoff
 from stabilitybackend.errors import RedisStartError
 from stabilitybackend.redis_address import RedisAddress, shown_url
 from stabilitybackend.redis_link.away import POOL_WAIT_S
+from stabilitybackend.redis_link.closed import noticing
 from stabilitybackend.redis_link.cluster import ClusterClient
 
 __all__ = ["InRedis", "make_redis", "make_watchful", "sentinel_of"]
@@ -70,7 +71,9 @@ def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Any:
     address = RedisAddress.of(url)
     pooled: dict[str, Any] = {"max_connections": connections, "timeout": POOL_WAIT_S}
     if address.kind == "one":
-        return Redis.from_pool(BlockingConnectionPool.from_url(url, **_limits(), **pooled))
+        pool = BlockingConnectionPool.from_url(url, **_limits(), **pooled)
+        pool.connection_class = noticing(pool.connection_class)
+        return Redis.from_pool(pool)
     try:
         given = dict(parse_url(address.of_node(*address.nodes[0])))
         options = {**given, "ssl": given.pop("connection_class", None) is SSLConnection, **_limits()}
@@ -79,10 +82,12 @@ def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Any:
         if address.kind == "cluster":
             options.pop("retry")
             return ClusterClient(address.nodes, connections=connections, wait_s=POOL_WAIT_S, **options)
-        return sentinel_of(address).master_for(
+        client = sentinel_of(address).master_for(
             address.name, connection_pool_class=_SentinelPool, db=address.database or 0, **pooled,
             **{name: value for name, value in options.items() if not name.startswith("sentinel_")},
         )  # fmt: skip
+        client.connection_pool.connection_class = noticing(client.connection_pool.connection_class)
+        return client
     except (TypeError, ValueError) as error:  # redis-py hands what follows the URL's "?" to its connections
         raise RedisStartError(
             f"Redis at {shown_url(url)} can't be used with the options behind the '?' of its URL: {error}",

@@ -30,6 +30,8 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as NoAnswerInTime
 
+from stabilitybackend.redis_link.closed import noticing
+
 __all__ = ["ClusterClient", "Command"]
 
 #: Name and arguments, and what its reply is read with.
@@ -69,6 +71,10 @@ class ClusterClient(RedisCluster):
             startup_nodes=[ClusterNode(host, port) for host, port in nodes], max_connections=_NO_BOUND,
             require_full_coverage=False, **options,
         )  # fmt: skip
+        manager = self.nodes_manager
+        for node in manager.startup_nodes.values():
+            node.connection_class = noticing(node.connection_class)
+            manager.connection_kwargs["connection_class"] = node.connection_class  # of those that are found
         self._room = asyncio.Semaphore(connections)
         self._wait_s = wait_s
         self._refreshing = asyncio.Lock()

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from redis.asyncio import Redis
@@ -34,6 +35,9 @@ EVERY_S = 2.0
 PAUSES, MOST_PAUSE_S = 4.0, 0.5
 #: A run goes to a worker that came when this one has seen so often that it should: members come and go.
 HAND_OVER_AFTER = 2
+#: A run that can't be taken up is tried again after so long, seconds, twice as long each time, at most MOST_RETRY_S:
+#: doors name a run with each of its frames, and each try may read much.
+FIRST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
 #: What is remembered over all runs is read again so often, seconds: other workers add to it.
 FLEET_EVERY_S = 30.0
 _log = logging.getLogger(__name__)
@@ -55,10 +59,19 @@ class Placer:
     """Takes and gives runs for one worker.
 
     Args:
-        manager: follows them.
+        manager: follows them. elapsed: seconds, of a clock that nobody sets.
     """
 
-    def __init__(self, redis: Redis, members: Members, index: RunIndex, manager: RunManager, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        members: Members,
+        index: RunIndex,
+        manager: RunManager,
+        outbox: Outbox,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._elapsed = elapsed
         self._redis = redis
         self._members = members
         self._index = index
@@ -67,6 +80,8 @@ class Placer:
         self._due = asyncio.Event()
         #: How often it was seen that a run of ours should be another worker's.
         self._elsewhere = Counter[str]()
+        #: How often a run was tried that did not get as far as being judged, and until when it is left alone.
+        self._tried: dict[str, tuple[int, float]] = {}
         self._quiet = QuietLog(_log)
         members.changed.append(self.place_soon)
 
@@ -103,13 +118,18 @@ class Placer:
             return  # this process has not been able to write its entry
         live = await self._index.live()
         wanted = placed(live, workers)
-        ours = self._manager.owned()
+        ours, judged, now = self._manager.owned(), self._manager.followed(), self._elapsed()
+        self._tried = {run_id: tries for run_id, tries in self._tried.items() if run_id not in judged}
         waking = self._manager.waking
         missing = [one for one in live if wanted[one] == me and one not in ours and not waking.waits(one)]
         taken = list[str]()
         for run_id, owner in zip(missing, await self._owners(missing), strict=True):
-            if owner not in self._members.alive or owner == me:
+            tries, until = self._tried.get(run_id, (0, now))
+            if (owner not in self._members.alive or owner == me) and now >= until:
                 taken.append(run_id)
+                self._tried[run_id] = tries + 1, now + min(MOST_RETRY_S, FIRST_RETRY_S * 2 ** min(tries, 9))
+                if tries:
+                    self._quiet.log(logging.WARNING, f"run {run_id} could not be taken up {tries} times: tried again")
         if taken:
             await self._manager.fleet.refresh_faults()  # those that the worker before us has seen
         waking.start(taken)

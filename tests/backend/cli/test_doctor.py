@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.cli.checkup import CheckResult, examine
-from stabilitybackend.keys import MEMBERS
+from stabilitybackend.cli.checkup import CheckResult, _processes, examine
 from stabilitybackend.membership.members import Member, Members
 from stabilitybackend.settings import Settings
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
@@ -62,23 +61,26 @@ def test_a_given_redis_is_named_with_its_version(tmp_path: Path, free_port: int,
 
 
 async def test_processes_of_versions_that_are_too_far_apart_are_named_and_so_is_one_of_here(
-    tmp_path: Path, free_port: int, redis: Redis, redis_url: str
+    tmp_path: Path, redis: Redis, redis_url: str
 ) -> None:
-    async def found() -> CheckResult:
-        settings = {"data_dir": tmp_path, "port": free_port, "redis_url": redis_url}
-        return (await asyncio.to_thread(lambda: results(**settings)))["processes"]
+    here = importlib.metadata.version("stabilityboard")
+    first, second = (
+        Members(redis, Member(name, ("worker",), f"http://{name}:1", version))
+        for name, version in (("a", here), ("b", "98.0.0"))
+    )
+
+    async def found(*there: Members) -> CheckResult:
+        for one in there:
+            await one.beat()
+        return await asyncio.to_thread(_processes, Settings(data_dir=tmp_path, redis_url=redis_url))
 
     assert (await found()).text == "none with a role works on this Redis"
-    here = importlib.metadata.version("stabilityboard")
-    for name, version, state in (("a", here, "ok"), ("b", "98.0.0", "note")):
-        await Members(redis, Member(name, ("worker",), f"http://{name}:1", version)).beat()
-        assert (await found()).state == state
-    assert "worker of version 98.0.0 at http://b:1" in (await found()).text
-    await redis.delete(MEMBERS)
-    await Members(redis, Member("b", ("worker",), "http://b:1", "98.0.0")).beat()
-    ours = await found()
-    assert (ours.state, "would take no part" in ours.text) == ("fail", True)
-    assert "98.1" in ours.advice
+    assert (await found(first)).text == f"1 with roles work on this Redis, of version {here}"
+    named = await found(first, second)
+    assert (named.state, "worker of version 98.0.0 at http://b:1" in named.text) == ("note", True)
+    await first.leave()
+    ours = await found(second)
+    assert (ours.state, "would take no part" in ours.text, "98.1" in ours.advice) == ("fail", True, True)
 
 
 def test_a_missing_binary_fails_with_advice(tmp_path: Path, free_port: int) -> None:

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class Chaos:
         jobs: run id -> its ranks, and the folder of each below ``folder``.
         draw: decides all that is random.
         faults: what is drawn from. metrics: more of them in each row.
+        env: more environment variables of the jobs.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class Chaos:
         draw: random.Random,
         faults: tuple[str, ...],
         metrics: int,
+        env: Mapping[str, str] | None = None,
     ) -> None:
+        self._env = dict(env or {})
         self.done: Counter[str] = Counter()
         #: What was done, a line each: unix seconds, fault.
         self.history: list[str] = []
@@ -72,7 +76,7 @@ class Chaos:
         folder.mkdir()
         return Ranks(
             "roles/chaos_rank.py", [str(folder), str(PERIOD_S)], url=self._servers.url, folder=folder / "spool",
-            run_id=run_id, world_size=1, CHAOS_METRICS=str(metrics),
+            run_id=run_id, world_size=1, CHAOS_METRICS=str(metrics), **self._env,
         )  # fmt: skip
 
     def folder_of(self, run_id: str) -> Path:

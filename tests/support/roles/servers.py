@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,12 @@ from support.roles.balancer import Balancer
 from support.roles.planted import CLOCK_FILE
 from support.waiting import wait_until
 
-__all__ = ["RoleServers"]
+__all__ = ["RoleServers", "sources_of"]
+
+
+def sources_of(tree: Path) -> dict[str, str]:
+    """Return what lets a Python take our packages from a folder with the repository's files."""
+    return {"PYTHONPATH": os.pathsep.join(str(tree / name) for name in ("backend", "client", "alerting", "frontend"))}
 
 
 class RoleServers:
@@ -42,24 +48,44 @@ class RoleServers:
         self._stack = ExitStack()
         self.balancer = Balancer([])
         self.servers: dict[str, Server] = {}
-        self._roles: dict[str, str] = {}
+        #: Data folder, port and environment of each.
+        self._made: dict[str, tuple[Path, int, dict[str, str]]] = {}
 
-    def add(self, name: str, role: str, **settings: object) -> Server:
-        """Return a started process with a role, or several with commas between; wait with ``ready``."""
+    def add(self, name: str, role: str, tree: Path | None = None, **settings: object) -> Server:
+        """Return a started process with a role, or several with commas between; wait with ``ready``.
+
+        Args:
+            role: "" for one process that does everything.
+            tree: folder of another version's sources, that it is to run.
+        """
         data = self.folder / name / "data"
         data.parent.mkdir(exist_ok=True)
         port = free_port()
         env = self._settings | {
-            "STABILITY_ROLE": role, "STABILITY_REDIS_URL": self.redis_url, "STABILITY_LOG_LEVEL": "info",
+            "STABILITY_REDIS_URL": self.redis_url, "STABILITY_LOG_LEVEL": "info",
             "STABILITY_ARCHIVE_URL": str(self.folder / "archive"), CLOCK_FILE: str(self._clock_of(name)),
         }  # fmt: skip
         env |= {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
-        self.servers[name] = self._stack.enter_context(_Quiet(Server(data, port, env)))
-        self.servers[name].start(wait=False)
-        self._roles[name] = role
-        if "door" in role:
+        if role:
+            env["STABILITY_ROLE"] = role
+        self._made[name] = data, port, env
+        self._start(name, tree)
+        if "door" in role or not role:
             self.balancer.ports.append(port)
         return self.servers[name]
+
+    def _start(self, name: str, tree: Path | None) -> None:
+        data, port, env = self._made[name]
+        python = None if tree is None else Path(sys.executable)
+        env = env if tree is None else env | sources_of(tree)
+        self.servers[name] = self._stack.enter_context(_Quiet(Server(data, port, env, python=python)))
+        self.servers[name].start(wait=False)
+
+    def upgrade(self, name: str, tree: Path | None = None) -> None:
+        """Stop a process in good order and start it from other sources, by default the working tree's; wait for it."""
+        self.servers[name].stop()
+        self._start(name, tree)
+        self.ready(name)
 
     def ready(self, *names: str) -> None:
         """Wait until these processes answer, or all of them."""
