@@ -201,6 +201,11 @@ class RunKeys:
         return self._key("orders")
 
     @property
+    def acknowledged(self) -> str:
+        """Hash: incident id -> Acknowledgement as JSON, while nobody owns the run (runs/orders/acknowledged.py)."""
+        return self._key("acknowledged")
+
+    @property
     def proposals(self) -> str:
         """Hash: proposal id -> Proposal as JSON."""
         return self._key("proposals")

@@ -3,7 +3,7 @@
 Whoever presses a button in Slack reaches the process that holds Slack's socket, or the one of pages that Slack's
 request came to. It has checked who that is and what they may. What is about a run is asked of its owner, which judges
 it on the run as it is; the same functions do it as in a server of one process (actions.py). Where no worker is alive
-what is only read is read here, and an order waits for the next owner (runs/orders/waiting.py).
+what is only read is read here; an order and an acknowledgement wait for the next owner (runs/orders).
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ class RelayedActions(Actions):
     async def _ask(self, asked: _Asked) -> _Done:
         body, waits = msgspec.msgpack.encode(asked), asked.action in _WAITS  # MessagePack, for a curve may hold NaN
         try:
-            answer = await self._calls.ask_owner(asked.run_id, _NAME, body, wait=waits)
+            answer = await self._calls.ask_owner(
+                asked.run_id, _NAME, body, wait=waits, once=asked.action == "acknowledge"
+            )
         except StabilityBoardError as error:
             words = ". ".join(part for part in (error.message, error.hint) if part)
             raise ActionRefused(words, passing=error.status == 503) from error

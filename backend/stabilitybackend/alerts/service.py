@@ -25,6 +25,7 @@ from stabilitybackend.alerts.changes import RecordedChanges
 from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.orders.acknowledged import Acknowledgement, read_acknowledged
 from stabilitybackend.settings import Settings
 from stabilitybackend.streams import stream_order
 
@@ -105,9 +106,17 @@ class IncidentStreams:
         return self._projects[run_id]
 
     async def incidents_now(self, run_id: str, incident_ids: list[str]) -> list[bytes | None]:
-        """Return incidents of a run as they are now, as JSON; None for each that is gone."""
-        found: Any = await self._redis.hmget(RunKeys(run_id).incidents, incident_ids)
-        return list(found)
+        """Return incidents of a run as they are now, as JSON; None for each that is gone.
+
+        One that was acknowledged while nobody owned the run is acknowledged: nobody else is to be called.
+        """
+        keys = RunKeys(run_id)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hmget(keys.incidents, incident_ids)
+        pipe.hgetall(keys.acknowledged)
+        found, waiting = await pipe.execute()
+        acknowledged = read_acknowledged(waiting)
+        return [_with(stored, acknowledged.get(name)) for name, stored in zip(incident_ids, found, strict=True)]
 
     async def is_news(self, stream: str, entry_id: bytes, alert: Alert) -> bool:
         """Return whether an event is to be sent: of a followed log's history only what an incident is by now."""
@@ -132,6 +141,15 @@ class IncidentStreams:
             last: Any = await self._redis.xrevrange(keys.incident_events, count=1)
             head.incident = last[0][0].decode() if last else "0-0"
         return True
+
+
+def _with(stored: bytes | None, acknowledged: Acknowledgement | None) -> bytes | None:
+    if stored is None or acknowledged is None:
+        return stored
+    incident = orjson.loads(stored)
+    if incident.get("acknowledged_by") is None:
+        incident |= {"acknowledged_by": acknowledged.who, "acknowledged": acknowledged.at}
+    return orjson.dumps(incident)
 
 
 def alert_rules(redis: Redis, settings: Settings, sinks: Sequence[Sink], clock: Callable[[], float]) -> AlertRules:

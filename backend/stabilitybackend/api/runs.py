@@ -133,12 +133,15 @@ async def incident(incident_id: str, reader: Reader, worker: Worker) -> Response
     return answer(shown(found))
 
 
-@router.post("/{run_id}/incidents/{incident_id}/ack", responses=answers(ShownIncident))
+@router.post("/{run_id}/incidents/{incident_id}/ack", responses=answers(ShownIncident, 200, 202))
 async def acknowledge(incident_id: str, commander: Commander, worker: Worker, record: Recorded) -> Response:
-    """Acknowledge an incident; the first person who does so stays."""
+    """Acknowledge an incident; the first person who does so stays.
+
+    202: no worker follows the run now; nobody else is called all the same, and the next worker writes it down.
+    """
     incident = await worker.acknowledge(incident_id, commander.name)
     await record.did(commander, "incident.acknowledge", incident_id, incident.title)
-    return answer(shown(incident))
+    return answer(shown(incident), 202 if worker.fence.reads_only else 200)
 
 
 @router.get("/{run_id}/checkpoints", responses=answers(Checkpoints))

@@ -265,12 +265,16 @@ class IncidentBook:
             changed.append(self._commit(old, new, time))
         return [incident for incident in changed if incident is not None]
 
-    def acknowledge(self, incident_id: str, who: str, time: float) -> Incident | None:
-        """Write down who has seen an incident and return it, None if there is none such. The first one counts."""
+    def acknowledge(self, incident_id: str, who: str, time: float, at: float | None = None) -> Incident | None:
+        """Write down who has seen an incident and return it, None if there is none such. The first one counts.
+
+        Args:
+            time: now, unix seconds. at: when they said so, where that was before.
+        """
         old = self._incidents.get(incident_id)
         if old is None or old.acknowledged_by is not None:
             return old
-        new = replace(old, acknowledged_by=who, acknowledged=time)
+        new = replace(old, acknowledged_by=who, acknowledged=time if at is None else at)
         if kind_of(new.kind).about == "user" and new.state == "open":
             # The job reports it once: nothing else will end it.
             new = replace(new, state="resolved", resolved=time)

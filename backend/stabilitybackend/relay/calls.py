@@ -58,12 +58,20 @@ class Calls:
         self._made: httpx.AsyncClient | None = None
 
     async def ask_owner(
-        self, run_id: str, name: str, body: bytes, person: Principal | None = None, *, wait: bool = False
+        self,
+        run_id: str,
+        name: str,
+        body: bytes,
+        person: Principal | None = None,
+        *,
+        wait: bool = False,
+        once: bool = False,
     ) -> bytes | None:
         """Return what the owner of a run answers; None where this process owns it, or no worker is there to ask.
 
         Args:
             wait: where no worker is alive, one is waited for, as long as a takeover takes.
+            once: it is one thing however often it is asked for: the next owner is asked where the first one died.
 
         Raises:
             StabilityBoardError: what the owner refuses with.
@@ -78,7 +86,7 @@ class Calls:
                     return await self.ask(target, name, body, person)
                 except Unavailable as error:
                     self._owners.forget(run_id)
-                    if error.code not in _ELSEWHERE:
+                    if error.code not in _ELSEWHERE and not (once and error.code == "unsure"):
                         raise
             elif not wait:
                 return None

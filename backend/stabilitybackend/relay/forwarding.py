@@ -2,9 +2,9 @@
 
 The owner is asked again, or the next one, for some seconds: a run is taken over within five. What changes something is
 sent again only where it is certain that nothing was done (nobody took the connection, or who was asked says that the
-run is not its own), or where it is one thing however often it comes: an order with a key. Where no worker is alive this
-process answers what is only read by itself, from what is stored (runs/reading), and says so in a header. An order for
-the job is stored then, and waits for the next owner (runs/orders/waiting.py).
+run is not its own), or where it is one thing however often it comes: an order with a key, an acknowledgement. Where no
+worker is alive this process answers what is only read by itself, from what is stored (runs/reading), and says so in a
+header. An order for the job, or an acknowledgement, is stored then, and waits for the next owner (runs/orders).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OWN = frozenset(
 #: Header that each server adds by itself.
 _DATE = b"date"
 _PATH = re.compile(r"/api/v1/runs/([^/]+)(?:/.*)?")
-_ORDER = re.compile(r"/api/v1/runs/[^/]+/(?:commands(?:/[^/]+)?|proposals/[^/]+/approve)")
+_ORDER = re.compile(r"/api/v1/runs/[^/]+/(?:commands(?:/[^/]+)?|proposals/[^/]+/approve|incidents/[^/]+/ack)")
 
 
 class _Again(Exception):
@@ -130,7 +130,7 @@ class Forwarding:
                 return
             except _Again as again:
                 self._owners.forget(run_id)
-                if not (safe or again.undone or (_is_order(scope) and _has_key(body))):
+                if not (safe or again.undone or (_is_order(scope) and _is_once(scope, body))):
                     raise Unavailable(
                         f"the worker of run {run_id} went away while it was asked for this: it may have been done",
                         hint="look at the run, then send it again where it was not",
@@ -224,12 +224,14 @@ async def _refusal(answer: httpx.Response) -> bytes:
 
 
 def _is_order(scope: Scope) -> bool:
-    """Whether it is an order for a job, which can wait for an owner (runs/orders/waiting.py)."""
+    """Whether it is an order for a job, or an acknowledgement, which can wait for an owner (runs/orders)."""
     return scope["method"] in ("POST", "DELETE") and _ORDER.fullmatch(scope["path"]) is not None
 
 
-def _has_key(body: bytes) -> bool:
-    """Whether an order names itself: given twice it is one."""
+def _is_once(scope: Scope, body: bytes) -> bool:
+    """Whether it is one thing however often it comes: it names itself, or the first acknowledgement counts."""
+    if scope["path"].endswith("/ack"):
+        return True
     try:
         return bool(orjson.loads(body)["idempotency_key"])
     except (orjson.JSONDecodeError, KeyError, TypeError):

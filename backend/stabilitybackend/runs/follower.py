@@ -312,6 +312,7 @@ class RunFollower:
             with self.state.store.strictly():
                 self.autopilot.judge(self.state, changes)
         await self._conclude(changes)
+        await self._take_acknowledged()
         if self.orders.waiting:
             await self._take_orders()
         self.autopilot.publish(self.state)
@@ -325,6 +326,12 @@ class RunFollower:
         """Make commands of orders that waited for an owner."""
         if taken := await self.orders.take(self.state, self.fence, self.journal.patiently):
             await self._conclude(Changes(commands=taken))
+
+    async def _take_acknowledged(self) -> None:
+        """Write down what was acknowledged while the run had no owner."""
+        if (acknowledged := self.orders.acknowledged).waiting:
+            await self._conclude(Changes(incidents=acknowledged.given(self.state, self._clock())))
+            await acknowledged.taken(self.fence, self.journal.patiently)
 
     async def report_to_fleet(self) -> None:
         """Let the fleet's memory know what stopped the job up to now, and what its rollbacks cost."""

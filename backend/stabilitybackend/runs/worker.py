@@ -115,7 +115,7 @@ class RunWorker(RunFollower):
         return await on_a_replica(self.fence.redis, RunKeys(self.run_id).commands, DURABLE)
 
     async def orders_came(self) -> None:
-        """Note that an order was stored while nobody owned the run; it is taken with the next tick."""
+        """Note that something was ordered or acknowledged while nobody owned the run; the next tick takes it."""
         await self.orders.load()
 
     def commands(self) -> list[Command]:
@@ -128,14 +128,19 @@ class RunWorker(RunFollower):
 
     async def acknowledge(self, incident_id: str, who: str) -> Incident:
         """Note that somebody takes care of an incident; return it. Raises NotFound where there is none."""
+        await self.ready()
+        await self._take_acknowledged()  # who came before is the first one
         incident = (await self.ready()).incidents.acknowledge(incident_id, who, self._clock())
         if incident is None:
-            raise NotFound(f"run {self.run_id} has no incident {incident_id}", hint="list them with GET .../incidents")
+            raise self._no_incident(incident_id)
         changes = Changes(incidents={incident_id: incident})
         await self._store(changes)
         await self._on_a_replica()
         await self._show(changes)
         return incident
+
+    def _no_incident(self, incident_id: str) -> NotFound:
+        return NotFound(f"run {self.run_id} has no incident {incident_id}", hint="list them with GET .../incidents")
 
     async def take(self, finding: Finding) -> None:
         """Take in what was found about the run beside its own points, at this moment."""

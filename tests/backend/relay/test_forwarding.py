@@ -237,6 +237,7 @@ async def test_without_a_worker_a_question_is_answered_here_and_says_so_and_a_ch
 async def test_an_order_is_held_until_a_worker_is_there_and_is_stored_here_where_none_comes(redis: Redis) -> None:
     stack = Stack(redis, retry_s=0.3)
     assert (await stack.ask("POST")).text == "read here"
+    assert (await stack.ask("POST", "incidents/i-1/ack")).text == "read here"
     await stack.close()
     stack = Stack(redis)
     asking = asyncio.create_task(stack.ask("POST"))
@@ -246,8 +247,11 @@ async def test_an_order_is_held_until_a_worker_is_there_and_is_stored_here_where
     await stack.close()
 
 
-async def test_an_order_with_a_key_goes_to_the_next_owner_where_nobody_knows_what_the_last_one_did(
-    stack: Stack,
+@pytest.mark.parametrize(
+    ("path", "order"), [("commands", {"kind": "stop", "idempotency_key": "k"}), ("incidents/i-1/ack", None)]
+)
+async def test_an_order_with_a_key_and_an_acknowledgement_go_to_the_next_owner_where_nobody_knows_what_the_last_one_did(
+    stack: Stack, path: str, order: dict[str, str] | None
 ) -> None:
     await stack.owner("w1", CUT)
     stack.was_asked.clear()
@@ -256,8 +260,7 @@ async def test_an_order_with_a_key_goes_to_the_next_owner_where_nobody_knows_wha
         await stack.was_asked.wait()
         await stack.owner("w2", OK)
 
-    order = {"kind": "stop", "idempotency_key": "k"}
-    answer, _ = await asyncio.gather(stack.ask("POST", json=order), next_one())
+    answer, _ = await asyncio.gather(stack.ask("POST", path, json=order), next_one())
     assert (answer.text, stack.asked[-1]) == ("the owner's", "w2")
 
 

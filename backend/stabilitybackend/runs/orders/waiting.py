@@ -25,6 +25,7 @@ from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.derived.batch_orders import with_step
 from stabilitybackend.runs.derived.restart_plan import plan_of
+from stabilitybackend.runs.orders.acknowledged import Acknowledged
 from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import OPEN_STATES, AnyCommand, Command, CommandRequest, Restart
@@ -59,9 +60,12 @@ class Orders:
         self._keys = RunKeys(run_id)
         self._clock = clock
         self.waiting: list[WaitingOrder] = []
+        #: Acknowledgements, which wait likewise.
+        self.acknowledged = Acknowledged(run_id, redis)
 
     async def load(self) -> None:
         """Read which wait. Raises RedisError when Redis is away."""
+        await self.acknowledged.load()
         stored: Any = await self._redis.hvals(self._keys.orders)
         self.waiting = sorted(self._read(stored), key=lambda one: one.command.issued)
 

@@ -118,6 +118,7 @@ class RunReader(RunWorker):
         await self.journal.patiently(self.listing.load)
         await self.journal.patiently(self.orders.load)
         self._stored.into(self.state, with_incidents=True)
+        self.orders.acknowledged.given(self.state, self._clock())
         self.channel.begin(self.cursor)
 
     async def _read_news(self) -> tuple[list[tuple[str, bytes]], bool] | None:
@@ -132,12 +133,13 @@ class RunReader(RunWorker):
         pipe.scard(keys.undone)
         pipe.xrevrange(keys.incident_events, count=1)
         pipe.xrevrange(keys.command_audit, count=1)
+        pipe.hlen(keys.acknowledged)
         pipe.hmget(keys.meta, "created", *_SHOWN)
-        frames, stems, undone, incidents, commands, shown = await pipe.execute()
+        frames, stems, undone, incidents, commands, acknowledged, shown = await pipe.execute()
         listed = frozenset(stem.decode() for stem in stems)
         if undone != self._undone or self._is_behind(listed):
             return None
-        newest = ([entry[0] for entry in (*incidents, *commands)], shown)
+        newest = ([entry[0] for entry in (*incidents, *commands)], acknowledged, shown)
         if newest != self._newest:
             await self._take_stored()
             self._newest = newest
@@ -177,6 +179,7 @@ class RunReader(RunWorker):
         now.into(self.state, with_incidents=True)
         changes = Changes()
         changes.add_incidents(_newer(before.incidents, now.incidents))
+        changes.add_incidents(self.orders.acknowledged.given(self.state, self._clock()).values())
         changes.add_commands(_newer(before.commands, now.commands))
         changes.add_commands(one.command for one in _newer(waited, self.orders.waiting))
         if changes:
@@ -233,8 +236,17 @@ class RunReader(RunWorker):
         return command if held else replace(command, warning=NOT_ON_A_REPLICA)
 
     async def acknowledge(self, incident_id: str, who: str) -> Incident:
-        """Raise Unavailable."""
-        self._refuse()
+        """Store it for the next owner; return the incident as it will be. Raises NotFound where there is none."""
+        state = await self.ready()
+        incident = state.incidents.get(incident_id)
+        if incident is None:
+            raise self._no_incident(incident_id)
+        if incident.acknowledged_by is None:
+            await self.orders.acknowledged.put(incident_id, who, self._clock())
+            changes = Changes(incidents=self.orders.acknowledged.given(state, self._clock()))
+            await self._on_a_replica()
+            publish(self.channel, state, changes, self.cursor)
+        return state.incidents.get(incident_id) or incident
 
     async def take(self, finding: object) -> None:
         """Raise Unavailable."""
