@@ -108,6 +108,7 @@ class RunFollower:
         self._senders: Senders = {}
         self._unsaved = Changes()
         self._closed = False
+        self._taking_orders = asyncio.Lock()
         self._turning = asyncio.Lock()  # held by whoever stops and starts it
         self.readiness = Readiness(run_id)
         self.internal_errors = InternalErrors(run_id)
@@ -322,9 +323,10 @@ class RunFollower:
         await self.listing.publish(self.internal_errors.view(self.state.view, self.listing.run), self._clock())
 
     async def _take_orders(self) -> None:
-        """Make commands of orders that waited for an owner."""
-        if taken := await self.orders.take(self.state, self.fence, self.journal.patiently):
-            await self._conclude(Changes(commands=taken))
+        """Make commands of orders that waited for an owner, each once whoever ticks at the same time."""
+        async with self._taking_orders:
+            if taken := await self.orders.take(self.state, self.fence, self.journal.patiently):
+                await self._conclude(Changes(commands=taken))
 
     async def report_to_fleet(self) -> None:
         """Let the fleet's memory know what stopped the job up to now, and what its rollbacks cost."""
