@@ -16,7 +16,8 @@ BIOME  := $(NODE) node_modules/.bin/biome
 DEMO_ARGS   ?=
 UP_ARGS     ?=
 PYTEST_ARGS ?=
-# Much of a test's time is waiting for processes: five at once fill two cores. A file stays in one process, its fixtures are shared.
+# Much of a test's time is waiting for processes: six at once fill two cores. Each compiles all tests where that was not
+# done before: they are collected once beside the tests of the browser's modules. A file stays in one process, its fixtures are shared.
 TEST_JOBS   ?= 6
 FRAMEWORKS  ?= $(patsubst requirements/integrations/%.txt,%,$(wildcard requirements/integrations/*.txt))
 # Tests that one of these environments runs; what it lacks is skipped.
@@ -40,7 +41,8 @@ up: $(VENV)/.run ## start the server (UP_ARGS="--port 9000")
 	@$(BIN)/stabilityboard up $(UP_ARGS)
 
 test: $(VENV)/.test ## all tests but the long ones (PYTEST_ARGS="-k rollback")
-	@$(BIN)/node --test --test-reporter=dot "tests/modules/*.test.js"
+	@$(BIN)/python -m pytest --collect-only -q $(PYTEST_ARGS) >/dev/null 2>&1 & collecting=$$!; \
+	$(BIN)/node --test --test-reporter=dot "tests/modules/*.test.js"; status=$$?; wait $$collecting; exit $$status
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(VENV)/.test $(VENV)/.node ## lint, format, types, import arrows, compose file; changes nothing

@@ -64,8 +64,14 @@ def test_a_seed_gives_one_log_and_another_seed_another(laboratory: ModuleType) -
     assert logs[0] != logs[2]
 
 
-def test_a_corrupt_data_set_spikes_alone_against_its_twin(laboratory: ModuleType) -> None:
-    rows, twin, truth = told(laboratory, "corrupt_dataset", 5)
+@pytest.fixture(scope="module")
+def corrupt(laboratory: ModuleType) -> tuple[Log, Log, dict[str, Any]]:
+    """A run with a corrupt data set."""
+    return told(laboratory, "corrupt_dataset", 5)
+
+
+def test_a_corrupt_data_set_spikes_alone_against_its_twin(corrupt: tuple[Log, Log, dict[str, Any]]) -> None:
+    rows, twin, truth = corrupt
 
     (event,) = truth["events"]
     losses = ("loss/text", "loss/code", "loss/image")
@@ -76,12 +82,13 @@ def test_a_corrupt_data_set_spikes_alone_against_its_twin(laboratory: ModuleType
     assert all(twin[99][name] < 0.8 * twin[0][name] for name in losses)  # it had learnt before
 
 
-def test_a_fault_without_an_effect_is_no_reason_for_an_alarm(laboratory: ModuleType) -> None:
+def test_a_fault_without_an_effect_is_no_reason_for_an_alarm(
+    laboratory: ModuleType, corrupt: tuple[Log, Log, dict[str, Any]]
+) -> None:
+    _, twin, _ = corrupt
     fault = shortened(laboratory, "lr_window", 5)
-    fault.factor = 1.0
-    rows = trained(laboratory, fault, 5)
 
-    (event,) = importlib.import_module("truth").tell_truth(fault, 5, rows, rows)["events"]
+    (event,) = importlib.import_module("truth").tell_truth(fault, 5, twin, twin)["events"]
 
     assert event["alarm"] is False
     assert event["why"] == "no measurable effect against the twin"

@@ -108,6 +108,7 @@ class RunFollower:
         self._senders: Senders = {}
         self._unsaved = Changes()
         self._closed = False
+        self._taking_orders = asyncio.Lock()
         self._turning = asyncio.Lock()  # held by whoever stops and starts it
         self.readiness = Readiness(run_id)
         self.internal_errors = InternalErrors(run_id)
@@ -323,9 +324,10 @@ class RunFollower:
         await self.listing.publish(self.internal_errors.view(self.state.view, self.listing.run), self._clock())
 
     async def _take_orders(self) -> None:
-        """Make commands of orders that waited for an owner."""
-        if taken := await self.orders.take(self.state, self.fence, self.journal.patiently):
-            await self._conclude(Changes(commands=taken))
+        """Make commands of orders that waited for an owner, each once whoever ticks at the same time."""
+        async with self._taking_orders:
+            if taken := await self.orders.take(self.state, self.fence, self.journal.patiently):
+                await self._conclude(Changes(commands=taken))
 
     async def _take_acknowledged(self) -> None:
         """Write down what was acknowledged while the run had no owner."""

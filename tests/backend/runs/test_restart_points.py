@@ -132,9 +132,9 @@ async def test_detectors_that_changed_judge_the_past_again_and_nobody_can_tell(
 
 async def test_a_restart_folds_only_what_came_since_and_knows_every_point(stage: Stage, folded: list[str]) -> None:
     job = Job()
-    run = await stage.send(*rows(job, 1, 80))
+    run = await stage.send(*rows(job, 1, EVERY_ROWS))
     await written(stage, run)
-    run = await stage.send(*rows(job, 81, 100))
+    run = await stage.send(*rows(job, EVERY_ROWS + 1, 100))
     before = told(run)
     folded.clear()
     await stage.restart()

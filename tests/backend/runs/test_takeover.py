@@ -106,9 +106,9 @@ async def test_whoever_takes_a_run_over_folds_only_what_came_since_and_has_every
     stage: Workers, folded: list[str], killed: None
 ) -> None:
     job = Job()
-    run = await stage.send(*rows(job, 1, 80))
+    run = await stage.send(*rows(job, 1, EVERY_ROWS))
     await written(stage, run)
-    await stage.send(*rows(job, 81, 100))
+    await stage.send(*rows(job, EVERY_ROWS + 1, 100))
     folded.clear()
 
     run = await stage.taken_over(held=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 from stabilityclient.data.recorder import event_data
 from stabilityclient.data.samples import taken
+from support.installed import needs
 
-torch = pytest.importorskip("torch")
+pytestmark = needs("torch", "tensors are PyTorch's")
 
 IDS = list(range(1_000, 1_300))
 TOKENS = np.random.default_rng(1).integers(0, 50_000, (64, 2_048))
@@ -20,16 +22,25 @@ def data(ids: Any) -> dict[str, Any]:
     return event_data(taken(ids))
 
 
-@pytest.mark.parametrize("ids", [tuple(IDS), range(1_000, 1_300), np.array(IDS), np.array(IDS, np.int32),
-                                 torch.tensor(IDS), IDS[::-1]], ids=["tuple", "range", "int64", "int32", "tensor",
-                                                                     "reversed"])  # fmt: skip
-def test_ids_are_the_same_as_a_list_an_array_or_a_tensor_in_any_order(ids: Any) -> None:
-    assert data(ids) == data(IDS)
+def tensor(values: Any, dtype: str = "int64") -> Any:
+    import torch
+
+    return torch.tensor(values, dtype=getattr(torch, dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_tokens_are_the_same_as_an_array_or_a_tensor_of_any_width(dtype: Any) -> None:
-    assert data(torch.tensor(TOKENS, dtype=dtype)) == data(TOKENS)
+@pytest.mark.parametrize("given", [tuple, np.array, lambda ids: np.array(ids, np.int32), tensor, lambda ids: ids[::-1]],
+                         ids=["tuple", "int64", "int32", "tensor", "reversed"])  # fmt: skip
+def test_ids_are_the_same_as_a_list_an_array_or_a_tensor_in_any_order(given: Callable[[list[int]], Any]) -> None:
+    assert data(given(IDS)) == data(IDS)
+
+
+def test_ids_may_be_a_range() -> None:
+    assert data(range(1_000, 1_300)) == data(IDS)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_tokens_are_the_same_as_an_array_or_a_tensor_of_any_width(dtype: str) -> None:
+    assert data(tensor(TOKENS, dtype)) == data(TOKENS)
 
 
 @pytest.mark.parametrize("columns", [1, 32, 33, 47, 64, 2_048])
@@ -74,14 +85,19 @@ def test_texts_are_ids() -> None:
 
 
 def test_what_a_buffer_holds_later_does_not_matter() -> None:
-    buffer = torch.tensor(TOKENS)
+    buffer = tensor(TOKENS)
     batch = taken(buffer)
     buffer.zero_()
 
     assert event_data(batch) == data(TOKENS)
 
 
-@pytest.mark.parametrize("ids", [5, "text", np.zeros((2, 2)), torch.zeros(3), np.zeros((2, 2, 2), int), [1.5], [None]])
+@pytest.mark.parametrize("ids", [5, "text", np.zeros((2, 2)), np.zeros((2, 2, 2), int), [1.5], [None]])
 def test_what_names_no_samples_is_refused_with_words(ids: Any) -> None:
     with pytest.raises(ValueError, match=r"ids= .*expected"):
         data(ids)
+
+
+def test_a_tensor_of_fractions_is_refused_with_the_same_words() -> None:
+    with pytest.raises(ValueError, match=r"ids= .*expected"):
+        data(tensor([0.0, 0.0, 0.0], "float32"))

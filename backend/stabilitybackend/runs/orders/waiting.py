@@ -185,7 +185,8 @@ class Orders:
                     command.note("failed", self._clock(), "it was taken back at this moment; nothing was sent")
                 state.commands.load([command])
                 taken[command_id] = command
-            self.waiting.remove(order)
+            # Whoever takes one back meanwhile reads anew which wait.
+            self.waiting = [one for one in self.waiting if one.name != name]
         return taken
 
     def _decided(self, state: RunState, order: WaitingOrder) -> Command | None:
