@@ -7,6 +7,7 @@ and the key of the finding.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.schema.evidence import FaultyGpu, GpuFaultFacts, facts
@@ -15,7 +16,7 @@ from stabilitybackend.schema.gpus import FleetFault, FleetGpu, Offences, Remembe
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import MAX_NAMED
 
-__all__ = ["GpuFaultHistory", "counts"]
+__all__ = ["GpuFaultHistory", "again", "counts"]
 
 #: GPUs remembered; the one whose last fault is the oldest goes first.
 MAX_GPUS = 4_096
@@ -71,13 +72,22 @@ class GpuFaultHistory:
             gone += list(self._gpus.pop(oldest))
         return gone
 
-    def with_history(self, finding: Finding, run_id: str) -> Finding:
-        """Return a finding about a GPU with what is remembered of it from the days before the fault began."""
+    def with_history(self, finding: Finding, run_id: str, known: Incident | None = None) -> Finding:
+        """Return a finding about a GPU with what is remembered of it from the days before the fault began.
+
+        Args:
+            known: the incident that it is about, as it is. What this said of the history is said again: other runs
+                may have reported faults of that time since, and what is found is to hang on frames and places alone.
+        """
         if finding.kind != "gpu_fault":
             return finding
         fault = facts(finding.evidence, GpuFaultFacts)
         if not counts(finding.severity, fault):
             return finding
+        said = None if known is None else facts(known.evidence, GpuFaultFacts)
+        if known is not None and said is not None and counts(known.severity, said) and _retells(said):
+            text, evidence = again(known, finding.text, finding.evidence)
+            return replace(finding, text=text, evidence=evidence)
         history = {}
         for gpu in fault.gpus:
             uuid = gpu.uuid or ""
@@ -101,6 +111,7 @@ class GpuFaultHistory:
             "runs": runs[:16],
             "last": max(fault.time for fault in before),
             "titles": [fault.title for fault in before][-4:],
+            "text": text,
         }
         return replace(finding, text=f"{finding.text} {text}", evidence={**finding.evidence, "history": remembered})
 
@@ -145,6 +156,19 @@ class GpuFaultHistory:
         own, since = _field(uuid, run_id, key), at - RECENT_DAYS * _DAY_S
         faults = [f for field, f in self._gpus.get(uuid, {}).items() if field != own and since <= f.time <= at]
         return sorted(faults, key=lambda fault: fault.time)
+
+
+def _retells(said: GpuFaultFacts) -> bool:
+    """Whether what an incident says of the history can be said again: an older server kept no text of it."""
+    return bool(said.history.text) or not said.history.faults
+
+
+def again(known: Incident, text: str, evidence: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return text and evidence of a fault that is told again, with the history that was told with it."""
+    history = known.evidence.get("history")
+    if not history or "text" not in history:
+        return text, evidence
+    return f"{text} {history['text']}", {**evidence, "history": history}
 
 
 def _without_gpu(fault: RememberedFault) -> FleetFault:

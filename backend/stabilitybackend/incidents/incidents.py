@@ -180,7 +180,7 @@ class IncidentBook:
         Returns:
             Those that changed with their version one higher (1 for a new one), the finding's own first.
         """
-        old = self._incidents.get(self._by_key.get(finding.key, ""))
+        old = self.known(finding)
         if old is not None and finding.now_step < old.now_step:
             return []
         new = self._opened(finding, segment, time) if old is None else replace(old, **fields_of(finding))
@@ -264,6 +264,10 @@ class IncidentBook:
                 new = gone_back(old, kept_step)
             changed.append(self._commit(old, new, time))
         return [incident for incident in changed if incident is not None]
+
+    def known(self, finding: Finding) -> Incident | None:
+        """Return the incident that a finding is about, None where it is a new one."""
+        return self._incidents.get(self._by_key.get(finding.key, ""))
 
     def acknowledge(self, incident_id: str, who: str, time: float, at: float | None = None) -> Incident | None:
         """Write down who has seen an incident and return it, None if there is none such. The first one counts.

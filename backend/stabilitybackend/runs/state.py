@@ -53,7 +53,7 @@ from stabilitybackend.saving import SavedPart, Unfit, part_of, restore
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
 from stabilitybackend.schema.health import AgentHealth
-from stabilitybackend.schema.incidents import RolledBack
+from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.resumes import BY_RESUMES
@@ -79,8 +79,9 @@ class RunState:
         self.commands = CommandBook(run_id)
         self.liveness = LivenessMonitor(run_id)
         self.gpus = GpuWatch()
-        #: Adds to a finding about a GPU what is remembered of it from other runs (``runs/derived/fleet_reporter.py``).
-        self.remember: Callable[[Finding], Finding] = lambda finding: finding
+        #: Adds to a finding about a GPU, of an incident that is known or not, what is remembered of it from other runs
+        #: (``runs/derived/fleet_reporter.py``).
+        self.remember: Callable[[Finding, Incident | None], Finding] = lambda finding, known: finding
         self.stretches = TrainingIntervals()
         self.gpu_readings = GpuReadings()
         self.handlers = Handlers()
@@ -243,7 +244,7 @@ class RunState:
         if event.type in GPU_EVENTS:
             for finding in self.gpus.event(event, self.step_clock.newest):
                 if reports:
-                    self.found(self.remember(finding), event.time, changes)
+                    self.found(self.remember(finding, self.incidents.known(finding)), event.time, changes)
         if reports:
             self.report(found, changes)
         self.liveness.event(event, event.time)

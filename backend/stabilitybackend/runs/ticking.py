@@ -32,7 +32,7 @@ class Ticking:
             state.found(finding, now, changes)
             yield
         for finding in state.gpus.tick(now):
-            state.found(state.remember(finding), now, changes)
+            state.found(state.remember(finding, state.incidents.known(finding)), now, changes)
         yield
         commands = state.commands
         for want in state.liveness.wants():

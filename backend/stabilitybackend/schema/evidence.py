@@ -270,9 +270,10 @@ class FaultyGpu(msgspec.Struct, frozen=True):
 
 
 class GpuHistory(msgspec.Struct, frozen=True):
-    """What is remembered of a GPU from other runs; faults: which one of it in two weeks this is."""
+    """What is remembered of a GPU from other runs; faults: which one of it in two weeks this is. text: the same."""
 
     faults: int = 0
+    text: str = ""
 
 
 class GpuFaultFacts(msgspec.Struct, frozen=True, rename={"asks": "class"}):

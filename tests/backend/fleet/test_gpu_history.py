@@ -17,6 +17,7 @@ from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.incidents.suggest import suggest
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS
+from stabilitybackend.runs.reconcile_incidents import reconciled
 from stabilitybackend.schema.fleet import RunNames, SetBy
 from stabilitybackend.schema.incidents import Incident
 from support.checkpoints import checkpoint
@@ -72,6 +73,21 @@ def test_a_finding_says_which_fault_of_its_gpu_it_is_and_only_of_the_last_two_we
     own = _finding(12 * DAY_S + 1, 48)
     assert "Third fault" in known.with_history(own, "run-b").text  # itself counts once
     assert known.with_history(_finding(1.0, 48), "run-a") == _finding(1.0, 48)  # what came later is no history
+
+
+def test_what_was_told_of_a_gpus_history_is_told_again_whatever_came_to_be_known_of_that_time_since() -> None:
+    known = GpuFaultHistory()
+    first = _incident(known.with_history(_finding(5.0, 95), "run-c"), "run-c")  # nothing was known
+    known.add(_incident(_finding(1.0, 48)), _run("run-a"))  # reported late
+    assert "fault of this GPU" not in known.with_history(_finding(5.0, 95, 48), "run-c", first).text
+    second = _incident(known.with_history(_finding(6.0, 95), "run-d"), "run-d")
+    known.add(_incident(_finding(2.0, 48), "run-b"), _run("run-b"))
+    told = known.with_history(_finding(6.0, 95, 48), "run-d", second)
+    assert told.text.endswith("Second fault of this GPU in 14 days, in 2 runs (run-a, run-d).")
+    assert told.evidence["history"] == second.evidence["history"]
+    assert "Third fault" in known.with_history(_finding(6.0, 95), "run-d").text
+    judged_again = _incident(_finding(6.0, 95), "run-d")  # by frames alone, as after an undo
+    assert reconciled([second], [judged_again], 0, 9.0) == [second]
 
 
 async def test_a_worker_knows_the_faults_that_another_one_has_seen(redis: Redis) -> None:

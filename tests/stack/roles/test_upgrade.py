@@ -162,13 +162,14 @@ def forwards(upgrade: Upgrade) -> None:
     each(upgrade, None, NAMES)
 
 
-def and_back(upgrade: Upgrade) -> None:
-    """An upgrade that is taken back."""
-    each(upgrade, None, NAMES[2:])
-    each(upgrade, upgrade.old, NAMES[:1:-1])
+def back_and_forwards(upgrade: Upgrade) -> None:
+    """An upgrade that is taken back and made again: what workers left in Redis is of a time before the others wrote."""
+    each(upgrade, None, NAMES[3:])
+    each(upgrade, upgrade.old, NAMES[:2:-1])
+    each(upgrade, None, NAMES[4:])
 
 
-@pytest.mark.parametrize("change", [forwards, and_back])
+@pytest.mark.parametrize("change", [forwards, back_and_forwards])
 def test_processes_are_upgraded_one_by_one_while_jobs_run(tmp_path: Path, change: Callable[[Upgrade], None]) -> None:
     with begun(tmp_path, SEVERAL, {name: name.partition("-")[0] for name in NAMES}) as upgrade:
         upgrade.goes_back("run-0")

@@ -37,7 +37,7 @@ class FleetReporter:
 
     def begin(self, state: RunState) -> None:
         """Let findings about GPUs say what is remembered of them; call it for each new state of the run."""
-        state.remember = lambda finding: self._fleet.gpu_history.with_history(finding, self._run_id)
+        state.remember = lambda finding, known: self._fleet.gpu_history.with_history(finding, self._run_id, known)
 
     async def incidents(self, run: RunNames, incidents: Iterable[Incident]) -> None:
         """Take incidents that were stored just now, or at an earlier start of the server; ``run`` names the run."""
