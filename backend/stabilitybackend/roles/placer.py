@@ -121,7 +121,7 @@ class Placer:
         ours, judged, now = self._manager.owned(), self._manager.followed(), self._elapsed()
         self._tried = {run_id: tries for run_id, tries in self._tried.items() if run_id not in judged}
         waking = self._manager.waking
-        missing = [one for one in live if wanted[one] == me and one not in ours and not waking.waits(one)]
+        missing = [one for one in live if wanted.get(one) == me and one not in ours and not waking.waits(one)]
         taken = list[str]()
         for run_id, owner in zip(missing, await self._owners(missing), strict=True):
             tries, until = self._tried.get(run_id, (0, now))

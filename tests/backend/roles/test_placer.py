@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -51,3 +52,15 @@ async def test_a_run_that_can_not_be_taken_up_is_tried_again_after_pauses_that_g
     await stage.until(lambda: stage.manager.followed(), "it is judged")
     await placer.place()
     assert placer._tried == {}
+
+
+async def test_a_worker_that_takes_no_part_takes_no_run_though_there_is_no_other(stage: Stage) -> None:
+    await stage.send(Job().rows([1, 2, 3]))
+    await stage.restart()
+    await Members(stage.redis, Member("door", ("door",), "http://d:1", "0.1.0")).beat()
+    await asyncio.sleep(0.002)  # Redis counts milliseconds
+    members, index = Members(stage.redis, Member("all", ("worker",), "http://w:1", "0.3.0")), RunIndex(stage.redis)
+    await members.beat()
+    await index.note_live("run-1", stage.now)
+    await Placer(stage.redis, members, index, stage.manager, Outbox(stage.redis)).place()
+    assert (members.takes_part, stage.manager.owned(), stage.manager.waking.total) == (False, {}, 0)

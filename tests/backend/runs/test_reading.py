@@ -60,7 +60,7 @@ async def test_a_reader_shows_what_the_owner_does_and_changes_no_byte(owner: Sta
     await reader.tick()
     await reader.report_to_fleet()
     await reader.flush()
-    for refused in (reader.compact(), reader.delete_files(), reader.undo_segment(0, "me"), reader.acknowledge("i", "")):
+    for refused in (reader.compact(), reader.delete_files(), reader.undo_segment(0, "me")):
         with pytest.raises(Unavailable, match="no worker follows"):
             await refused
     with pytest.raises(Unavailable, match="no worker follows"):
