@@ -119,7 +119,8 @@ class Placer:
         live = await self._index.live()
         wanted = placed(live, workers)
         ours, judged, now = self._manager.owned(), self._manager.followed(), self._elapsed()
-        self._tried = {run_id: tries for run_id, tries in self._tried.items() if run_id not in judged}
+        there = set(live) if self._tried else set[str]()
+        self._tried = {name: tries for name, tries in self._tried.items() if name in there and name not in judged}
         waking = self._manager.waking
         missing = [one for one in live if wanted.get(one) == me and one not in ours and not waking.waits(one)]
         taken = list[str]()

@@ -162,3 +162,23 @@ def test_an_order_that_waits_can_be_taken_back_until_a_worker_takes_it(servers: 
     taken = pages._client.post(path, json={"kind": "checkpoint_now"}, timeout=30)
     assert taken.status_code in (201, 409), taken.text
     assert "rollback" not in [one["kind"] for one in job.commands(pages)]
+
+
+@pytest.mark.soak  # tests/backend/runs/test_waiting_acknowledgements.py has the law
+def test_an_acknowledgement_without_a_worker_counts_at_once_and_is_still_there_when_one_is_back(
+    servers: RoleServers, job: Job
+) -> None:
+    pages, worker = servers.servers["pages-1"], servers.servers["worker-1"]
+    job.spoiled(pages)
+    path = f"/runs/{job.run_id}/incidents"
+    name = pages.get(path)["incidents"][0]["incident_id"]
+    worker.kill()
+    answer = pages._client.post(f"/api/v1{path}/{name}/ack", timeout=30)
+    assert (answer.status_code, answer.json()["acknowledged_by"]) == (202, "local"), answer.text
+    assert pages.get(f"{path}/{name}")["status"] == "acknowledged"
+    worker.start()
+    wait_until(lambda: servers.owner_of(job.run_id), 30, "somebody owns it")
+    waits = f"sb:{{{job.run_id}}}:acknowledged"
+    wait_until(lambda: not servers.client.exists(waits), 30, "it is written down")
+    found = pages.get(f"{path}/{name}")
+    assert (found["acknowledged_by"], found["acknowledged"]) == ("local", answer.json()["acknowledged"])
