@@ -6,6 +6,7 @@ and the key of the finding.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -163,7 +164,7 @@ def _retells(said: GpuFaultFacts) -> bool:
     return bool(said.history.text) or not said.history.faults
 
 
-def again(known: Incident, text: str, evidence: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def again(known: Incident, text: str, evidence: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return text and evidence of a fault that is told again, with the history that was told with it."""
     history = known.evidence.get("history")
     if not history or "text" not in history:

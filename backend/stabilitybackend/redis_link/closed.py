@@ -7,7 +7,6 @@ is away", so it is turned into redis-py's ConnectionError, and is tried again li
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from redis.exceptions import ConnectionError
@@ -17,7 +16,6 @@ __all__ = ["noticing"]
 _CLOSED = "the handler is closed"
 
 
-@cache
 def noticing(kind: type[Any]) -> type[Any]:
     """Return a class of connections as ``kind``, a connection of ``redis.asyncio``, that does so."""
 
