@@ -88,7 +88,7 @@ class GpuFaultHistory:
         said = None if known is None else facts(known.evidence, GpuFaultFacts)
         if known is not None and said is not None and counts(known.severity, said) and _retells(said):
             text, evidence = again(known, finding.text, finding.evidence)
-            return replace(finding, text=text, evidence=evidence)
+            return replace(finding, text=text, evidence=dict(evidence))
         history = {}
         for gpu in fault.gpus:
             uuid = gpu.uuid or ""
