@@ -113,7 +113,7 @@ def test_a_button_of_slack_in_a_process_of_alerting_alone_rolls_the_job_back_and
     assert not slack.late
 
 
-@pytest.mark.soak  # tests/backend/runs/test_waiting_orders.py has the law
+@pytest.mark.soak  # tests/backend/runs/orders/test_waiting_orders.py has the law
 def test_an_order_without_a_worker_waits_as_one_however_often_it_comes_and_the_next_owner_carries_it_out(
     servers: RoleServers, job: Job
 ) -> None:
@@ -146,7 +146,7 @@ def test_an_order_without_a_worker_waits_as_one_however_often_it_comes_and_the_n
     assert "waits" not in command
 
 
-@pytest.mark.soak  # tests/backend/runs/test_waiting_orders.py has the law
+@pytest.mark.soak  # tests/backend/runs/orders/test_waiting_orders.py has the law
 def test_an_order_that_waits_can_be_taken_back_until_a_worker_takes_it(servers: RoleServers, job: Job) -> None:
     pages, worker = servers.servers["pages-1"], servers.servers["worker-1"]
     job.spoiled(pages)
@@ -164,7 +164,7 @@ def test_an_order_that_waits_can_be_taken_back_until_a_worker_takes_it(servers: 
     assert "rollback" not in [one["kind"] for one in job.commands(pages)]
 
 
-@pytest.mark.soak  # tests/backend/runs/test_waiting_acknowledgements.py has the law
+@pytest.mark.soak  # tests/backend/runs/orders/test_waiting_acknowledgements.py has the law
 def test_an_acknowledgement_without_a_worker_counts_at_once_and_is_still_there_when_one_is_back(
     servers: RoleServers, job: Job
 ) -> None:
