@@ -38,13 +38,14 @@ class Checker:
     Args:
         redis: of the server, at rest. archive: its folder.
         value_of: run id, attempt, step -> what the job logged.
-        power_was_cut: Redis lost its newest second: what was sent in it may be sent again under another name.
+        newest_may_be_lost: a power cut or a failover took the newest writes of Redis: what was sent then may be sent
+            again under another name.
     """
 
     def __init__(
-        self, redis: Redis, archive: Path, value_of: Callable[[str, int, int], float], *, power_was_cut: bool
+        self, redis: Redis, archive: Path, value_of: Callable[[str, int, int], float], *, newest_may_be_lost: bool
     ) -> None:
-        self._power_was_cut = power_was_cut
+        self._newest_may_be_lost = newest_may_be_lost
         self._redis = redis
         self._archive = archive
         self._value_of = value_of
@@ -172,9 +173,9 @@ class Checker:
                 self.wrong.append(f"{run_id}: {name} was carried out {times} times")
         self.seen["orders"] += len(commands)
         self.seen["orders done"] += len(acted)
-        # A power cut may take the order itself, which its job has carried out.
+        # Such a loss may take the order itself, which its job has carried out.
         for name in acted:
-            if name not in commands and not self._power_was_cut:
+            if name not in commands and not self._newest_may_be_lost:
                 self.wrong.append(f"{run_id}: {name} was carried out, and nobody ordered it")
         for name, command in commands.items():
             if command["kind"] == "rollback" and command["state"] not in ENDS:
@@ -194,6 +195,6 @@ class Checker:
                 for one in alerts
                 if one["type"] == "incident.opened" and one["incident"]["incident_id"] == incident_id
             }
-            self.seen["alerts twice after a power cut"] += len(opened) > 1 and self._power_was_cut
-            if len(opened) > 1 and not self._power_was_cut:
+            self.seen["alerts twice after a loss"] += len(opened) > 1 and self._newest_may_be_lost
+            if len(opened) > 1 and not self._newest_may_be_lost:
                 self.wrong.append(f"{run_id}: {incident_id} was reported {len(opened)} times, as {sorted(opened)}")
