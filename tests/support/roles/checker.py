@@ -63,21 +63,17 @@ class Checker:
         self._check_incidents(run_id, keys)
         self._check_commands(run_id, keys, folder)
         self._check_alerts(run_id, keys, alerts)
+        self._check_tokens(run_id, keys)
 
-    def check_tokens(self) -> None:
-        """Check that accepted writes of one takeover are never interleaved with those of another."""
-        found: Any = self._redis.lrange(ACCEPTED, 0, -1)
-        by_run: dict[str, list[str]] = {}
-        for entry in found:
-            key, _, token = entry.decode().rpartition(" ")
-            by_run.setdefault(key, []).append(token)
-        for key, tokens in by_run.items():
-            turns = [token for token, _ in groupby(tokens)]
-            self.seen["accepted writes"] += len(tokens)
-            self.seen["takeovers"] += len(turns)
-            for token, times in Counter(turns).items():
-                if times > 1:
-                    self.wrong.append(f"{key}: writes of token {token} were accepted again after another one's")
+    def _check_tokens(self, run_id: str, keys: RunKeys) -> None:
+        """Accepted writes of one takeover are never interleaved with those of another."""
+        found: Any = self._redis.lrange(keys.owner + ACCEPTED, 0, -1)
+        turns = [token for token, _ in groupby(found)]
+        self.seen["accepted writes"] += len(found)
+        self.seen["takeovers"] += len(turns)
+        for token, times in Counter(turns).items():
+            if times > 1:
+                self.wrong.append(f"{run_id}: writes of token {token!r} were accepted again after another one's")
 
     def _parts(self, keys: RunKeys) -> list[Part]:
         listed: Any = self._redis.hvals(keys.parts)
