@@ -95,9 +95,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     xdist puts files with few tests last, and whole jobs are just those.
     """
     if not config.getoption("--both-redis"):
-        left_out = [item for item in items if _has_its_turn_elsewhere(item)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in {*left_out}]
+        left_out = {item: None for item in items if _has_its_turn_elsewhere(item)}
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
     here = Path(__file__).parent
     items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in _LONG)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 WRITTEN = os.environ.get("STABILITY_PICTURES", "")
 HANDLE = Path(__file__).with_name("handle.js").read_text()
 #: Jobs whose pages each run of the tests looks at; those of all others `make soak`.
-OFTEN = ("rl", "nan-only", "600-metrics", "names-long")
+OFTEN = ("nan-only", "names-long")
 #: How each page is looked at.
 LOOKS: tuple[tuple[Literal["dark", "light"], int], ...] = (("dark", 1280), ("light", 1280), ("light", 390))
 #: Cells of the strip: fewer look lost, more are not read.

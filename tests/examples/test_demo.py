@@ -65,7 +65,8 @@ def test_the_headless_demo_rolls_back_what_broke_and_proves_it(tmp_path: Path, f
 
 @pytest.mark.torch
 @TORCH
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL])
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_demo_that_is_ended_leaves_no_process_behind(number: int, tmp_path: Path, free_port: int) -> None:
     where = ["--data-dir", str(tmp_path / "demo"), "--port", str(free_port), "--example-dir", _QUICK]
     with (tmp_path / "out").open("wb") as out:

@@ -36,7 +36,7 @@ _BUSY = ("throughput", "straggler")
 #: Faults that need more time, or a server of their own, than all tests have: in the matrix of benchmarks/.
 _ELSEWHERE = ("server_away", "agent_paused")
 #: One more of a class that another fault shows already, or slow to tell: left to ``make soak``.
-_SOAK = ("oom", "blocked", "abort", "exit_code", "slow_all", "slow_data", "partition")
+_SOAK = ("oom", "blocked", "abort", "exit_code", "slow_all", "slow_data", "partition", "agent_dead")
 _FAULTS = [fault for fault in catalog.FAULTS if fault.name not in _ELSEWHERE]
 
 

@@ -187,6 +187,7 @@ def test_a_rank_that_does_not_come_is_named_before_the_first_step_and_nothing_is
     job.wait_for("incidents", lambda r: [i["state"] for i in r["incidents"]] == ["resolved"], "it is over, and alone")
 
 
+@pytest.mark.soak  # tests/backend/cli/test_runs.py has the law
 def test_a_run_recorded_offline_is_imported_whole_and_importing_again_adds_nothing(job: Job) -> None:
     outcomes = job.run_to_end(env={"STABILITY_MODE": "offline"}, declare={"30": 10})
     assert [r["outcome"] for r in outcomes] == ["spooled", "spooled"]

@@ -113,6 +113,7 @@ main()
 """
 
 
+@pytest.mark.soak
 def test_a_stop_that_python_swallows_while_the_server_starts_is_not_lost(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _SWALLOWED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())

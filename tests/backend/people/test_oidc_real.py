@@ -110,6 +110,7 @@ def test_a_sign_in_after_another_one_needs_no_password_and_has_the_new_groups_an
         assert "/interaction/" in browser.get(start, follow_redirects=True).url.path
 
 
+@pytest.mark.soak
 def test_a_server_starts_without_its_provider_and_takes_new_keys_of_one_that_comes_back(
     redis: str, tmp_path: Path
 ) -> None:

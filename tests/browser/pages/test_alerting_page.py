@@ -76,6 +76,7 @@ def die(server: Server, folder: Path, run_id: str) -> str:
     return str(found["incidents"][0]["incident_id"])
 
 
+@pytest.mark.soak  # a minute; mutes and routes themselves are in tests/alerting
 def test_from_a_mute_on_the_incidents_page_to_the_alert_at_its_end(
     server: Server, receiver: Receiver, visit: Visit, tmp_path: Path
 ) -> None:

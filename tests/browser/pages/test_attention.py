@@ -57,6 +57,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield Stage(server, job)
 
 
+@pytest.mark.soak
 def test_the_tab_of_a_run_counts_its_open_incidents_and_names_the_worst(stage: Stage, open_page: OpenPage) -> None:
     page = open_page(f"{stage.server.url}/runs/run-1")
     page.wait_for_selector("#chart-focus canvas")

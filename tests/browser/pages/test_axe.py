@@ -96,7 +96,7 @@ STAGES: dict[str, tuple[str, list[State]]] = {
     ),
 }
 #: Pages that each run of the tests looks at; all others `make soak`.
-OFTEN = ["/", "/incidents", "/runs/run-a/incidents/INCIDENT"]
+OFTEN = ["/", "/runs/run-a/incidents/INCIDENT"]
 #: What a phone shows, too.
 PHONE = ["/", "/incidents", "/interruptions?days=all", "/gallery", "/runs/run-a", "/runs/run-a/incidents/INCIDENT"]
 #: Rules whose answer another theme changes; the elements are the same in both.

@@ -52,6 +52,7 @@ def _path(page: Page) -> Any:
     return page.evaluate("location.pathname")
 
 
+@pytest.mark.soak
 def test_incidents_are_gone_through_acknowledged_and_opened_without_a_pointer(
     server: RunningServer, open_page: OpenPage
 ) -> None:

@@ -114,6 +114,7 @@ def test_a_death_is_reached_from_the_runs_page_and_says_how_the_process_ended(
         page.wait_for_selector("#incidents article")
 
 
+@pytest.mark.soak
 def test_what_is_not_there_is_said_and_leads_on(server: Server, visit: Visit) -> None:
     page = visit(f"{server.url}/runs/nobody%3Cb%3E/incidents/i-1", quiet=False)
     page.wait_for_selector("#incident-empty:not([hidden])")

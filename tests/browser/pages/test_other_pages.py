@@ -52,6 +52,7 @@ def test_an_unknown_address_leads_back(server: Server, open_page: OpenPage) -> N
     assert page.evaluate("location.pathname") == "/"
 
 
+@pytest.mark.soak
 def test_a_wrong_key_is_refused_in_words(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/login", quiet=False)
     page.wait_for_selector("#login-key")

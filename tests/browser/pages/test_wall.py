@@ -70,6 +70,7 @@ def test_views_go_round_by_themselves_and_wait_while_somebody_is_there(server: S
     assert page.get_attribute("#wall", "data-view") == "fleet"
 
 
+@pytest.mark.soak
 def test_the_wall_says_loudly_that_the_server_is_away_and_goes_on_when_it_is_back(server: Server, visit: Visit) -> None:
     page = visit(f"{server.url}/runs/sick?wall=1", quiet=False)
     page.wait_for_selector(".wall-numbers [data-number=step]")

@@ -44,6 +44,7 @@ def rolled_back(server: Server, tmp_path: Path) -> Iterator[Server]:
         ranks.outputs()
 
 
+@pytest.mark.soak  # dear; that it can be undone is in tests/backend/api/test_server.py
 def test_the_branch_that_was_left_is_the_one_that_counts_again_by_two_clicks(rolled_back: Server, visit: Visit) -> None:
     page = visit(f"/runs/{RUN}")
     page.wait_for_selector("#lineage [data-return='0']")

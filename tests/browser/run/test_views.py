@@ -195,6 +195,7 @@ def test_runs_are_chosen_in_the_list_and_laid_over_each_other(visit: Visit) -> N
     wait_until(lambda: len(again.evaluate(COMPARED) or []) == 2, 20, "the link shows the same")
 
 
+@pytest.mark.soak
 def test_from_the_lineage_to_all_attempts_and_to_the_branches_of_a_fork(visit: Visit) -> None:
     page = visit("/runs/r-long")
     page.click("#lineage a.segment-more")

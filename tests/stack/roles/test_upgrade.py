@@ -95,7 +95,7 @@ class Upgrade:
         outcomes = self.chaos.finish()
         for run_id in self.chaos.jobs:
             wait_until(lambda run_id=run_id: self._is_over(run_id), 90, f"{run_id} is over")
-        checker = Checker(self.servers.client, self.servers.folder / "archive", value_of, power_was_cut=False)
+        checker = Checker(self.servers.client, self.servers.folder / "archive", value_of, newest_may_be_lost=False)
         alerts = [json.loads(body) for path, body in self._receiver.received if path == "/hook"]
         for run_id in self.chaos.jobs:
             checker.check(run_id, self.chaos.folder_of(run_id), alerts)

@@ -126,15 +126,21 @@ class RedisNodes:
             without: that one is not asked.
         """
         slot = key_slot(key.encode())
-        for node in self.nodes:
-            if node is without:
-                continue
-            shards: Any = node.ask(b"CLUSTER", "SLOTS")
-            for first, last, master, *_ in shards or ():
-                if first <= slot <= last:
-                    port = int(master[1])
-                    return next(each for each in self.nodes if each.port == port)
+        for first, last, node in self._shards(without):
+            if first <= slot <= last:
+                return node
         raise AssertionError(f"nobody has slot {slot}")
+
+    def owners(self) -> list[ClusterNode]:
+        """Return the nodes that have slots now."""
+        found = {node.port: node for _, _, node in self._shards(None)}
+        return [found[port] for port in sorted(found)]
+
+    def _shards(self, without: ClusterNode | None) -> Iterator[tuple[int, int, ClusterNode]]:
+        for node in self.nodes:
+            shards: Any = None if node is without else node.ask(b"CLUSTER", "SLOTS")
+            for first, last, master, *_ in shards or ():
+                yield first, last, next(each for each in self.nodes if each.port == int(master[1]))
 
     def well(self) -> bool:
         """Whether all nodes answer, all slots have a master, and each replica follows its own."""

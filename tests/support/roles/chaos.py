@@ -16,16 +16,23 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.membership.members import EXPIRY_S
 from support.processes import Ranks
+from support.redis_servers.cluster import NODE_TIMEOUT_MS, ClusterNode
 from support.roles.servers import RoleServers
 from support.waiting import wait_until
 
-__all__ = ["ALL_FAULTS", "Chaos", "order_rollback"]
+__all__ = ["ALL_FAULTS", "ON_A_CLUSTER", "Chaos", "order_rollback"]
 
-#: What is drawn from for each turn.
-ALL_FAULTS = (
+_OF_PARTS = (
     "kill_worker", "kill_worker", "kill_door", "kill_alerting", "stop_worker", "stop_worker", "stop_door", "cut",
-    "drop", "kill_redis", "cut_power", "rollback", "set_clock",
+    "drop", "rollback", "set_clock",
 )  # fmt: skip
+#: What is drawn from for each turn, on one Redis and on a cluster.
+ALL_FAULTS = (*_OF_PARTS, "kill_redis", "cut_power")
+ON_A_CLUSTER = (*_OF_PARTS, "kill_master", "stop_master", "move_slot")
+#: What is due where a node of the cluster is to come back.
+NODE = "node"
+#: A node of a cluster is away for at most so long, in terms of the time after which its replica takes over.
+NODE_AWAY = 4.0
 #: Of the jobs' steps, seconds.
 PERIOD_S = 0.01
 #: A process that was killed is started again after at most so long, seconds.
@@ -69,6 +76,7 @@ class Chaos:
         self._written: list[tuple[float, int]] = []
         self._stopped: list[tuple[float, str]] = []
         self._due: list[tuple[float, str]] = []
+        self._node: ClusterNode | None = None
         self.jobs = {f"run-{n}": self._job(f"run-{n}", metrics) for n in range(runs)}
 
     def _job(self, run_id: str, metrics: int) -> Ranks:
@@ -106,6 +114,8 @@ class Chaos:
                 self._servers.balancer.cut(up=False, down=False)
             elif name == "redis":
                 self._servers.redis_server.come_back()
+            elif name == NODE:
+                self._node_comes_back()
             else:
                 self._servers.servers[name].start(wait=False)
         for at, name in [due for due in self._stopped if due[0] <= now]:
@@ -124,6 +134,8 @@ class Chaos:
         self._due = [(now, name) for _, name in self._due]
         self._stopped = [(now, name) for _, name in self._stopped]
         self.supervise()
+        if self._servers.nodes is not None:
+            wait_until(self._servers.nodes.well, 60, "the cluster is well")
         for name, server in self._servers.servers.items():
             wait_until(server.answers, 60, f"{name} answers")
 
@@ -178,6 +190,41 @@ class Chaos:
         if older and "redis" not in (name for _, name in self._due):
             self._servers.lose_power(older[-1])
             self._due.append((time.monotonic() + self._draw.uniform(0.0, DOWN_S), "redis"))
+
+    # --- of a cluster: one node at a time is away, so that each slot keeps one that has it -------------------------
+
+    def _kill_master(self) -> None:
+        if (node := self._master()) is not None:
+            node.kill()
+
+    def _stop_master(self) -> None:
+        if (node := self._master()) is not None:
+            node.send_signal(signal.SIGSTOP)
+
+    def _master(self) -> ClusterNode | None:
+        """Return the master of a run, which is due to come back; None while the cluster is not well."""
+        nodes = self._servers.nodes
+        if nodes is None or NODE in (name for _, name in self._due) or not nodes.well():
+            return None
+        self._node = nodes.owner(f"{{{self._draw.choice(list(self.jobs))}}}")
+        self._due.append((time.monotonic() + self._draw.uniform(0.0, NODE_AWAY) * NODE_TIMEOUT_MS / 1000, NODE))
+        return self._node
+
+    def _node_comes_back(self) -> None:
+        assert self._node is not None
+        assert self._node.process is not None
+        if self._node.process.poll() is None:
+            self._node.send_signal(signal.SIGCONT)
+        else:
+            self._node.start()
+
+    def _move_slot(self) -> None:
+        """Move the slot of a run to another master, while all go on."""
+        nodes = self._servers.nodes
+        if nodes is not None and NODE not in (name for _, name in self._due) and nodes.well():
+            key = f"{{{self._draw.choice(list(self.jobs))}}}"
+            source = nodes.owner(key)
+            nodes.move_slot(key, source, self._draw.choice([node for node in nodes.owners() if node is not source]))
 
     def _set_clock(self) -> None:
         """Set the clock of a process, whether it runs now or not; the next one to set it back is taken first."""

@@ -38,13 +38,14 @@ class Checker:
     Args:
         redis: of the server, at rest. archive: its folder.
         value_of: run id, attempt, step -> what the job logged.
-        power_was_cut: Redis lost its newest second: what was sent in it may be sent again under another name.
+        newest_may_be_lost: a power cut or a failover took the newest writes of Redis: what was sent then may be sent
+            again under another name.
     """
 
     def __init__(
-        self, redis: Redis, archive: Path, value_of: Callable[[str, int, int], float], *, power_was_cut: bool
+        self, redis: Redis, archive: Path, value_of: Callable[[str, int, int], float], *, newest_may_be_lost: bool
     ) -> None:
-        self._power_was_cut = power_was_cut
+        self._newest_may_be_lost = newest_may_be_lost
         self._redis = redis
         self._archive = archive
         self._value_of = value_of
@@ -62,21 +63,17 @@ class Checker:
         self._check_incidents(run_id, keys)
         self._check_commands(run_id, keys, folder)
         self._check_alerts(run_id, keys, alerts)
+        self._check_tokens(run_id, keys)
 
-    def check_tokens(self) -> None:
-        """Check that accepted writes of one takeover are never interleaved with those of another."""
-        found: Any = self._redis.lrange(ACCEPTED, 0, -1)
-        by_run: dict[str, list[str]] = {}
-        for entry in found:
-            key, _, token = entry.decode().rpartition(" ")
-            by_run.setdefault(key, []).append(token)
-        for key, tokens in by_run.items():
-            turns = [token for token, _ in groupby(tokens)]
-            self.seen["accepted writes"] += len(tokens)
-            self.seen["takeovers"] += len(turns)
-            for token, times in Counter(turns).items():
-                if times > 1:
-                    self.wrong.append(f"{key}: writes of token {token} were accepted again after another one's")
+    def _check_tokens(self, run_id: str, keys: RunKeys) -> None:
+        """Accepted writes of one takeover are never interleaved with those of another."""
+        found: Any = self._redis.lrange(keys.owner + ACCEPTED, 0, -1)
+        turns = [token for token, _ in groupby(found)]
+        self.seen["accepted writes"] += len(found)
+        self.seen["takeovers"] += len(turns)
+        for token, times in Counter(turns).items():
+            if times > 1:
+                self.wrong.append(f"{run_id}: writes of token {token!r} were accepted again after another one's")
 
     def _parts(self, keys: RunKeys) -> list[Part]:
         listed: Any = self._redis.hvals(keys.parts)
@@ -172,9 +169,9 @@ class Checker:
                 self.wrong.append(f"{run_id}: {name} was carried out {times} times")
         self.seen["orders"] += len(commands)
         self.seen["orders done"] += len(acted)
-        # A power cut may take the order itself, which its job has carried out.
+        # Such a loss may take the order itself, which its job has carried out.
         for name in acted:
-            if name not in commands and not self._power_was_cut:
+            if name not in commands and not self._newest_may_be_lost:
                 self.wrong.append(f"{run_id}: {name} was carried out, and nobody ordered it")
         for name, command in commands.items():
             if command["kind"] == "rollback" and command["state"] not in ENDS:
@@ -197,8 +194,8 @@ class Checker:
                 if one["type"] == "incident.opened" and one["incident"]["incident_id"] == incident_id
             }
             often = max(1, openings[incident_id])
-            self.seen["alerts twice after a power cut"] += len(opened) > often and self._power_was_cut
-            if len(opened) > often and not self._power_was_cut:
+            self.seen["alerts twice after a loss"] += len(opened) > often and self._newest_may_be_lost
+            if len(opened) > often and not self._newest_may_be_lost:
                 self.wrong.append(
                     f"{run_id}: {incident_id} was opened {often} times, and reported {len(opened)} times, as "
                     f"{sorted(opened)}"

@@ -19,8 +19,9 @@ __all__ = ["ACCEPTED", "CLOCK_FILE", "FAULTS", "plant"]
 #: Environment variable: the file that says how far the clock of a process is off.
 CLOCK_FILE = "STABILITY_TEST_CLOCK"
 
-#: List: run id, a blank, the token of each write that was accepted, in the order in which Redis carried them out.
-ACCEPTED = "chaos:{accepted}"
+#: Behind the key of a run's owner, a list: the token of each write that was accepted, in the order in which Redis
+#: carried them out.
+ACCEPTED = ":accepted"
 
 #: What ``write.lua`` and ``commit.lua`` compare of the numbers of writes.
 _LOST = "written < tonumber(ARGV[2]) or written >= tonumber(ARGV[3])"
@@ -37,7 +38,7 @@ def _accepted() -> None:
     from stabilitybackend.runs.ownership import fence
 
     original: Callable[[str], str] = fence._script
-    note = f"redis.call('RPUSH', '{ACCEPTED}', KEYS[1] .. ' ' .. ARGV[1])\n"
+    note = f"redis.call('RPUSH', KEYS[1] .. '{ACCEPTED}', ARGV[1])\n"
     marks = {"write.lua": "return 1\n", "commit.lua": "return {1}\n"}
 
     def script(name: str) -> str:
