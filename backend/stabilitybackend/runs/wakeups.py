@@ -32,6 +32,7 @@ class Wakeups:
         self._clock = clock
         self._busy = busy
         self._news = asyncio.Event()
+        self._to_read = False
         self._active_at = self._read_at = self._ticked_at = float("-inf")
 
     def begin(self) -> None:
@@ -39,7 +40,12 @@ class Wakeups:
         self._ticked_at = self._clock() + TICK_S - IDLE_TICK_S
 
     def wake(self) -> None:
-        """Note that the stream may have grown, or that Redis was away."""
+        """Note that the stream may have grown, or that Redis was away: it is to be read."""
+        self._to_read = True
+        self._news.set()
+
+    def look(self) -> None:
+        """Note that there is something to do, for which the stream need not be read."""
         self._news.set()
 
     def active(self) -> None:
@@ -49,15 +55,15 @@ class Wakeups:
     def came(self) -> None:
         """Note that somebody did something: what follows from it does not wait for an idle tick."""
         self.active()
-        self._news.set()
+        self.wake()
 
     def read_due(self) -> bool:
         """Return whether the stream is to be read now. What comes from now on is news again."""
         now = self._clock()
-        if not self._news.is_set() and self._read_at <= now < self._read_at + READ_AGAIN_S:
-            return False
         self._news.clear()
-        self._read_at = now
+        if not self._to_read and self._read_at <= now < self._read_at + READ_AGAIN_S:
+            return False
+        self._to_read, self._read_at = False, now
         return True
 
     def tick_due(self) -> bool:

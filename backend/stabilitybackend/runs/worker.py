@@ -47,6 +47,7 @@ class RunWorker(RunFollower):
         """Note an agent; return the commands that wait for it."""
         state = await self.ready()
         self.rest.came()
+        self.listing.touch()
         self._senders[hello.agent] = send
         self._slices.after(partial(agent_connected, state, hello, self._clock()))
         self.listing.rename(hello)
@@ -57,6 +58,7 @@ class RunWorker(RunFollower):
     def agent_disconnected(self, agent: str) -> None:
         """Note that an agent's connection ended."""
         self.rest.came()
+        self.listing.touch()
         self._senders.pop(agent, None)
         self._slices.after(partial(self._take, partial(agent_disconnected, self.state, agent, self._clock())))
 
@@ -165,8 +167,16 @@ class RunWorker(RunFollower):
 
     def arrived(self, frame_id: str, size: int) -> None:
         """Note that an agent's frame of ``size`` bytes was stored in the stream."""
-        self.rest.wake()
+        if not self.handed.covers(frame_id):
+            self.rest.wake()
         self.window.arrived(self.state.store, frame_id, size)
+
+    @property
+    def followed_to(self) -> str:
+        """The stream id that frames have to follow to be handed over, "" where they are to be read."""
+        if not self.readiness.reached or self.journal.interrupted or self.is_over:
+            return ""
+        return self.handed.newest
 
     async def note_full(self) -> None:
         """Let the doors know whether the stream may grow."""
