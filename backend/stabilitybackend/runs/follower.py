@@ -219,6 +219,7 @@ class RunFollower:
     async def _follow_from(self, applied: str) -> None:
         """Follow the stream until what Redis holds is no longer what is folded. Raises NotOwner."""
         while True:
+            self.rest.turn()
             entries = self.handed.take(self.cursor)
             if not entries:
                 due = self.rest.read_due() or self.journal.more or not self.readiness.reached
@@ -264,7 +265,7 @@ class RunFollower:
             if self.readiness.reached:
                 if self.rest.tick_due():
                     await self.tick()
-                if not entries:
+                if not self.journal.more:
                     await self.rest.wait()
 
     async def _begin(self) -> str:

@@ -30,6 +30,8 @@ __all__ = ["AboutChange", "RunListing", "stored_view"]
 #: What only counts on, as the last step does with every row, is stored so often, seconds; nor is it worked out more
 #: often while nobody looks.
 SAVE_EVERY_S = 5.0
+#: When it last reported is noted beside all runs so often while it just counts on, seconds: lists look further back.
+NOTE_EVERY_S = 10.0
 #: What is stored as soon as it changes: a server that starts decides by it, and lists show it.
 _at_once = attrgetter("status", "open_incidents", "worst_incident", "head", "agents", "rollbacks", "undo")
 
@@ -78,7 +80,7 @@ class RunListing:
         self._overview = overview
         self._reported: RunView | None = None
         self._saved: tuple[RunView | None, float] = (None, 0.0)
-        self._saved_at = self._shown_at = float("-inf")
+        self._saved_at = self._noted_at = self._shown_at = float("-inf")
         self._news = True
         self._pushed_metrics = -1
         self._edit: AboutEdit | None = None
@@ -203,7 +205,9 @@ class RunListing:
             return
         try:
             await self._fence.write(stored_view(self._run_id, view, self.updated))
-            await self._index.note_reported(self._run_id, self.updated)
+            if not counts_only or not 0 <= now - self._noted_at < NOTE_EVERY_S:
+                await self._index.note_reported(self._run_id, self.updated)
+                self._noted_at = now
             self._saved, self._saved_at = (view, self.updated), now
         except (RedisError, OSError) as error:
             self._news = True

@@ -57,10 +57,13 @@ class Wakeups:
         self.active()
         self.wake()
 
-    def read_due(self) -> bool:
-        """Return whether the stream is to be read now. What comes from now on is news again."""
-        now = self._clock()
+    def turn(self) -> None:
+        """Note that all is looked at now: what comes from now on is news again."""
         self._news.clear()
+
+    def read_due(self) -> bool:
+        """Return whether the stream is to be read now, which then counts as done."""
+        now = self._clock()
         if not self._to_read and self._read_at <= now < self._read_at + READ_AGAIN_S:
             return False
         self._to_read, self._read_at = False, now
@@ -79,7 +82,9 @@ class Wakeups:
         return self._ticked_at + max(TICK_S if active else IDLE_TICK_S, self.tick_s()) - now
 
     async def wait(self) -> None:
-        """Return when there is news, or it is time for a tick."""
+        """Return when there is news since the last turn, or it is time for a tick."""
+        if self._to_read or self._news.is_set():
+            return
         self.rests = True
         try:
             async with asyncio.timeout(max(0.0, self._tick_in_s())):
