@@ -65,7 +65,7 @@ class RunWorker(RunFollower):
     def health(self, health: Health) -> None:
         """Take an agent's newest report on its ranks."""
         self.rest.active()
-        self._slices.after(partial(self._take, partial(self.state.on_health, health)))
+        self._slices.after(partial(self._take, partial(self.state.on_health, health, looked_at=len(self.channel) > 0)))
 
     def _take(self, report: Callable[[], AgentHealth | None]) -> None:
         with self.internal_errors.noted("taking what its agents report"):
