@@ -88,7 +88,8 @@ class RunFollower:
         self._health = HealthFeed(self.channel)
         self.cursor = "0-0"
         self._clock, self.used = clock, clock()
-        self.rest = Wakeups(clock, lambda: me.busy)
+        self.rest = Wakeups(clock, lambda: me.busy, lambda: me.expects)
+        self.rest.silent_s = limits.agent_lost_s
         #: What this process stored itself.
         self.handed = Handed(HandedBytes(), self.rest.look, self.rest.wake)
         #: What it writes counts while it owns the run.

@@ -118,6 +118,7 @@ class RunWorker(RunFollower):
 
     async def orders_came(self) -> None:
         """Note that an order was stored while nobody owned the run; it is taken with the next tick."""
+        self.rest.came()
         await self.orders.load()
 
     def commands(self) -> list[Command]:
@@ -224,3 +225,10 @@ class RunWorker(RunFollower):
     def busy(self) -> bool:
         """Whether agents or browsers are connected."""
         return self.has_agents or len(self.channel) > 0
+
+    @property
+    def expects(self) -> bool:
+        """Whether something is open that time alone ends: an order, a fault of a GPU."""
+        state, commands = self.state, self.state.commands
+        ordered = self.orders.waiting or commands.waiting() or commands.restart_under_way() is not None
+        return bool(ordered) or state.gpus.expects
