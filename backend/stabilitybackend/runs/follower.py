@@ -91,7 +91,7 @@ class RunFollower:
         self.rest = Wakeups(clock, lambda: me.busy, lambda: me.expects)
         self.rest.silent_s = limits.agent_lost_s
         #: What this process stored itself.
-        self.handed = Handed(HandedBytes(), self.rest.look, self.rest.wake)
+        self.handed = Handed(HandedBytes(), self.rest.notify, self.rest.wake)
         #: What it writes counts while it owns the run.
         self.fence = ownership.fence(run_id, redis)
         self.fence.dropped = self.rest.wake
@@ -332,10 +332,10 @@ class RunFollower:
             await self.report_to_fleet()
             await self._slices.run(self._health.flushing(self.state.statuses))
         await self._slices.breathe()
-        if self._shows_anew():
+        if self._summary_due():
             await self.listing.publish(self.internal_errors.view(self.state.view, self.listing.run), self._clock())
 
-    def _shows_anew(self) -> bool:
+    def _summary_due(self) -> bool:
         try:
             status, *_ = status_of(self.state, self._clock())
         except Exception:  # a mistake of ours: the view meets it, too, and names it

@@ -178,7 +178,8 @@ class RunListing:
         """
         looked_at = len(self._channel) > 0 or len(self._overview) > 0
         waits = 0 <= now - self._shown_at < SAVE_EVERY_S
-        return looked_at or self._news or not waits or status != self.run.status
+        reported = self._reported.status if self._reported is not None else ""  # ``run`` may have been asked for since
+        return looked_at or self._news or not waits or status != reported
 
     async def publish(self, view: RunView, now: float) -> None:
         """Publish and store the run where it changed, at ``now``, unix seconds."""

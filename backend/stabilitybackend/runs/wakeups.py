@@ -54,7 +54,7 @@ class Wakeups:
         self._to_read = True
         self._news.set()
 
-    def look(self) -> None:
+    def notify(self) -> None:
         """Note that there is something to do, for which the stream need not be read."""
         self._news.set()
 

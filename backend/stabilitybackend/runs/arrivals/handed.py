@@ -38,13 +38,13 @@ class Handed:
 
     Args:
         share: of the process.
-        look: called when something was handed over.
+        notify: called when something was handed over.
         read: called when the stream has to be read instead.
     """
 
-    def __init__(self, share: HandedBytes, look: Callable[[], None], read: Callable[[], None]) -> None:
+    def __init__(self, share: HandedBytes, notify: Callable[[], None], read: Callable[[], None]) -> None:
         self.share = share
-        self._look, self._read = look, read
+        self._notify, self._read = notify, read
         self._entries: deque[tuple[str, bytes]] = deque()
         #: What the first of them follows.
         self._after = ""
@@ -71,7 +71,7 @@ class Handed:
         self._entries.extend(entries)
         self.share.waiting += size
         self._newest, self._newest_bytes = entries[-1][0], len(entries[-1][1])
-        self._look()
+        self._notify()
 
     def take(self, cursor: str) -> list[tuple[str, bytes]]:
         """Return what follows ``cursor``, up to where the worker is; nothing where that is not here."""

@@ -78,7 +78,7 @@ async def test_what_is_handed_over_wakes_a_run_and_lets_its_stream_be() -> None:
     run = Watch()
     assert run.rest.read_due()
     run.rest.turn()
-    run.rest.look()
+    run.rest.notify()
     await asyncio.wait_for(run.rest.wait(), 30)
     run.rest.turn()
     assert not run.rest.read_due()
@@ -98,7 +98,7 @@ async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
     await stage.manager.stop()
 
 
-async def _stored_step(redis: Redis) -> Any:
+async def _stored_view(redis: Redis) -> Any:
     view: Any = await redis.hget(RunKeys("run-1").meta, "view")
     return None if view is None else view.decode()
 
@@ -126,7 +126,7 @@ async def test_a_summary_that_only_counts_on_is_worked_out_each_second_for_whoev
     assert (worked_out, worker.listing.run.last_step) == (before, 1)
     stage.now += 1.0
     await worker.tick()
-    assert (worker.listing.run.last_step, '"last_step":2' in await _stored_step(redis)) == (2, True)
+    assert (worker.listing.run.last_step, '"last_step":2' in await _stored_view(redis)) == (2, True)
     before = worked_out
     await stage.send(job.event("alert", 2, title="look", text="", severity="warning"))
     await worker.tick()
@@ -138,3 +138,17 @@ async def test_a_summary_that_only_counts_on_is_worked_out_each_second_for_whoev
         stage.now += 1.0
         await worker.tick()
     assert worked_out >= before + 3
+
+
+async def test_another_status_is_stored_with_the_next_tick_also_where_somebody_has_asked_for_the_run_since(
+    stage: Stage, redis: Redis
+) -> None:
+    job = Job()
+    worker: RunWorker = await stage.send(job.rows([1]))
+    stage.now += SAVE_EVERY_S
+    await worker.tick()
+    assert '"status":"running"' in await _stored_view(redis)
+    await stage.send(job.event("finish", 1))
+    assert worker.run().status == "finished"
+    await worker.tick()
+    assert '"status":"finished"' in await _stored_view(redis)
