@@ -1,8 +1,10 @@
 """How many runs one server process follows: requests refused, frames confirmed, Redis connections, CPU, memory.
 
-    python benchmarks/followed_runs.py [--runs 500 1000 2000] [--kind live ended] [--seconds 20] [--every 10] [--json]
+    python benchmarks/followed_runs.py [--runs 500 1000 2000] [--kind live ended] [--seconds 20] [--every 10]
+        [--metrics 4] [--json]
 
-``live``: each run has an agent that says a row every ``--every`` seconds and its health as often. ``ended``: each run
+``live``: each run has an agent that says a row every ``--every`` seconds and its health as often; ``ms_a_row`` is what
+the server, and Redis, spend for one, ticks and all. ``ended``: each run
 sends its rows, says that it is done and leaves; all are then asked for once. In both cases single runs are asked for
 during ``--seconds``. Returns 1 when a request or a handshake was refused, or a frame was not confirmed in the end.
 """
@@ -56,8 +58,9 @@ class Counts:
 class OneRun:
     """A run with one agent and one rank."""
 
-    def __init__(self, number: int, url: str, counts: Counts) -> None:
+    def __init__(self, number: int, url: str, counts: Counts, metrics: int) -> None:
         self.run_id = f"run-{number:05d}"
+        self._names = ["loss", "grad_norm", "lr", "step_time_s", *(f"layer/{at}/norm" for at in range(metrics - 4))]
         self._url, self._counts = url, counts
         now = time.time()
         self._source = SourceInfo(f"r0-{number:x}-1", 0, 1, 0, f"n{number}", 1, now, 0)
@@ -85,10 +88,10 @@ class OneRun:
         await socket.send(encode_message(Frame(self._source, self._seq, self._seq, [block])))
 
     def row(self, step: int) -> PointsBlock:
-        """Return a row of four metrics."""
-        values = (2.0 + 1 / (step + 1), 1.0, 1e-4, 0.5)
-        names = ["loss", "grad_norm", "lr", "step_time_s"]
-        return PointsBlock(names, struct.pack("<q", step), struct.pack("<d", time.time()), struct.pack("<4d", *values))
+        """Return a row."""
+        values = (2.0 + 1 / (step + 1), 1.0, 1e-4, 0.5, *[1.0] * (len(self._names) - 4))
+        packed = struct.pack(f"<{len(values)}d", *values)
+        return PointsBlock(self._names, struct.pack("<q", step), struct.pack("<d", time.time()), packed)
 
     async def drain(self, socket: ClientConnection, left: int) -> None:
         """Read until ``left`` frames are confirmed."""
@@ -155,11 +158,13 @@ async def ask(url: str, run_ids: list[str], counts: Counts, seconds: float) -> N
             await asyncio.sleep(0.1)
 
 
-async def one_case(server: ServerProcess, runs: int, kind: str, seconds: float, every_s: float) -> dict[str, Any]:
+async def one_case(
+    server: ServerProcess, runs: int, kind: str, seconds: float, every_s: float, metrics: int
+) -> dict[str, Any]:
     """Return the figures of one number of runs."""
     counts, gate = Counts(), asyncio.Semaphore(AT_ONCE)
     url = f"ws://127.0.0.1:{server.port}/api/v1/agent"
-    ours = [OneRun(number, url, counts) for number in range(runs)]
+    ours = [OneRun(number, url, counts, metrics) for number in range(runs)]
     run_ids = [one.run_id for one in ours]
     stop, tasks, idle = asyncio.Event(), [], usage(server.pid)
     if kind == "ended":
@@ -170,10 +175,12 @@ async def one_case(server: ServerProcess, runs: int, kind: str, seconds: float, 
             asyncio.create_task(one.live(gate, every_s, event, stop)) for one, event in zip(ours, begun, strict=True)
         ]
         await asyncio.gather(*(event.wait() for event in begun))
-    before, begin = usage(server.pid), time.monotonic()
+    redis_pid, rows = server.redis_pid(), counts.confirmed
+    before, redis_before, begin = usage(server.pid), usage(redis_pid), time.monotonic()
     began_cpu_s = before.cpu_s - idle.cpu_s
     await ask(server.url, run_ids, counts, seconds)
-    after, wall = usage(server.pid), time.monotonic() - begin
+    after, redis_after, wall = usage(server.pid), usage(redis_pid), time.monotonic() - begin
+    rows = counts.confirmed - rows
     with server.redis() as redis:
         clients: Any = redis.info("clients")
     stop.set()
@@ -191,6 +198,9 @@ async def one_case(server: ServerProcess, runs: int, kind: str, seconds: float, 
         "redis_connections": int(clients["connected_clients"]) - 1,
         "begin_cpu_ms_a_run": round(1e3 * began_cpu_s / runs, 1),
         "cpu_share": round((after.cpu_s - before.cpu_s) / wall, 3),
+        "rows": rows,
+        "ms_a_row": round(1e3 * (after.cpu_s - before.cpu_s) / rows, 3) if rows else None,
+        "redis_ms_a_row": round(1e3 * (redis_after.cpu_s - redis_before.cpu_s) / rows, 3) if rows else None,
         "rss_mib": round(after.rss_mib),
     }
 
@@ -202,13 +212,14 @@ def main() -> int:
     parser.add_argument("--kind", nargs="+", choices=("live", "ended"), default=["live", "ended"])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two rows of a live run")
+    parser.add_argument("--metrics", type=int, default=4, help="values of a live run's row, 4 or more")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = []
     for kind in given.kind:
         for runs in given.runs:
             with tempfile.TemporaryDirectory() as folder, ServerProcess(Path(folder) / "data") as server:
-                found.append(asyncio.run(one_case(server, runs, kind, given.seconds, given.every)))
+                found.append(asyncio.run(one_case(server, runs, kind, given.seconds, given.every, given.metrics)))
             if not given.json:
                 print("  ".join(f"{name} {value}" for name, value in found[-1].items()), flush=True)
     if given.json:

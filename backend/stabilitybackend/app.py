@@ -173,7 +173,7 @@ def create_app(
         process.attach(manager, ingest, storing)
         relay = Relay(redis, process.members, manager, authenticator, storing.now)
     manager.two_persons = settings.two_persons
-    ingest.refused = storing.failed
+    ingest.refused, ingest.beside = storing.failed, manager.arrivals.handed if process is None else None
     manager.lag = JudgingLag(storing.redis_now)
 
     watched = Watched()

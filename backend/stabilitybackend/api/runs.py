@@ -24,6 +24,7 @@ from stabilitybackend.query import query
 from stabilitybackend.query.expression_reader import operands_of
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.runs.agents.health_reports import set_budgets
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.schema.health import HealthAnswer
 from stabilitybackend.schema.incidents import ShownIncident, shown
@@ -155,9 +156,10 @@ async def health(reader: Reader, worker: Worker) -> Response:
     """The newest report of each agent, and what each rank does."""
     state = worker.state
     judged = state.statuses()
-    for agent in state.agents.values():
-        for rank in agent.ranks:
-            rank.status = judged.of.get(rank.source)
+    ranks = [rank for agent in state.agents.values() for rank in agent.ranks]
+    set_budgets(state, ranks)
+    for rank in ranks:
+        rank.status = judged.of.get(rank.source)
     agents = [state.agent_view(agent) for agent in state.agents.values()]
     return answer(HealthAnswer(agents, judged.waits_for))
 

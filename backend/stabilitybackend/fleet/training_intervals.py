@@ -66,6 +66,10 @@ class TrainingIntervals(Stateful):
         while len(self._finished) > MAX_INTERVALS:
             del self._finished[next(iter(self._finished))]
 
+    def sources(self) -> list[tuple[str, bool]]:
+        """Return the processes of the stretches, and whether each has finished, without copies."""
+        return [(source, source in self._finished) for source in self._known]
+
     def all(self) -> list[TrainingInterval]:
         """Return the stretches, oldest first."""
         known = [replace(one, finished=source in self._finished) for source, one in self._known.items()]

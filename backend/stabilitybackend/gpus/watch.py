@@ -240,6 +240,11 @@ class GpuWatch(Stateful):
 
     # --- the clock ------------------------------------------------------------------------------------------------
 
+    @property
+    def expects(self) -> bool:
+        """Whether a fault is open, or a GPU has just come back: ``tick`` may have something to say."""
+        return bool(self._returned or self._open())
+
     def tick(self, now: float) -> list[Finding]:
         """Return the faults that are over because nothing came any more. Call it about once a second."""
         reported = []

@@ -1,12 +1,19 @@
 -- Appends messages of one run, each if all its sources follow their last sequence numbers; each all or nothing.
--- KEYS: frames stream, last_seq hash, sources hash, owner.  ARGV for each message: its bytes, how many sources it has, and for
--- each of these four: source, first, last, SourceInfo JSON.
+-- KEYS: frames stream, last_seq hash, sources hash, owner.  ARGV: the stream id that a follower beside the caller has, '' where
+-- there is none; then for each message: its bytes, how many sources it has, and for each of these four: source, first, last,
+-- SourceInfo JSON.
 -- Answers for each message {1, stream id} stored, or what keeps it: {0, last} duplicate, {-1, expected} gap or partial
 -- overlap, {-2} where it has several sources and not all of them are duplicates.
--- The last answer is {worker, why}: who owns the run, and why it takes nothing now, '' where nobody does or it does.
+-- The last answer is {worker, why, follows}: who owns the run, and why it takes nothing now, '' where nobody does or it does; 1
+-- where what is stored follows that stream id directly, which is the newest entry that the stream holds.
 -- Written for Redis 6.2. Numbers are exact: the gateway refuses sequence numbers beyond 2^53.
 local answers, newest = {}, {}
-local at = 1
+local follows = 0
+if ARGV[1] ~= '' then
+  local found = redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', 2)
+  if #found == 1 and found[1][1] == ARGV[1] then follows = 1 end
+end
+local at = 2
 while at <= #ARGV do
   local first_arg, count = at + 2, tonumber(ARGV[at + 1])
   local behind, gap, number = 0, false, 0
@@ -45,5 +52,5 @@ while at <= #ARGV do
   at = first_arg + 4 * count
 end
 local owner = redis.call('HMGET', KEYS[4], 'worker', 'full')
-answers[#answers + 1] = {owner[1] or '', owner[2] or ''}
+answers[#answers + 1] = {owner[1] or '', owner[2] or '', follows}
 return answers

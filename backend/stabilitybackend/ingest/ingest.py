@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from redis.asyncio import Redis
@@ -24,7 +24,7 @@ from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, redis_errors
 from stabilityclient.wire import Frame, FramePart, SourceInfo
 
-__all__ = ["QUEUE_BYTES", "Apart", "Duplicate", "Gap", "Ingest", "Outcome", "StoredFrames"]
+__all__ = ["QUEUE_BYTES", "Apart", "Beside", "Duplicate", "Gap", "Ingest", "Outcome", "StoredFrames"]
 
 #: Frames that wait for the writer. When it is full, ``enqueue`` waits, and so does the agent behind it.
 QUEUE_FRAMES = 512
@@ -76,6 +76,16 @@ class _Waiting:
     done: asyncio.Future[Outcome]
 
 
+class Beside(Protocol):
+    """Whoever follows runs in the same process: what was stored here need not be read from Redis again."""
+
+    def followed_to(self, run_id: str) -> str:
+        """Return the stream id up to which a run's frames are here, "" where none are wanted."""
+
+    def hand_over(self, run_id: str, after: str, entries: Sequence[tuple[str, bytes]]) -> None:
+        """Take what was stored directly behind ``after``, as (stream id, message). Must return at once."""
+
+
 class Ingest:
     """The writer of one process. ``start`` it in the event loop, ``stop`` it at the end; a context manager as well.
 
@@ -98,6 +108,8 @@ class Ingest:
         self.refused: Callable[[BaseException], None] = lambda error: None
         #: Called with a run, the id of the worker that owns it, and why it takes nothing now; each may be "".
         self.owner_seen: Callable[[str, str, str], None] = lambda run_id, worker, full: None
+        #: Where the runs are followed in this process, too; None where they are not.
+        self.beside: Beside | None = None
         self.stored = self.stored_records = 0
         self.duplicates = 0
         self.gaps = 0
@@ -210,11 +222,12 @@ class Ingest:
         for frame in batch:
             by_run.setdefault(frame.run_id, []).append(frame)
         pipeline = self._redis.pipeline(transaction=False)
+        followed = {run_id: self.beside.followed_to(run_id) if self.beside else "" for run_id in by_run}
         for run_id, frames in by_run.items():
             keys = RunKeys(run_id)
             # EVAL and not EVALSHA: a cluster pipeline takes no EVALSHA, and the text is 2 % of a usual frame. One call
             # for all frames of a run: building and reading a command costs as much as a small frame itself.
-            arguments: list[Any] = []
+            arguments: list[Any] = [followed[run_id]]
             for frame in frames:
                 arguments += (frame.message, len(frame.numbers) // 4, *frame.numbers)
             pipeline.eval(self._script, 4, keys.frames, keys.last_seq, keys.sources, keys.owner, *arguments)
@@ -223,10 +236,17 @@ class Ingest:
             if isinstance(answer, Exception):
                 self._fail(frames, answer)
                 continue
-            *outcomes, (worker, full) = answer
+            *answers_to_frames, (worker, full, follows) = answer
             self.owner_seen(run_id, worker.decode(), full.decode())
-            for frame, one in zip(frames, outcomes, strict=True):
-                outcome = self._outcome(one)
+            outcomes = [self._outcome(one) for one in answers_to_frames]
+            stored = [
+                (outcome.stream_id, frame.message)
+                for frame, outcome in zip(frames, outcomes, strict=True)
+                if isinstance(outcome, StoredFrames)
+            ]
+            if follows and stored and self.beside is not None:
+                self.beside.hand_over(run_id, followed[run_id], stored)
+            for frame, outcome in zip(frames, outcomes, strict=True):
                 if isinstance(outcome, StoredFrames):
                     self.stored_records += frame.records
                 if not frame.done.done():

@@ -54,5 +54,10 @@ class Changes:
         """Note changed commands."""
         self.commands.update({c.command_id: c for c in commands})
 
+    @property
+    def beside_rows(self) -> bool:
+        """Whether more than rows came."""
+        return bool(self.segments or self.checkpoints or self.incidents or self.commands)
+
     def __bool__(self) -> bool:
-        return bool(self.placed or self.segments or self.checkpoints or self.incidents or self.commands)
+        return bool(self.placed) or self.beside_rows

@@ -1,7 +1,8 @@
 """Follows one run's stream: folds what is stored, writes down what follows from it, notifies the browsers.
 
-How frames reach it: it rests until it is woken, then reads its stream, without waiting in Redis. ``arrived`` wakes it
-for a frame that this process stored, ``StreamWatch`` for one of another process, time once in a while (``Wakeups``).
+How frames reach it: what this process stored itself is handed over (``arrivals/handed.py``). For all else it rests
+until it is woken, then reads its stream, without waiting in Redis: ``arrived`` wakes it for a frame that this process
+stored and that was not handed over, ``StreamWatch`` for one of another process, time once in a while (``Wakeups``).
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from stabilitybackend.runs.archiving.points_loading import PointsLoader
 from stabilitybackend.runs.archiving.recovery import Recovery
 from stabilitybackend.runs.archiving.restart_points import RestartPoints, place_of
 from stabilitybackend.runs.archiving.window import RunWindow
+from stabilitybackend.runs.arrivals.handed import Handed, HandedBytes
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.autopilot import RunAutopilot
 from stabilitybackend.runs.derived.fleet_reporter import FleetReporter
+from stabilitybackend.runs.derived.stopped import status_of
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.feed.health import HealthFeed
 from stabilitybackend.runs.feed.messages import publish
@@ -85,7 +88,10 @@ class RunFollower:
         self._health = HealthFeed(self.channel)
         self.cursor = "0-0"
         self._clock, self.used = clock, clock()
-        self.rest = Wakeups(clock, lambda: me.busy)
+        self.rest = Wakeups(clock, lambda: me.busy, lambda: me.expects)
+        self.rest.silent_s = limits.agent_lost_s
+        #: What this process stored itself.
+        self.handed = Handed(HandedBytes(), self.rest.notify, self.rest.wake)
         #: What it writes counts while it owns the run.
         self.fence = ownership.fence(run_id, redis)
         self.fence.dropped = self.rest.wake
@@ -165,6 +171,7 @@ class RunFollower:
 
     async def _pause(self) -> None:
         await end(self._task)
+        self.handed.clear()
         await self._pause_work()
 
     async def _pause_work(self) -> None:
@@ -213,8 +220,11 @@ class RunFollower:
     async def _follow_from(self, applied: str) -> None:
         """Follow the stream until what Redis holds is no longer what is folded. Raises NotOwner."""
         while True:
-            due = self.rest.read_due() or self.journal.more or not self.readiness.reached
-            entries = await self.journal.read(self.cursor) if due else []
+            self.rest.turn()
+            entries = self.handed.take(self.cursor)
+            if not entries:
+                due = self.rest.read_due() or self.journal.more or not self.readiness.reached
+                entries = await self.journal.read(self.cursor) if due else []
             self.fence.check()
             if await self.window.has_diverged(self.journal, self.state, self.cursor):
                 return
@@ -241,6 +251,7 @@ class RunFollower:
                 self.rest.begin()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
             if entries:
+                self.handed.folded(*entries[-1])
                 self.listing.frame_stored(stream_order(self.cursor)[0] / 1000, self._clock())
                 self.rest.active()
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
@@ -255,11 +266,12 @@ class RunFollower:
             if self.readiness.reached:
                 if self.rest.tick_due():
                     await self.tick()
-                if not entries:
+                if not self.journal.more:
                     await self.rest.wait()
 
     async def _begin(self) -> str:
         """Start from what is stored; return the stream id up to which incidents and commands are complete."""
+        self.handed.clear()
         await self.journal.patiently(self.fence.take)
         self._noted_full = ""
         stored = await self.journal.load()
@@ -321,7 +333,15 @@ class RunFollower:
             await self.report_to_fleet()
             await self._slices.run(self._health.flushing(self.state.statuses))
         await self._slices.breathe()
-        await self.listing.publish(self.internal_errors.view(self.state.view, self.listing.run), self._clock())
+        if self._summary_due():
+            await self.listing.publish(self.internal_errors.view(self.state.view, self.listing.run), self._clock())
+
+    def _summary_due(self) -> bool:
+        try:
+            status, *_ = status_of(self.state, self._clock())
+        except Exception:  # a mistake of ours: the view meets it, too, and names it
+            return True
+        return self.internal_errors.any or self.listing.is_due(status, self._clock())
 
     async def _take_orders(self) -> None:
         """Make commands of orders that waited for an owner, each once whoever ticks at the same time."""
@@ -359,6 +379,8 @@ class RunFollower:
     async def _show(self, changes: Changes) -> None:
         """Publish and deliver what is stored."""
         if changes:
+            if changes.beside_rows:
+                self.listing.touch()
             with self.internal_errors.noted("showing what is new"):
                 publish(self.channel, self.state, changes, self.cursor)
         with contextlib.suppress(NotOwner):  # it is stored: whoever owns the run by now hands it out

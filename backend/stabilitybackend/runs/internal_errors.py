@@ -52,6 +52,11 @@ class InternalErrors:
         """Take back that ``what`` failed."""
         self._now.pop(what, None)
 
+    @property
+    def any(self) -> bool:
+        """Whether something fails now."""
+        return bool(self._now)
+
     def checked(self, what: str, errors: Sequence[Exception]) -> None:
         """Take note of the first of what failed at ``what`` this time, or that nothing did."""
         self.mended(what)

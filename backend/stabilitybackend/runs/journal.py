@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.process.quiet_log import QuietLog
 from stabilitybackend.redis_link import as_unavailable
+from stabilitybackend.runs.arrivals.shared_reads import MAX_MEAN_BYTES, SHARED_COUNT, SharedReads
 from stabilitybackend.runs.ownership.fence import Fence, Write
 from stabilitybackend.schema.commands import Command, read_command
 from stabilitybackend.schema.incidents import Incident, decoded, encoded
@@ -86,6 +87,10 @@ class Journal:
         self._noted_at = float("-inf")
         self._quiet = QuietLog(_log)
         self._count = FIRST_COUNT
+        #: Bytes of a message on average in the last read that found any, 0 before.
+        self._mean = 0.0
+        #: Reads together with other runs what is new of them.
+        self.shared: SharedReads | None = None
         #: The last read may have left something in the stream.
         self.more = False
         self._saving = asyncio.Lock()  # what is saved first must not overtake what is saved later
@@ -128,12 +133,16 @@ class Journal:
         """Return the frames after ``cursor`` that are there, as (stream id, message), at most READ_COUNT."""
 
         async def read() -> list[tuple[str, bytes]]:
-            found: Any = await self._redis.xread({self._keys.frames: cursor}, count=self._count)
-            entries = [(entry_id.decode(), fields[b"b"]) for entry_id, fields in found[0][1]] if found else []
-            self.more = len(entries) >= self._count
+            if self.shared is not None and not self.more and 0 < self._mean <= MAX_MEAN_BYTES:
+                found, most = await self.shared.read(self._keys.frames, cursor), SHARED_COUNT
+            else:
+                streams: Any = await self._redis.xread({self._keys.frames: cursor}, count=self._count)
+                found, most = (streams[0][1] if streams else []), self._count
+            entries = [(entry_id.decode(), fields[b"b"]) for entry_id, fields in found]
+            self.more = len(entries) >= most
             if entries:
-                mean = sum(len(message) for _, message in entries) / len(entries)
-                self._count = max(1, min(READ_COUNT, int(READ_BYTES / mean)))
+                self._mean = sum(len(message) for _, message in entries) / len(entries)
+                self._count = max(1, min(READ_COUNT, int(READ_BYTES / self._mean)))
             return entries
 
         return await self.patiently(read)

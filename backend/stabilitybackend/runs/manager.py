@@ -20,6 +20,7 @@ from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.agents.connected_agents import Send
 from stabilitybackend.runs.agents.output import OutputLog
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
+from stabilitybackend.runs.arrivals.arrivals import Arrivals
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.idle_runs import FOLLOWED_STATES, LIVE_STATES, WATCH_AGAIN_S, IdleRuns
 from stabilitybackend.runs.index import RunIndex
@@ -81,25 +82,22 @@ class RunManager:
         self._index = RunIndex(redis)
         self.output_log = OutputLog(redis)
         self._workers: dict[str, RunWorker] = {}
-        #: Runs that are being deleted.
-        self._leaving: set[str] = set()
+        self.arrivals = Arrivals(redis, self._workers)
+        self._leaving: set[str] = set()  # runs that are being deleted
         self._stopping = self.two_persons = False
         self._sweeper: asyncio.Task[None] | None = None
         self._watch = StreamWatch(redis, self._workers.values)
         self._watcher: asyncio.Task[None] | None = None
-        #: The runs that are taken up after a restart.
-        self.waking = RunResumer(self._worker)
+        self.waking = RunResumer(self._worker)  # the runs that are taken up after a restart
         self.lag = JudgingLag(clock)
         #: The runs under way are not known yet: Redis was away at the start, and is asked again each second.
         self.late = False
-        #: What is wrong with the server, mostly why nothing is stored; None while all is well.
-        self.storing: StoringProblem | None = None
+        self.storing: StoringProblem | None = None  # what is wrong, mostly why nothing is stored; None: all is well
         self.idle = IdleRuns(self._workers, self._index, clock, self.get, placed=placed)
         #: Runs that other processes follow, or none. ``reads_only``: this process takes no run itself.
         self.readers = RunReaders(redis, clock, files, window_bytes, limits, self.fleet)
         self.reads_only = False
-        #: Returns the channels of browsers that see runs of other processes.
-        self.relayed: Callable[[], Iterable[Channel]] = tuple
+        self.relayed: Callable[[], Iterable[Channel]] = tuple  # channels of browsers that see runs of other processes
 
     async def start(self) -> None:
         """Watch the runs that were under way when the server stopped, as soon as Redis says which."""
@@ -139,6 +137,7 @@ class RunManager:
         await self.readers.stop()
         await self.fleet.stop()
         await asyncio.gather(*(worker.let_go() for worker in self._workers.values()))
+        await self.arrivals.stop()
         self._workers.clear()
 
     def _worker(self, run_id: str) -> RunWorker:
@@ -152,6 +151,7 @@ class RunManager:
             )  # fmt: skip
             worker.rest.tick_s, worker.autopilot.two_persons = self._tick_s, self.two_persons
             worker.judged = self.lag.judged
+            self.arrivals.serve(worker)
             if not self._placed:
                 worker.agents_known.set()
             worker.start(after=before)

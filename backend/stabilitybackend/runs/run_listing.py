@@ -27,8 +27,11 @@ from stabilityclient.wire import Hello
 
 __all__ = ["AboutChange", "RunListing", "stored_view"]
 
-#: What only counts on, as the last step does with every row, is stored at most this often, seconds.
+#: What only counts on, as the last step does with every row, is stored so often, seconds; nor is it worked out more
+#: often while nobody looks.
 SAVE_EVERY_S = 5.0
+#: When it last reported is noted beside all runs so often while it just counts on, seconds: lists look further back.
+NOTE_EVERY_S = 10.0
 #: What is stored as soon as it changes: a server that starts decides by it, and lists show it.
 _at_once = attrgetter("status", "open_incidents", "worst_incident", "head", "agents", "rollbacks", "undo")
 
@@ -77,14 +80,15 @@ class RunListing:
         self._overview = overview
         self._reported: RunView | None = None
         self._saved: tuple[RunView | None, float] = (None, 0.0)
-        self._saved_at = float("-inf")
+        self._saved_at = self._noted_at = self._shown_at = float("-inf")
+        self._news = True
         self._pushed_metrics = -1
         self._edit: AboutEdit | None = None
         self._editing = asyncio.Lock()
 
     def touch(self) -> None:
-        """Note that something is new."""
-        self.changed = True
+        """Note that something is new, and that it does not just count on."""
+        self.changed = self._news = True
 
     def frame_stored(self, stored: float, now: float) -> None:
         """Note that a frame is taken in: one that was stored before a restart is not from now.
@@ -166,8 +170,20 @@ class RunListing:
         self.run = structs.replace(self.run, **_fields(view), updated=self.updated)
         return self.run
 
+    def is_due(self, status: RunStatus, now: float) -> bool:
+        """Return whether ``publish`` is due: somebody looks, not only counts are new, or it is time to store those.
+
+        Args:
+            status: of the run now.
+        """
+        looked_at = len(self._channel) > 0 or len(self._overview) > 0
+        waits = 0 <= now - self._shown_at < SAVE_EVERY_S
+        reported = self._reported.status if self._reported is not None else ""  # ``run`` may have been asked for since
+        return looked_at or self._news or not waits or status != reported
+
     async def publish(self, view: RunView, now: float) -> None:
         """Publish and store the run where it changed, at ``now``, unix seconds."""
+        self._news, self._shown_at = False, now
         run = self.shown(view)
         pushed = structs.asdict(run)
         if self._pushed_metrics == len(run.metrics):
@@ -190,9 +206,12 @@ class RunListing:
             return
         try:
             await self._fence.write(stored_view(self._run_id, view, self.updated))
-            await self._index.note_reported(self._run_id, self.updated)
+            if not counts_only or not 0 <= now - self._noted_at < NOTE_EVERY_S:
+                await self._index.note_reported(self._run_id, self.updated)
+                self._noted_at = now
             self._saved, self._saved_at = (view, self.updated), now
         except (RedisError, OSError) as error:
+            self._news = True
             _log.log(logging.WARNING, f"run {self._run_id}: summary not stored: {answer_of(error)}")
 
 

@@ -251,9 +251,9 @@ class RunState:
 
     # --- health and time -----------------------------------------------------------------------------------------
 
-    def on_health(self, health: Health) -> AgentHealth:
-        """Take an agent's newest report; return it as people see it."""
-        return take_health(self, health, self.clock(), self.step_clock)
+    def on_health(self, health: Health, *, looked_at: bool = True) -> AgentHealth:
+        """Take an agent's newest report; return it as people see it, ``looked_at`` as for ``take_health``."""
+        return take_health(self, health, self.clock(), self.step_clock, looked_at=looked_at)
 
     def statuses(self) -> RankStatuses:
         """Return what each rank does, as of the last tick."""

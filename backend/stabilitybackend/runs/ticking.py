@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from stabilitybackend.liveness.world_size import left_nodes
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.schema.commands import Command
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -38,20 +37,24 @@ class Ticking:
         for want in state.liveness.wants():
             job = state.job(for_command=False)
             changes.add_commands(commands.ask_for_stacks(want.request, job, want.reason, now))
+        over = self._how_it_is_over(state, now)
+        if not commands.all():
+            return changes  # as of nearly all runs
         changes.add_commands(commands.agents_gone(left_nodes(state.agents.values(), state.liveness.left_at), now))
         yield
         changes.add_commands(commands.settle(now))
         job = state.job(for_command=False)
-        changes.add_commands(self._end_of_job(state, now))
+        changes.add_commands([] if over is None else commands.job_over(over, now))
         changes.add_commands(commands.retries(job, now))
         changes.add_commands(commands.ignored(job, now))
         yield
         return changes
 
-    def _end_of_job(self, state: RunState, now: float) -> list[Command]:
+    def _how_it_is_over(self, state: RunState, now: float) -> str | None:
+        """Return how a job ended that has been over for long enough, None of another one."""
         ended = state.liveness.ended(now)
         if ended is None:
             self._over_since = None
-            return []
+            return None
         self._over_since = now if self._over_since is None else self._over_since
-        return state.commands.job_over(ended[1], now) if now - self._over_since >= JOB_OVER_AFTER_S else []
+        return ended[1] if now - self._over_since >= JOB_OVER_AFTER_S else None

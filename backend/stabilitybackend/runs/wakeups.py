@@ -12,6 +12,10 @@ TICK_S = 1.0
 #: The same where nobody is connected, nor has anything been reported for ACTIVE_S: nothing is left to happen soon.
 IDLE_TICK_S = 5.0
 ACTIVE_S = 60.0
+#: The same where nothing was reported for QUIET_AFTER_S and the time that an agent may be silent, and nothing is open
+#: that ends with time: orders, faults of GPUs.
+QUIET_TICK_S = 30.0
+QUIET_AFTER_S = 600.0
 #: The stream is read at least this often, seconds.
 READ_AGAIN_S = 15.0
 
@@ -22,24 +26,36 @@ class Wakeups:
     Args:
         clock: unix seconds now; where it is put back, everything is due.
         busy: whether agents or browsers are connected.
+        expects: whether something is open that time ends.
     """
 
-    def __init__(self, clock: Callable[[], float], busy: Callable[[], bool]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], busy: Callable[[], bool], expects: Callable[[], bool] = lambda: True
+    ) -> None:
         #: Whether it waits now.
         self.rests = False
         #: Returns the seconds between two ticks, TICK_S or more: whoever follows thousands of runs reads less often.
         self.tick_s: Callable[[], float] = lambda: TICK_S
         self._clock = clock
-        self._busy = busy
+        self._busy, self._expects = busy, expects
+        #: How long agents may be silent before that is reported, seconds.
+        self.silent_s = 0.0
         self._news = asyncio.Event()
-        self._active_at = self._read_at = self._ticked_at = float("-inf")
+        self._to_read = False
+        self._active_at = self._begun_at = self._read_at = self._ticked_at = float("-inf")
 
     def begin(self) -> None:
         """Note that the state is taken up now: the first tick is due in TICK_S."""
-        self._ticked_at = self._clock() + TICK_S - IDLE_TICK_S
+        self._begun_at = now = self._clock()
+        self._ticked_at = now + TICK_S - self._interval_s(now)
 
     def wake(self) -> None:
-        """Note that the stream may have grown, or that Redis was away."""
+        """Note that the stream may have grown, or that Redis was away: it is to be read."""
+        self._to_read = True
+        self._news.set()
+
+    def notify(self) -> None:
+        """Note that there is something to do, for which the stream need not be read."""
         self._news.set()
 
     def active(self) -> None:
@@ -49,34 +65,46 @@ class Wakeups:
     def came(self) -> None:
         """Note that somebody did something: what follows from it does not wait for an idle tick."""
         self.active()
-        self._news.set()
+        self.wake()
+
+    def turn(self) -> None:
+        """Note that all is looked at now: what comes from now on is news again."""
+        self._news.clear()
 
     def read_due(self) -> bool:
-        """Return whether the stream is to be read now. What comes from now on is news again."""
+        """Return whether the stream is to be read now, which then counts as done."""
         now = self._clock()
-        if not self._news.is_set() and self._read_at <= now < self._read_at + READ_AGAIN_S:
+        if not self._to_read and self._read_at <= now < self._read_at + READ_AGAIN_S:
             return False
-        self._news.clear()
-        self._read_at = now
+        self._to_read, self._read_at = False, now
         return True
 
     def tick_due(self) -> bool:
         """Return whether it is time for a tick, which then counts as done."""
-        if 0 < self._tick_in_s() <= max(IDLE_TICK_S, self.tick_s()):
+        now = self._clock()
+        interval_s = self._interval_s(now)
+        if 0 < self._ticked_at + interval_s - now <= interval_s:
             return False
-        self._ticked_at = self._clock()
+        self._ticked_at = now
         return True
 
-    def _tick_in_s(self) -> float:
-        now = self._clock()
-        active = self._busy() or 0 <= now - self._active_at < ACTIVE_S
-        return self._ticked_at + max(TICK_S if active else IDLE_TICK_S, self.tick_s()) - now
+    def _interval_s(self, now: float) -> float:
+        if self._busy() or 0 <= now - self._active_at < ACTIVE_S:
+            usual_s = TICK_S
+        elif now - max(self._active_at, self._begun_at) < QUIET_AFTER_S + self.silent_s or self._expects():
+            usual_s = IDLE_TICK_S
+        else:
+            usual_s = QUIET_TICK_S
+        return max(usual_s, self.tick_s())
 
     async def wait(self) -> None:
-        """Return when there is news, or it is time for a tick."""
+        """Return when there is news since the last turn, or it is time for a tick."""
+        if self._to_read or self._news.is_set():
+            return
         self.rests = True
+        now = self._clock()
         try:
-            async with asyncio.timeout(max(0.0, self._tick_in_s())):
+            async with asyncio.timeout(max(0.0, self._ticked_at + self._interval_s(now) - now)):
                 await self._news.wait()
         except TimeoutError:
             pass

@@ -47,6 +47,7 @@ class RunWorker(RunFollower):
         """Note an agent; return the commands that wait for it."""
         state = await self.ready()
         self.rest.came()
+        self.listing.touch()
         self._senders[hello.agent] = send
         self._slices.after(partial(agent_connected, state, hello, self._clock()))
         self.listing.rename(hello)
@@ -57,13 +58,14 @@ class RunWorker(RunFollower):
     def agent_disconnected(self, agent: str) -> None:
         """Note that an agent's connection ended."""
         self.rest.came()
+        self.listing.touch()
         self._senders.pop(agent, None)
         self._slices.after(partial(self._take, partial(agent_disconnected, self.state, agent, self._clock())))
 
     def health(self, health: Health) -> None:
         """Take an agent's newest report on its ranks."""
         self.rest.active()
-        self._slices.after(partial(self._take, partial(self.state.on_health, health)))
+        self._slices.after(partial(self._take, partial(self.state.on_health, health, looked_at=len(self.channel) > 0)))
 
     def _take(self, report: Callable[[], AgentHealth | None]) -> None:
         with self.internal_errors.noted("taking what its agents report"):
@@ -117,6 +119,7 @@ class RunWorker(RunFollower):
     async def orders_came(self) -> None:
         """Note that something was ordered or acknowledged while nobody owned the run; the next tick takes it."""
         await self.orders.load()
+        self.rest.came()
 
     def commands(self) -> list[Command]:
         """Return what was ordered, newest first; what waits for an owner before all that has one."""
@@ -170,8 +173,16 @@ class RunWorker(RunFollower):
 
     def arrived(self, frame_id: str, size: int) -> None:
         """Note that an agent's frame of ``size`` bytes was stored in the stream."""
-        self.rest.wake()
+        if not self.handed.covers(frame_id):
+            self.rest.wake()
         self.window.arrived(self.state.store, frame_id, size)
+
+    @property
+    def followed_to(self) -> str:
+        """The stream id that frames have to follow to be handed over, "" where they are to be read."""
+        if not self.readiness.reached or self.journal.interrupted or self.is_over:
+            return ""
+        return self.handed.newest
 
     async def note_full(self) -> None:
         """Let the doors know whether the stream may grow."""
@@ -219,3 +230,10 @@ class RunWorker(RunFollower):
     def busy(self) -> bool:
         """Whether agents or browsers are connected."""
         return self.has_agents or len(self.channel) > 0
+
+    @property
+    def expects(self) -> bool:
+        """Whether something is open that time alone ends: an order, a fault of a GPU."""
+        state, commands = self.state, self.state.commands
+        ordered = self.orders.waiting or commands.waiting() or commands.restart_under_way() is not None
+        return bool(ordered) or state.gpus.expects

@@ -11,6 +11,7 @@ from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.run_listing import SAVE_EVERY_S
 from stabilityclient.wire import Health, Hello
 from support.job_frames import Job
 from support.manager_stack import HELLO, Stage, rows
@@ -38,6 +39,7 @@ async def _statuses(stage: Stage) -> dict[str, str]:
 async def test_a_run_whose_page_fails_is_listed_as_failed_with_the_reason_and_what_was_known(stage: Stage) -> None:
     await _two_runs(stage)
     worker = await stage.manager.get("run-1")
+    stage.now += SAVE_EVERY_S  # what only counts on is due
     await worker.tick()
     worker.state.view = _fails  # type: ignore[method-assign]
     found = {run.run_id: run for run in (await stage.manager.runs(100)).runs}
@@ -59,7 +61,7 @@ async def test_a_run_that_can_not_be_judged_says_so_and_is_followed_on(stage: St
 async def test_a_word_of_an_agent_at_which_the_server_fails_costs_the_agent_nothing_and_is_told(stage: Stage) -> None:
     await _two_runs(stage)
     worker = await stage.manager.get("run-1")
-    worker.state.on_health = lambda health: _fails()  # type: ignore[method-assign]
+    worker.state.on_health = lambda health, **how: _fails()  # type: ignore[method-assign]
     await stage.manager.health("run-1", Health("a1", "n0", 1.0, []))
     assert "The server fails at taking what its agents report" in worker.run().note
 

@@ -30,6 +30,7 @@ class FleetReporter:
     def __init__(self, run_id: str, fleet: Fleet) -> None:
         self._run_id = run_id
         self._fleet = fleet
+        self._stopping = kinds_where(lambda kind: kind.stops_job)
         self._reported: Any = None
         self._reported_at = float("-inf")
         self._costs_of: Any = None
@@ -75,24 +76,24 @@ class FleetReporter:
             _log.exception("run %s: what its rollbacks cost is not remembered", self._run_id)
 
     async def _stops(self, state: RunState, run: RunNames, now: float) -> None:
-        stretches = state.stretches.all()
-        stopping = kinds_where(lambda kind: kind.stops_job)
         facts = (
-            [(s.source, s.finished) for s in stretches],
-            state.incidents.versions(stopping),
+            state.stretches.sources(),
+            state.incidents.versions(self._stopping),
             run,
             len(state.gpus.kernel_lines),
         )
+        goes_on = self._reported is not None and self._reported[0] == facts
+        if goes_on and 0 <= now - self._reported_at < STORE_EVERY_S:
+            return
+        stretches = state.stretches.all()
         until = stretches[-1].ended if stretches else None
-        if self._reported is not None and self._reported[0] == facts:
-            waits = 0 <= now - self._reported_at < STORE_EVERY_S
-            if self._reported[1] == until or waits:
-                return
+        if goes_on and self._reported[1] == until:
+            return
         self._reported, self._reported_at = (facts, until), now
         try:
             story = JobStory(
                 stretches,
-                state.incidents.of(stopping),
+                state.incidents.of(self._stopping),
                 state.gpus.kernel_lines,
                 state.commands.restarts(),
                 state.stretches.watched,

@@ -1,0 +1,126 @@
+"""Frames that this process stored itself, for the worker of their run: without reading them from the stream again.
+
+What a worker folds must be what the stream holds, entry for entry. So Redis says, in the step that appends, whether
+the frames follow the entry that the worker has directly (``ingest.lua``). Where they do not, because another process
+wrote in between, or the stream lost its newest entries, and where memory is short, the worker reads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stabilitybackend.streams import stream_order
+
+if TYPE_CHECKING:
+    from stabilitybackend.runs.worker import RunWorker
+
+__all__ = ["MAX_BYTES", "MAX_MESSAGE_BYTES", "Handed", "HandedBytes", "HandedFrames"]
+
+#: Bytes that wait to be folded, all runs of the process together; what is more is read from the streams.
+MAX_BYTES = 32 * 1024 * 1024
+#: Larger messages are read: for them a read costs little beside what folding them takes, and Redis copies the message
+#: before a frame when it looks whether that follows.
+MAX_MESSAGE_BYTES = 64 * 1024
+
+
+@dataclass
+class HandedBytes:
+    """Bytes that wait in this process."""
+
+    waiting: int = 0
+
+
+class Handed:
+    """The frames of one run that wait for its worker.
+
+    Args:
+        share: of the process.
+        notify: called when something was handed over.
+        read: called when the stream has to be read instead.
+    """
+
+    def __init__(self, share: HandedBytes, notify: Callable[[], None], read: Callable[[], None]) -> None:
+        self.share = share
+        self._notify, self._read = notify, read
+        self._entries: deque[tuple[str, bytes]] = deque()
+        #: What the first of them follows.
+        self._after = ""
+        #: The newest entry that the worker has or that waits here, and the size of its message; "": not known.
+        self._newest, self._newest_bytes = "", 0
+
+    @property
+    def newest(self) -> str:
+        """The stream id that frames have to follow to be handed over, "" where they are to be read."""
+        return self._newest if self._newest_bytes <= MAX_MESSAGE_BYTES else ""
+
+    def covers(self, stream_id: str) -> bool:
+        """Return whether an entry is here or was folded: nobody has to read it."""
+        return stream_order(stream_id) <= stream_order(self._newest)
+
+    def put(self, after: str, entries: Sequence[tuple[str, bytes]]) -> None:
+        """Take entries that follow ``after`` in the stream with nothing between, as (stream id, message)."""
+        size = sum(len(message) for _, message in entries)
+        largest = max(len(message) for _, message in entries)
+        if after != self.newest or largest > MAX_MESSAGE_BYTES or self.share.waiting + size > MAX_BYTES:
+            return  # whoever stored them lets the worker read
+        if not self._entries:
+            self._after = after
+        self._entries.extend(entries)
+        self.share.waiting += size
+        self._newest, self._newest_bytes = entries[-1][0], len(entries[-1][1])
+        self._notify()
+
+    def take(self, cursor: str) -> list[tuple[str, bytes]]:
+        """Return what follows ``cursor``, up to where the worker is; nothing where that is not here."""
+        at = stream_order(cursor)
+        while self._entries and stream_order(self._entries[0][0]) <= at:  # it was read meanwhile
+            self._after, message = self._entries.popleft()
+            self.share.waiting -= len(message)
+        if not self._entries:
+            return []
+        if self._after != cursor:
+            self.clear()
+            self._read()
+            return []
+        entries = list(self._entries)
+        self._let_go()
+        return entries
+
+    def folded(self, cursor: str, message: bytes) -> None:
+        """Note the entry that the worker took last, wherever it came from."""
+        if not self.covers(cursor):
+            self._newest, self._newest_bytes = cursor, len(message)
+
+    def clear(self) -> None:
+        """Forget everything: the worker begins again, or ends."""
+        self._let_go()
+        self._newest, self._newest_bytes = "", 0
+
+    def _let_go(self) -> None:
+        self.share.waiting -= sum(len(message) for _, message in self._entries)
+        self._entries.clear()
+
+
+class HandedFrames:
+    """Takes what this process stores for its workers; ``Ingest.beside``.
+
+    Args:
+        workers: those that follow a run now, by run.
+    """
+
+    def __init__(self, workers: Mapping[str, RunWorker]) -> None:
+        self.share = HandedBytes()
+        self._workers = workers
+
+    def followed_to(self, run_id: str) -> str:
+        """Return the stream id that frames have to follow to be handed over, "" where they are to be read."""
+        worker = self._workers.get(run_id)
+        return "" if worker is None else worker.followed_to
+
+    def hand_over(self, run_id: str, after: str, entries: Sequence[tuple[str, bytes]]) -> None:
+        """Take frames that were stored directly behind ``after``, as (stream id, message)."""
+        if (worker := self._workers.get(run_id)) is not None and worker.followed_to == after:
+            worker.handed.put(after, entries)
