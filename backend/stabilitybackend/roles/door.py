@@ -44,6 +44,7 @@ Send = Callable[[CommandMessage], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Agent:
+    hello: Hello
     number: int
     send: Send
 
@@ -119,7 +120,7 @@ class Door:
             await self._index.register(hello, self._clock())
             await self._index.note_live(hello.run_id, self._clock())
             number = await RunReports(self._redis, hello.run_id).connected(hello, self._members.me.member_id)
-        self._agents[(hello.run_id, hello.agent)] = _Agent(number, send)
+        self._agents[(hello.run_id, hello.agent)] = _Agent(hello, number, send)
         self._notify(hello.run_id)
         return ()
 
@@ -134,9 +135,13 @@ class Door:
             self._runs.pop(run_id, None)
 
     async def health(self, run_id: str, health: Health) -> None:
-        """Report what an agent sees of its ranks to the run's owner."""
+        """Report what an agent sees of its ranks to the run's owner, and that the agent is here if Redis lost that."""
+        known = self._agents.get((run_id, health.agent))
+        reports = RunReports(self._redis, run_id)
         with redis_errors():
-            await RunReports(self._redis, run_id).health(health)
+            is_known = await reports.health(health, 0 if known is None else known.number)
+            if known is not None and not is_known:
+                known.number = await reports.connected(known.hello, self._members.me.member_id)
         self._notify(run_id)
 
     async def output(self, run_id: str, output: Output) -> None:

@@ -2,8 +2,10 @@
 
 Both lie in Redis beside the run, in its slot: a stream of reports, of which the newest stay, and a hash of the agents
 that are connected. An owner that takes a run over reads the hash and the last seconds of the stream, and misses
-nothing. Each connection of an agent has a number that Redis counts up, so that the end of an older connection, which a
-door may notice late, is no end of the newer one.
+nothing. Each connection of an agent has a number, so that the end of an older connection, which a door may notice late,
+is no end of the newer one. It is the time of Redis, microseconds, or one more than the last: a Redis that lost its
+newest second to a power cut or a failover must not give a number twice. What it lost of who is connected is noted again
+with the next Health.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ COVERED_MS = 3_000
 #: KEYS: agents, reports.  ARGV: agent, door, Hello as a message, how many reports are kept.
 #: Answers the connection's number.
 _CONNECT = """
-local number = redis.call('HINCRBY', KEYS[1], 'n:' .. ARGV[1], 1)
-redis.call('HSET', KEYS[1], 'a:' .. ARGV[1], ARGV[2] .. ' ' .. number .. ' ' .. ARGV[3])
+local time = redis.call('TIME')
+local last = tonumber(redis.call('HGET', KEYS[1], 'n:' .. ARGV[1]) or 0)
+local number = string.format('%.0f', math.max(last + 1, time[1] * 1000000 + time[2]))
+redis.call('HSET', KEYS[1], 'n:' .. ARGV[1], number, 'a:' .. ARGV[1], ARGV[2] .. ' ' .. number .. ' ' .. ARGV[3])
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'c', ARGV[1], 'n', number, 'd', ARGV[2], 'b', ARGV[3])
 return number
 """
@@ -41,6 +45,14 @@ if redis.call('HGET', KEYS[1], 'n:' .. ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HDEL', KEYS[1], 'a:' .. ARGV[1])
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', 'g', ARGV[1], 'n', ARGV[2])
 return 1
+"""
+#: The same of what an agent sees of its ranks.  ARGV: agent, the connection's number, Health as a message, how many
+#: reports are kept.  Answers 0 where nobody knows any more that this connection is there.
+_HEALTH = """
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'h', ARGV[3])
+local newest = tonumber(redis.call('HGET', KEYS[1], 'n:' .. ARGV[1]) or 0)
+if newest > tonumber(ARGV[2]) then return 1 end
+return redis.call('HEXISTS', KEYS[1], 'a:' .. ARGV[1])
 """
 
 
@@ -102,9 +114,16 @@ class RunReports:
         keys = (self._keys.agents, self._keys.reports)
         return bool(await self._redis.eval(_DISCONNECT, 2, *keys, agent, number, MAX_REPORTS))
 
-    async def health(self, health: Health) -> None:
-        """Report what an agent sees of its ranks."""
-        await self._redis.xadd(self._keys.reports, {"h": encode_message(health)}, maxlen=MAX_REPORTS, approximate=True)
+    async def health(self, health: Health, number: int) -> bool:
+        """Report what an agent sees of its ranks over the connection ``number``.
+
+        Returns:
+            Whether it is known that the agent is connected. If not, Redis has lost it, or an owner took the door for
+            dead that only stood still: ``connected`` notes it again.
+        """
+        keys = (self._keys.agents, self._keys.reports)
+        arguments = (health.agent, number, encode_message(health), MAX_REPORTS)
+        return bool(await self._redis.eval(_HEALTH, 2, *keys, *arguments))
 
     # --- the owner -----------------------------------------------------------------------------------------------
 

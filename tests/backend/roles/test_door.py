@@ -10,7 +10,9 @@ from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.membership.members import Member, Members
 from stabilitybackend.roles.door import ASK_EVERY_S, UNFOLLOWED_BYTES, Door
-from stabilitybackend.roles.inbox import Outbox
+from stabilitybackend.roles.inbox import Order, Outbox
+from stabilitybackend.roles.reports import Connected, RunReports
+from stabilityclient.wire import CommandMessage, Health, Hello
 
 OWNER = RunKeys("run-1").owner
 
@@ -63,3 +65,22 @@ async def test_a_run_that_nobody_follows_takes_so_much_and_more_when_a_worker_ha
     await redis.hset(OWNER, mapping={"worker": "w1", "token": "t"})  # type: ignore[misc]
     clock.now += ASK_EVERY_S
     await door.room("run-1")
+
+
+async def test_an_agent_that_redis_lost_is_known_again_with_its_next_health_and_gets_orders(
+    redis: Redis, door: Door
+) -> None:
+    got: list[str] = []
+
+    async def send(message: CommandMessage) -> None:
+        got.append(message.command["command_id"])
+
+    owner = RunReports(redis, "run-1")
+    await door.agent_connected(Hello("run-1", "a1", "n0", "0.1.0"), send)
+    await redis.delete(RunKeys("run-1").agents, RunKeys("run-1").reports)
+    for now in (1.0, 2.0):
+        await door.health("run-1", Health("a1", "n0", now, []))
+    (connected,) = [one for one in await owner.begin() if isinstance(one, Connected)]
+    assert connected.at.door == "d1"
+    await door.deliver(Order("run-1", "a1", connected.at.number, CommandMessage({"command_id": "c1"})))
+    assert got == ["c1"]
