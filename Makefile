@@ -16,9 +16,9 @@ BIOME  := $(NODE) node_modules/.bin/biome
 DEMO_ARGS   ?=
 UP_ARGS     ?=
 PYTEST_ARGS ?=
-# Much of a test's time is waiting for processes: six at once fill two cores. Each compiles all tests where that was not
+# Much of a test's time is waiting for processes: five at once fill two cores. Each compiles all tests where that was not
 # done before: they are collected once beside the tests of the browser's modules. A file stays in one process, its fixtures are shared.
-TEST_JOBS   ?= 6
+TEST_JOBS   ?= 5
 FRAMEWORKS  ?= $(patsubst requirements/integrations/%.txt,%,$(wildcard requirements/integrations/*.txt))
 # Tests that one of these environments runs; what it lacks is skipped.
 INTEGRATED  ?= tests/client/integrations tests/client/tee tests/stack/frameworks tests/stack/test_teed.py \
