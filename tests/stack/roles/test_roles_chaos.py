@@ -6,6 +6,7 @@ import json
 import os
 import random
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -64,7 +65,7 @@ def wrongs(
             for _ in range(turns):
                 chaos.turn(pause_s)
             chaos.settle()
-            deaf_runs = [run_id for run_id in chaos.jobs if not _obeys(servers, run_id)]
+            deaf = [why for run_id in chaos.jobs if (why := _deafness(servers, run_id))]
             outcomes = chaos.finish()
             for run_id in chaos.jobs:
                 wait_until(lambda run_id=run_id: _at_rest(servers, run_id), 60, f"{run_id} is over")
@@ -81,33 +82,43 @@ def wrongs(
         for run_id in chaos.jobs:
             checker.check(run_id, chaos.folder_of(run_id), alerts)
         print(f"seed {seed}: {dict(chaos.done)}, {dict(checker.seen)}, {len(alerts)} alerts, {outcomes}")
-        deaf = [f"{run_id}: an order does not reach the job" for run_id in deaf_runs]
         return [*checker.wrong, *deaf, *(f"{run}: {said}" for run, said in outcomes.items() if said != "delivered")]
 
 
-def _obeys(servers: RoleServers, run_id: str) -> bool:
-    """Whether a job goes back where that is ordered now: its agent is connected, and its run's owner knows where."""
-    name = ""
+def _deafness(servers: RoleServers, run_id: str) -> str:
+    """Return "" where a job goes back when that is ordered now, else what was answered last.
+
+    Its agent is connected then, and its run's owner knows where.
+    """
+    name, last = "", ""
 
     def ordered() -> bool:
-        nonlocal name
-        with (
-            suppress(httpx.HTTPError, KeyError, ValueError),
-            httpx.Client(base_url=servers.owned(run_id).url, verify=False, timeout=5.0) as client,
-        ):
-            # The same order where the answer to the first try was lost.
-            name = order_rollback(client, run_id, idempotency_key=f"last-{run_id}").json()["command_id"]
+        nonlocal name, last
+        try:
+            with httpx.Client(base_url=servers.owned(run_id).url, verify=False, timeout=5.0) as client:
+                # The same order where the answer to the first try was lost.
+                answer = order_rollback(client, run_id, idempotency_key=f"last-{run_id}")
+            last = answer.text
+            name = answer.json().get("command_id", "")
+        except (httpx.HTTPError, KeyError, ValueError) as error:
+            last = repr(error)
         return bool(name)
 
     def done() -> bool:
+        nonlocal last
         with suppress(httpx.HTTPError):
             commands = servers.owned(run_id).get(f"/runs/{run_id}/commands")["commands"]
-            return any(one["command_id"] == name and one["state"] == "done" for one in commands)
+            (found,) = [one for one in commands if one["command_id"] == name]
+            last = json.dumps(found)
+            return bool(found["state"] == "done")
         return False
 
-    with suppress(AssertionError):
-        return wait_until(ordered, OBEYS_S, "it is taken") and wait_until(done, OBEYS_S, "it is done")
-    return False
+    try:
+        wait_until(ordered, OBEYS_S, "it is taken")
+        wait_until(done, OBEYS_S, "it is done")
+    except AssertionError as error:
+        return f"{run_id}: an order does not reach the job: {error}; at {time.time():.2f}: {last}"
+    return ""
 
 
 def _at_rest(servers: RoleServers, run_id: str) -> bool:
