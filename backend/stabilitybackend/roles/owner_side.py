@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -29,6 +30,9 @@ __all__ = ["OwnerSide"]
 BATCH = 200
 #: Every run that is followed is looked at so often, seconds, whether somebody named it or not.
 EVERY_S = 1.0
+#: Commands that are not over are handed out again so often, seconds: the door of an agent may have stood still when it
+#: was to get them, or Redis may have lost them on their way. No agent says that it has got one.
+HAND_OUT_S = 3.0
 _log = logging.getLogger(__name__)
 
 
@@ -40,6 +44,8 @@ class _Followed:
         self.reports = RunReports(redis, worker.run_id)
         self.agents: dict[str, AgentAt] = {}
         self.begun = False
+        #: When its commands were handed out last, by the monotonic clock.
+        self.handed_out = float("-inf")
 
 
 class OwnerSide:
@@ -122,6 +128,7 @@ class OwnerSide:
                 if every:
                     await self._doors_gone(run)
                     await run.worker.note_full()
+                    await self._hand_out_again(run)
             except (RedisError, OSError, StabilityBoardError) as error:
                 if not isinstance(error, StabilityBoardError) and as_unavailable(error) is None:
                     raise
@@ -151,8 +158,9 @@ class OwnerSide:
                 run.agents[hello.agent] = at
                 await self._manager.fleet.announced(hello)
                 send = self._sender(run.worker.run_id, hello.agent, at)
-                for command in await run.worker.agent_connected(hello, send):
-                    await send(CommandMessage(msgspec.to_builtins(command)))
+                with suppress(AgentGone):  # seen as dead, and maybe only stalled: it gets them with the others below
+                    for command in await run.worker.agent_connected(hello, send):
+                        await send(CommandMessage(msgspec.to_builtins(command)))
             case Disconnected(agent, number):
                 known = run.agents.get(agent)
                 if known is None or known.number <= number:
@@ -167,6 +175,12 @@ class OwnerSide:
             if at.door not in self._members.alive and await run.reports.disconnected(agent, at.number):
                 run.agents.pop(agent, None)
                 run.worker.agent_disconnected(agent)
+
+    async def _hand_out_again(self, run: _Followed) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= run.handed_out + HAND_OUT_S:
+            run.handed_out = now
+            await run.worker.hand_out_again()
 
     def _sender(self, run_id: str, agent: str, at: AgentAt) -> Send:
         async def send(message: CommandMessage) -> None:

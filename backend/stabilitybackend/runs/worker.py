@@ -55,6 +55,12 @@ class RunWorker(RunFollower):
         await self._delivered(waiting, f"sent to the agent of {hello.node} when it connected")
         return waiting
 
+    async def hand_out_again(self) -> None:
+        """Send what is not over to every agent once more; an agent that has it carries it out once all the same."""
+        if self.readiness.reached:
+            for command in self.state.commands.waiting():
+                await self._deliver(command)
+
     def agent_disconnected(self, agent: str) -> None:
         """Note that an agent's connection ended."""
         self.rest.came()
