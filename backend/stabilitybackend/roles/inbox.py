@@ -1,8 +1,7 @@
 """A process' inbox: the stream in which others leave what concerns it, at once and in order.
 
 A worker finds names of runs in which something is new, a door finds commands for its agents. A name is a hint: each
-run is looked at once a second anyway. A command that is lost with its door is handed out again at the agent's next
-connection, and carried out once.
+run is looked at once a second anyway. A command that is lost is handed out again (owner_side.py), and carried out once.
 """
 
 from __future__ import annotations
