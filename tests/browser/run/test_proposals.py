@@ -41,6 +41,7 @@ def _propose(url: str, run_id: str) -> Any:
     return answer.json()
 
 
+@pytest.mark.soak  # proposals themselves are in tests/backend/mcp_server
 def test_what_an_assistant_proposed_comes_up_and_is_sent_by_a_person(server: Server, visit: Visit, loop: Loop) -> None:
     agent = _job(loop, server.url, "proposed")
     page = visit("/runs/proposed")

@@ -21,6 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.soak  # tests/client/test_arbiter_laws.py: all ranks act at one step, or none
 def test_two_ranks_save_at_one_step_and_then_stop_at_one_step_as_if_it_were_their_last(
     server: Server, tmp_path: Path
 ) -> None:
