@@ -351,9 +351,9 @@ class RunFollower:
 
     async def _take_acknowledged(self) -> None:
         """Write down what was acknowledged while the run had no owner."""
-        if (acknowledged := self.orders.acknowledged).waiting:
+        if names := list((acknowledged := self.orders.acknowledged).waiting):  # others may come while these are stored
             await self._conclude(Changes(incidents=acknowledged.given(self.state, self._clock())))
-            await acknowledged.taken(self.fence, self.journal.patiently)
+            await acknowledged.taken(names, self.fence, self.journal.patiently)
 
     async def report_to_fleet(self) -> None:
         """Let the fleet's memory know what stopped the job up to now, and what its rollbacks cost."""

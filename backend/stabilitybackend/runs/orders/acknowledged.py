@@ -7,7 +7,7 @@ writes incidents (decision 28), so it waits beside them, the first person's for 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -86,9 +86,10 @@ class Acknowledged:
                 changed[incident_id] = after
         return changed
 
-    async def taken(self, fence: Fence, patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]) -> None:
-        """Forget those that wait, whose incidents are stored now. Raises NotOwner: the run is somebody else's."""
-        names = list(self.waiting)
+    async def taken(
+        self, names: Collection[str], fence: Fence, patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+    ) -> None:
+        """Forget those of some incidents, which are stored now. Raises NotOwner: the run is somebody else's."""
         await patiently(partial(fence.write, ("HDEL", self._keys.acknowledged, *names)))
         for name in names:
             self.waiting.pop(name, None)

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.alerts.service import IncidentStreams
 from stabilitybackend.errors import NotFound
+from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.reading.reader import RunReader
 from support.job_frames import Job
 from support.manager_stack import KEYS, Stage, rows
@@ -95,3 +96,21 @@ async def test_an_owner_that_has_just_come_takes_what_is_stored_behind_its_back(
 async def test_an_incident_that_is_not_there_is_refused(stage: Stage) -> None:
     with pytest.raises(NotFound, match="has no incident i-none"):
         await (await reader_of(stage)).acknowledge("i-none", "anna")
+
+
+async def test_one_that_comes_while_another_is_written_down_is_not_forgotten_with_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await incident_id(stage)
+    await (await reader_of(stage)).acknowledge(name, "anna")
+    worker = await stage.manager.get("run-1")
+    conclude = worker._conclude
+
+    async def beside(changes: Changes) -> None:
+        await conclude(changes)
+        if name in changes.incidents:
+            await worker.orders.acknowledged.put("i-2", "bob", stage.now)
+
+    monkeypatch.setattr(worker, "_conclude", beside)
+    await worker._take_acknowledged()
+    assert await stage.redis.hkeys(KEYS.acknowledged) == [b"i-2"]  # type: ignore[misc]
