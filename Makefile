@@ -16,8 +16,8 @@ BIOME  := $(NODE) node_modules/.bin/biome
 DEMO_ARGS   ?=
 UP_ARGS     ?=
 PYTEST_ARGS ?=
-# Much of a test's time is waiting for processes: five at once fill two cores. Each compiles all tests where that was not
-# done before: they are collected once beside the tests of the browser's modules. A file stays in one process, its fixtures are shared.
+# Much of a test's time is waiting for processes: five at once fill two cores. A file stays in one process, its fixtures
+# are shared. Each process would compile all tests for itself: they are collected once before, beside the modules' tests.
 TEST_JOBS   ?= 5
 FRAMEWORKS  ?= $(patsubst requirements/integrations/%.txt,%,$(wildcard requirements/integrations/*.txt))
 # Tests that one of these environments runs; what it lacks is skipped.

@@ -25,6 +25,7 @@ __all__ = [
     "FLEET_ROLLBACKS",
     "INSTALLATION",
     "MAX_ID_CHARS",
+    "MAX_REPORTS",
     "MEMBERS",
     "PROBE",
     "PROPOSALS",
@@ -46,6 +47,8 @@ __all__ = [
     "session_key",
 ]  # fmt: skip
 
+#: Reports kept of a run (``RunKeys.reports``). A thousand nodes report a thousand times a second: some seconds of them.
+MAX_REPORTS = 8_192
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
 RUNS = "sb:runs"
 #: Sorted set: run id by the time of its last message (unix seconds), some seconds late at most.

@@ -119,7 +119,7 @@ class Storing:
         self._changed = changed
         self._several = several
         self._doubtful_until = float("-inf")
-        self._told: StoringProblem | None = None
+        self._notified: StoringProblem | None = None
 
     def redis_now(self) -> float:
         """Return unix seconds by the clock of Redis."""
@@ -211,11 +211,11 @@ class Storing:
         if (before and before.code) == (trouble and trouble.code):
             return
         self.trouble = trouble
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
-        """Tell what is wrong, where that is something else than before."""
-        before, self._told = self._told, self.trouble or self.beside()
-        now = self._told
+    def notify(self) -> None:
+        """Call ``changed`` where what is wrong is something else than before."""
+        before, self._notified = self._notified, self.trouble or self.beside()
+        now = self._notified
         if (before and (before.code, before.problem)) != (now and (now.code, now.problem)):
             self._changed(now)

@@ -43,7 +43,7 @@ def wait_in(page: Any, expression: str, timeout_s: float = 30) -> None:
 def scroll_to(page: Any, selector: str) -> None:
     """Bring an element into sight that may be made anew meanwhile, as charts are while those above them load.
 
-    Playwright's own ``scroll_into_view_if_needed`` waits until the element stands still, and fails if it is replaced.
+    Playwright's own ``scroll_into_view_if_needed`` waits until the element moves no more, and fails if it is replaced.
     """
     found = f"document.querySelector({json.dumps(selector)})"
     wait_in(page, f"(found => (found?.scrollIntoView({{block: 'center'}}), Boolean(found)))({found})")

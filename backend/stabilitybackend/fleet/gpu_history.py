@@ -17,7 +17,7 @@ from stabilitybackend.schema.gpus import FleetFault, FleetGpu, Offences, Remembe
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import MAX_NAMED
 
-__all__ = ["GpuFaultHistory", "again", "counts"]
+__all__ = ["GpuFaultHistory", "counts", "with_same_history"]
 
 #: GPUs remembered; the one whose last fault is the oldest goes first.
 MAX_GPUS = 4_096
@@ -77,17 +77,17 @@ class GpuFaultHistory:
         """Return a finding about a GPU with what is remembered of it from the days before the fault began.
 
         Args:
-            known: the incident that it is about, as it is. What this said of the history is said again: other runs
-                may have reported faults of that time since, and what is found is to hang on frames and places alone.
+            known: the incident that it is about, as it is. Its history is kept: other runs may have reported faults
+                of that time since, and what is found is to hang on frames and places alone.
         """
         if finding.kind != "gpu_fault":
             return finding
         fault = facts(finding.evidence, GpuFaultFacts)
         if not counts(finding.severity, fault):
             return finding
-        said = None if known is None else facts(known.evidence, GpuFaultFacts)
-        if known is not None and said is not None and counts(known.severity, said) and _retells(said):
-            text, evidence = again(known, finding.text, finding.evidence)
+        stored = None if known is None else facts(known.evidence, GpuFaultFacts)
+        if known is not None and stored is not None and counts(known.severity, stored) and _keeps_history(stored):
+            text, evidence = with_same_history(known, finding.text, finding.evidence)
             return replace(finding, text=text, evidence=dict(evidence))
         history = {}
         for gpu in fault.gpus:
@@ -159,13 +159,13 @@ class GpuFaultHistory:
         return sorted(faults, key=lambda fault: fault.time)
 
 
-def _retells(said: GpuFaultFacts) -> bool:
-    """Whether what an incident says of the history can be said again: an older server kept no text of it."""
-    return bool(said.history.text) or not said.history.faults
+def _keeps_history(stored: GpuFaultFacts) -> bool:
+    """Whether the history of an incident can be taken from it: an older server stored no text of it."""
+    return bool(stored.history.text) or not stored.history.faults
 
 
-def again(known: Incident, text: str, evidence: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return text and evidence of a fault that is told again, with the history that was told with it."""
+def with_same_history(known: Incident, text: str, evidence: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return text and evidence of a fault that is reported again, with the history that ``known`` has of it."""
     history = known.evidence.get("history")
     if not history or "text" not in history:
         return text, evidence

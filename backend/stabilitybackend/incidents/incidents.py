@@ -273,7 +273,7 @@ class IncidentBook:
         """Write down who has seen an incident and return it, None if there is none such. The first one counts.
 
         Args:
-            time: now, unix seconds. at: when they said so, where that was before.
+            time: now, unix seconds. at: when they acknowledged it, where that was before.
         """
         old = self._incidents.get(incident_id)
         if old is None or old.acknowledged_by is not None:

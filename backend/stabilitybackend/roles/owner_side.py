@@ -30,8 +30,8 @@ __all__ = ["OwnerSide"]
 BATCH = 200
 #: Every run that is followed is looked at so often, seconds, whether somebody named it or not.
 EVERY_S = 1.0
-#: Commands that are not over are handed out again so often, seconds: the door of an agent may have stood still when it
-#: was to get them, or Redis may have lost them on their way. No agent says that it has got one.
+#: Commands that are not over are handed out again so often, seconds: the door of an agent may have been stalled when
+#: it was to get them, or Redis may have lost them on their way. No agent says that it has got one.
 HAND_OUT_S = 3.0
 _log = logging.getLogger(__name__)
 

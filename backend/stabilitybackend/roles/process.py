@@ -64,7 +64,7 @@ class RoleProcess:
     def attach(self, manager: RunManager, ingest: Ingest, storing: Storing) -> None:
         """Take over the parts that the roles work with, before ``start``."""
         storing.beside = lambda: self.members.trouble(storing.now())
-        self.members.changed.append(storing.tell)
+        self.members.changed.append(storing.notify)
         if "door" in self._roles:
             self.door = Door(self._redis, ingest, self.members, self._outbox, storing.now)
         if "worker" in self._roles:

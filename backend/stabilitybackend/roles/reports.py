@@ -16,14 +16,12 @@ from typing import Any, cast
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.keys import MAX_REPORTS, RunKeys
 from stabilitybackend.schema.health import TYPED_HEALTH
 from stabilityclient.wire import BadMessage, Health, Hello, WrongVersion, decode_message, encode_message
 
-__all__ = ["MAX_REPORTS", "AgentAt", "Connected", "Disconnected", "Ordered", "Report", "RunReports"]
+__all__ = ["AgentAt", "Connected", "Disconnected", "Ordered", "Report", "RunReports"]
 
-#: Reports kept of a run. A thousand nodes report a thousand times a second: some seconds of them.
-MAX_REPORTS = 8_192
 #: Reports read in one call.
 READ_COUNT = 512
 #: An owner that takes a run over reads the reports of so many milliseconds before: one Health of each agent.
@@ -119,7 +117,7 @@ class RunReports:
 
         Returns:
             Whether it is known that the agent is connected. If not, Redis has lost it, or an owner took the door for
-            dead that only stood still: ``connected`` notes it again.
+            dead that was only stalled: ``connected`` notes it again.
         """
         keys = (self._keys.agents, self._keys.reports)
         arguments = (health.agent, number, encode_message(health), MAX_REPORTS)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from stabilitybackend.fleet.gpu_history import again
+from stabilitybackend.fleet.gpu_history import with_same_history
 from stabilitybackend.schema.evidence import BY_OTHER_RUNS
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
@@ -91,7 +91,7 @@ def _merged(old: Incident, new: Incident, now: float) -> Incident:
     kept = ("incident_id", "opened", "acknowledged_by", "acknowledged", "version", "updated")
     merged = replace(new, **{name: getattr(old, name) for name in kept})
     if merged.kind == "gpu_fault":
-        text, evidence = again(old, merged.text, merged.evidence)
+        text, evidence = with_same_history(old, merged.text, merged.evidence)
         if evidence is not merged.evidence:  # the advice follows from the history, too
             merged = replace(merged, text=text, evidence=evidence, suggestion=old.suggestion)
     if kind_of(merged.kind).about == "user" and merged.acknowledged_by is not None:

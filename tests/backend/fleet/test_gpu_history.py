@@ -66,25 +66,25 @@ def test_a_finding_says_which_fault_of_its_gpu_it_is_and_only_of_the_last_two_we
     known = GpuFaultHistory()
     for at, run_id in ((0.0, "run-a"), (10 * DAY_S, "run-b"), (12 * DAY_S, "run-b")):
         known.add(_incident(_finding(at + 1, 48), run_id), _run(run_id))
-    told = known.with_history(_finding(15 * DAY_S, 95), "run-c")
-    assert told.text.endswith("Third fault of this GPU in 14 days, in 2 runs (run-b, run-c).")
-    assert told.evidence["history"]["faults"] == 3
+    again = known.with_history(_finding(15 * DAY_S, 95), "run-c")
+    assert again.text.endswith("Third fault of this GPU in 14 days, in 2 runs (run-b, run-c).")
+    assert again.evidence["history"]["faults"] == 3
     assert known.with_history(_finding(15 * DAY_S, 95, gpu=3), "run-c") == _finding(15 * DAY_S, 95, gpu=3)
     own = _finding(12 * DAY_S + 1, 48)
     assert "Third fault" in known.with_history(own, "run-b").text  # itself counts once
     assert known.with_history(_finding(1.0, 48), "run-a") == _finding(1.0, 48)  # what came later is no history
 
 
-def test_what_was_told_of_a_gpus_history_is_told_again_whatever_came_to_be_known_of_that_time_since() -> None:
+def test_an_incident_keeps_the_history_of_its_gpu_whatever_came_to_be_known_of_that_time_since() -> None:
     known = GpuFaultHistory()
     first = _incident(known.with_history(_finding(5.0, 95), "run-c"), "run-c")  # nothing was known
     known.add(_incident(_finding(1.0, 48)), _run("run-a"))  # reported late
     assert "fault of this GPU" not in known.with_history(_finding(5.0, 95, 48), "run-c", first).text
     second = _incident(known.with_history(_finding(6.0, 95), "run-d"), "run-d")
     known.add(_incident(_finding(2.0, 48), "run-b"), _run("run-b"))
-    told = known.with_history(_finding(6.0, 95, 48), "run-d", second)
-    assert told.text.endswith("Second fault of this GPU in 14 days, in 2 runs (run-a, run-d).")
-    assert told.evidence["history"] == second.evidence["history"]
+    again = known.with_history(_finding(6.0, 95, 48), "run-d", second)
+    assert again.text.endswith("Second fault of this GPU in 14 days, in 2 runs (run-a, run-d).")
+    assert again.evidence["history"] == second.evidence["history"]
     assert "Third fault" in known.with_history(_finding(6.0, 95), "run-d").text
     judged_again = _incident(_finding(6.0, 95), "run-d")  # by frames alone, as after an undo
     assert reconciled([second], [judged_again], 0, 9.0) == [second]

@@ -90,10 +90,10 @@ async def test_who_comes_with_a_version_more_than_one_away_takes_no_part_until_t
     await first.beat()
     for each in (first, newest):  # all come to the same
         assert (each.apart, [one.member_id for one in each.having("worker")]) == ({"a"}, ["b", "z"])
-    told, own = first.trouble(5.0), newest.no_part()
-    assert (told.code, told.since, own.code) == ("versions_apart", 5.0, "takes_no_part")  # type: ignore[union-attr]
+    seen, own = first.trouble(5.0), newest.no_part()
+    assert (seen.code, seen.since, own.code) == ("versions_apart", 5.0, "takes_no_part")  # type: ignore[union-attr]
     assert (
-        told.problem
+        seen.problem
         == own.message
         == (  # type: ignore[union-attr]
             "Beside versions 0.1.0 and 0.2.3, 1 process takes no part: worker of version 0.3.0 at http://a:1"

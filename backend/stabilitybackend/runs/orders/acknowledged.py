@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.keys import MAX_REPORTS, RunKeys
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.incidents import Incident
 
-__all__ = ["Acknowledged", "Acknowledgement", "read_acknowledged"]
+__all__ = ["Acknowledged", "Acknowledgement", "Patiently", "read_acknowledged"]
 
-#: Reports kept of a run, as roles/reports.py does.
-_MAX_REPORTS = 8_192
+#: Does something again and again while Redis is away, and returns what it returns.
+Patiently = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 _log = logging.getLogger(__name__)
 
 
@@ -71,9 +71,7 @@ class Acknowledged:
         """Store one, unless somebody was first. Raises Unavailable when Redis is away."""
         data = msgspec.json.encode(Acknowledgement(who, now))
         with redis_errors():
-            await self._redis.eval(
-                _PUT, 2, self._keys.acknowledged, self._keys.reports, incident_id, data, _MAX_REPORTS
-            )
+            await self._redis.eval(_PUT, 2, self._keys.acknowledged, self._keys.reports, incident_id, data, MAX_REPORTS)
             await self.load()
 
     def given(self, state: RunState, now: float) -> dict[str, Incident]:
@@ -86,9 +84,7 @@ class Acknowledged:
                 changed[incident_id] = after
         return changed
 
-    async def taken(
-        self, names: Collection[str], fence: Fence, patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-    ) -> None:
+    async def taken(self, names: Collection[str], fence: Fence, patiently: Patiently) -> None:
         """Forget those of some incidents, which are stored now. Raises NotOwner: the run is somebody else's."""
         await patiently(partial(fence.write, ("HDEL", self._keys.acknowledged, *names)))
         for name in names:

@@ -10,7 +10,7 @@ as it would have with an owner, and until an owner took it a person can take it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib import resources
@@ -21,11 +21,11 @@ from redis.asyncio import Redis
 
 from stabilitybackend.commands.commands import CommandBook
 from stabilitybackend.errors import Conflict, NotFound, StabilityBoardError
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.keys import MAX_REPORTS, RunKeys
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.derived.batch_orders import with_step
 from stabilitybackend.runs.derived.restart_plan import plan_of
-from stabilitybackend.runs.orders.acknowledged import Acknowledged
+from stabilitybackend.runs.orders.acknowledged import Acknowledged, Patiently
 from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import OPEN_STATES, AnyCommand, Command, CommandRequest, Restart
@@ -37,10 +37,6 @@ __all__ = ["WAITS", "Orders"]
 WAITS = "no worker follows the run"
 #: Orders of one run that wait at once.
 MAX_WAITING = 20
-#: Reports kept of a run, as roles/reports.py does.
-_MAX_REPORTS = 8_192
-#: Does something again and again while Redis is away, and returns what it returns.
-Patiently = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 _log = logging.getLogger(__name__)
 
 
@@ -117,7 +113,7 @@ class Orders:
         with redis_errors():
             before: Any = await self._redis.eval(
                 _script("put.lua"), 3, self._keys.orders, self._keys.reports, self._keys.command_audit,
-                order.name, msgspec.json.encode(order), msgspec.json.encode(command), _MAX_REPORTS,
+                order.name, msgspec.json.encode(order), msgspec.json.encode(command), MAX_REPORTS,
             )  # fmt: skip
             await self.load()
         return command if before is None else msgspec.json.decode(before, type=WaitingOrder).command

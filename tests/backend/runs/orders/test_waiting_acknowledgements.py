@@ -40,7 +40,7 @@ async def incident_id(stage: Stage) -> str:
     return found.incident_id
 
 
-async def told(stage: Stage) -> list[dict[str, Any]]:
+async def events(stage: Stage) -> list[dict[str, Any]]:
     """Return what was stored for receivers, oldest first."""
     found: Any = await stage.redis.xrange(KEYS.incident_events)
     return [orjson.loads(fields[b"i"]) for _, fields in found]
@@ -57,7 +57,7 @@ async def test_it_is_shown_and_known_to_alerting_at_once_and_the_next_owner_writ
     assert (answered.acknowledged_by, answered.acknowledged) == ("anna", at)
     [waiting] = await alerting.incidents_now("run-1", [name])
     assert [orjson.loads(waiting or b"")[key] for key in ("acknowledged_by", "acknowledged")] == ["anna", at]
-    assert len(await told(stage)) == 1  # it is the owner's to tell
+    assert len(await events(stage)) == 1  # the owner stores the event
     await stage.manager.readers.stop()  # and to any other process it is the same
     again = (await reader_of(stage)).state.incidents.get(name)
     assert again is not None
@@ -68,7 +68,7 @@ async def test_it_is_shown_and_known_to_alerting_at_once_and_the_next_owner_writ
     incident = worker.state.incidents.get(name)
     assert incident is not None
     assert (incident.acknowledged_by, incident.acknowledged, incident.updated) == ("anna", at, stage.now)
-    assert [(one["version"], one["acknowledged_by"]) for one in await told(stage)] == [(1, None), (2, "anna")]
+    assert [(one["version"], one["acknowledged_by"]) for one in await events(stage)] == [(1, None), (2, "anna")]
     assert await stage.redis.exists(KEYS.acknowledged) == 0
 
 
@@ -79,7 +79,7 @@ async def test_the_first_one_counts_whether_it_waits_or_is_written_down(stage: S
     worker = await stage.manager.get("run-1")
     assert (await worker.acknowledge(name, "carl")).acknowledged_by == "anna"
     await worker.tick()
-    assert {(one["version"], one["acknowledged_by"]) for one in await told(stage)} == {(1, None), (2, "anna")}
+    assert {(one["version"], one["acknowledged_by"]) for one in await events(stage)} == {(1, None), (2, "anna")}
 
 
 async def test_an_owner_that_has_just_come_takes_what_is_stored_behind_its_back(stage: Stage) -> None:
@@ -88,7 +88,7 @@ async def test_an_owner_that_has_just_come_takes_what_is_stored_behind_its_back(
     await reader.acknowledge(name, "anna")
     await worker.orders_came()  # as the report says that was stored with it
     await worker.tick()
-    assert [(one["version"], one["acknowledged_by"]) for one in await told(stage)] == [(1, None), (2, "anna")]
+    assert [(one["version"], one["acknowledged_by"]) for one in await events(stage)] == [(1, None), (2, "anna")]
     reports: Any = await stage.redis.xrange(KEYS.reports)
     assert [fields for _, fields in reports] == [{b"o": name.encode()}]
 
