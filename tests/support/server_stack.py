@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import uvicorn
@@ -35,7 +35,12 @@ class RunningServer:
         public: its own address is the public URL.
         port: 0 for a free one.
         settings: others of its settings.
+
+    Raises:
+        AssertionError: another one without roles works with the same Redis: each would take the other one's runs.
     """
+
+    _without_roles: ClassVar[set[str]] = set()
 
     def __init__(
         self,
@@ -107,6 +112,9 @@ class RunningServer:
         return wait_until(answer, timeout_s, what)
 
     def __enter__(self) -> RunningServer:
+        if not self._settings.role:
+            assert self._redis_url not in self._without_roles, "two servers without roles on one Redis"
+            self._without_roles.add(self._redis_url)
         self._thread.start()
         wait_until(lambda: getattr(getattr(self, "_server", None), "started", False), 20, "the server listens")
         return self
@@ -118,4 +126,6 @@ class RunningServer:
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
+        if not self._settings.role:
+            self._without_roles.remove(self._redis_url)
         assert kind is not None or not self.checked.lies, self.checked.lies[:3]

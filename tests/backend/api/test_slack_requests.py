@@ -143,8 +143,8 @@ async def test_the_question_of_a_job_without_an_agent_can_not_be_answered_and_sa
 
 
 async def test_where_an_order_takes_two_persons_nobody_gives_it_alone_from_slack(stage: Stage, tmp_path: Path) -> None:
-    with RunningServer(stage.redis_url, tmp_path, two_persons=True) as server:
-        careful = Stage(server, stage.slack, stage.redis_url)
+    with EmbeddedRedis(tmp_path) as redis, RunningServer(redis.url, tmp_path / "data", two_persons=True) as server:
+        careful = Stage(server, stage.slack, redis.url)
         async with spoiled(careful, "careful") as (_, _, message):
             said = await careful.answered(await careful.asked(message))
             [proposal] = [one for one in stage.slack.replies(message) if "proposes" in one.text]

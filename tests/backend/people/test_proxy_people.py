@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,8 @@ def test_a_wrong_setting_stops_the_start_with_its_place(
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, RunningServer, str]]:
-    """Behind a proxy at 127.0.0.1, behind one that is elsewhere, and a key of both."""
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, RunningServer, list[str]]]:
+    """Behind a proxy at 127.0.0.1, behind one that is elsewhere, and a key of each."""
     folder = tmp_path_factory.mktemp("proxied")
     (folder / "roles.toml").write_text(ROLES_FILE)
     given = {"proxy_user_header": USER, "proxy_groups_header": GROUPS, "roles": folder / "roles.toml"}
@@ -111,13 +112,17 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningS
         await redis.aclose()
         return made
 
-    with EmbeddedRedis(folder) as redis:
-        made = asyncio.run(key(redis.url))
-        with (
-            RunningServer(redis.url, folder / "near", trusted_proxies="127.0.0.1", **given) as near,
-            RunningServer(redis.url, folder / "far", trusted_proxies="10.9.9.9", **given) as far,
-        ):
-            yield near, far, made
+    with ExitStack() as stack:
+
+        def made(name: str, trusted_proxies: str) -> tuple[RunningServer, str]:
+            (folder / name).mkdir()
+            redis = stack.enter_context(EmbeddedRedis(folder / name))
+            made = asyncio.run(key(redis.url))
+            server = RunningServer(redis.url, folder / name / "data", trusted_proxies=trusted_proxies, **given)
+            return stack.enter_context(server), made
+
+        (near, near_key), (far, far_key) = made("near", "127.0.0.1"), made("far", "10.9.9.9")
+        yield near, far, [near_key, far_key]
 
 
 def me(server: RunningServer, **headers: str) -> httpx.Response:
@@ -126,7 +131,7 @@ def me(server: RunningServer, **headers: str) -> httpx.Response:
 
 
 def test_behind_the_proxy_a_person_is_who_it_says_and_may_what_the_file_says(servers: Any) -> None:
-    near, _, key = servers
+    near, _, [key, _] = servers
     anna = me(near, x_forwarded_user="anna", x_forwarded_for="203.0.113.7").json()
     assert (anna["name"], anna["role"], anna["by"]) == ("anna", "operator", "proxy")
     assert near.client.get("/api/v1/audit", headers={USER: "anna"}).status_code == 403
@@ -137,7 +142,7 @@ def test_behind_the_proxy_a_person_is_who_it_says_and_may_what_the_file_says(ser
 
 
 def test_who_is_no_proxy_and_sends_the_header_is_refused_everywhere(servers: Any) -> None:
-    _, far, key = servers
+    _, far, [_, key] = servers
     sent = {USER: "boss", "X-Forwarded-For": "10.9.9.9", "Authorization": f"Bearer {key}"}
     for method, path in (("GET", "/api/v1/me"), ("GET", "/"), ("POST", "/api/v1/login"), ("GET", "/livez")):
         answer = far.client.request(method, path, headers=sent)

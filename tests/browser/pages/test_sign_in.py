@@ -109,11 +109,12 @@ def test_who_has_no_role_reads_so_and_may_sign_in_as_somebody_else(
 def test_the_page_says_that_the_provider_is_away_and_still_takes_a_key(
     stage: tuple[RunningServer, RealProvider], open_page: OpenPage, tmp_path: Path, scheme: str, width: int
 ) -> None:
-    server, provider = stage
+    _, provider = stage
     (tmp_path / "roles.toml").write_text(ROLES)
     away = {**provider.settings, "oidc_issuer": "http://localhost:9", "oidc_name": "Acme"}
     away["roles"] = tmp_path / "roles.toml"
-    with RunningServer(server._redis_url, tmp_path / "data", public=True, **away) as lone:
+    redis = EmbeddedRedis(tmp_path)
+    with redis, RunningServer(redis.url, tmp_path / "data", public=True, **away) as lone:
         page = open_page(f"{lone.url}/login?refused=provider_away", quiet=False, scheme=scheme, width=width)
         page.wait_for_selector("#login-provider")
         assert page.inner_text("#login-refused").startswith("Acme can't be reached from this server.")
