@@ -116,7 +116,8 @@ def run_launches(worker: RunWorker) -> list[RunLaunch]:
     """Return the launches of a run, newest first."""
     state = worker.state
     reported = state.resumes.reported
-    return launches_of(state.launch_facts, state.fold.started_with, state.fold.segment_of, reported.environments)
+    fold = state.fold
+    return launches_of(state.launch_facts, fold.launches.started_with, fold.segment_of, reported.environments)
 
 
 async def _diff(

@@ -58,6 +58,10 @@ class TrainingIntervals(Stateful):
         """Take note that a rank logged from one time to another; return whether more of it is kept."""
         low, high = self.span or times
         self.span = (min(low, *times), max(high, *times))
+        return self.is_of(rank)
+
+    def is_of(self, rank: int) -> bool:
+        """Return whether more is kept of a rank than when it logged."""
         return self._rank is None or rank <= self._rank
 
     def finished(self, source: str) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
 from stabilitybackend.lineage.changes import Change, Forked, LineageEvent, Placed
 from stabilitybackend.lineage.checkpoints import CheckpointBook
-from stabilitybackend.lineage.launches import Launch
+from stabilitybackend.lineage.launches import Launch, Launches
 from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches
 from stabilitybackend.lineage.returns import taken_up
 from stabilitybackend.lineage.sources import SourceState, Tentative, joinable
@@ -78,9 +78,10 @@ class LineageFold(Stateful):
         """Return the segment that a source is in, None for one that is not known."""
         return None if (state := self._sources.get(source)) is None else state.segment
 
-    def started_with(self, source: str) -> Collection[str]:
-        """Return the processes of the launch that ``source`` is of, itself among them; none where it is not known."""
-        return self._relaunches.launches.started_with(source)
+    @property
+    def launches(self) -> Launches:
+        """The starts of the job."""
+        return self._relaunches.launches
 
     def place_of(self, source: str, step: int) -> int | None:
         """Return the segment that a source is in at ``step``; None while it is open, or may be about to go back."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.sources import SourceState
+from stabilityclient.wire import SourceInfo
 
-__all__ = ["go_on"]
+__all__ = ["go_on", "go_on_in_step"]
 
 
 def go_on(fold: LineageFold, source: str, names: list[str], steps: list[int], time: float) -> SourceState | None:
@@ -26,3 +29,36 @@ def go_on(fold: LineageFold, source: str, names: list[str], steps: list[int], ti
     fold.tree[state.segment].saw(steps[0], steps[-1], len(names) * len(steps))
     fold.tree.touch(state.segment)
     return state
+
+
+def go_on_in_step(
+    fold: LineageFold, infos: Sequence[SourceInfo], names: list[str], step: int, times: Sequence[float]
+) -> int | None:
+    """Take a row of each of some ranks, all at ``step``, if they are such. It is the same as ``go_on`` for each.
+
+    Args:
+        infos: whose rows they are. names: of their metrics. times: their log times, unix seconds.
+
+    Returns:
+        Their segment, None where one is not usual: nothing was taken then.
+    """
+    head = fold.tree.head
+    segment = fold.tree[head]
+    if step <= segment.fork_step:
+        return None
+    states = []
+    for info in infos:
+        state = fold.source(info.source)
+        if state is None or state.rank is None or state.segment != head or state.tentative is not None or state.fresh:
+            return None
+        if state.high(names) > step:
+            return None
+        states.append(state)
+    if not fold.launches.go_on(infos, times):
+        return None
+    marks = dict.fromkeys(names, step)
+    for state in states:
+        state.go_on_to(marks, step)
+    segment.saw(step, step, len(names) * len(states))
+    fold.tree.touch(head)
+    return head

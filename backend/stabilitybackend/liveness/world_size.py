@@ -69,6 +69,16 @@ class LaunchSizes(Stateful):
         if len(self._launches) > MAX_LAUNCHES:
             del self._launches[min(self._launches, key=lambda name: self._launches[name].started)]
 
+    def is_of(self, rank: int) -> bool:
+        """Return whether more is kept of a rank than when it started."""
+        return self._rank is None or rank <= self._rank
+
+    def seen_again(self, sources: Iterable[SourceInfo]) -> None:
+        """Do what ``seen`` does for ranks of which no more is kept (``is_of``)."""
+        for source in sources:
+            if source.started >= self._newest:
+                self.seen(source)
+
     def row(self, source: str, first_step: int, last_step: int) -> None:
         """Take note of rows of a process."""
         launch = self._launches.get(source)

@@ -289,21 +289,31 @@ class Generation:
 
     def add(self, placed: Placed) -> list[SeriesKey]:
         """Take rows; return the series that are new here."""
-        table, new = self._table_of(placed)
+        table, new = self._table_of(placed, tuple(placed.names))
         table.take(placed, self._order, self._gather)
         self._order += len(placed.steps)
         self.values += len(placed.names) * len(placed.steps)
         return new
 
+    def add_in_step(self, rows: Sequence[Placed]) -> list[SeriesKey]:
+        """Do the same with rows, one each, of the same metrics."""
+        names, new = tuple(rows[0].names), list[SeriesKey]()
+        for order, placed in enumerate(rows, self._order):
+            table, made = self._table_of(placed, names)
+            table.take(placed, order, self._gather)
+            new += made
+        self._order += len(rows)
+        self.values += len(names) * len(rows)
+        return new
+
     def _extend(self, placed: Placed, order: NDArray[np.int64]) -> list[SeriesKey]:
-        table, new = self._table_of(placed)
+        table, new = self._table_of(placed, tuple(placed.names))
         table.extend(placed, order)
         self.values += placed.values.size
         return new
 
-    def _table_of(self, placed: Placed) -> tuple[_NameSetTable, list[SeriesKey]]:
-        """Return the table for some rows, and the series that are new with it."""
-        names = tuple(placed.names)
+    def _table_of(self, placed: Placed, names: tuple[str, ...]) -> tuple[_NameSetTable, list[SeriesKey]]:
+        """Return the table for some rows, of metrics ``names``, and the series that are new with it."""
         node = "" if placed.rank is not None else placed.node
         at = (placed.segment, placed.rank, node, placed.stray, names)
         table = self._tables.get(at)

@@ -239,6 +239,12 @@ class RunStore:
             self._know(key)
         self._note_newest(placed)
 
+    def add_in_step(self, rows: Sequence[Placed]) -> None:
+        """Store a row of each of some ranks, all at one step and of the same metrics."""
+        for key in self.open.add_in_step(rows):
+            self._know(key)
+        self._note_newest(rows[0])
+
     def _note_newest(self, placed: Placed) -> None:
         if placed.rank is not None and not placed.stray:
             high = placed.high

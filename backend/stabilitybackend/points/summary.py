@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,6 +108,27 @@ class RunSummary(Stateful):
             self._count(placed, who, store)
         if not placed.stray and placed.segment in self._limits:
             self._note_newest(placed, who)
+
+    def add_in_step(self, rows: Sequence[Placed], store: RunStore, tree: SegmentTree) -> None:
+        """Do the same with a row of each of some ranks, rising, at one step and of the same metrics, in the head."""
+        first, names = rows[0], rows[0].names
+        if self._stale:
+            self._regroup(store, tree)
+        room = len(self._names) <= MAX_LATEST or COUNTED in names
+        if room and not self._shown.issuperset(names):
+            self._take_names(names)
+        if self._counted is not None and self._counted in names:
+            for placed in rows:
+                self._count(placed, (False, placed.rank or 0, ""), store)
+        if first.segment not in self._limits:
+            return
+        for placed in rows:
+            who: _Who = (False, placed.rank or 0, "")
+            self._note_newest(placed, who)
+            if placed is first and self._last is not None and self._last[0] == names:
+                _, step, newest, segment = self._last
+                if segment == first.segment and (step, who) >= (int(first.steps[0]), newest):
+                    return  # those of the ranks above are older
 
     def _take_names(self, names: Iterable[str]) -> None:
         for name in names:

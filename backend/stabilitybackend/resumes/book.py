@@ -193,7 +193,7 @@ class ResumeBook(Stateful):
         self._watch = watch = _Watch(
             segment, fork_step, old, cause, created, self._world, self._layout(), self._source, declared
         )
-        self.reported.went_back(self._judge.fold.started_with(self._source))
+        self.reported.went_back(self._judge.fold.launches.started_with(self._source))
         self._resumes.append(self._resume(watch, None, settled=False))
         if len(self._resumes) > MAX_RESUMES:
             del self._resumes[0]
@@ -283,7 +283,7 @@ class ResumeBook(Stateful):
         )
         if not watch.points:  # which process goes on is known with its first row
             return Reports(None, False, None, position)
-        random = self.reported.random_states(fold.started_with(self._source), watch.fork_step)
+        random = self.reported.random_states(fold.launches.started_with(self._source), watch.fork_step)
         return Reports(self._changes(watch), self._source == watch.process, random, position)
 
     def _changes(self, watch: _Watch) -> list[Changed] | None:
@@ -291,7 +291,7 @@ class ResumeBook(Stateful):
         if self._source == watch.process:
             return []
         fold, reported = self._judge.fold, self.reported
-        before, since = (fold.started_with(process) for process in (watch.process, self._source))
+        before, since = (fold.launches.started_with(process) for process in (watch.process, self._source))
         return environment_changes(reported.environments(before), reported.environments(since))
 
     def _report(self, watch: _Watch, seen: Overlap | None, resume: Resume, time: float) -> list[Found]:

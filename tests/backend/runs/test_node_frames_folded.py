@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import pytest
@@ -83,6 +84,33 @@ def test_any_job_gives_the_same_run_whichever_frames_travel_together(told: tuple
 def test_ranks_that_go_on_together_give_the_run_of_their_frames_one_by_one(rows: int) -> None:
     ranks = [Job(rank, world_size=4) for rank in range(4)]
     frames = [rank.rows(range(first, first + rows)) for first in range(1, 40 * rows, rows) for rank in ranks]
+    assert _folded(_gathered(frames)) == _one_by_one(frames)
+
+
+def test_a_slow_rank_and_a_spoilt_loss_are_found_alike_in_messages_of_all_ranks() -> None:
+    ranks = [Job(rank, world_size=6) for rank in range(6)]
+    frames = []
+    for step in range(1, 420):
+        for number, rank in enumerate(ranks):
+            seconds = (0.9 if number == 4 else 0.2) + 0.001 * ((step + number) % 7)
+            loss = math.nan if step > 400 and number == 0 else 2.0 + 1 / step
+            frames.append(rank.rows([step], {"loss": [loss], "data_time_s": [seconds]}))
+    folded = _folded(_gathered(frames))
+    assert folded == _one_by_one(frames)
+    assert {incident.kind for incident in folded[2]} == {"straggler", "nonfinite"}
+
+
+def test_ranks_that_fall_behind_end_or_begin_again_are_taken_alike_in_messages_of_all_ranks() -> None:
+    ranks = [Job(rank, world_size=4) for rank in range(4)]
+    frames = [rank.rows([step]) for step in range(1, 30) for rank in ranks]
+    for step in range(30, 60):  # the last one is two steps behind
+        frames += [rank.rows([step - 2 * (number == 3)]) for number, rank in enumerate(ranks)]
+    frames += [ranks[0].rolled_back(40, "back")]
+    frames += [rank.rows([step]) for step in range(41, 70) for rank in ranks]
+    again = [Job(rank, start=2, world_size=4) for rank in range(4)]
+    frames += [rank.event("start") for rank in again]
+    frames += [rank.rows([step]) for step in range(65, 90) for rank in again]
+    frames += [rank.rows([step]) for step in range(70, 74) for rank in ranks]
     assert _folded(_gathered(frames)) == _one_by_one(frames)
 
 

@@ -11,13 +11,12 @@ from itertools import islice
 from operator import lt
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from stabilitybackend.detectors.straggler import reports_own_work
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.sources import SourceState
 from stabilitybackend.lineage.usual_rows import go_on
 from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.rows.in_step import ranks_of, take_in_step
+from stabilitybackend.runs.rows.table import Table
 from stabilityclient.node_frames import frame_of
 from stabilityclient.wire import Frame, NodeFrame, PointsBlock, SourceInfo
 
@@ -40,20 +39,25 @@ def fold_message(
     if isinstance(message, Frame):
         block = message.blocks[0] if len(message.blocks) == 1 else None
         if not isinstance(block, PointsBlock) or not _UsualRows(state, changes, replayed).take(
-            message.source, _Table(block), 0, len(block.steps) // 8
+            message.source, Table(block), 0, len(block.steps) // 8
         ):
             fold(message)
         return
     at = [0] * len(message.tables)
-    tables: list[_Table | None] = [None] * len(message.tables)
+    tables: list[Table | None] = [None] * len(message.tables)
     usual: _UsualRows | None = None
-    for part in message.parts:
+    parts = message.parts
+    if (infos := ranks_of(message)) is not None:
+        usual, rows_of_all = _UsualRows(state, changes, replayed), Table(message.tables[0])
+        taken = usual.take_in_step(infos, rows_of_all)
+        at, tables, parts = [taken], [rows_of_all], parts[taken:]
+    for part in parts:
         rows = part.blocks[0] if len(part.blocks) == 1 else None
         if isinstance(rows, tuple):
             number, count = rows
             table = tables[number]
             if table is None:
-                table = tables[number] = _Table(message.tables[number])
+                table = tables[number] = Table(message.tables[number])
             if usual is None:
                 usual = _UsualRows(state, changes, replayed)
             if usual.take(part.source, table, at[number], at[number] + count):
@@ -61,23 +65,6 @@ def fold_message(
                 continue
         usual = None  # what holds for the ranks after it may be another thing
         fold(frame_of(message, part, at))
-
-
-class _Table:
-    """A table of a message as arrays, and its steps and times as Python's numbers."""
-
-    def __init__(self, block: PointsBlock) -> None:
-        self.names = block.names
-        self.steps = np.frombuffer(block.steps, dtype="<i8")
-        self.times = np.frombuffer(block.times, dtype="<f8")
-        self.values = np.frombuffer(block.values, dtype="<f8").reshape(len(block.names), len(self.steps))
-        self.step_list: list[int] = self.steps.tolist()
-        self.time_list: list[float] = self.times.tolist()
-        self.own_work = reports_own_work(tuple(block.names))
-
-    def rises(self, start: int, stop: int) -> bool:
-        """Return whether the steps of some rows never go back."""
-        return stop - start == 1 or bool((self.steps[start + 1 : stop] >= self.steps[start : stop - 1]).all())
 
 
 class _UsualRows:
@@ -92,7 +79,7 @@ class _UsualRows:
         #: Whether rows may be taken at all: nobody waits for the first one after something.
         self._open = state.judge.primary is not None and not awaited and not state.batches.waits
 
-    def take(self, info: SourceInfo, table: _Table, start: int, stop: int) -> bool:
+    def take(self, info: SourceInfo, table: Table, start: int, stop: int) -> bool:
         """Take some rows of a table; return False, with nothing done, where they are not usual."""
         state, primary = self._state, self._state.judge.primary
         if not self._open or info.rank is None or primary is None or info.rank < primary or start == stop:
@@ -111,7 +98,18 @@ class _UsualRows:
             state.unreadable.whole("points", f"{type(error).__name__}: {error}", info.source, error)
         return True
 
-    def _took(self, source: SourceState, table: _Table, rows: slice, steps: list[int], times: list[float]) -> None:
+    def take_in_step(self, infos: list[SourceInfo], table: Table) -> int:
+        """Take the rows of a table, one of each of ``infos``, whose ranks rise; return how many were taken."""
+        state, taken = self._state, 0
+        if infos[0].rank == state.judge.primary:
+            if not self.take(infos[0], table, 0, 1):
+                return 0
+            taken = 1
+        if not self._open or not take_in_step(state, infos[taken:], table, taken, self._changes, reports=self._reports):
+            return taken
+        return len(infos)
+
+    def _took(self, source: SourceState, table: Table, rows: slice, steps: list[int], times: list[float]) -> None:
         """Do what ``take_rows`` does for such rows, in the same order."""
         state, rank = self._state, source.rank
         assert rank is not None
