@@ -154,10 +154,10 @@ class ResumeBook(Stateful):
         first, rank = together[0], self._judge.primary
         if rank is None or first.rank != rank or first.stray or first.segment != self._judge.fold.tree.head:
             return []
-        found, run = [], self._run()
+        found = []
         went_on = self._source and first.source != self._source and first.segment == self._segment
         if went_on and int(first.steps[0]) > self._newest:
-            found += self._compare(run, float(first.times[0]), last=True)
+            found += self._compare(self._run(), float(first.times[0]), last=True)
             found += self._superseded(float(first.times[0]))
             self._begin(first.segment, self._newest, None, "resume", float(first.times[0]), {})
         self._source, self._segment, self._world = first.source, first.segment, world
@@ -165,6 +165,7 @@ class ResumeBook(Stateful):
         watch = self._watch
         if watch is None or watch.segment != first.segment:
             return found
+        run = self._run()
         for step, time in _rows_of(together, run):
             if self._watch is None:
                 break

@@ -224,7 +224,9 @@ class RunFollower:
             entries = self.handed.take(self.cursor)
             if not entries:
                 due = self.rest.read_due() or self.journal.more or not self.readiness.reached
-                entries = await self.journal.read(self.cursor) if due else []
+                if due:
+                    entries = await self.journal.read(self.cursor)
+                    self.window.found_waiting(self.state.store, self.journal)
             self.fence.check()
             if await self.window.has_diverged(self.journal, self.state, self.cursor):
                 return

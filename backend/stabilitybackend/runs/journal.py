@@ -89,6 +89,8 @@ class Journal:
         self._count = FIRST_COUNT
         #: Bytes of a message on average in the last read that found any, 0 before.
         self._mean = 0.0
+        #: Messages in the stream when they were counted last, 0 where the last read left none there.
+        self.length = 0
         #: Reads together with other runs what is new of them.
         self.shared: SharedReads | None = None
         #: The last read may have left something in the stream.
@@ -143,9 +145,19 @@ class Journal:
             if entries:
                 self._mean = sum(len(message) for _, message in entries) / len(entries)
                 self._count = max(1, min(READ_COUNT, int(READ_BYTES / self._mean)))
+            self.length = self.length if self.more else 0
             return entries
 
         return await self.patiently(read)
+
+    async def count(self) -> None:
+        """Count the messages in the stream, where the last read left some there."""
+        length = int(await self._redis.xlen(self._keys.frames)) if self.more else 0
+        self.length = length if self.more else 0  # it may have been read meanwhile
+
+    def unread_bytes(self, frames: int) -> int:
+        """Return about how many bytes wait in the stream, of which ``frames`` messages are folded; 0 for few."""
+        return max(0, self.length - frames) * int(self._mean)
 
     async def message(self, cursor: str) -> bytes | None:
         """Return the frame that the stream holds at ``cursor``, None where it holds none there."""

@@ -192,6 +192,9 @@ class RunWorker(RunFollower):
 
     async def note_full(self) -> None:
         """Let the doors know whether the stream may grow."""
+        if self.journal.more:
+            await self.journal.count()
+            self.window.found_waiting(self.state.store, self.journal)
         full, key = self.window.full, RunKeys(self.run_id).owner
         if full != self._noted_full:
             await self.fence.write(("HSET", key, "full", full) if full else ("HDEL", key, "full"))

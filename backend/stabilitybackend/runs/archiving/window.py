@@ -84,6 +84,8 @@ class RunWindow:
         self._unread: dict[str, int] = {}
         self._ahead = 0
         self._read_to = (-1, 0)
+        #: Bytes that wait there, whoever stored them, as the worker's last read of the stream showed.
+        self._behind = 0
         self._room = asyncio.Event()
         self._room.set()
         #: Somebody has waited for room in vain, and there was none since.
@@ -97,6 +99,11 @@ class RunWindow:
             self._unread[frame_id] = size + FRAME_OVERHEAD_BYTES
             self._ahead += size + FRAME_OVERHEAD_BYTES
             self._weigh(store)
+
+    def found_waiting(self, store: RunStore, journal: Journal) -> None:
+        """Note what the last read of the stream left there: doors in other processes store it, too."""
+        self._behind = journal.unread_bytes(sum(generation.frames for generation in store.generations))
+        self._weigh(store)
 
     def read(self, state: RunState, frame_id: str, size: int) -> None:
         """Note that the worker takes the frame ``frame_id`` of ``size`` bytes now."""
@@ -114,7 +121,7 @@ class RunWindow:
         return due
 
     def _weigh(self, store: RunStore) -> None:
-        if self._ahead + store.hot_bytes < FULL_AT_WINDOWS * self.limit_bytes:
+        if max(self._ahead, self._behind) + store.hot_bytes < FULL_AT_WINDOWS * self.limit_bytes:
             self._room.set()
             self._refusing = False
         else:
@@ -141,7 +148,8 @@ class RunWindow:
         """Why the stream may not grow now, "" where it may."""
         if self._room.is_set():
             return ""
-        why = self.problem or "the archive is written more slowly than points come"
+        slow = "they are judged" if self._behind > self.limit_bytes else "the archive is written"
+        why = self.problem or f"points come faster than {slow}"
         return f"the window of run {self._run_id} is full: {why}"
 
     async def has_diverged(self, journal: Journal, state: RunState, cursor: str) -> bool:
@@ -313,7 +321,7 @@ class RunWindow:
         self._unsure, self.diverged = 0, False
         self._report_problem("")
         self._sweep_at = self._clock() + SWEEP_AFTER_S
-        self._read_to = (-1, 0)
+        self._read_to, self._behind = (-1, 0), 0
 
     async def stop(self) -> None:
         """Stop archiving, after the part that is being written when that does not take long."""
@@ -326,7 +334,7 @@ class RunWindow:
 
     def facts(self, store: RunStore) -> Storage:
         """Return where the run's points are."""
-        hot = store.hot_bytes + self._ahead
+        hot = store.hot_bytes + max(self._ahead, self._behind)
         full = hot >= FULL_AT_WINDOWS * self.limit_bytes
         busy = self.changing.locked()
         problem = self.problem or (next((e.message for e in store.unreadable.values()), ""))
