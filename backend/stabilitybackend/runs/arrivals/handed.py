@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_BYTES", "MAX_MESSAGE_BYTES", "Handed", "HandedBytes", "HandedFrames"]
 
 #: Bytes that wait to be folded, all runs of the process together; what is more is read from the streams.
-MAX_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 #: Larger messages are read: for them a read costs little beside what folding them takes, and Redis copies the message
 #: before a frame when it looks whether that follows.
 MAX_MESSAGE_BYTES = 64 * 1024
