@@ -17,7 +17,7 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from stabilitybackend.errors import AgentGone, BadRequest, Forbidden, NotFound, Unavailable
 from stabilitybackend.ingest.answers import Answers
-from stabilitybackend.ingest.frame_checks import MAX_RECORDS, check_frame, check_node_frame, check_source
+from stabilitybackend.ingest.frame_checks import MAX_RECORDS, Checked, check_frame, check_node_frame, check_source
 from stabilitybackend.keys import check_run_id, check_source_id
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable
@@ -70,6 +70,7 @@ class AgentConnection:
         #: The only project whose runs the agent's key may send, None for every project.
         self._project = project
         self._sending = asyncio.Lock()
+        self._checked = Checked()
         self._answers: Answers | None = None
         self._welcomed = False
         self._early: list[CommandMessage] = []
@@ -228,10 +229,10 @@ class AgentConnection:
             try:
                 message = self._read(data)
                 if isinstance(message, Frame):
-                    check_frame(message)
+                    check_frame(message, self._checked)
                     await self._store(message, data, answers)
                 elif isinstance(message, NodeFrame):
-                    check_node_frame(message)
+                    check_node_frame(message, self._checked)
                     await self._store(message, data, answers)
                 elif isinstance(message, Health):
                     await self._take_health(message)

@@ -7,6 +7,7 @@ client. The check costs a few microseconds: it looks at steps and names as array
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from stabilityclient.wire import (
     SourceInfo,
 )
 
-__all__ = ["MAX_RECORDS", "MAX_SEQ", "check_frame", "check_node_frame", "check_source"]
+__all__ = ["MAX_RECORDS", "MAX_SEQ", "Checked", "check_frame", "check_node_frame", "check_source"]
 
 #: Largest sequence number: what Lua inside Redis still counts exactly.
 MAX_SEQ = 2**53 - 1
@@ -36,34 +37,67 @@ MAX_RANK = 2**31 - 1
 #: Longest event type, characters.
 MAX_TYPE_CHARS = 64
 _SHOWN_CHARS = 40
+#: Rows of a block up to which Python's own numbers are looked at quicker than an array.
+_FEW_ROWS = 64
+#: Sources and sets of names that are remembered as checked.
+_REMEMBERED = 4_096
 
 
-def check_frame(frame: Frame) -> None:
-    """Check names, steps, times and numbers of a frame.
+class Checked:
+    """What one connection has sent that was checked before and comes again with nearly each message."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, SourceInfo] = {}
+        self._names = set[tuple[str, ...]]()
+
+    def source(self, info: SourceInfo) -> None:
+        """Do what ``check_source`` does."""
+        if self._sources.get(info.source) != info:
+            check_source(info)
+            if len(self._sources) >= _REMEMBERED:
+                self._sources.clear()
+            self._sources[info.source] = info
+
+    def names(self, names: Sequence[str]) -> None:
+        """Check the names of a block's metrics."""
+        row = tuple(names)
+        if row not in self._names:
+            _check_names(row)
+            if len(self._names) >= _REMEMBERED:
+                self._names.clear()
+            self._names.add(row)
+
+
+def check_frame(frame: Frame, checked: Checked | None = None) -> None:
+    """Check names, steps, times and numbers of a frame; ``checked`` is of its connection.
 
     Raises:
         BadRequest: something can't be stored; the message names it, what was given and what is expected.
     """
-    records = 0
+    records, checked = 0, checked or Checked()
     for block in frame.blocks:
         if isinstance(block, PointsBlock):
-            _check_points(block)
+            _check_points(block, checked)
             records += len(block.steps) // 8
         else:
             records += _check_event(block)
-    _check_numbers(frame, records)
+    _check_numbers(frame, records, checked)
 
 
-def check_node_frame(frame: NodeFrame) -> None:
+def check_node_frame(frame: NodeFrame, checked: Checked | None = None) -> None:
     """Do the same for each source in a message; raise as ``check_frame``."""
+    checked = checked or Checked()
     for table in frame.tables:
-        _check_points(table)
+        _check_points(table, checked)
     for part in frame.parts:
-        _check_numbers(part, sum(_check_event(one) if isinstance(one, EventBlock) else one[1] for one in part.blocks))
+        records = 0
+        for one in part.blocks:
+            records += _check_event(one) if isinstance(one, EventBlock) else one[1]
+        _check_numbers(part, records, checked)
 
 
-def _check_numbers(frame: Frame | FramePart, records: int) -> None:
-    check_source(frame.source)
+def _check_numbers(frame: Frame | FramePart, records: int, checked: Checked) -> None:
+    checked.source(frame.source)
     if frame.last_seq > MAX_SEQ:
         raise BadRequest(f"sequence number is {frame.last_seq}, expected at most {MAX_SEQ}")
     if is_of_file(frame.source.source):
@@ -100,21 +134,26 @@ def _lost(event: EventBlock) -> int:
     return records
 
 
-def _check_points(block: PointsBlock) -> None:
-    for name in block.names:
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
         if not 1 <= len(name) <= MAX_NAME_CHARS:
             raise BadRequest(
                 f"metric name {name[:_SHOWN_CHARS]!r} has {len(name)} characters, expected 1 to {MAX_NAME_CHARS}"
             )
-    if len(set(block.names)) != len(block.names):
+    if len(set(names)) != len(names):
         raise BadRequest("a metric name is twice in one block, expected each once")
+
+
+def _check_points(block: PointsBlock, checked: Checked) -> None:
+    checked.names(block.names)
     if not block.steps:
         return
-    steps = np.frombuffer(block.steps, "<i8")
-    for step in (int(steps.min()), int(steps.max())):
+    steps, times = np.frombuffer(block.steps, "<i8"), np.frombuffer(block.times, "<f8")
+    few: list[int] | None = steps.tolist() if len(steps) <= _FEW_ROWS else None
+    for step in (min(few), max(few)) if few is not None else (int(steps.min()), int(steps.max())):
         if not 0 <= step <= MAX_STEP:
             raise BadRequest(f"step is {step}, expected 0 to {MAX_STEP}")
-    if not np.isfinite(np.frombuffer(block.times, "<f8")).all():
+    if not (all(map(math.isfinite, times.tolist())) if few is not None else np.isfinite(times).all()):
         raise BadRequest("a time is not finite, expected unix seconds")
 
 

@@ -67,11 +67,11 @@ Outcome = StoredFrames | Duplicate | Gap | Apart
 
 @dataclass(slots=True)
 class _Waiting:
-    """A message; ``numbers`` has source, first, last and SourceInfo for each of its sources, as the script wants it."""
+    """A message; ``numbers`` has source, first, last and SourceInfo of each of its sources, as the script wants it."""
 
     run_id: str
     message: bytes
-    numbers: list[Any]
+    numbers: bytes
     records: int
     done: asyncio.Future[Outcome]
 
@@ -173,14 +173,14 @@ class Ingest:
             done.set_exception(Unavailable("the server stops", code="stopping"))
             return done
         self._waiting_bytes += len(message)
-        numbers: list[Any] = []
+        numbers: list[str] = []
         records = 0
         for part in parts:
-            first = part.first_seq
-            info = msgspec.json.encode(part.source) if first == 1 else b""  # the script wants it with the first only
-            numbers += (part.source.source, first, part.last_seq, info)
-            records += part.last_seq - first + 1
-        await self._queue.put(_Waiting(run_id, message, numbers, records, done))
+            first, last = part.first_seq, part.last_seq
+            info = msgspec.json.encode(part.source).decode() if first == 1 else ""  # it is kept with the first only
+            numbers += (part.source.source, str(first), str(last), info)
+            records += last - first + 1
+        await self._queue.put(_Waiting(run_id, message, msgspec.msgpack.encode(numbers), records, done))
         return done
 
     async def last_seq(self, run_id: str, sources: Sequence[str] | None = None) -> dict[str, int]:
@@ -229,7 +229,7 @@ class Ingest:
             # for all frames of a run: building and reading a command costs as much as a small frame itself.
             arguments: list[Any] = [followed[run_id]]
             for frame in frames:
-                arguments += (frame.message, len(frame.numbers) // 4, *frame.numbers)
+                arguments += (frame.message, frame.numbers)
             pipeline.eval(self._script, 4, keys.frames, keys.last_seq, keys.sources, keys.owner, *arguments)
         answers = await pipeline.execute(raise_on_error=False)
         for (run_id, frames), answer in zip(by_run.items(), answers, strict=True):

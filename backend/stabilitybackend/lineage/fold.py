@@ -174,8 +174,7 @@ class LineageFold(Stateful):
 
     def _goes_on(self, state: SourceState, names: list[str], first: int, last: int, time: float) -> bool:
         return (
-            state.tentative is None
-            and not state.fresh
+            not (state.fresh or state.tentative)
             and first > self.tree[state.segment].fork_step
             and not state.goes_back(names, first)
             and not self._should_follow_head(state, first, time)

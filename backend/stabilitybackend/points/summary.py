@@ -152,7 +152,8 @@ class RunSummary(Stateful):
         if last is not None and older and placed.segment == last[3] and placed.names == last[0]:
             return  # as nearly always where many ranks log the same
         self._last = (placed.names, step, who, placed.segment) if not self._lost else None
-        for i, name in enumerate(placed.names):
+        values, make = placed.values[:, row].tolist(), tuple.__new__  # a named tuple's own constructor costs twice
+        for name, value in zip(placed.names, values, strict=True):
             if name not in self._shown:
                 continue
             if name in self._lost:
@@ -163,7 +164,7 @@ class RunSummary(Stateful):
                 known = self._newest.get(name)
                 if known is not None and (step < known.step or (step == known.step and who > known.who)):
                     continue
-            self._newest[name] = _Newest(step, who, placed.segment, float(placed.values[i, row]))
+            self._newest[name] = make(_Newest, (step, who, placed.segment, value))
 
     def _count(self, placed: Placed, who: _Who, store: RunStore) -> None:
         assert self._counted is not None
