@@ -1,6 +1,6 @@
 """What seeing every rank costs: a simulated job, the whole server, a bare live feed and, if wanted, a page in Chromium.
 
-    python benchmarks/health_feed.py [--ranks 2048] [--seconds 15] [--trouble "data:517 silent:7"] [--page]
+    python benchmarks/health_feed.py [--ranks 2048] [--seconds 15] [--row-metrics 3] [--trouble "data:517"] [--page]
 
 Prints the server's CPU (without any browser too: that is the floor), bytes a second of the live feed by message type,
 and what the page costs its browser: CPU time of its main thread and of all of Chromium as the kernel counts it, and the
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2048)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--trouble", default="")
+    parser.add_argument("--row-metrics", type=int, default=0, help="metrics that every rank logs once a second, too")
     parser.add_argument("--page", action="store_true", help="open the run's page in Chromium too")
     parser.add_argument("--chromium", default=CHROMIUM)
     options = parser.parse_args()
@@ -52,6 +53,7 @@ def main() -> None:
             [
                 *(sys.executable, str(Path(__file__).with_name("simulated_job.py")), "--url", server.url),
                 *("--ranks", str(options.ranks), "--trouble", options.trouble),
+                *("--row-metrics", str(options.row_metrics)),
             ]
         )
         try:
@@ -69,7 +71,9 @@ def _measure(server: ServerProcess, options: argparse.Namespace) -> None:
             break
         time.sleep(0.2)
     time.sleep(SETTLE_S)
-    print(f"{options.ranks} ranks, trouble: {options.trouble or 'none'}, {options.seconds:g} s each")
+    rows = f"{options.row_metrics} metrics of each rank a second, " if options.row_metrics else ""
+    trouble = f"trouble: {options.trouble or 'none'}"
+    print(f"{options.ranks} ranks, {rows}{trouble}, {options.seconds:g} s each")
     print(f"server without a browser   {_cores(server, lambda: time.sleep(options.seconds)):6.2f} cores")
     sizes: Counter[str] = Counter()
     cores = _cores(server, lambda: asyncio.run(_listen(server.port, options.seconds, sizes)))

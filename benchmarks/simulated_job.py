@@ -72,6 +72,7 @@ class SimulatedJob:
         clock: unix seconds.
         health_s: seconds between two Health messages of an agent.
         gpu_every_s: seconds between two readings of the GPUs.
+        row_metrics: metrics that each rank logs at each step; 0: only rank 0 logs, its loss.
         seed: of the readings' noise.
     """
 
@@ -84,11 +85,13 @@ class SimulatedJob:
         clock: Callable[[], float] = time.time,
         health_s: float = 1.0,
         gpu_every_s: float = GPU_EVERY_S,
+        row_metrics: int = 0,
         seed: int = 1,
     ) -> None:
         self.url, self.run_id, self.ranks = url.replace("http", "ws", 1) + "/api/v1/agent", run_id, ranks
         self.trouble = Trouble()
         self.clock, self.health_s, self.gpu_every_s = clock, health_s, gpu_every_s
+        self.row_metrics = row_metrics
         self.started = clock()
         self.random = random.Random(seed)
         #: When the first rank began to hold up all others, and at which step; None while all run.
@@ -131,8 +134,9 @@ def main() -> None:
     parser.add_argument("--trouble", default="", help='such as "data:517 silent:7"')
     parser.add_argument("--after", type=float, default=0.0, help="seconds until the trouble begins")
     parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--row-metrics", type=int, default=0, help="metrics that every rank logs at each step")
     options = parser.parse_args()
-    job = SimulatedJob(options.url, options.run, options.ranks)
+    job = SimulatedJob(options.url, options.run, options.ranks, row_metrics=options.row_metrics)
 
     async def run() -> None:
         stop = asyncio.Event()

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from stabilityclient.node_frames import together
 from stabilityclient.wire import (
+    PROTOCOL_VERSION,
     EventBlock,
     Frame,
     Health,
@@ -51,7 +53,13 @@ class SimulatedAgent:
         start = f"{int(job.started * 1e9):x}"
         #: Rank 0, whose loss this agent sends too if it is the first one.
         self.rank = SourceInfo(f"r0-{start}-20000", 0, job.ranks, 0, self.name, 20000, job.started)
-        self.seqs = {self.source.source: 0, self.rank.source: 0}
+        self.ranks = [self.rank] if node == 0 else []
+        if job.row_metrics:
+            self.ranks = [
+                SourceInfo(f"r{rank}-{start}-{20000 + rank}", rank, job.ranks, at, self.name, 20000 + rank, job.started)
+                for at, rank in enumerate(job.ranks_of(node))
+            ]
+        self.seqs = {source.source: 0 for source in (self.source, *self.ranks)}
         #: Ranks are never at one point of a step in one moment.
         self.late_s = [0.1 * job.random.random() for _ in job.ranks_of(node)]
         self.logged = 0
@@ -72,8 +80,10 @@ class SimulatedAgent:
 
     async def _speak(self, socket: ClientConnection, stop: asyncio.Event) -> None:
         job = self.job
-        sources = [self.source, self.rank] if self.node == 0 else [self.source]
-        hello = Hello(job.run_id, self.source.source, self.name, "0", "bench", "", sources=sources)
+        sources = [self.source, *self.ranks]
+        hello = Hello(
+            job.run_id, self.source.source, self.name, "0", "bench", "", sources=sources, protocol=PROTOCOL_VERSION
+        )
         await socket.send(encode_message(hello))
         welcome = decode_message(await socket.recv(decode=False))
         assert isinstance(welcome, Welcome)
@@ -265,12 +275,34 @@ class SimulatedAgent:
     async def _loss(self, socket: ClientConnection) -> None:
         """Rank 0's loss, so that the charts have a line."""
         step = self.job.step_now()
-        if self.node or step <= self.logged:
+        if step <= self.logged:
+            return
+        if self.job.row_metrics:
+            await self._rows_of_ranks(socket, max(self.logged + 1, step - 5), step)
+            self.logged = step
+            return
+        if self.node:
             return
         for one in range(max(self.logged + 1, step - 50), step + 1):
             row = {"loss": 2 + 3 * math.exp(-one / 40) + 0.05 * self.job.random.random(), "step_time_s": STEP_S}
             await self._send_rows(socket, row, step=one, source=self.rank)
         self.logged = step
+
+    async def _rows_of_ranks(self, socket: ClientConnection, first: int, last: int) -> None:
+        """Rows of every rank here in one message a step, as a node's agent sends them."""
+        random, names = self.job.random, ["loss", *(f"own/{at}" for at in range(1, self.job.row_metrics))]
+        for step in range(first, last + 1):
+            frames = []
+            for source in self.ranks:
+                values = [2 + 3 * math.exp(-step / 40) + 0.05 * random.random() for _ in names]
+                block = PointsBlock(
+                    names, struct.pack("<q", step), struct.pack("<d", self.job.clock()),
+                    struct.pack(f"<{len(names)}d", *values),
+                )  # fmt: skip
+                self.seqs[source.source] += 1
+                seq = self.seqs[source.source]
+                frames.append(Frame(source, seq, seq, [block]))
+            await socket.send(encode_message(together(frames)))
 
     # --- frames --------------------------------------------------------------------------------------------------
 
