@@ -207,6 +207,7 @@ class RunFollower:
             except PointsMissing:
                 reason = "what came since it was taken over depends on the points before"
                 _log.info("run %s: %s; they are loaded first", self.run_id, reason)
+                self.readiness.lose()  # a frame is folded in part
                 self._restart.offer(await self.points.needed())
             else:
                 await self._restart.forget()
