@@ -18,6 +18,7 @@ from stabilitybackend.app import create_app
 from stabilitybackend.cli.serving import server_config
 from stabilitybackend.people.proxy import ProxyPeople
 from stabilitybackend.settings import Settings
+from support import pages_once  # noqa: F401
 from support.checked_answers import AnswersChecked
 from support.waiting import wait_until
 
