@@ -1,4 +1,4 @@
-"""The example's training job with a smaller model, three rows a step instead of eight, and tokens that are read already.
+"""The example's training job with a smaller model, three rows a step for eight, and tokens that are read already.
 
 The laws are the same, the steps several times as fast: the job of the headless demo took a tenth of all tests' CPU.
 """
