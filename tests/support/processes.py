@@ -97,7 +97,7 @@ class Server:
         """Ctrl-C; return the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(15)
+        return self.process.wait(60)
 
     def kill_redis(self, run_id: str) -> None:
         """kill -9 of the embedded server, or of the master of a cluster that has a run; somebody brings it back."""
