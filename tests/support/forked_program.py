@@ -20,7 +20,7 @@ from pathlib import Path
 __all__ = ["ForkedProgram"]
 
 #: What `up` imports and makes until it answers.
-_MADE = "support.made_once"
+_MADE = "support.made.application"
 
 
 class ForkedProgram:

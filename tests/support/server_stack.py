@@ -18,8 +18,8 @@ from stabilitybackend.app import create_app
 from stabilitybackend.cli.serving import server_config
 from stabilitybackend.people.proxy import ProxyPeople
 from stabilitybackend.settings import Settings
-from support import pages_once  # noqa: F401
 from support.checked_answers import AnswersChecked
+from support.made import pages  # noqa: F401
 from support.waiting import wait_until
 
 __all__ = ["RunningServer"]

@@ -18,7 +18,7 @@ import typer.main
 from stabilitybackend.app import create_app
 from stabilitybackend.cli.app import app
 from stabilitybackend.settings import Settings
-from support import pages_once  # noqa: F401
+from support.made import pages  # noqa: F401
 
 #: What `up` imports late, besides.
 _LATE = ["stabilitybackend.cli.up", "stabilitybackend.runs.archiving.installation"]
