@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 # The folder itself, so that tests find `support`; not its parent, where `import backend` would succeed by accident.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -33,6 +34,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 # test starts would inherit that: a rank that sends itself SIGINT would go on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Who gives no other trusts only a certificate that signed nothing. No test speaks TLS to the world; to read the 140
+# authorities that it knows took 50 ms of CPU for each client of httpx, thousands of times.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("support") / "outside" / "nobody.pem")
+
+# Of a request that gives no limit of its own. Five seconds were too short for a machine that does much else.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
 
 if os.environ.get("STABILITY_TEST_PLANTED"):
     from support.roles.planted import plant_from_environment

@@ -31,7 +31,7 @@ class _DeviceValue:
 
     def __float__(self) -> float:
         self._reader.append(threading.current_thread().name)
-        assert self._done.wait(10)
+        assert self._done.wait(60)
         return self._value
 
     def __index__(self) -> int:

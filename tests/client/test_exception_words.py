@@ -64,7 +64,7 @@ text = "Caught ValueError in worker 0.\\nOriginal Traceback (most recent call la
 raise ValueError(text + "ValueError: shard 31 is broken\\n")
 """
         )
-        job.communicate(timeout=20)
+        job.communicate(timeout=60)
         wait_until(lambda: server.store.events("process_death"), 10, "the death is told")
         store = server.store
     told = store.events("process_death")[0].data["evidence"]["exception"]

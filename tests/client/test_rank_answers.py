@@ -223,7 +223,7 @@ def test_a_recorder_that_never_answers_stops_neither_the_heart_nor_the_end(tmp_p
         _TORCH
         + _OPEN
         + "asked = threading.Event()\ntorch(lambda: (asked.set(), threading.Event().wait()))\n"
-        + "add_to_mailbox(os.path.join(run.folder, 'probe')); asked.wait(20)\n"
+        + "add_to_mailbox(os.path.join(run.folder, 'probe')); asked.wait(60)\n"
         + "beat = run._components.slot.beat\nwhile run._components.slot.beat < beat + 3: time.sleep(0.005)\n"
         + "first = json.load(open(os.path.join(run.folder, 'sources', run._components.source, 'probe.json')))\n"
         + "print(first['threads'].count(' in <module>'), first['why'], ask()['why']); run.finish()",

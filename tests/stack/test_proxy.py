@@ -116,7 +116,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
             yield client
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 def test_through_the_proxy_nothing_is_open_without_a_key(proxied: Proxied) -> None:

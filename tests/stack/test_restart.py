@@ -38,7 +38,7 @@ def torchrun(tmp_path: Path, server: Server) -> Iterator[subprocess.Popen[bytes]
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
     yield process
     process.terminate()  # it ends its ranks
-    process.wait(40)
+    process.wait(90)
 
 
 @pytest.mark.torch

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from stabilitybackend.cli import app as cli
 
 __all__ = ["Program", "program_in"]
+
+# The tree of all commands is the same at each call: it is made once, as in a process that runs one command.
+typer.main.get_command = cache(typer.main.get_command)
 
 #: Takes arguments; gives exit code, standard output, standard error.
 Program = Callable[..., tuple[int, str, str]]

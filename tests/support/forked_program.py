@@ -12,12 +12,15 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
+from multiprocessing.context import ForkServerContext
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
 __all__ = ["ForkedProgram"]
 
-#: What `up` imports until it answers.
-_IMPORTED = ["stabilitybackend.cli.app", "stabilitybackend.cli.up", "stabilitybackend.app", "stabilityfrontend.app"]
+#: What `up` imports and makes until it answers.
+_MADE = "support.made.application"
 
 
 class ForkedProgram:
@@ -30,8 +33,7 @@ class ForkedProgram:
     """
 
     def __init__(self, arguments: list[str], environ: dict[str, str], log: Path) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_IMPORTED)
+        context = _fork_server()
         self._process = context.Process(target=_run, args=(arguments, environ, str(log)), daemon=True)
         self._process.start()
         assert self._process.pid is not None
@@ -63,6 +65,28 @@ class ForkedProgram:
         self.send_signal(signal.SIGKILL)
 
 
+@cache
+def _fork_server() -> ForkServerContext:
+    """Return where programs are forked from; it runs.
+
+    Python gives it no path for what it imports first, and passes over what it does not find: the path is put into its
+    environment. Those of the programs are their own.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_MADE])
+    before = os.environ.get("PYTHONPATH")
+    tests = str(Path(__file__).parents[1])
+    os.environ["PYTHONPATH"] = tests if before is None else os.pathsep.join((tests, before))
+    try:
+        ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    return context
+
+
 def _run(arguments: list[str], environ: dict[str, str], log: str) -> None:
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for descriptor in (1, 2):
@@ -71,6 +95,7 @@ def _run(arguments: list[str], environ: dict[str, str], log: str) -> None:
     os.environ.clear()
     os.environ.update(environ)
     sys.argv = ["stabilityboard", *arguments]
+    assert _MADE in sys.modules, "the fork server did not make the application first"
     from stabilitybackend.cli.app import main
     from support.roles.planted import plant_from_environment
 

@@ -19,6 +19,7 @@ from stabilitybackend.cli.serving import server_config
 from stabilitybackend.people.proxy import ProxyPeople
 from stabilitybackend.settings import Settings
 from support.checked_answers import AnswersChecked
+from support.made import pages  # noqa: F401
 from support.waiting import wait_until
 
 __all__ = ["RunningServer"]
@@ -68,7 +69,7 @@ class RunningServer:
         # No TLS here: a context takes 40 ms. Both sides would end an idle connection after 5 s: a request could meet
         # that.
         limits = httpx.Limits(keepalive_expiry=2.0)
-        self.client = httpx.Client(base_url=self.url, timeout=10.0, verify=False, limits=limits)
+        self.client = httpx.Client(base_url=self.url, timeout=30.0, verify=False, limits=limits)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -116,7 +117,7 @@ class RunningServer:
             assert self._redis_url not in self._without_roles, "two servers without roles on one Redis"
             self._without_roles.add(self._redis_url)
         self._thread.start()
-        wait_until(lambda: getattr(getattr(self, "_server", None), "started", False), 20, "the server listens")
+        wait_until(lambda: getattr(getattr(self, "_server", None), "started", False), 30, "the server listens")
         return self
 
     def __exit__(

@@ -8,27 +8,28 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
-__all__ = ["scroll_to", "until", "wait_in", "wait_until"]
+__all__ = ["PATIENCE", "scroll_to", "until", "wait_in", "wait_until"]
 
 #: Seconds between two looks: short at first, then a share of what was waited already. Many a look costs a request or a
 #: question to Chromium, and takes the two cores from what is waited for.
 _PAUSE_S, _LONGEST_PAUSE_S, _SHARE = 0.01, 0.1, 0.05
-#: Times that a deadline is stretched: each is given for a machine that has nothing else to do. What comes in time costs
-#: nothing more, and a loaded machine (a start of the server was seen to take 40 s instead of 2) fails no test.
-_PATIENCE = 3
+#: Times that a deadline is stretched, and one that a test asserts: each is given for a machine that has nothing else to
+#: do. What comes in time costs nothing more, and a loaded machine (a start of the server was seen to take 40 s instead
+#: of 2) fails no test.
+PATIENCE = 3
 T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T | Literal[False] | None], timeout_s: float, what: str) -> T:
-    """Return the first true value of ``condition()``; fail naming ``what`` after ``timeout_s`` times ``_PATIENCE``."""
+    """Return the first true value of ``condition()``; fail naming ``what`` after ``timeout_s`` times ``PATIENCE``."""
     started = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
         waited = time.monotonic() - started
-        if waited > _PATIENCE * timeout_s:
-            raise AssertionError(f"not within {_PATIENCE * timeout_s} s: {what} (last seen: {value!r})")
+        if waited > PATIENCE * timeout_s:
+            raise AssertionError(f"not within {PATIENCE * timeout_s} s: {what} (last seen: {value!r})")
         time.sleep(min(_LONGEST_PAUSE_S, max(_PAUSE_S, _SHARE * waited)))
 
 
@@ -58,6 +59,6 @@ async def until(condition: Callable[[], Any], timeout_s: float, what: str) -> An
         if value:
             return value
         waited = time.monotonic() - started
-        if waited > _PATIENCE * timeout_s:
-            raise AssertionError(f"not within {_PATIENCE * timeout_s} s: {what} (last seen: {value!r})")
+        if waited > PATIENCE * timeout_s:
+            raise AssertionError(f"not within {PATIENCE * timeout_s} s: {what} (last seen: {value!r})")
         await asyncio.sleep(min(_LONGEST_PAUSE_S, max(_PAUSE_S, _SHARE * waited)))

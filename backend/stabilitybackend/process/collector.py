@@ -62,7 +62,7 @@ class CycleCollector:
         """Set aside all that the start of the server made: modules, classes, routes stay as long as the process."""
         self._thresholds = youngest, middle, _ = gc.get_threshold()
         gc.set_threshold(youngest, middle, max(1, NEW_OBJECTS // max(1, youngest * middle)))
-        self._collect_all()
+        self._set_all_aside()
         gc.callbacks.append(self._note)
 
     def stop(self) -> None:
@@ -92,6 +92,9 @@ class CycleCollector:
     def _collect_all(self) -> None:
         self._at_all = True
         gc.unfreeze()
+        self._set_all_aside()
+
+    def _set_all_aside(self) -> None:
         gc.collect()
         gc.freeze()
         gc.collect()  # CPython waits for a quarter more than its last collection left: that is nothing from now on

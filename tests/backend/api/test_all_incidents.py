@@ -158,12 +158,12 @@ async def test_a_search_finds_run_metric_incident_node_and_gpu_the_best_first(re
 
 def test_ten_thousand_names_are_ranked_by_where_the_word_is_within_a_fifth_of_a_second() -> None:
     names = [f"layers/{at}/attention/entropy" for at in range(10_000)] + ["entropy", "loss/code-entropy", "centropy"]
-    began = time.perf_counter()
+    began = time.thread_time()  # of this thread alone: the machine may be busy
     found = best(["entropy"], names, str, 4)
-    took_s = time.perf_counter() - began
+    took_s = time.thread_time() - began
     assert found[0] == "entropy"
     assert set(found[1:]) >= {"loss/code-entropy"}
-    assert took_s < 0.2 * 10  # ten times what it takes here: the machine may be busy
+    assert took_s < 0.2 * 10  # ten times what it takes here: it may be a slow one
 
 
 def test_an_incident_of_the_feed_reaches_only_browsers_of_its_project() -> None:

@@ -93,7 +93,7 @@ async def test_other_pages_hear_of_each_change_at_once(server: RunningServer) ->
                 if message["type"] == "annotation":
                     return message
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while json.loads(await socket.recv())["type"] != "hello":
                 pass
             made = await asyncio.to_thread(_add, server, step=7, text="seen?")

@@ -21,7 +21,7 @@ import pytest
 from stabilitybackend.redis_server.embedded import running_url
 from stabilityclient.wire import Ack
 from support.gateway_stack import SOURCE, RawAgent, frame
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 _KEY = re.compile(r"sb_[0-9a-f]{8}_[A-Za-z0-9_-]{43}")
 _START_S = 20
@@ -87,8 +87,8 @@ async def test_up_stops_cleanly_within_five_seconds_while_an_agent_is_connected(
             process.send_signal(number)
             began = time.monotonic()
             await agent.socket.wait_closed()
-            out, err = process.communicate(timeout=10)
-            assert time.monotonic() - began < 5
+            out, err = process.communicate(timeout=60)
+            assert time.monotonic() - began < 5 * PATIENCE
     assert (process.returncode, err) == (0, "")
     assert f"is up at {url}" in out
     assert _server_file(tmp_path) == {}

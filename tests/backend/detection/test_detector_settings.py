@@ -270,7 +270,7 @@ async def test_one_try_a_run_at_a_time_and_it_stops_when_nobody_waits_for_it(
             b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
             % (path.encode(), server.port, len(body), body)
         )
-        assert begun.wait(5)
+        assert begun.wait(60)
         assert status() == 409
     monkeypatch.setattr("stabilitybackend.runs.archiving.replay.YIELD_S", 0.0)
     monkeypatch.setattr("stabilitybackend.api.trial.MAX_VALUES", 1)

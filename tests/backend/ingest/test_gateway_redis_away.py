@@ -55,7 +55,7 @@ async def test_a_redis_that_is_down_for_good_costs_busy_answers_and_not_the_conn
             server.stop()
             for seq in range(1, 21):
                 await agent.send(frame(seq, [1.0]))
-            errors = [await asyncio.wait_for(agent.receive(), 10) for _ in range(20)]
+            errors = [await asyncio.wait_for(agent.receive(), 60) for _ in range(20)]
             assert {error.code for error in errors if isinstance(error, Error)} == {"busy"}
             assert not any(isinstance(error, Ack) for error in errors)
             server.start()

@@ -65,7 +65,7 @@ class Trained:
 
     async def until(self, holds: Callable[[], object], ids: Sequence[int] = ()) -> None:
         """Go on, 16 values at a time, until something holds."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not holds():
                 await self.log(16, ids)
 

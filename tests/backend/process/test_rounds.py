@@ -29,7 +29,7 @@ async def test_a_round_that_fails_is_logged_once_a_minute_and_the_next_ones_come
     log = logging.getLogger("test.rounds")
     going = rounds.in_rounds(one, share=0.1, undone="it is not done", expected=(OSError,), log=log, clock=lambda: now)
     task = asyncio.create_task(going)
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), 60)
     task.cancel()
 
     logged = [(one.levelname, one.getMessage(), one.exc_info is not None) for one in caplog.records]

@@ -88,7 +88,7 @@ def _server(folder: Path, redis_url: str) -> Iterator[tuple[ForkedProgram, Path]
     finally:
         server.send_signal(signal.SIGCONT)
         server.kill()
-        server.wait(20)
+        server.wait(60)
 
 
 def _is_up(folder: Path) -> bool:
@@ -116,6 +116,6 @@ def test_a_second_server_ends_in_words_and_follows_at_once_on_one_that_was_kille
             assert second.wait(60) != 0
             assert "another server works on Redis" in refused.read_text()
         first.kill()
-        first.wait(20)
+        first.wait(60)
         with _server(tmp_path / "c", node.url):
             wait_until(lambda: _is_up(tmp_path / "c"), 30, "the next one is up")

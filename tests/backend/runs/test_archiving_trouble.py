@@ -191,7 +191,7 @@ async def test_a_frame_that_the_worker_read_before_its_agent_had_the_answer_does
 async def test_only_the_first_of_many_frames_waits_for_room_so_that_health_gets_through(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilitybackend.runs.archiving.window.ROOM_TIMEOUT_S", 0.15)
+    monkeypatch.setattr("stabilitybackend.runs.archiving.window.ROOM_TIMEOUT_S", 1.0)
     await _fill_folder(stage)
     worker = await stage.send(*rows(Job(), 1, 600))
     await stage.until(lambda: worker.window.facts(worker.state.store).state == "failed", "the trouble is named")
@@ -199,7 +199,7 @@ async def test_only_the_first_of_many_frames_waits_for_room_so_that_health_gets_
     for _ in range(16):
         with pytest.raises(Unavailable, match="is full"):
             await stage.manager.room("run-1")
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 10.0  # did each of them wait, 16
 
 
 async def test_a_clock_that_is_put_back_does_not_keep_the_archive_waiting(stage: Stage) -> None:

@@ -123,7 +123,7 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_told_as_that(
     with Gateway() as gateway, SmallJob(agents, gateway, 2, environ=hidden, before={1: enter}) as job:
         # The agent is rank 0's child and lives in another group.
         job.do(1, "kept = []\nwhile True: kept.append(b'x' * 2**22)")
-        job.ranks[1].wait(20)
+        job.ranks[1].wait(60)
         (death,) = job.wait_events("process_death", 1)
         assert (death.data["cause"], death.data["signal"], death.data["rank"]) == ("oom_kill", 9, 1)
         source = death.data["oom"]["source"]

@@ -96,13 +96,13 @@ def test_a_restart_is_brought_to_its_end_by_the_agent_that_follows_the_killed_on
         job.do(1, _RESTS)
         job.wait_in(0)
         gateway.send(_restart(job, grace_s=3.0))
-        job.ranks[1].wait(20)
+        job.ranks[1].wait(60)
         plan = (job.folder / "plan.json").read_bytes()
         _kill_agent(job)
         state, detail = _the_answer(job)
         assert (state, detail.partition("; ")[0]) == ("acted", "the agent that began it ended in the middle")
         assert "1 rank is ended" in detail
-        assert (job.ranks[1].returncode, job.ranks[0].wait(5)) == (-signal.SIGTERM, -signal.SIGKILL)
+        assert (job.ranks[1].returncode, job.ranks[0].wait(60)) == (-signal.SIGTERM, -signal.SIGKILL)
         assert (job.folder / "plan.json").read_bytes() == plan
 
 

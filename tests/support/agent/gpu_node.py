@@ -54,7 +54,7 @@ class Node:
         started = time.monotonic()
         self.process.stdin.close()
         try:
-            assert self.process.wait(10) == 0
+            assert self.process.wait(60) == 0
         finally:
             self.process.kill()
             self.process.wait()

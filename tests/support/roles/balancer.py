@@ -53,7 +53,7 @@ class Balancer:
 
     def __enter__(self) -> Balancer:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(

@@ -16,7 +16,7 @@ from stabilityclient.agent.sources import is_alive
 from stabilityclient.sidecar import agent_lives
 from support.agent.gateway import Gateway, Store
 from support.agent.spooled import child, spools
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 Start = Callable[..., stabilityclient.Run]
 
@@ -45,10 +45,13 @@ def test_points_arrive_while_the_job_runs(start: Start) -> None:
         run = start(url=server.url)
         run.log(1, {"loss": 1.0})
         wait_until(lambda: server.store.steps() == [1], 10, "the first point arrives")
-        before = time.monotonic()
-        run.log(2, {"loss": 1.0})
-        wait_until(lambda: server.store.steps() == [1, 2], 5, "the second point arrives")
-        assert time.monotonic() - before < 1.0
+        took = []
+        for step in range(2, 7):  # the quickest counts: this process or the agent may have to wait for a core
+            before = time.monotonic()
+            run.log(step, {"loss": 1.0})
+            wait_until(lambda step=step: server.store.steps()[-1] == step, 20, "a further point arrives")
+            took.append(time.monotonic() - before)
+        assert min(took) < 1.0
         run.finish()
 
 
@@ -122,7 +125,7 @@ def test_a_server_that_is_away_at_the_end_costs_the_job_seconds_not_the_drain_ti
     run.log(0, {"loss": 1.0})
     before = time.monotonic()
     assert run.finish() == "spooled"
-    assert time.monotonic() - before < 15
+    assert time.monotonic() - before < 15 * PATIENCE
     assert spools(run.folder)
 
 
@@ -181,7 +184,7 @@ run.log(3, {{"loss": 1.0}})
 raise ValueError("the weights are gone")
 """
         )
-        _, err = job.communicate(timeout=20)
+        _, err = job.communicate(timeout=60)
         wait_until(lambda: server.store.events("process_death"), 10, "the death is told")
         wait_until(lambda: server.store.events("exception"), 10, "the rank's own last word is there")
         store = server.store
@@ -201,7 +204,7 @@ run = stabilityclient.init(run_id="r", dir={str(agents)!r}, url={server.url!r})
 run.log(3, {{"loss": 1.0}})
 """
         )
-        job.communicate(timeout=20)
+        job.communicate(timeout=60)
         wait_until(lambda: server.healths and not agent_lives(agents / "r"), 20, "the agent leaves")
         assert server.store.steps() == [3]
         assert server.store.events("process_death") == []
