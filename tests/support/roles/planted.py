@@ -151,10 +151,10 @@ def _stored_is_durable() -> None:
     """What is stored counts as durable at once."""
     from stabilitybackend.ingest import durability
 
-    async def holds(self: Any) -> bool:
-        return True
+    async def holding(self: Any) -> set[str]:
+        return set(self._asks())
 
-    durability.Durability.holds = holds  # type: ignore[method-assign]
+    durability.Durability._holding = holding  # type: ignore[method-assign]
     durability.EVERY_S = 0.02
 
 

@@ -12,11 +12,13 @@ from typing import Any
 
 from redis import Redis
 from redis.cluster import RedisCluster
+from redis.sentinel import Sentinel
 
 from support.plain_redis import PlainRedis
 from support.ports import free_port
 from support.processes import Server
 from support.redis_servers.cluster import RedisNodes
+from support.redis_servers.sentinel import WatchedRedis
 from support.roles.balancer import Balancer
 from support.roles.planted import CLOCK_FILE
 from support.waiting import wait_until
@@ -34,11 +36,11 @@ class RoleServers:
 
     Args:
         folder: of all that they keep.
-        nodes: a cluster that runs, in place of a Redis of their own.
+        nodes: a cluster that runs, or what a Sentinel watches, in place of a Redis of their own.
         settings: of all of them, as environment variables without ``STABILITY_``.
     """
 
-    def __init__(self, folder: Path, nodes: RedisNodes | None = None, **settings: object) -> None:
+    def __init__(self, folder: Path, nodes: RedisNodes | WatchedRedis | None = None, **settings: object) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.nodes = nodes
@@ -61,10 +63,10 @@ class RoleServers:
         data = self.folder / name / "data"
         data.parent.mkdir(exist_ok=True)
         port = free_port()
-        env = self._settings | {
+        env = {
             "STABILITY_REDIS_URL": self.redis_url, "STABILITY_LOG_LEVEL": "info",
             "STABILITY_ARCHIVE_URL": str(self.folder / "archive"), CLOCK_FILE: str(self._clock_of(name)),
-        }  # fmt: skip
+        } | self._settings  # fmt: skip
         env |= {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
         if role:
             env["STABILITY_ROLE"] = role
@@ -116,6 +118,21 @@ class RoleServers:
         return wait_until(found, 30, f"somebody owns {run_id}")
 
     @property
+    def redis_urls(self) -> list[str]:
+        """The address of each Redis."""
+        if isinstance(self.nodes, RedisNodes):
+            return [f"redis://{node.name}" for node in self.nodes.nodes]
+        return [self.redis_url] if self.nodes is None else [one.url for one in self.nodes.servers]
+
+    def redis_of(self, key: str) -> Redis:
+        """Return a client of the Redis that has a key now."""
+        if isinstance(self.nodes, RedisNodes):
+            url = f"redis://{self.nodes.owner(key).name}"
+        else:
+            url = self.redis_url if self.nodes is None else self.nodes.primary_now().url
+        return Redis.from_url(url, socket_timeout=5)
+
+    @property
     def written(self) -> int:
         """Bytes that Redis has written of its append-only file."""
         return sum(file.stat().st_size for file in self._append_only())
@@ -162,6 +179,9 @@ class RoleServers:
         if self.nodes is None:
             self._stack.enter_context(self.redis_server)
             self.client = self._stack.enter_context(Redis.from_url(self.redis_server.url))
+        elif isinstance(self.nodes, WatchedRedis):
+            watching: Any = Sentinel([("127.0.0.1", self.nodes.port)], sentinel_kwargs={"protocol": 2})  # type: ignore[no-untyped-call]
+            self.client = self._stack.enter_context(watching.master_for(self.nodes.name, protocol=2, socket_timeout=5))
         else:
             self.client = RedisCluster(host="127.0.0.1", port=self.nodes.masters[0].port)
             self._stack.callback(self.client.close)
