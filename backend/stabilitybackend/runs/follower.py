@@ -328,6 +328,7 @@ class RunFollower:
                 self.autopilot.judge(self.state, changes)
         await self._conclude(changes)
         await self._take_acknowledged()
+        await self.detectors.take_waiting(self.cursor)
         if self.orders.waiting:
             await self._take_orders()
         self.autopilot.publish(self.state)
