@@ -14,8 +14,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["ACCEPTED", "CLOCK_FILE", "FAULTS", "plant"]
+__all__ = ["ACCEPTED", "CLOCK_FILE", "FAULTS", "PLANTED", "plant"]
 
+#: Environment variable that names the faults.
+PLANTED = "STABILITY_TEST_PLANTED"
 #: Environment variable: the file that says how far the clock of a process is off.
 CLOCK_FILE = "STABILITY_TEST_CLOCK"
 
@@ -197,4 +199,4 @@ FAULTS: Mapping[str, Callable[[], None]] = {
 
 def plant_from_environment() -> None:
     """Plant what the environment names."""
-    plant(os.environ.get("STABILITY_TEST_PLANTED", ""))
+    plant(os.environ.get(PLANTED, ""))

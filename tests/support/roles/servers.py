@@ -20,7 +20,7 @@ from support.processes import Server
 from support.redis_servers.cluster import RedisNodes
 from support.redis_servers.sentinel import WatchedRedis
 from support.roles.balancer import Balancer
-from support.roles.planted import CLOCK_FILE
+from support.roles.planted import CLOCK_FILE, PLANTED
 from support.waiting import wait_until
 
 __all__ = ["RoleServers", "sources_of"]
@@ -68,6 +68,8 @@ class RoleServers:
             "STABILITY_ARCHIVE_URL": str(self.folder / "archive"), CLOCK_FILE: str(self._clock_of(name)),
         } | self._settings  # fmt: skip
         env |= {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
+        # What whoever runs the test has planted is planted into its servers, too.
+        env[PLANTED] = ",".join(filter(None, (env.get(PLANTED), os.environ.get(PLANTED))))
         if role:
             env["STABILITY_ROLE"] = role
         self._made[name] = data, port, env
