@@ -79,7 +79,7 @@ def running(
         "window_mib": window_mib, "webhook_url": f"{receiver.url}/hook", "webhook_secret": "of the test",
         "test_planted": f"accepted,impatient,stepped_clock,{planted}", "archive_url": archive,
     }  # fmt: skip
-    with RoleServers(folder / "server", nodes, **settings) as servers:
+    with RoleServers(folder / "server", nodes, own=True, **settings) as servers:
         for name in ("door-1", "door-2", "worker-1", "worker-2", "worker-3", "alerting-1"):
             servers.add(name, name.partition("-")[0])
         servers.ready()

@@ -121,7 +121,8 @@ def begun(folder: Path, commit: str, names: dict[str, str]) -> Iterator[Upgrade]
             "window_mib": 0.05, "webhook_url": f"{receiver.url}/hook", "webhook_secret": "of the test",
             "test_planted": "impatient",
         }  # fmt: skip
-        with RoleServers(folder / "server", **settings) as servers:
+        # The server of one process knew no cluster.
+        with RoleServers(folder / "server", own=commit == ONE_PROCESS, **settings) as servers:
             for name, role in names.items():
                 servers.add(name, role, old)
             servers.ready()

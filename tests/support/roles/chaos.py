@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
-from redis import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.membership.members import EXPIRY_S
@@ -224,9 +223,7 @@ class Chaos:
 
     def _make_room(self) -> None:
         try:
-            for url in self._servers.redis_urls:
-                with Redis.from_url(url, socket_timeout=5) as client:
-                    client.config_set("maxmemory", 0)
+            self._servers.limit_memory(0)
         except RedisError:  # it is away just now; one that is started again has room
             self._due.append((time.monotonic() + DOWN_S, ROOM))
 

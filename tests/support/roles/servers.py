@@ -19,6 +19,7 @@ from support.ports import free_port
 from support.processes import Server
 from support.redis_servers.cluster import RedisNodes
 from support.redis_servers.sentinel import WatchedRedis
+from support.redis_servers.shared import shared_cluster
 from support.roles.balancer import Balancer
 from support.roles.planted import CLOCK_FILE, PLANTED
 from support.waiting import wait_until
@@ -37,15 +38,19 @@ class RoleServers:
     Args:
         folder: of all that they keep.
         nodes: a cluster that runs, or what a Sentinel watches, in place of a Redis of their own.
+        own: they have a Redis of their own, also where ``STABILITY_TEST_REDIS`` asks for a cluster.
         settings: of all of them, as environment variables without ``STABILITY_``.
     """
 
-    def __init__(self, folder: Path, nodes: RedisNodes | WatchedRedis | None = None, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, nodes: RedisNodes | WatchedRedis | None = None, *, own: bool = False, **settings: object
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        self.nodes = nodes
+        self._shared = shared_cluster() if nodes is None and not own else None
+        self.nodes = nodes or self._shared
         self.redis_server = PlainRedis(folder, "--appendonly", "yes", "--appendfsync", "everysec")
-        self.redis_url = self.redis_server.url if nodes is None else nodes.url
+        self.redis_url = self.redis_server.url if self.nodes is None else self.nodes.url
         self._settings = {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
         self._stack = ExitStack()
         self.balancer = Balancer([])
@@ -126,6 +131,12 @@ class RoleServers:
             return [f"redis://{node.name}" for node in self.nodes.nodes]
         return [self.redis_url] if self.nodes is None else [one.url for one in self.nodes.servers]
 
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Let each Redis have so much memory, 0 for as much as it wants. Raises RedisError where one is away."""
+        for url in self.redis_urls:
+            with Redis.from_url(url, socket_timeout=5) as client:
+                client.config_set("maxmemory", limit_bytes)
+
     def redis_of(self, key: str) -> Redis:
         """Return a client of the Redis that has a key now."""
         if isinstance(self.nodes, RedisNodes):
@@ -178,6 +189,8 @@ class RoleServers:
 
     def __enter__(self) -> RoleServers:
         self.client: Any
+        if self._shared is not None:
+            self._shared.flush()
         if self.nodes is None:
             self._stack.enter_context(self.redis_server)
             self.client = self._stack.enter_context(Redis.from_url(self.redis_server.url))
