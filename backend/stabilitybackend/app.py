@@ -188,9 +188,7 @@ def create_app(
     actions = AlertActions(
         manager, RunIndex(redis), audit, rules, ProposalBook(redis), ratings_kept, two_persons=settings.two_persons
     )
-    relayed = (
-        actions if process is None or relay is None else RelayedActions(actions, relay.calls, process.members.no_part)
-    )
+    relayed = actions if relay is None else RelayedActions(actions, relay.calls)
     fits = (lambda: True) if process is None else lambda: process.members.takes_part
     alerts = alerting_service(alarm, settings, sinks, rules, trouble, relayed, clock=storing.now, may_send=fits)
     actions.notified = alerts.notified

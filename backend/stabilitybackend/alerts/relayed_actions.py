@@ -8,7 +8,6 @@ what is only read is read here; an order and an acknowledgement wait for the nex
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from stabilityalerting import ActionRefused, Actions, CommandNews, Facts, Order, Proposed, RollbackNow
 from stabilitybackend.alerts.actions import AlertActions
 from stabilitybackend.auth import Principal
-from stabilitybackend.errors import BadRequest, StabilityBoardError, TakesNoPart
+from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.relay.calls import Calls
 
 __all__ = ["RelayedActions"]
@@ -56,14 +55,12 @@ class RelayedActions(Actions):
 
     Args:
         here: does what is done in this process, and what others ask of it.
-        no_part: why this process may change nothing, None while it takes part.
     """
 
-    def __init__(self, here: AlertActions, calls: Calls, no_part: Callable[[], TakesNoPart | None]) -> None:
+    def __init__(self, here: AlertActions, calls: Calls) -> None:
         self.offers_mute = here.offers_mute
         self._here = here
         self._calls = calls
-        self._no_part = no_part
         calls.work[_NAME] = self._work
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
@@ -120,7 +117,7 @@ class RelayedActions(Actions):
         return (await self._ask(_Asked("command", run_id, [command_id]))).news
 
     def _check_takes_part(self) -> None:
-        if (why := self._no_part()) is not None:
+        if (why := self._calls.no_part()) is not None:
             raise _refused(why)
 
     async def _ask(self, asked: _Asked) -> _Done:

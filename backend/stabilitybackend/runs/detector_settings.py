@@ -88,16 +88,16 @@ class DetectorSettings:
             # Of two at one position the one that was stored later counts.
             self._changes = sorted(changes, key=lambda change: stream_order(change.position))
             self._judge = None
-        await self._patiently(self.look)
+        await self._patiently(self.load_waiting)
 
-    async def look(self) -> None:
+    async def load_waiting(self) -> None:
         """See which changes wait. Raises RedisError when Redis is away."""
         self._waiting = await self._read(self._keys.settings_waiting)
 
     async def refresh(self) -> None:
         """Take up what the owner of the run has stored meanwhile; while Redis is away what is known stays."""
         with contextlib.suppress(RedisError, OSError):
-            await self.look()
+            await self.load_waiting()
             if await self._stored() != self._changes:
                 await self.load()
 
@@ -175,14 +175,14 @@ class DetectorSettings:
     async def _put(self, change: DetectorChange) -> None:
         """Let a change wait for the next owner, and note it for one that has just come."""
         with redis_errors():
-            await self.look()
+            await self.load_waiting()
             if not self._is_set(change):
                 pipe = self._redis.pipeline(transaction=True)
                 pipe.rpush(self._keys.settings_waiting, msgspec.json.encode(change))
                 pipe.ltrim(self._keys.settings_waiting, -MAX_CHANGES, -1)
                 pipe.xadd(self._keys.reports, {"o": "settings"}, maxlen=MAX_REPORTS, approximate=True)
                 await pipe.execute()
-                await self.look()
+                await self.load_waiting()
 
     async def take_waiting(self, cursor: str) -> None:
         """Give changes that waited for an owner their position, behind ``cursor``, and store them.

@@ -125,7 +125,7 @@ class RunWorker(RunFollower):
     async def orders_came(self) -> None:
         """Note that something was ordered, acknowledged or set while nobody owned the run; the next tick takes it."""
         await self.orders.load()
-        await self.detectors.look()
+        await self.detectors.load_waiting()
         self.rest.came()
 
     def commands(self) -> list[Command]:
