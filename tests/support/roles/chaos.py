@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from stabilitybackend.membership.members import EXPIRY_S
 from support.agent.store_proxy import Mood, StoreProxy
@@ -219,6 +219,10 @@ class Chaos:
             run_id = self._draw.choice(list(self.jobs))
             with suppress(RedisError), self._servers.redis_of(f"{{{run_id}}}") as client:
                 client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
+                try:
+                    client.set(f"chaos:{{{run_id}}}", 1)
+                except OutOfMemoryError:
+                    self.done["redis full"] += 1
             self._due.append((time.monotonic() + self._draw.uniform(*FULL_S), ROOM))
 
     def _make_room(self) -> None:
