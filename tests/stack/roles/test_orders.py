@@ -44,6 +44,8 @@ def servers(processes: RoleServers) -> RoleServers:
         if server.process.poll() is not None:
             server.start(wait=False)
     processes.ready()
+    for key in list(processes.client.scan_iter("*storm*")):  # the runs before this one are no storm
+        processes.client.delete(key)
     return processes
 
 
