@@ -43,7 +43,7 @@ def test_a_full_redis_is_named_by_every_process_and_nothing_is_lost_or_taken_ove
         with ranks:
             owner = servers.owned("full")
             owner.wait_for("/runs/full", lambda run: (run["last_step"] or 0) > 20, "it is folded")
-            before: Any = servers.client.hgetall("sb:{full}:owner")
+            before: Any = servers.client.hmget("sb:{full}:owner", "token", "worker")
             servers.limit_memory(1)
             door = servers.servers["door-1"]
             for name in NAMES:
@@ -58,7 +58,7 @@ def test_a_full_redis_is_named_by_every_process_and_nothing_is_lost_or_taken_ove
             wait_until(lambda: servers.client.time()[0] > seconds + EXPIRY_S + 1, 10, "it lasts")
             servers.limit_memory(0)
             owner.wait_for("/runs/full", lambda run: (run["last_step"] or 0) > step + 30, "it goes on")
-            assert servers.client.hgetall("sb:{full}:owner") == before
+            assert servers.client.hmget("sb:{full}:owner", "token", "worker") == before
             for name in NAMES:
                 wait_until(lambda name=name: not reasons(servers.servers[name]), 30, f"{name} is ready")
                 assert metric(servers.servers[name], "stability_ownership_refused_total") == 0

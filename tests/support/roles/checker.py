@@ -22,10 +22,10 @@ from stabilityclient.node_frames import frames_in
 from stabilityclient.wire import Frame, PointsBlock
 from support.roles.planted import ACCEPTED
 
-__all__ = ["ENDS", "Checker"]
+__all__ = ["ENDS", "OF_TIME", "Checker"]
 
 #: Kinds that are found from frames alone; silence and death are judged by time.
-_OF_TIME = {"hang", "agent_lost", "process_death", "gpu_fault"}
+OF_TIME = {"hang", "agent_lost", "process_death", "gpu_fault"}
 #: Kinds that are found by comparing runs, beside a run's own frames.
 _BESIDE = {"shared_data"}
 #: States in which an order ends.
@@ -149,7 +149,7 @@ class Checker:
         expected = Counter(
             (one.kind, one.onset_step, one.segment) for one in backtest(self._frames(run_id), run_id=run_id).incidents
         )
-        for of_time in [kind for kind in found if kind[0] in _OF_TIME]:
+        for of_time in [kind for kind in found if kind[0] in OF_TIME]:
             self.wrong.append(f"{run_id}: an incident {of_time}, and its agent was never silent")
             del found[of_time]
         self.seen["incidents"] += sum(found.values())
