@@ -323,5 +323,6 @@ def order_rollback(client: httpx.Client, run_id: str, **more: str) -> httpx.Resp
         httpx.HTTPError: the server is away. KeyError, ValueError: it answers with an error, or has no checkpoint.
     """
     found = client.get(f"/api/v1/runs/{run_id}/checkpoints").json()["checkpoints"]
-    order = {"kind": "rollback", "to_step": max(one["step"] for one in found), "accept_inside_incident": True} | more
+    steps = [one["step"] for one in found if not one["dead"]]  # of the path that was left they may be ahead of the job
+    order = {"kind": "rollback", "to_step": max(steps), "accept_inside_incident": True} | more
     return client.post(f"/api/v1/runs/{run_id}/commands", json=order)
