@@ -263,6 +263,7 @@ class Chaos:
         else:
             self._node = nodes.primary_now()
         self._node_stopped = False
+        self.done["masters away"] += 1
         self._due.append((time.monotonic() + self._draw.uniform(0.0, NODE_AWAY) * NODE_TIMEOUT_MS / 1000, NODE))
         return self._node
 
