@@ -30,10 +30,10 @@ _OF_PARTS = (
 )  # fmt: skip
 #: What is drawn from for each turn, on one Redis, on a cluster and where a Sentinel watches.
 ALL_FAULTS = (*_OF_PARTS, "kill_redis", "cut_power")
-ON_A_CLUSTER = (*_OF_PARTS, "kill_master", "stop_master", "move_slot")
+ON_A_CLUSTER = (*_OF_PARTS, "kill_master", "stop_master", "move_slot", "fill_redis")
 ON_SENTINEL = (*_OF_PARTS, "kill_master", "kill_master", "stop_master")
 #: The same with a Redis, or a bucket, that is in trouble half of the time.
-WITH_A_FULL_REDIS = (*ALL_FAULTS, "fill_redis", "fill_redis")
+WITH_A_FULL_REDIS = (*_OF_PARTS, "kill_redis", "fill_redis", "fill_redis", "fill_redis")
 WITH_A_BUCKET = (*ALL_FAULTS, "trouble_bucket", "trouble_bucket", "trouble_bucket")
 #: What is due where a node of the cluster is to come back, Redis is to have room again, the bucket is to be well again.
 NODE, ROOM, BUCKET = "node", "room", "bucket"
