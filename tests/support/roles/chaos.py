@@ -279,7 +279,7 @@ class Chaos:
     def _move_slot(self) -> None:
         """Move the slot of a run to another master, while all go on."""
         nodes = self._servers.nodes
-        if isinstance(nodes, RedisNodes) and not self._is_due(NODE) and nodes.well():
+        if isinstance(nodes, RedisNodes) and not self._is_due(NODE, ROOM) and nodes.well():
             key = f"{{{self._draw.choice(list(self.jobs))}}}"
             source = nodes.owner(key)
             nodes.move_slot(key, source, self._draw.choice([node for node in nodes.owners() if node is not source]))
