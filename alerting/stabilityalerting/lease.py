@@ -69,7 +69,7 @@ class Lease:
 
     def held(self) -> bool:
         """Say whether this process may send now."""
-        return time.monotonic() < self._until
+        return self._may() and time.monotonic() < self._until
 
     @property
     def token(self) -> tuple[int, str]:
@@ -94,15 +94,19 @@ class Lease:
                 await self._once()
                 await pause(stop, self._ttl_s / 3)
         finally:
-            self._until = float("-inf")
-            try:
-                await self._redis.eval(_RELEASE, 1, self._key, self._owner)
-            except (RedisError, OSError):
-                pass  # it expires by itself
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        self._until = float("-inf")
+        try:
+            await self._redis.eval(_RELEASE, 1, self._key, self._owner)
+        except (RedisError, OSError):
+            pass  # it expires by itself
 
     async def _once(self) -> None:
-        if not self._may():  # what is held runs out by itself
-            self._until = float("-inf")
+        if not self._may():
+            if self._until > float("-inf"):
+                await self._give_back()
             return
         asked = time.monotonic()
         ttl_ms = int(self._ttl_s * 1000)

@@ -7,7 +7,8 @@
     ├── NotFound          404  no such run, segment, command, ...
     ├── Conflict          409  right in itself, but not now
     ├── Unavailable       503  a part is away for a moment; trying again helps
-    │   └── AgentGone     503  the agent's connection closed while something was sent to it
+    │   ├── AgentGone     503  the agent's connection closed while something was sent to it
+    │   └── TakesNoPart   503  this process may change nothing: its version is too far from that of the others
     ├── ArchiveError      500  a file of the archive can't be read or written; the message names it
     ├── SnapshotError     500  a stored state can't be taken up; the frames are folded again instead
     └── StartError        500  the server can't start; shown in the terminal, never over HTTP
@@ -37,6 +38,7 @@ __all__ = [
     "SnapshotError",
     "StabilityBoardError",
     "StartError",
+    "TakesNoPart",
     "Unauthorized",
     "Unavailable",
 ]
@@ -121,6 +123,12 @@ class AgentGone(Unavailable):
     """The agent's connection closed before the message was out."""
 
     default_code = "agent_gone"
+
+
+class TakesNoPart(Unavailable):
+    """This process works with others of a version too far from its own: agents, and people, go to another one."""
+
+    default_code = "takes_no_part"
 
 
 class ArchiveError(StabilityBoardError):

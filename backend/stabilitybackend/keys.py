@@ -219,6 +219,11 @@ class RunKeys:
         return self._key("detector_settings")
 
     @property
+    def settings_waiting(self) -> str:
+        """List: such changes that came while nobody owned the run, without a position (runs/detector_settings.py)."""
+        return self._key("settings_waiting")
+
+    @property
     def autopilot(self) -> str:
         """String: the policy of the autopilot as JSON, with who set it or ended it (runs/derived/autopilot.py)."""
         return self._key("autopilot")

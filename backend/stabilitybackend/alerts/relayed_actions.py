@@ -25,6 +25,8 @@ _NAME = "alert-action"
 #: What a person waits for, and what a message shows: without a worker the former waits for one, the latter is read.
 _WAITS = frozenset({"acknowledge", "roll_back", "approve", "decline"})
 _ASKED = _WAITS | {"facts", "rollback_now", "command"}
+#: What changes nothing, and leads to nothing that does.
+_SHOWN = frozenset({"facts", "command"})
 
 
 class _Asked(msgspec.Struct, omit_defaults=True):
@@ -74,14 +76,17 @@ class RelayedActions(Actions):
 
     async def note(self, run_id: str, incident_id: str, action: str, who: str, detail: str) -> None:
         """Note for good what somebody did about it elsewhere."""
+        self._check_takes_part()
         await self._here.note(run_id, incident_id, action, who, detail)
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
         """Mute what the run has of this kind; return until when, unix seconds."""
+        self._check_takes_part()
         return await self._here.mute(run_id, incident_id, minutes, who, reason, person)
 
     async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
         """Note whether hearing of it was useful, or noise."""
+        self._check_takes_part()
         await self._here.rate(run_id, incident_id, useful, who, person)
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
@@ -111,15 +116,20 @@ class RelayedActions(Actions):
         """Return how far a command is."""
         return (await self._ask(_Asked("command", run_id, [command_id]))).news
 
+    def _check_takes_part(self) -> None:
+        if (why := self._calls.no_part()) is not None:
+            raise _refused(why)
+
     async def _ask(self, asked: _Asked) -> _Done:
+        if asked.action not in _SHOWN:
+            self._check_takes_part()
         body, waits = msgspec.msgpack.encode(asked), asked.action in _WAITS  # MessagePack, for a curve may hold NaN
         try:
             answer = await self._calls.ask_owner(
                 asked.run_id, _NAME, body, wait=waits, once=asked.action == "acknowledge"
             )
         except StabilityBoardError as error:
-            words = ". ".join(part for part in (error.message, error.hint) if part)
-            raise ActionRefused(words, passing=error.status == 503) from error
+            raise _refused(error) from error
         done = await self._do(asked) if answer is None else msgspec.msgpack.decode(answer, type=_Done)
         if done.refused is not None:
             raise ActionRefused(done.refused, passing=done.passing)
@@ -154,3 +164,8 @@ class RelayedActions(Actions):
             case str():
                 return _Done(text=found)
         return _Done()
+
+
+def _refused(error: StabilityBoardError) -> ActionRefused:
+    words = ". ".join(part for part in (error.message, error.hint) if part)
+    return ActionRefused(words, passing=error.status == 503)

@@ -61,12 +61,15 @@ async def settings(reader: Reader, worker: Worker) -> Response:
     return answer({"settings": set_now.settings, "changes": set_now.changes, "detectors": _detectors()})
 
 
-@router.put("/runs/{run_id}/detectors", responses=answers(RunDetectors))
+@router.put("/runs/{run_id}/detectors", responses=answers(RunDetectors, 200, 202))
 async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker, record: Recorded) -> Response:
-    """Replace all that is set for a run; it holds for the points that come from now on."""
+    """Replace all that is set for a run; it holds for the points that come from now on.
+
+    202: no worker follows the run now; it holds from where the next one is when it takes it.
+    """
     found = await worker.detectors.replace(body.settings, commander.name, worker.cursor)
     await record.did(commander, "settings.detectors", "", ", ".join(body.settings) or "all back to their defaults")
-    return answer(found)
+    return answer(found, 202 if worker.fence.reads_only else 200)
 
 
 @router.get("/runs/{run_id}/watched", responses=answers(Watched))

@@ -54,7 +54,8 @@ def detectors(
         return
     Console().print(detector_table(listed, shown["settings"]))
     for change in shown["changes"][:1]:
-        typer.echo(f"last changed by {change['who']}; it holds for what came after that")
+        holds = "holds for what came after that" if change["position"] else "waits: no worker follows the run"
+        typer.echo(f"last changed by {change['who']}; it {holds}")
 
 
 def detector_table(listed: Sequence[Mapping[str, Any]], settings: Mapping[str, Mapping[str, float]]) -> Table:

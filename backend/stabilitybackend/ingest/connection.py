@@ -15,7 +15,7 @@ import msgspec
 from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
-from stabilitybackend.errors import AgentGone, BadRequest, Forbidden, NotFound, Unavailable
+from stabilitybackend.errors import AgentGone, BadRequest, Forbidden, NotFound, TakesNoPart, Unavailable
 from stabilitybackend.ingest.answers import Answers
 from stabilitybackend.ingest.frame_checks import MAX_RECORDS, Checked, check_frame, check_node_frame, check_source
 from stabilitybackend.keys import check_run_id, check_source_id
@@ -256,7 +256,7 @@ class AgentConnection:
     async def _store(self, frame: Frame | NodeFrame, data: bytes, answers: Answers) -> None:
         try:
             await self._gateway.services.room(self._run_id)
-        except AgentGone:
+        except (AgentGone, TakesNoPart):
             raise
         except Unavailable as error:
             self._gateway.counts.busy += 1
@@ -289,8 +289,12 @@ class AgentConnection:
             self._gateway.counts.bad_healths += 1
             self._name(error.message)
             return
-        with contextlib.suppress(Unavailable):
+        try:
             await self._gateway.services.health(self._run_id, health)
+        except TakesNoPart:
+            raise
+        except Unavailable:
+            pass
 
     async def _receive(self) -> bytes:
         event = await self._socket.receive()

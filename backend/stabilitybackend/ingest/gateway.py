@@ -65,7 +65,8 @@ class RunServices(Protocol):
     async def room(self, run_id: str) -> None:
         """Wait some seconds for room in the run's window; raise Unavailable while there is none.
 
-        AgentGone ends the connection: the agent comes back with its Hello.
+        AgentGone ends the connection: the agent comes back with its Hello. So does TakesNoPart, here and in
+        ``health``, and the agent is told why.
         """
 
     async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:

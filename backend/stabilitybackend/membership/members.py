@@ -17,7 +17,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import RedisStartError, Unavailable
+from stabilitybackend.errors import RedisStartError, TakesNoPart
 from stabilitybackend.keys import MEMBERS
 from stabilitybackend.membership.versions import allowed, taking_no_part
 from stabilitybackend.process.quiet_log import QuietLog
@@ -54,7 +54,7 @@ return answer
 """
 
 #: The code of what is wrong where this process itself takes no part, and where others do not.
-TAKES_NO_PART, VERSIONS_APART = "takes_no_part", "versions_apart"
+TAKES_NO_PART, VERSIONS_APART = TakesNoPart.default_code, "versions_apart"
 _log = logging.getLogger(__name__)
 
 
@@ -112,14 +112,14 @@ class Members:
         """Whether this process may work with the others."""
         return self.me.member_id not in self.apart
 
-    def no_part(self) -> Unavailable | None:
+    def no_part(self) -> TakesNoPart | None:
         """Return why this process takes no part, None while it does."""
         if self.takes_part or (why := self.trouble(0.0)) is None:
             return None
-        return Unavailable(why.problem, hint=why.hint, code=why.code)
+        return TakesNoPart(why.problem, hint=why.hint)
 
     def check_takes_part(self) -> None:
-        """Raise Unavailable where this process takes no part."""
+        """Raise TakesNoPart where this process takes no part."""
         if (why := self.no_part()) is not None:
             raise why
 

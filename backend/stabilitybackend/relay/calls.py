@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stabilitybackend.auth import Principal
-from stabilitybackend.errors import NotFound, StabilityBoardError, Unavailable
+from stabilitybackend.errors import NotFound, StabilityBoardError, TakesNoPart, Unavailable
 from stabilitybackend.people.proxy import PERSON
 from stabilitybackend.relay.clients import MAX_REFUSAL_BYTES, PAUSE_S, RETRY_S, make_client, refusal_of, whole
 from stabilitybackend.relay.owners import Owners, Target
@@ -56,6 +56,10 @@ class Calls:
         self._seal = seal
         self._retry_s = retry_s
         self._made: httpx.AsyncClient | None = None
+
+    def no_part(self) -> TakesNoPart | None:
+        """Return why this process may change nothing, None while it takes part."""
+        return self._owners.no_part()
 
     async def ask_owner(
         self,

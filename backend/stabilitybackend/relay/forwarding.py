@@ -4,7 +4,8 @@ The owner is asked again, or the next one, for some seconds: a run is taken over
 sent again only where it is certain that nothing was done (nobody took the connection, or who was asked says that the
 run is not its own), or where it is one thing however often it comes: an order with a key, an acknowledgement. Where no
 worker is alive this process answers what is only read by itself, from what is stored (runs/reading), and says so in a
-header. An order for the job, or an acknowledgement, is stored then, and waits for the next owner (runs/orders).
+header. Orders for the job, acknowledgements and settings are stored then, and wait for the next owner (runs/orders,
+runs/detector_settings.py); notes, tags and ratings follow from nothing and lead to nothing, and are stored for good.
 """
 
 from __future__ import annotations
@@ -46,8 +47,14 @@ _OWN = frozenset(
 )
 #: Header that each server adds by itself.
 _DATE = b"date"
+#: Where Slack sends what people press: they are refused in Slack (alerts/relayed_actions.py), not Slack itself.
+_SLACK = "/api/v1/slack"
 _PATH = re.compile(r"/api/v1/runs/([^/]+)(?:/.*)?")
-_ORDER = re.compile(r"/api/v1/runs/[^/]+/(?:commands(?:/[^/]+)?|proposals/[^/]+/approve|incidents/[^/]+/ack)")
+#: What can be stored without an owner.
+_KEPT = re.compile(
+    r"/api/v1/runs/[^/]+/(?:commands(?:/[^/]+)?|proposals/[^/]+/approve|incidents/[^/]+/(?:ack|rating)"
+    r"|detectors|annotations(?:/[^/]+)?|about)"
+)
 
 
 class _Again(Exception):
@@ -92,7 +99,7 @@ class Forwarding:
         """Serve one request."""
         run_id = _run_of(scope)
         changes = scope["type"] == "http" and scope["method"] not in _SAFE
-        if changes and (why := self._owners.no_part()) is not None:
+        if changes and scope["path"] != _SLACK and (why := self._owners.no_part()) is not None:
             await refuse(why, scope, receive, send)
             return
         if run_id is None or scope.get(RELAYED):  # what was passed on once is answered here, or refused
@@ -130,7 +137,7 @@ class Forwarding:
                 return
             except _Again as again:
                 self._owners.forget(run_id)
-                if not (safe or again.undone or (_is_order(scope) and _is_once(scope, body))):
+                if not (safe or again.undone or (_is_kept(scope) and _is_once(scope, body))):
                     raise Unavailable(
                         f"the worker of run {run_id} went away while it was asked for this: it may have been done",
                         hint="look at the run, then send it again where it was not",
@@ -139,7 +146,7 @@ class Forwarding:
             if time.monotonic() >= until:
                 break
             await asyncio.sleep(PAUSE_S)
-        if not safe and not _is_order(scope):
+        if not safe and not _is_kept(scope):
             raise no_worker(run_id)
         await self._app(scope, _once(body, receive), _marked(send))
 
@@ -223,14 +230,14 @@ async def _refusal(answer: httpx.Response) -> bytes:
     return bytes(read)
 
 
-def _is_order(scope: Scope) -> bool:
-    """Whether it is an order for a job, or an acknowledgement, which can wait for an owner (runs/orders)."""
-    return scope["method"] in ("POST", "DELETE") and _ORDER.fullmatch(scope["path"]) is not None
+def _is_kept(scope: Scope) -> bool:
+    """Whether it can be stored without an owner."""
+    return _KEPT.fullmatch(scope["path"]) is not None
 
 
 def _is_once(scope: Scope, body: bytes) -> bool:
     """Whether it is one thing however often it comes: it names itself, or the first acknowledgement counts."""
-    if scope["path"].endswith("/ack"):
+    if scope["method"] == "PUT" or scope["path"].endswith("/ack"):
         return True
     try:
         return bool(orjson.loads(body)["idempotency_key"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import Unavailable
+from stabilitybackend.errors import TakesNoPart, Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.membership.members import Members
 from stabilitybackend.redis_link import redis_errors
@@ -96,7 +96,7 @@ class Owners:
         """Whether a process is alive, as far as is known here."""
         return target.member_id in self._members.alive
 
-    def no_part(self) -> Unavailable | None:
+    def no_part(self) -> TakesNoPart | None:
         """Return why this process may change nothing, None while it takes part."""
         return self._members.no_part()
 

@@ -135,7 +135,11 @@ class Door:
             self._runs.pop(run_id, None)
 
     async def health(self, run_id: str, health: Health) -> None:
-        """Report what an agent sees of its ranks to the run's owner, and that the agent is here if Redis lost that."""
+        """Report what an agent sees of its ranks to the run's owner, and that the agent is here if Redis lost that.
+
+        Raises TakesNoPart as ``room``: an agent that has no frames leaves, too.
+        """
+        self._members.check_takes_part()
         known = self._agents.get((run_id, health.agent))
         reports = RunReports(self._redis, run_id)
         with redis_errors():
@@ -152,10 +156,9 @@ class Door:
     async def room(self, run_id: str) -> None:
         """Raise Unavailable while the run's window is full, or nobody follows it and much has come since.
 
-        AgentGone: this door takes no part (any more): the agent is to look for another one.
+        TakesNoPart: this door does not (any more): the agent is to look for another one.
         """
-        if not self._members.takes_part:
-            raise AgentGone("this door takes no part")
+        self._members.check_takes_part()
         run = self._runs.get(run_id)
         if run is None or not (run.full or run.unfollowed_bytes >= UNFOLLOWED_BYTES):
             return

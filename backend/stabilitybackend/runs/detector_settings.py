@@ -4,6 +4,9 @@ A change holds from the stream position at which it was saved, never before it: 
 applies, before each frame, the newest change at or before that frame's stream id. So folding the same frames again
 (after a restart, an undone segment, or from archived frames) configures the detectors at the same frames and comes to
 the same state and the same incidents.
+
+Without an owner nobody knows up to where frames were judged. So a change that comes then waits, without a position,
+and the next owner gives it one: that behind the newest frame which it has judged.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ from redis.exceptions import RedisError
 from stabilitybackend.detectors.engine.base import DetectorSettingError
 from stabilitybackend.detectors.registry import DETECTORS, Settings, check_settings
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.keys import MAX_REPORTS, RunKeys
+from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.feed.pubsub import Channel
-from stabilitybackend.runs.ownership.fence import Fence
+from stabilitybackend.runs.ownership.fence import Fence, Write
 from stabilitybackend.schema.detectors import DetectorChange, RunDetectors
 from stabilitybackend.streams import next_id, stream_order
 
@@ -69,6 +73,9 @@ class DetectorSettings:
         #: On their way to Redis: they hold already, and must not be missing from what is read meanwhile.
         self._pending: list[DetectorChange] = []
         self._storing = asyncio.Lock()
+        #: Changes that wait for an owner when it was looked last, oldest first, and how each is stored.
+        self._waiting: list[tuple[bytes, DetectorChange]] = []
+        self._taking = asyncio.Lock()
         #: The state that is being folded, and how many changes it has behind it.
         self._judge: _Configurable | None = None
         self._applied = 0
@@ -81,22 +88,30 @@ class DetectorSettings:
             # Of two at one position the one that was stored later counts.
             self._changes = sorted(changes, key=lambda change: stream_order(change.position))
             self._judge = None
+        await self._patiently(self.load_waiting)
+
+    async def load_waiting(self) -> None:
+        """See which changes wait. Raises RedisError when Redis is away."""
+        self._waiting = await self._read(self._keys.settings_waiting)
 
     async def refresh(self) -> None:
         """Take up what the owner of the run has stored meanwhile; while Redis is away what is known stays."""
         with contextlib.suppress(RedisError, OSError):
+            await self.load_waiting()
             if await self._stored() != self._changes:
                 await self.load()
 
     async def _stored(self) -> list[DetectorChange]:
-        found: Any = await self._redis.lrange(self._keys.detector_settings, 0, -1)
         changes: list[DetectorChange] = []
-        for data in found:
-            one = msgspec.json.decode(data, type=DetectorChange)
-            change = replace(one, settings=self._usable(one.settings))
+        for _, change in await self._read(self._keys.detector_settings):
             if change not in changes[-1:]:  # stored twice when an answer of Redis was lost
                 changes.append(change)
         return changes
+
+    async def _read(self, key: str) -> list[tuple[bytes, DetectorChange]]:
+        found: Any = await self._redis.lrange(key, 0, -1)
+        changes = [(data, msgspec.json.decode(data, type=DetectorChange)) for data in found]
+        return [(data, replace(one, settings=self._usable(one.settings))) for data, one in changes]
 
     def _usable(self, settings: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         usable: dict[str, dict[str, float]] = {}
@@ -139,8 +154,53 @@ class DetectorSettings:
 
         Raises:
             BadRequest: a name is unknown or a number is out of range; nothing changed.
+            Unavailable: nobody owns the run, and Redis is away.
         """
-        change = DetectorChange(next_id(cursor), checked(settings), who, self._clock())
+        change = DetectorChange("", checked(settings), who, self._clock())
+        if self._fence.reads_only:
+            await self._put(change)
+        else:
+            await self.take_waiting(cursor)  # who came before is the first one
+            if not self._is_set(change):
+                await self._add(change, cursor)
+        shown = self.shown()
+        self._channel.publish({"type": "detectors", "detectors": shown}, cursor)
+        return shown
+
+    def _is_set(self, change: DetectorChange) -> bool:
+        """Whether the newest change is this one, which was sent again as its answer got lost."""
+        newest = self._every()[-1:]
+        return [(one.settings, one.who) for one in newest] == [(change.settings, change.who)]
+
+    async def _put(self, change: DetectorChange) -> None:
+        """Let a change wait for the next owner, and note it for one that has just come."""
+        with redis_errors():
+            await self.load_waiting()
+            if not self._is_set(change):
+                pipe = self._redis.pipeline(transaction=True)
+                pipe.rpush(self._keys.settings_waiting, msgspec.json.encode(change))
+                pipe.ltrim(self._keys.settings_waiting, -MAX_CHANGES, -1)
+                pipe.xadd(self._keys.reports, {"o": "settings"}, maxlen=MAX_REPORTS, approximate=True)
+                await pipe.execute()
+                await self.load_waiting()
+
+    async def take_waiting(self, cursor: str) -> None:
+        """Give changes that waited for an owner their position, behind ``cursor``, and store them.
+
+        Raises:
+            NotOwner: the run is somebody else's.
+        """
+        async with self._taking:  # a tick and a person at once would each take all
+            while self._waiting:
+                data, change = self._waiting[0]
+                await self._add(change, cursor, ("LREM", self._keys.settings_waiting, 0, data))
+                # Whoever looks meanwhile has read anew which wait.
+                self._waiting = [one for one in self._waiting if one[0] != data]
+                self._channel.publish({"type": "detectors", "detectors": self.shown()}, cursor)
+
+    async def _add(self, waited: DetectorChange, cursor: str, *more: Write) -> None:
+        """Let a change hold for all after ``cursor``, and store it, with ``more`` in the same write."""
+        change = replace(waited, position=next_id(cursor))
         # At once, and stored after: frames that come meanwhile are folded with it already, as they will be again.
         self._changes.append(change)
         self._pending.append(change)
@@ -151,6 +211,7 @@ class DetectorSettings:
                 ("RPUSH", self._keys.detector_settings, data),
                 ("LTRIM", self._keys.detector_settings, -MAX_CHANGES, -1),
                 ("XADD", self._keys.command_audit, "*", "d", data),
+                *more,
             )
 
         try:
@@ -161,19 +222,15 @@ class DetectorSettings:
         over = max(0, len(self._changes) - MAX_CHANGES)
         del self._changes[:over]
         self._applied = max(0, self._applied - over)
-        _log.info("run %s: detectors set to %s by %s", self._run_id, change.settings, who)
-        shown = self.shown()
-        self._channel.publish({"type": "detectors", "detectors": shown}, cursor)
-        return shown
-
-    @property
-    def now(self) -> dict[str, dict[str, float]]:
-        """The overrides that hold for what comes next."""
-        return self._changes[-1].settings if self._changes else {}
+        _log.info("run %s: detectors set to %s by %s", self._run_id, change.settings, change.who)
 
     def shown(self) -> RunDetectors:
-        """Return what is set now, and the changes that led to it."""
-        return RunDetectors(self.now, self._changes[::-1])
+        """Return what is set for what comes next, and the changes that led to it; those that wait are the newest."""
+        changes = self._every()[::-1]
+        return RunDetectors(changes[0].settings if changes else {}, changes)
+
+    def _every(self) -> list[DetectorChange]:
+        return [*self._changes, *(change for _, change in self._waiting)]
 
 
 def checked(settings: object) -> dict[str, dict[str, float]]:

@@ -329,6 +329,7 @@ class RunFollower:
                 self.autopilot.judge(self.state, changes)
         await self._conclude(changes)
         await self._take_acknowledged()
+        await self.detectors.take_waiting(self.cursor)
         if self.orders.waiting:
             await self._take_orders()
         self.autopilot.publish(self.state)
@@ -373,8 +374,7 @@ class RunFollower:
     async def _store(self, changes: Changes) -> None:
         self._unsaved.keep(changes)
         if self._unsaved.unsaved:
-            unsaved, self._unsaved = self._unsaved, Changes()
-            applied = self._concluded
+            unsaved, self._unsaved, applied = self._unsaved, Changes(), self._concluded
             await self.journal.save(unsaved, applied)
             self._applied = applied
             await self._fleet_reporter.incidents(self.listing.names, unsaved.incidents.values())

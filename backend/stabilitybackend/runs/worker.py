@@ -123,8 +123,9 @@ class RunWorker(RunFollower):
         return await on_a_replica(self.fence.redis, RunKeys(self.run_id).commands, DURABLE)
 
     async def orders_came(self) -> None:
-        """Note that something was ordered or acknowledged while nobody owned the run; the next tick takes it."""
+        """Note that something was ordered, acknowledged or set while nobody owned the run; the next tick takes it."""
         await self.orders.load()
+        await self.detectors.load_waiting()
         self.rest.came()
 
     def commands(self) -> list[Command]:

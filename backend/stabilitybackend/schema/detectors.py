@@ -59,7 +59,7 @@ class DetectorChange(msgspec.Struct, frozen=True):
     """A change of a run's settings: the whole set of overrides, not only what is new in it.
 
     Attributes:
-        position: the first stream id that it holds for.
+        position: the first stream id that it holds for; "" while it waits for a worker, which says that.
         settings: of those that differ from their default on purpose.
         who: name of the key, or of the machine's own user.
     """

@@ -228,17 +228,28 @@ async def test_an_owner_that_stands_still_is_given_up_when_it_counts_as_dead(sta
 
 async def test_without_a_worker_a_question_is_answered_here_and_says_so_and_a_change_is_refused(redis: Redis) -> None:
     stack = Stack(redis, retry_s=0.3)
-    answer, change = await stack.ask(), await stack.ask("PUT", "about")
+    answer, change = await stack.ask(), await stack.ask("POST", "segments/1/undo")
     assert (answer.text, answer.headers[READER_HEADER]) == ("read here", "no worker follows this run")
     assert (change.status_code, change.json()["error"]["code"]) == (503, "no_worker")
     await stack.close()
 
 
-async def test_an_order_is_held_until_a_worker_is_there_and_is_stored_here_where_none_comes(redis: Redis) -> None:
-    stack = Stack(redis, retry_s=0.3)
-    assert (await stack.ask("POST")).text == "read here"
-    assert (await stack.ask("POST", "incidents/i-1/ack")).text == "read here"
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "commands"), ("POST", "incidents/i-1/ack"), ("PUT", "incidents/i-1/rating"), ("PUT", "detectors"),
+        ("POST", "annotations"), ("PUT", "annotations/a-1"), ("PUT", "about"),
+    ],
+)  # fmt: skip
+async def test_what_needs_no_owner_or_can_wait_for_one_is_stored_here_where_none_comes(
+    redis: Redis, method: str, path: str
+) -> None:
+    stack = Stack(redis, retry_s=0.0)
+    assert (await stack.ask(method, path)).text == "read here"
     await stack.close()
+
+
+async def test_an_order_is_held_until_a_worker_is_there(redis: Redis) -> None:
     stack = Stack(redis)
     asking = asyncio.create_task(stack.ask("POST"))
     await asyncio.sleep(0)
@@ -248,10 +259,14 @@ async def test_an_order_is_held_until_a_worker_is_there_and_is_stored_here_where
 
 
 @pytest.mark.parametrize(
-    ("path", "order"), [("commands", {"kind": "stop", "idempotency_key": "k"}), ("incidents/i-1/ack", None)]
-)
-async def test_an_order_with_a_key_and_an_acknowledgement_go_to_the_next_owner_where_nobody_knows_what_the_last_one_did(
-    stack: Stack, path: str, order: dict[str, str] | None
+    ("method", "path", "order"),
+    [
+        ("POST", "commands", {"kind": "stop", "idempotency_key": "k"}), ("POST", "incidents/i-1/ack", None),
+        ("PUT", "detectors", {"settings": {}}),
+    ],
+)  # fmt: skip
+async def test_what_is_one_however_often_it_comes_goes_to_the_next_owner_where_nobody_knows_what_the_last_one_did(
+    stack: Stack, method: str, path: str, order: dict[str, object] | None
 ) -> None:
     await stack.owner("w1", CUT)
     stack.was_asked.clear()
@@ -260,7 +275,7 @@ async def test_an_order_with_a_key_and_an_acknowledgement_go_to_the_next_owner_w
         await stack.was_asked.wait()
         await stack.owner("w2", OK)
 
-    answer, _ = await asyncio.gather(stack.ask("POST", path, json=order), next_one())
+    answer, _ = await asyncio.gather(stack.ask(method, path, json=order), next_one())
     assert (answer.text, stack.asked[-1]) == ("the owner's", "w2")
 
 

@@ -63,8 +63,6 @@ async def test_a_reader_shows_what_the_owner_does_and_changes_no_byte(owner: Sta
     for refused in (reader.compact(), reader.delete_files(), reader.undo_segment(0, "me")):
         with pytest.raises(Unavailable, match="no worker follows"):
             await refused
-    with pytest.raises(Unavailable, match="no worker follows"):
-        await reader.detectors.replace({}, "me", reader.cursor)
     await other.manager.stop()
     assert await stored(owner) == before
     assert not (other.restart_folder or Path()).exists()

@@ -44,6 +44,8 @@ def servers(processes: RoleServers) -> RoleServers:
         if server.process.poll() is not None:
             server.start(wait=False)
     processes.ready()
+    for key in list(processes.client.scan_iter("*storm*")):  # the runs before this one are no storm
+        processes.client.delete(key)
     return processes
 
 
@@ -159,8 +161,8 @@ def test_an_order_that_waits_can_be_taken_back_until_a_worker_takes_it(servers: 
     assert "taken back by local" in gone.json()["history"][-1]["detail"]
     worker.start()
     wait_until(lambda: servers.owner_of(job.run_id), 30, "somebody owns it")
-    taken = pages._client.post(path, json={"kind": "checkpoint_now"}, timeout=30)
-    assert taken.status_code in (201, 409), taken.text
+    taken = pages._client.post(path, json={"kind": "dump_stacks"}, timeout=30)
+    assert taken.status_code == 201, taken.text
     assert "rollback" not in [one["kind"] for one in job.commands(pages)]
 
 

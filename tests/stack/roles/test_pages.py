@@ -130,8 +130,15 @@ def test_without_any_worker_what_is_stored_is_shown_and_said_to_be_so_until_one_
             "no worker follows this run",
             "no_worker",
         )
-        note = {"step": 3, "text": "hm"}
-        refused = pages._client.post("/api/v1/runs/second/annotations", json=note, timeout=30)  # a worker is looked for
+
+        def asked(method: str, path: str, **body: Any) -> httpx.Response:
+            return pages._client.request(method, f"/api/v1/runs/second/{path}", json=body, timeout=30)
+
+        assert asked("POST", "annotations", step=3, text="hm").status_code == 201  # after a worker was looked for
+        assert asked("PUT", "about", notes="at three").status_code == 200
+        deaf = {"spike": {"sensitivity": 0.5}}
+        assert asked("PUT", "detectors", settings=deaf).status_code == 202
+        refused = asked("POST", "segments/1/undo")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_worker")
         servers.servers["worker-1"].start()
         assert browser.next("storing")["storing"] is None
@@ -139,4 +146,8 @@ def test_without_any_worker_what_is_stored_is_shown_and_said_to_be_so_until_one_
         browser.next("points")
     last_steps(pages, "second", 43)
     assert "x-stability-reader" not in pages._client.get("/api/v1/runs/second").headers
+    assert [one["text"] for one in pages.get("/runs/second/annotations")["annotations"]] == ["hm"]
+    assert pages.get("/runs/second/about")["notes"] == "at three"
+    pages.wait_for("/runs/second/detectors", lambda found: found["changes"][0]["position"], "it holds", 30)
+    assert pages.get("/runs/second/detectors")["settings"] == deaf
     wait_until(lambda: servers.owner_of("second"), 30, "it is owned again")

@@ -43,8 +43,8 @@ def test_a_full_redis_is_named_by_every_process_and_nothing_is_lost_or_taken_ove
         with ranks:
             owner = servers.owned("full")
             owner.wait_for("/runs/full", lambda run: (run["last_step"] or 0) > 20, "it is folded")
-            before: Any = servers.client.hgetall("sb:{full}:owner")
-            servers.client.config_set("maxmemory", 1)
+            before: Any = servers.client.hmget("sb:{full}:owner", "token", "worker")
+            servers.limit_memory(1)
             door = servers.servers["door-1"]
             for name in NAMES:
                 wait_until(lambda name=name: reasons(servers.servers[name]), 30, f"{name} is not ready")
@@ -56,9 +56,9 @@ def test_a_full_redis_is_named_by_every_process_and_nothing_is_lost_or_taken_ove
             # Longer than makes a process dead that writes no entry: none is written meanwhile.
             seconds, _ = servers.client.time()
             wait_until(lambda: servers.client.time()[0] > seconds + EXPIRY_S + 1, 10, "it lasts")
-            servers.client.config_set("maxmemory", 0)
+            servers.limit_memory(0)
             owner.wait_for("/runs/full", lambda run: (run["last_step"] or 0) > step + 30, "it goes on")
-            assert servers.client.hgetall("sb:{full}:owner") == before
+            assert servers.client.hmget("sb:{full}:owner", "token", "worker") == before
             for name in NAMES:
                 wait_until(lambda name=name: not reasons(servers.servers[name]), 30, f"{name} is ready")
                 assert metric(servers.servers[name], "stability_ownership_refused_total") == 0

@@ -93,10 +93,14 @@ class Job:
         (entry,) = answer["series"]
         return bool(entry["steps"] == list(range(1, len(entry["steps"]) + 1)))
 
+    def connections(self, servers: RoleServers) -> list[list[bytes]]:
+        """Return the door, its member id, and the number of each connection of the job's agent that is known."""
+        agents: Any = servers.client.hgetall(f"sb:{{{self.run_id}}}:agents")
+        return [value.split(b" ")[:2] for key, value in agents.items() if key.startswith(b"a:")]
+
     def door(self, servers: RoleServers) -> str:
         """Return the name of the door that the job's agent is connected to, "" for none."""
-        agents: Any = servers.client.hgetall(f"sb:{{{self.run_id}}}:agents")
-        at = [value.split(b" ")[0].decode() for key, value in agents.items() if key.startswith(b"a:")]
+        at = [door.decode() for door, _ in self.connections(servers)]
         return next((name for name in ("door-1", "door-2") if servers.member_of(name) in at), "")
 
 
@@ -174,10 +178,12 @@ def test_the_end_of_an_older_connection_that_a_door_notices_late_is_no_end_of_th
     servers.balancer.ports.remove(int(servers.servers[first].url.rpartition(":")[2]))
     servers.balancer.drop_all()
     wait_until(lambda: job.door(servers) not in (first, ""), 60, "the agent is at another door")
+    newer = job.connections(servers)
     servers.go_on(first)
     door = servers.servers[first]
     wait_until(lambda: "stability_agents 0.0" in door._client.get("/metrics").text, 60, "it finds its agent gone")
     job.goes_on(owner)
+    assert job.connections(servers) == newer  # its next Health would have it noted again, under another number
     job.goes_back(owner)
     servers.balancer.ports.append(int(servers.servers[first].url.rpartition(":")[2]))
     job.ends(owner)

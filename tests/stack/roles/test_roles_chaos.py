@@ -10,13 +10,26 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Literal
+from unittest.mock import patch
 
 import httpx
 import pytest
 
+from support.agent.s3_server import KEYS, s3_server
+from support.agent.store_proxy import StoreProxy, store_proxy
 from support.outside.receiver_thread import ReceiverThread
 from support.redis_servers.cluster import RedisNodes
-from support.roles.chaos import ALL_FAULTS, ON_A_CLUSTER, Chaos, order_rollback
+from support.redis_servers.sentinel import WatchedRedis
+from support.roles.chaos import (
+    ALL_FAULTS,
+    ON_A_CLUSTER,
+    ON_SENTINEL,
+    WITH_A_BUCKET,
+    WITH_A_FULL_REDIS,
+    Chaos,
+    order_rollback,
+)
 from support.roles.checker import ENDS, Checker
 from support.roles.servers import RoleServers
 from support.waiting import wait_until
@@ -28,22 +41,47 @@ from chaos_values import value_of
 OBEYS_S = 6.0
 #: Of the faults, those after which Redis may lack its newest writes: a power cut, and a replica that takes over.
 _LOSE = {"cut_power", "kill_master", "stop_master"}
+#: How often something is done, and what decides.
+TURNS, SEED = int(os.environ.get("CHAOS_KILLS", "1000")), int(os.environ.get("CHAOS_SEED", "1"))
+#: What Redis is: one server, a cluster of three masters with a replica each, or what a Sentinel watches, with two.
+On = Literal["one", "cluster", "sentinel"]
+#: As docs/operations.md says: a primary that is cut off takes nothing that its successor would not know.
+SAFE = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "10")
 #: A small window, so that parts are written whenever somebody is killed.
 WINDOW_MIB = 0.05
 #: What is done in each `make test`: 60 turns draw every fault, and a machine that does much else has a minute to obey.
-TURNS, SEED, OBEYS_BESIDE_MUCH_S = 60, 19, 20.0
+FEW_TURNS, FEW_SEED, OBEYS_BESIDE_MUCH_S = 60, 19, 20.0
+
+
+def redis_nodes(folder: Path, on: On) -> RedisNodes | WatchedRedis | None:
+    """Return what is to run in place of one Redis, None for one."""
+    if on == "sentinel":
+        return WatchedRedis(folder, *SAFE, replicas=2)
+    return RedisNodes(folder) if on == "cluster" else None
+
+
+@contextmanager
+def a_bucket() -> Iterator[StoreProxy]:
+    """A bucket and what stands before it, which the environment names while the context lasts."""
+    with s3_server() as s3, store_proxy(s3) as bucket, patch.dict(os.environ, KEYS | {"AWS_ENDPOINT_URL": bucket.url}):
+        yield bucket
 
 
 @contextmanager
 def running(
-    folder: Path, receiver: ReceiverThread, planted: str, window_mib: float, nodes: RedisNodes | None
+    folder: Path,
+    receiver: ReceiverThread,
+    planted: str,
+    window_mib: float,
+    nodes: RedisNodes | WatchedRedis | None,
+    archive: str,
 ) -> Iterator[RoleServers]:
     """Two doors, three workers and alerting."""
     settings = {
         "window_mib": window_mib, "webhook_url": f"{receiver.url}/hook", "webhook_secret": "of the test",
-        "test_planted": f"accepted,impatient,stepped_clock,{planted}",
+        "test_planted": f"accepted,impatient,stepped_clock,{planted}", "archive_url": archive,
     }  # fmt: skip
-    with RoleServers(folder / "server", nodes, **settings) as servers:
+    with RoleServers(folder / "server", nodes, own=True, **settings) as servers:
         for name in ("door-1", "door-2", "worker-1", "worker-2", "worker-3", "alerting-1"):
             servers.add(name, name.partition("-")[0])
         servers.ready()
@@ -52,15 +90,19 @@ def running(
 
 def wrongs(
     folder: Path, seed: int, turns: int, *, runs: int = 4, planted: str = "", faults: tuple[str, ...] = ALL_FAULTS,
-    pause_s: float = 0.25, metrics: int = 0, cluster: bool = False, obeys_s: float = OBEYS_S,
+    pause_s: float = 0.25, metrics: int = 0, on: On = "one", archive_url: str = "", obeys_s: float = OBEYS_S,
 ) -> list[str]:  # fmt: skip
-    """Return what the checker finds after so many turns, on one Redis or on a cluster of three with a replica each."""
+    """Return what the checker finds after so many turns. ``archive_url``: of a bucket, in place of a folder."""
     window_mib = 8.0 if metrics else WINDOW_MIB
     with ExitStack() as stack:
         receiver = stack.enter_context(ReceiverThread())
-        nodes = stack.enter_context(RedisNodes(folder / "nodes")) if cluster else None
-        servers = stack.enter_context(running(folder, receiver, planted, window_mib, nodes))
-        chaos = Chaos(servers, folder, runs, random.Random(seed), faults, metrics)
+        bucket = stack.enter_context(a_bucket()) if archive_url else None
+        archive = archive_url or str(folder / "server" / "archive")
+        nodes = redis_nodes(folder / "nodes", on)
+        if nodes is not None:
+            stack.enter_context(nodes)
+        servers = stack.enter_context(running(folder, receiver, planted, window_mib, nodes, archive))
+        chaos = Chaos(servers, folder, runs, random.Random(seed), faults, metrics, bucket=bucket)
         try:
             for run_id in chaos.jobs:
                 wait_until(lambda run_id=run_id: servers.owner_of(run_id), 60, f"{run_id} is followed")
@@ -71,9 +113,7 @@ def wrongs(
             outcomes = chaos.finish()
             for run_id in chaos.jobs:
                 wait_until(lambda run_id=run_id: _at_rest(servers, run_id), 60, f"{run_id} is over")
-            checker = Checker(
-                servers.client, servers.folder / "archive", value_of, newest_may_be_lost=bool(_LOSE & chaos.done.keys())
-            )
+            checker = Checker(servers.client, archive, value_of, newest_may_be_lost=bool(_LOSE & chaos.done.keys()))
             for run_id in chaos.jobs:
                 with suppress(AssertionError):  # the checker names them
                     wait_until(lambda run_id=run_id: not checker.unknown_files(run_id), 30, "unknown files are gone")
@@ -134,17 +174,29 @@ def _at_rest(servers: RoleServers, run_id: str) -> bool:
 
 
 def test_nothing_is_wrong_after_sixty_faults(tmp_path: Path) -> None:
-    assert wrongs(tmp_path, SEED, TURNS, runs=2, pause_s=0.15, obeys_s=OBEYS_BESIDE_MUCH_S) == []
+    assert wrongs(tmp_path, FEW_SEED, FEW_TURNS, runs=2, pause_s=0.15, obeys_s=OBEYS_BESIDE_MUCH_S) == []
+
+
+@pytest.mark.soak
+def test_nothing_is_wrong_whoever_is_killed(tmp_path: Path) -> None:
+    assert wrongs(tmp_path, SEED, TURNS, runs=8) == []
 
 
 @pytest.mark.soak
 def test_nothing_is_wrong_on_a_cluster_whoever_is_killed(tmp_path: Path) -> None:
-    turns = int(os.environ.get("CHAOS_KILLS", "1000"))
-    seed = int(os.environ.get("CHAOS_SEED", "1"))
-    assert wrongs(tmp_path, seed, turns, runs=6, faults=ON_A_CLUSTER, cluster=True) == []
+    assert wrongs(tmp_path, SEED, TURNS, runs=6, faults=ON_A_CLUSTER, on="cluster") == []
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", [int(os.environ.get("CHAOS_SEED", "1"))])
-def test_nothing_is_wrong_whoever_is_killed(tmp_path: Path, seed: int) -> None:
-    assert wrongs(tmp_path, seed, int(os.environ.get("CHAOS_KILLS", "1000")), runs=8) == []
+def test_nothing_is_wrong_on_what_a_sentinel_watches_whoever_is_killed_and_takes_over(tmp_path: Path) -> None:
+    assert wrongs(tmp_path, SEED, TURNS, faults=ON_SENTINEL, on="sentinel") == []
+
+
+@pytest.mark.soak
+def test_nothing_is_lost_or_stands_still_when_redis_has_been_full_for_seconds(tmp_path: Path) -> None:
+    assert wrongs(tmp_path, SEED, TURNS, faults=WITH_A_FULL_REDIS) == []
+
+
+@pytest.mark.soak
+def test_nothing_is_lost_or_stands_still_when_the_bucket_was_slow_failing_silent_and_away(tmp_path: Path) -> None:
+    assert wrongs(tmp_path, SEED, TURNS, faults=WITH_A_BUCKET, archive_url="s3://bucket/runs") == []

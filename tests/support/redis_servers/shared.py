@@ -2,7 +2,8 @@
 
     STABILITY_TEST_REDIS=cluster python -m pytest tests/stack -n 2 --dist loadfile
 
-runs the tests of the whole stack on three masters with three replicas in place of the embedded server.
+runs the tests of the whole stack, those of several processes too, on three masters with three replicas in place of the
+embedded server, or the one of their own.
 """
 
 from __future__ import annotations

@@ -12,25 +12,36 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from stabilitybackend.membership.members import EXPIRY_S
+from support.agent.store_proxy import Mood, StoreProxy
+from support.plain_redis import PlainRedis
 from support.processes import Ranks
-from support.redis_servers.cluster import NODE_TIMEOUT_MS, ClusterNode
+from support.redis_servers.cluster import NODE_TIMEOUT_MS, ClusterNode, RedisNodes
 from support.roles.servers import RoleServers
 from support.waiting import wait_until
 
-__all__ = ["ALL_FAULTS", "ON_A_CLUSTER", "Chaos", "order_rollback"]
+__all__ = ["ALL_FAULTS", "ON_A_CLUSTER", "ON_SENTINEL", "WITH_A_BUCKET", "WITH_A_FULL_REDIS", "Chaos", "order_rollback"]
 
 _OF_PARTS = (
     "kill_worker", "kill_worker", "kill_door", "kill_alerting", "stop_worker", "stop_worker", "stop_door", "cut",
     "drop", "rollback", "set_clock",
 )  # fmt: skip
-#: What is drawn from for each turn, on one Redis and on a cluster.
+#: What is drawn from for each turn, on one Redis, on a cluster and where a Sentinel watches.
 ALL_FAULTS = (*_OF_PARTS, "kill_redis", "cut_power")
-ON_A_CLUSTER = (*_OF_PARTS, "kill_master", "stop_master", "move_slot")
-#: What is due where a node of the cluster is to come back.
-NODE = "node"
+ON_A_CLUSTER = (*_OF_PARTS, "kill_master", "stop_master", "move_slot", "fill_redis")
+ON_SENTINEL = (*_OF_PARTS, "kill_master", "kill_master", "stop_master")
+#: The same with a Redis, or a bucket, that is in trouble half of the time.
+WITH_A_FULL_REDIS = (*_OF_PARTS, "kill_redis", "fill_redis", "fill_redis", "fill_redis")
+WITH_A_BUCKET = (*ALL_FAULTS, "trouble_bucket", "trouble_bucket", "trouble_bucket")
+#: What is due where a node of the cluster is to come back, Redis is to have room again, the bucket is to be well again.
+NODE, ROOM, BUCKET = "node", "room", "bucket"
+#: Redis is full for so long, seconds: its processes would be dead by then, if that made one dead.
+FULL_S = (0.2, 2.5 * EXPIRY_S)
+#: The bucket is in trouble for so long, and a slow one answers so much later, seconds.
+BUCKET_S, BUCKET_DELAY_S = (0.5, 6.0), 1.0
+MOODS: tuple[Mood, ...] = ("slow", "failing", "silent", "away")
 #: A node of a cluster is away for at most so long, in terms of the time after which its replica takes over.
 NODE_AWAY = 4.0
 #: Of the jobs' steps, seconds.
@@ -55,6 +66,7 @@ class Chaos:
         draw: decides all that is random.
         faults: what is drawn from. metrics: more of them in each row.
         env: more environment variables of the jobs.
+        bucket: what stands before the archive's bucket, where it has one.
     """
 
     def __init__(
@@ -66,7 +78,9 @@ class Chaos:
         faults: tuple[str, ...],
         metrics: int,
         env: Mapping[str, str] | None = None,
+        bucket: StoreProxy | None = None,
     ) -> None:
+        self._bucket = bucket
         self._env = dict(env or {})
         self.done: Counter[str] = Counter()
         #: What was done, a line each: unix seconds, fault.
@@ -76,7 +90,8 @@ class Chaos:
         self._written: list[tuple[float, int]] = []
         self._stopped: list[tuple[float, str]] = []
         self._due: list[tuple[float, str]] = []
-        self._node: ClusterNode | None = None
+        self._node: ClusterNode | PlainRedis | None = None
+        self._node_stopped = False
         self.jobs = {f"run-{n}": self._job(f"run-{n}", metrics) for n in range(runs)}
 
     def _job(self, run_id: str, metrics: int) -> Ranks:
@@ -116,6 +131,10 @@ class Chaos:
                 self._servers.redis_server.come_back()
             elif name == NODE:
                 self._node_comes_back()
+            elif name == ROOM:
+                self._make_room()
+            elif name == BUCKET:
+                self._heal_bucket()
             else:
                 self._servers.servers[name].start(wait=False)
         for at, name in [due for due in self._stopped if due[0] <= now]:
@@ -135,9 +154,12 @@ class Chaos:
         self._stopped = [(now, name) for _, name in self._stopped]
         self.supervise()
         if self._servers.nodes is not None:
-            wait_until(self._servers.nodes.well, 60, "the cluster is well")
+            wait_until(self._servers.nodes.well, 60, "all nodes are well")
         for name, server in self._servers.servers.items():
             wait_until(server.answers, 60, f"{name} answers")
+
+    def _is_due(self, *names: str) -> bool:
+        return any(name in names for _, name in self._due)
 
     def _up(self, role: str) -> list[str]:
         away = {name for _, name in (*self._due, *self._stopped)}
@@ -172,7 +194,7 @@ class Chaos:
         self._stop("door")
 
     def _cut(self) -> None:
-        if "balancer" not in (name for _, name in self._due):
+        if not self._is_due("balancer"):
             self._servers.balancer.cut(up=self._draw.random() < 0.6, down=self._draw.random() < 0.6)
             self._due.append((time.monotonic() + self._draw.uniform(0.2, 3.0), "balancer"))
 
@@ -180,18 +202,47 @@ class Chaos:
         self._servers.balancer.drop_all()
 
     def _kill_redis(self) -> None:
-        if "redis" not in (name for _, name in self._due):
+        if not self._is_due("redis"):
             self._servers.redis_server.kill()
             self._due.append((time.monotonic() + self._draw.uniform(0.0, DOWN_S), "redis"))
 
     def _cut_power(self) -> None:
         """Take from Redis what it wrote in the last second, too."""
         older = [size for at, size in self._written if at < time.monotonic() - ON_DISK_S]
-        if older and "redis" not in (name for _, name in self._due):
+        if older and not self._is_due("redis"):
             self._servers.lose_power(older[-1])
             self._due.append((time.monotonic() + self._draw.uniform(0.0, DOWN_S), "redis"))
 
-    # --- of a cluster: one node at a time is away, so that each slot keeps one that has it -------------------------
+    def _fill_redis(self) -> None:
+        """Let it have half of the memory that it uses: it takes no writes, on a cluster of one master's runs."""
+        if not self._is_due(ROOM, "redis", NODE):
+            run_id = self._draw.choice(list(self.jobs))
+            with suppress(RedisError), self._servers.redis_of(f"{{{run_id}}}") as client:
+                client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
+                try:
+                    client.set(f"chaos:{{{run_id}}}", 1)
+                except OutOfMemoryError:
+                    self.done["redis full"] += 1
+            self._due.append((time.monotonic() + self._draw.uniform(*FULL_S), ROOM))
+
+    def _make_room(self) -> None:
+        try:
+            self._servers.limit_memory(0)
+        except RedisError:  # it is away just now; one that is started again has room
+            self._due.append((time.monotonic() + DOWN_S, ROOM))
+
+    def _trouble_bucket(self) -> None:
+        if self._bucket is not None and not self._is_due(BUCKET):
+            self._bucket.delay_s, self._bucket.mood = BUCKET_DELAY_S, self._draw.choice(MOODS)
+            self.done[f"bucket {self._bucket.mood}"] += 1
+            self._due.append((time.monotonic() + self._draw.uniform(*BUCKET_S), BUCKET))
+
+    def _heal_bucket(self) -> None:
+        assert self._bucket is not None
+        self._bucket.mood = "well"
+        self._bucket.release()
+
+    # --- of a cluster, or what a Sentinel watches: one node at a time is away, so that each slot keeps one that has it
 
     def _kill_master(self) -> None:
         if (node := self._master()) is not None:
@@ -199,29 +250,36 @@ class Chaos:
 
     def _stop_master(self) -> None:
         if (node := self._master()) is not None:
+            self._node_stopped = True
             node.send_signal(signal.SIGSTOP)
 
-    def _master(self) -> ClusterNode | None:
-        """Return the master of a run, which is due to come back; None while the cluster is not well."""
+    def _master(self) -> ClusterNode | PlainRedis | None:
+        """Return the master of a run, which is due to come back; None while not all nodes are well."""
         nodes = self._servers.nodes
-        if nodes is None or NODE in (name for _, name in self._due) or not nodes.well():
+        if nodes is None or self._is_due(NODE, ROOM) or not nodes.well():
             return None
-        self._node = nodes.owner(f"{{{self._draw.choice(list(self.jobs))}}}")
+        if isinstance(nodes, RedisNodes):
+            self._node = nodes.owner(f"{{{self._draw.choice(list(self.jobs))}}}")
+        else:
+            self._node = nodes.primary_now()
+        self._node_stopped = False
+        self.done["masters away"] += 1
         self._due.append((time.monotonic() + self._draw.uniform(0.0, NODE_AWAY) * NODE_TIMEOUT_MS / 1000, NODE))
         return self._node
 
     def _node_comes_back(self) -> None:
         assert self._node is not None
-        assert self._node.process is not None
-        if self._node.process.poll() is None:
+        if self._node_stopped:
             self._node.send_signal(signal.SIGCONT)
-        else:
+        elif isinstance(self._node, ClusterNode):
             self._node.start()
+        else:
+            self._node.come_back()
 
     def _move_slot(self) -> None:
         """Move the slot of a run to another master, while all go on."""
         nodes = self._servers.nodes
-        if nodes is not None and NODE not in (name for _, name in self._due) and nodes.well():
+        if isinstance(nodes, RedisNodes) and not self._is_due(NODE, ROOM) and nodes.well():
             key = f"{{{self._draw.choice(list(self.jobs))}}}"
             source = nodes.owner(key)
             nodes.move_slot(key, source, self._draw.choice([node for node in nodes.owners() if node is not source]))
@@ -266,5 +324,6 @@ def order_rollback(client: httpx.Client, run_id: str, **more: str) -> httpx.Resp
         httpx.HTTPError: the server is away. KeyError, ValueError: it answers with an error, or has no checkpoint.
     """
     found = client.get(f"/api/v1/runs/{run_id}/checkpoints").json()["checkpoints"]
-    order = {"kind": "rollback", "to_step": max(one["step"] for one in found), "accept_inside_incident": True} | more
+    steps = [one["step"] for one in found if not one["dead"]]  # of the path that was left they may be ahead of the job
+    order = {"kind": "rollback", "to_step": max(steps), "accept_inside_incident": True} | more
     return client.post(f"/api/v1/runs/{run_id}/commands", json=order)

@@ -22,10 +22,10 @@ from stabilityclient.node_frames import frames_in
 from stabilityclient.wire import Frame, PointsBlock
 from support.roles.planted import ACCEPTED
 
-__all__ = ["ENDS", "Checker"]
+__all__ = ["ENDS", "OF_TIME", "Checker"]
 
 #: Kinds that are found from frames alone; silence and death are judged by time.
-_OF_TIME = {"hang", "agent_lost", "process_death", "gpu_fault"}
+OF_TIME = {"hang", "agent_lost", "process_death", "gpu_fault"}
 #: Kinds that are found by comparing runs, beside a run's own frames.
 _BESIDE = {"shared_data"}
 #: States in which an order ends.
@@ -36,18 +36,18 @@ class Checker:
     """Compares what the server holds with what the jobs wrote down; what is wrong is a sentence each.
 
     Args:
-        redis: of the server, at rest. archive: its folder.
+        redis: of the server, at rest. archive: its folder or URL.
         value_of: run id, attempt, step -> what the job logged.
         newest_may_be_lost: a power cut or a failover took the newest writes of Redis: what was sent then may be sent
             again under another name.
     """
 
     def __init__(
-        self, redis: Redis, archive: Path, value_of: Callable[[str, int, int], float], *, newest_may_be_lost: bool
+        self, redis: Redis, archive: Path | str, value_of: Callable[[str, int, int], float], *, newest_may_be_lost: bool
     ) -> None:
         self._newest_may_be_lost = newest_may_be_lost
         self._redis = redis
-        self._archive = archive
+        self._archive = open_location(archive)
         self._value_of = value_of
         self.wrong: list[str] = []
         #: What was compared.
@@ -81,11 +81,10 @@ class Checker:
 
     def _check_frames(self, run_id: str, keys: RunKeys) -> None:
         """Each frame is in the stream or in one part, and no file lies there that nobody knows."""
-        location = open_location(self._archive)
         messages: list[tuple[str, bytes]] = []
         parts = self._parts(keys)
         for part in parts:
-            messages += PartReader(location, run_id, part, ByteCache(0)).frames()
+            messages += PartReader(self._archive, run_id, part, ByteCache(0)).frames()
         stream: Any = self._redis.xrange(keys.frames)
         messages += [(entry.decode(), fields[b"b"]) for entry, fields in stream]
         self._messages[run_id] = messages
@@ -112,7 +111,7 @@ class Checker:
         The lists are read after the folder: whoever writes a file has noted it before.
         """
         keys = RunKeys(run_id)
-        lying = {file.name.split(".")[0] for file in (self._archive / run_id).glob("*.*") if file.is_file()}
+        lying = {name.rpartition("/")[2].split(".")[0] for name in self._archive.names(run_id)}
         noted: Any = self._redis.sunion([keys.garbage, keys.sweeping])
         return sorted(lying - {part.stem for part in self._parts(keys)} - {stem.decode() for stem in noted})
 
@@ -150,7 +149,7 @@ class Checker:
         expected = Counter(
             (one.kind, one.onset_step, one.segment) for one in backtest(self._frames(run_id), run_id=run_id).incidents
         )
-        for of_time in [kind for kind in found if kind[0] in _OF_TIME]:
+        for of_time in [kind for kind in found if kind[0] in OF_TIME]:
             self.wrong.append(f"{run_id}: an incident {of_time}, and its agent was never silent")
             del found[of_time]
         self.seen["incidents"] += sum(found.values())

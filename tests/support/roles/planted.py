@@ -14,8 +14,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["ACCEPTED", "CLOCK_FILE", "FAULTS", "plant"]
+__all__ = ["ACCEPTED", "CLOCK_FILE", "FAULTS", "PLANTED", "plant"]
 
+#: Environment variable that names the faults.
+PLANTED = "STABILITY_TEST_PLANTED"
 #: Environment variable: the file that says how far the clock of a process is off.
 CLOCK_FILE = "STABILITY_TEST_CLOCK"
 
@@ -151,10 +153,10 @@ def _stored_is_durable() -> None:
     """What is stored counts as durable at once."""
     from stabilitybackend.ingest import durability
 
-    async def holds(self: Any) -> bool:
-        return True
+    async def holding(self: Any) -> set[str]:
+        return set(self._asks())
 
-    durability.Durability.holds = holds  # type: ignore[method-assign]
+    durability.Durability._holding = holding  # type: ignore[method-assign]
     durability.EVERY_S = 0.02
 
 
@@ -197,4 +199,4 @@ FAULTS: Mapping[str, Callable[[], None]] = {
 
 def plant_from_environment() -> None:
     """Plant what the environment names."""
-    plant(os.environ.get("STABILITY_TEST_PLANTED", ""))
+    plant(os.environ.get(PLANTED, ""))

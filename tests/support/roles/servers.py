@@ -12,13 +12,16 @@ from typing import Any
 
 from redis import Redis
 from redis.cluster import RedisCluster
+from redis.sentinel import Sentinel
 
 from support.plain_redis import PlainRedis
 from support.ports import free_port
 from support.processes import Server
 from support.redis_servers.cluster import RedisNodes
+from support.redis_servers.sentinel import WatchedRedis
+from support.redis_servers.shared import shared_cluster
 from support.roles.balancer import Balancer
-from support.roles.planted import CLOCK_FILE
+from support.roles.planted import CLOCK_FILE, PLANTED
 from support.waiting import wait_until
 
 __all__ = ["RoleServers", "sources_of"]
@@ -34,16 +37,20 @@ class RoleServers:
 
     Args:
         folder: of all that they keep.
-        nodes: a cluster that runs, in place of a Redis of their own.
+        nodes: a cluster that runs, or what a Sentinel watches, in place of a Redis of their own.
+        own: they have a Redis of their own, also where ``STABILITY_TEST_REDIS`` asks for a cluster.
         settings: of all of them, as environment variables without ``STABILITY_``.
     """
 
-    def __init__(self, folder: Path, nodes: RedisNodes | None = None, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, nodes: RedisNodes | WatchedRedis | None = None, *, own: bool = False, **settings: object
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        self.nodes = nodes
+        self._shared = shared_cluster() if nodes is None and not own else None
+        self.nodes = nodes or self._shared
         self.redis_server = PlainRedis(folder, "--appendonly", "yes", "--appendfsync", "everysec")
-        self.redis_url = self.redis_server.url if nodes is None else nodes.url
+        self.redis_url = self.redis_server.url if self.nodes is None else self.nodes.url
         self._settings = {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
         self._stack = ExitStack()
         self.balancer = Balancer([])
@@ -61,11 +68,13 @@ class RoleServers:
         data = self.folder / name / "data"
         data.parent.mkdir(exist_ok=True)
         port = free_port()
-        env = self._settings | {
+        env = {
             "STABILITY_REDIS_URL": self.redis_url, "STABILITY_LOG_LEVEL": "info",
             "STABILITY_ARCHIVE_URL": str(self.folder / "archive"), CLOCK_FILE: str(self._clock_of(name)),
-        }  # fmt: skip
+        } | self._settings  # fmt: skip
         env |= {f"STABILITY_{name.upper()}": str(value) for name, value in settings.items()}
+        # What whoever runs the test has planted is planted into its servers, too.
+        env[PLANTED] = ",".join(filter(None, (env.get(PLANTED), os.environ.get(PLANTED))))
         if role:
             env["STABILITY_ROLE"] = role
         self._made[name] = data, port, env
@@ -116,6 +125,27 @@ class RoleServers:
         return wait_until(found, 30, f"somebody owns {run_id}")
 
     @property
+    def redis_urls(self) -> list[str]:
+        """The address of each Redis."""
+        if isinstance(self.nodes, RedisNodes):
+            return [f"redis://{node.name}" for node in self.nodes.nodes]
+        return [self.redis_url] if self.nodes is None else [one.url for one in self.nodes.servers]
+
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Let each Redis have so much memory, 0 for as much as it wants. Raises RedisError where one is away."""
+        for url in self.redis_urls:
+            with Redis.from_url(url, socket_timeout=5) as client:
+                client.config_set("maxmemory", limit_bytes)
+
+    def redis_of(self, key: str) -> Redis:
+        """Return a client of the Redis that has a key now."""
+        if isinstance(self.nodes, RedisNodes):
+            url = f"redis://{self.nodes.owner(key).name}"
+        else:
+            url = self.redis_url if self.nodes is None else self.nodes.primary_now().url
+        return Redis.from_url(url, socket_timeout=5)
+
+    @property
     def written(self) -> int:
         """Bytes that Redis has written of its append-only file."""
         return sum(file.stat().st_size for file in self._append_only())
@@ -159,9 +189,14 @@ class RoleServers:
 
     def __enter__(self) -> RoleServers:
         self.client: Any
+        if self._shared is not None:
+            self._shared.flush()
         if self.nodes is None:
             self._stack.enter_context(self.redis_server)
             self.client = self._stack.enter_context(Redis.from_url(self.redis_server.url))
+        elif isinstance(self.nodes, WatchedRedis):
+            watching: Any = Sentinel([("127.0.0.1", self.nodes.port)], sentinel_kwargs={"protocol": 2})  # type: ignore[no-untyped-call]
+            self.client = self._stack.enter_context(watching.master_for(self.nodes.name, protocol=2, socket_timeout=5))
         else:
             self.client = RedisCluster(host="127.0.0.1", port=self.nodes.masters[0].port)
             self._stack.callback(self.client.close)

@@ -45,7 +45,8 @@ _SHOWN = ("view", "updated", "name", "tags", "about", "project")
 def no_worker(run_id: str) -> Unavailable:
     """Return the error for whoever wants something done to a run that nobody works on."""
     return Unavailable(
-        f"no worker follows run {run_id} now: what is stored can be read, and nothing can be changed",
+        f"no worker follows run {run_id} now, and this needs one; nothing was done. Orders for the job, "
+        "acknowledgements, settings of detectors, notes and tags are taken meanwhile",
         hint="start one (stabilityboard up --role worker), or wait until one that was away is back; then send it again",
         code="no_worker",
     )

@@ -123,7 +123,11 @@ export class Detectors {
         undoing || same(before, answer.settings)
           ? null
           : { label: "Undo", run: () => this.save(before, "Undone: set as it was before.", true) };
-      offer(words || "Saved. It holds for what comes from now on; what was found stays.", back);
+      const waits = answer.changes[0]?.position === "";
+      const saved = waits
+        ? "Saved. No worker follows this run: it holds from when one does."
+        : words || "Saved. It holds for what comes from now on; what was found stays.";
+      offer(saved, back);
     } catch (error) {
       toast(errorText(error), "warning");
     }
@@ -222,7 +226,7 @@ export class Detectors {
                 },
                 "Put back",
               )
-            : h("span", { class: "sub" }, "now"),
+            : h("span", { class: "sub" }, change.position ? "now" : "waits for a worker"),
         ),
       ),
     );
