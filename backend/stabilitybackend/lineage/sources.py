@@ -115,9 +115,7 @@ class SourceState:
     def go_on_to(self, marks: dict[str, int], step: int) -> None:
         """Do the same with ``marks``, which are ``step`` for each of the names."""
         self.marks.update(marks)
-        if self.last_step is not None and step > self.last_step:
-            self.stride = step - self.last_step
-        self.last_step = step
+        self._passed(step, None)
 
     def _passed(self, step: int, before: int | None) -> None:
         for one in (step,) if before is None else (before, step):

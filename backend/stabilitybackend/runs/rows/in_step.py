@@ -48,14 +48,14 @@ def take_in_step(
     Returns:
         False, with nothing done, unless all are at one step and just go on, in the head, above the judged rank.
     """
-    steps, times, lowest, primary = table.step_list, table.time_list[start:], infos[0].rank, state.judge.primary
+    step, times, lowest, primary = table.step_list[start], table.time_list[start:], infos[0].rank, state.judge.primary
     if primary is None or lowest is None or lowest <= primary or not table.names:
         return False
-    if steps.count(steps[start]) < len(infos) or steps[start:].count(steps[start]) != len(infos):
+    if table.step_list[start:].count(step) != len(infos):
         return False
     if state.stretches.is_of(lowest) or state.launch_sizes.is_of(lowest):
         return False
-    segment = go_on_in_step(state.fold, infos, table.names, steps[start], times)
+    segment = go_on_in_step(state.fold, infos, table.names, step, times)
     if segment is None:
         return False
     try:
@@ -68,7 +68,7 @@ def take_in_step(
             )
             for at, info in enumerate(infos, start)
         ]  # fmt: skip
-        _took(state, rows, table, steps[start], times, changes, reports)
+        _took(state, rows, table, step, times, changes, reports)
     except Exception as error:  # a mistake of ours; folded again it gives the same: what it did so far is kept
         state.unreadable.whole("points", f"{type(error).__name__}: {error}", infos[0].source, error)
     return True
