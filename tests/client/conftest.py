@@ -7,14 +7,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.processes import end_agents
 
 _LAUNCHER = (
     "RANK",
@@ -40,14 +40,7 @@ def agents(tmp_path: Path) -> Iterator[Path]:
     """Folder for spools; agents that still work there are ended after the test."""
     folder = tmp_path / "spools"
     yield folder
-    for state in folder.glob("*/agent/agent.json"):
-        pid = json.loads(state.read_bytes())["pid"]
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if str(folder).encode() in command:
-            os.kill(pid, signal.SIGKILL)
+    end_agents(folder)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from support.forked_program import ForkedProgram
 from support.redis_servers.shared import shared_cluster
 from support.waiting import wait_until
 
-__all__ = ["Ranks", "Server", "agent_pid"]
+__all__ = ["Ranks", "Server", "agent_pid", "end_agents"]
 
 #: The programs that ranks run.
 _PROGRAMS = Path(__file__).parents[1] / "stack"
@@ -211,3 +211,18 @@ def agent_pid(folder: Path, run_id: str) -> int:
     """Return the pid of the run's agent on this node."""
     file = folder / run_id / "agent" / "agent.json"
     return int(wait_until(lambda: file.exists() and json.loads(file.read_text()).get("pid"), 20, "an agent runs"))
+
+
+def end_agents(folder: Path, spools: str = "*") -> None:
+    """End the agents that still work in spools in ``folder``, by the process ids that they wrote themselves.
+
+    An agent whose server is gone tries to deliver for minutes, beside all tests that follow.
+    """
+    for state in folder.glob(f"{spools}/agent/agent.json"):
+        try:
+            pid = int(json.loads(state.read_bytes())["pid"])
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (OSError, ValueError, KeyError):
+            continue  # it has ended
+        if str(folder).encode() in command:
+            os.kill(pid, signal.SIGKILL)
