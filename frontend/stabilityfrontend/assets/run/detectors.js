@@ -172,7 +172,8 @@ export class Detectors {
     const state = tuned.length
       ? `${tuned.length} of ${this.list.length} not at their defaults`
       : `${this.list.length}, all at their defaults`;
-    setText(byId("detectors-note"), [state, who].filter(Boolean).join(" · "));
+    const waits = last?.position === "" ? "waits for a worker" : "";
+    setText(byId("detectors-note"), [state, who, waits].filter(Boolean).join(" · "));
   }
 
   drawFoot() {
