@@ -18,6 +18,7 @@ from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.ownership.fence import Fence
+from stabilitybackend.runs.reading.reader import RunReader
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame, Hello, encode_message
 from support.job_frames import Job
@@ -75,6 +76,12 @@ class Stage:
         await self.manager.stop()
         self.now += 1.0
         self.manager = self._manager()
+
+    async def reader(self) -> RunReader:
+        """Return who serves run-1 from what is stored while nobody owns it."""
+        found = await self.manager.readers.get("run-1")
+        assert isinstance(found, RunReader)
+        return found
 
     async def send(self, *frames: Frame) -> RunWorker:
         """Store frames and wait until the worker has folded them and stored what follows from them."""

@@ -207,7 +207,7 @@ class Launches(Stateful):
         return next((one for one in self._launches[at + 1 :] if one.at is not None), None)
 
     def go_on(self, infos: Sequence[SourceInfo], times: Sequence[float]) -> bool:
-        """Note rows of ranks, one of each, and return True; note none where one says more than that its launch runs."""
+        """Note rows of ranks, one of each, and return True; note none where one shows more than a launch that runs."""
         launches, newest = list[Launch](), list[float]()
         for info, time in zip(infos, times, strict=True):
             launch = self._of.get(info.source)

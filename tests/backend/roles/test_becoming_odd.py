@@ -92,7 +92,7 @@ class Agent:
 
 @dataclass
 class Stage:
-    """``odd`` became the odd one; its agents, and what it told of the incident of run-1. ``other`` works on."""
+    """``odd`` became the odd one; its agents, and what it reported of the incident of run-1. ``other`` works on."""
 
     odd: RunningServer
     other: RunningServer
@@ -100,7 +100,7 @@ class Stage:
     agent: Agent
     quiet: Agent
     job: Job
-    told: Posted
+    reported: Posted
 
     def owner(self, run_id: str) -> str:
         with Redis.from_url(self.odd._redis_url, decode_responses=True) as redis:
@@ -112,15 +112,15 @@ class Stage:
     def press(self, server: RunningServer, action: str) -> str:
         """Press a button over HTTP; return what the person is told, and nobody else."""
         before = len(self.slack.whispers)
-        answer = post_signed(f"{server.url}/api/v1/slack", self.slack.click(self.told, action))
+        answer = post_signed(f"{server.url}/api/v1/slack", self.slack.click(self.reported, action))
         assert answer.status_code == 200, answer.text
         wait_until(lambda: len(self.slack.whispers) > before, 30, "the person is told")
         return json.dumps(self.slack.whispers[-1], ensure_ascii=False)
 
 
-def spoiled(job: Job, last: int) -> Any:
-    """Return a frame whose last loss is NaN."""
-    losses = [2.0 + 1 / step for step in range(1, last)]
+def spoiled(job: Job, last: int, other: float = 0.0) -> Any:
+    """Return a frame whose last loss is NaN; two runs of the same losses are an incident, ``other`` sets them apart."""
+    losses = [2.0 + 1 / step + 0.1 * math.sin(other * step * step) for step in range(1, last)]
     return job.rows(range(1, last + 1), {"loss": [*losses, math.nan]})
 
 
@@ -146,12 +146,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         agent = Agent(stack.enter_context(connect(odd.agent_url)), "a1", job)
         quiet = Agent(stack.enter_context(connect(odd.agent_url)), "a2", Job(rank=1))
         agent.send(spoiled(job, 60))
-        told = slack.wait_for(lambda slack: slack.parents(), "the incident is told", 60)[0]
+        reported = slack.wait_for(lambda slack: slack.parents(), "the incident is reported", 60)[0]
         quiet.send(quiet.health())
         stack.enter_context(back_again(redis.url, ours))
         wait_until(lambda: odd.client.get("/readyz").status_code == 503, 30, "it does not fit any more")
         other = stack.enter_context(RunningServer(redis.url, folder / "other", **shared))
-        yield Stage(odd, other, slack, agent, quiet, job, told)
+        yield Stage(odd, other, slack, agent, quiet, job, reported)
 
 
 def test_its_agents_are_told_why_and_go_on_at_another_door_with_nothing_lost_and_no_alarm(stage: Stage) -> None:
@@ -168,11 +168,11 @@ def test_its_agents_are_told_why_and_go_on_at_another_door_with_nothing_lost_and
 def test_it_gives_the_alerts_up_at_once_to_one_that_fits_which_sends_each_once(stage: Stage) -> None:
     assert stage.odd.get("/alerting")["sending"] is False
     stage.other.wait_for("/alerting", lambda found: found["sending"], "the other one sends", 30)
-    log_frames(stage.other.url, spoiled(Job(start=2), 60), run_id="run-2")
+    log_frames(stage.other.url, spoiled(Job(start=2), 60, 0.7), run_id="run-2")
     stage.slack.wait_for(
-        lambda slack: [one for one in slack.parents() if "/run-2" in one.said()], "the incident is told", 60
+        lambda slack: [one for one in slack.parents() if "/run-2" in one.said()], "the incident is reported", 60
     )
-    assert [one.ts for one in stage.slack.parents() if "/run-1" in one.said()] == [stage.told.ts]
+    assert [one.ts for one in stage.slack.parents() if "/run-1" in one.said()] == [stage.reported.ts]
     assert stage.odd.get("/alerting")["sending"] is False
 
 
@@ -185,7 +185,7 @@ def test_who_presses_a_button_of_slack_there_is_told_why_nothing_is_done_and_els
     [incident] = stage.other.get("/runs/run-1/incidents")["incidents"]
     assert (incident["acknowledged_by"], stage.slack.views) == (None, [])
     assert stage.other.get("/alerting")["mutes"] == []
-    answer = post_signed(f"{stage.other.url}/api/v1/slack", stage.slack.click(stage.told, ACK))
+    answer = post_signed(f"{stage.other.url}/api/v1/slack", stage.slack.click(stage.reported, ACK))
     assert answer.status_code == 200
     stage.other.wait_for(
         "/runs/run-1/incidents", lambda found: found["incidents"][0]["acknowledged_by"] == "slack:ada", "it is done", 30

@@ -14,7 +14,6 @@ from redis.asyncio import Redis
 from stabilitybackend.alerts.service import IncidentStreams
 from stabilitybackend.errors import NotFound
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.reading.reader import RunReader
 from support.job_frames import Job
 from support.manager_stack import KEYS, Stage, rows
 
@@ -29,14 +28,8 @@ async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
     await stage.manager.stop()
 
 
-async def reader_of(stage: Stage) -> RunReader:
-    found = await stage.manager.readers.get("run-1")
-    assert isinstance(found, RunReader)
-    return found
-
-
 async def incident_id(stage: Stage) -> str:
-    [found] = (await reader_of(stage)).state.incidents.all()
+    [found] = (await stage.reader()).state.incidents.all()
     return found.incident_id
 
 
@@ -52,14 +45,14 @@ async def test_it_is_shown_and_known_to_alerting_at_once_and_the_next_owner_writ
     name, alerting = await incident_id(stage), IncidentStreams(stage.redis)
     [before] = await alerting.incidents_now("run-1", [name])
     assert orjson.loads(before or b"")["acknowledged_by"] is None
-    answered = await (await reader_of(stage)).acknowledge(name, "anna")
+    answered = await (await stage.reader()).acknowledge(name, "anna")
     at = stage.now
     assert (answered.acknowledged_by, answered.acknowledged) == ("anna", at)
     [waiting] = await alerting.incidents_now("run-1", [name])
     assert [orjson.loads(waiting or b"")[key] for key in ("acknowledged_by", "acknowledged")] == ["anna", at]
     assert len(await events(stage)) == 1  # the owner stores the event
     await stage.manager.readers.stop()  # and to any other process it is the same
-    again = (await reader_of(stage)).state.incidents.get(name)
+    again = (await stage.reader()).state.incidents.get(name)
     assert again is not None
     assert again.acknowledged_by == "anna"
     stage.now += 60.0
@@ -75,7 +68,7 @@ async def test_it_is_shown_and_known_to_alerting_at_once_and_the_next_owner_writ
 async def test_the_first_one_counts_whether_it_waits_or_is_written_down(stage: Stage) -> None:
     name = await incident_id(stage)
     for who in ("anna", "bob"):
-        assert (await (await reader_of(stage)).acknowledge(name, who)).acknowledged_by == "anna"
+        assert (await (await stage.reader()).acknowledge(name, who)).acknowledged_by == "anna"
     worker = await stage.manager.get("run-1")
     assert (await worker.acknowledge(name, "carl")).acknowledged_by == "anna"
     await worker.tick()
@@ -83,7 +76,7 @@ async def test_the_first_one_counts_whether_it_waits_or_is_written_down(stage: S
 
 
 async def test_an_owner_that_has_just_come_takes_what_is_stored_behind_its_back(stage: Stage) -> None:
-    name, reader = await incident_id(stage), await reader_of(stage)
+    name, reader = await incident_id(stage), await stage.reader()
     worker = await stage.manager.get("run-1")
     await reader.acknowledge(name, "anna")
     await worker.orders_came()  # as the report says that was stored with it
@@ -95,14 +88,14 @@ async def test_an_owner_that_has_just_come_takes_what_is_stored_behind_its_back(
 
 async def test_an_incident_that_is_not_there_is_refused(stage: Stage) -> None:
     with pytest.raises(NotFound, match="has no incident i-none"):
-        await (await reader_of(stage)).acknowledge("i-none", "anna")
+        await (await stage.reader()).acknowledge("i-none", "anna")
 
 
 async def test_one_that_comes_while_another_is_written_down_is_not_forgotten_with_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = await incident_id(stage)
-    await (await reader_of(stage)).acknowledge(name, "anna")
+    await (await stage.reader()).acknowledge(name, "anna")
     worker = await stage.manager.get("run-1")
     conclude = worker._conclude
 

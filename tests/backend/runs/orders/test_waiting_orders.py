@@ -11,7 +11,6 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest, Conflict, NotFound
 from stabilitybackend.runs.agents.connected_agents import agent_connected
-from stabilitybackend.runs.reading.reader import RunReader
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest
 from stabilityclient.wire import CommandMessage
@@ -29,13 +28,8 @@ class Night:
         self.job = job
         self.sent: list[dict[str, Any]] = []
 
-    async def read(self) -> RunReader:
-        reader = await self.stage.manager.readers.get("run-1")
-        assert isinstance(reader, RunReader)
-        return reader
-
     async def order(self, request: CommandRequest = BACK, command_id: str = "c1") -> Command:
-        return await (await self.read()).issue(request, command_id=command_id, issuer="anna")
+        return await (await self.stage.reader()).issue(request, command_id=command_id, issuer="anna")
 
     async def worker(self, *, agents: bool = True) -> RunWorker:
         """Let a worker take the run; its agent is connected."""
@@ -71,7 +65,7 @@ async def test_it_waits_for_everybody_to_see_and_becomes_the_next_owners_command
 ) -> None:
     ordered = await night.order()
     assert (ordered.state, ordered.waits, ordered.to_step) == ("pending", "no worker follows the run", 20)
-    assert [one.command_id for one in (await night.read()).commands()] == ["c1"]
+    assert [one.command_id for one in (await night.stage.reader()).commands()] == ["c1"]
     night.stage.now += 5.0
     worker = await night.worker()
     [command] = worker.commands()
@@ -131,7 +125,7 @@ async def test_it_waits_on_until_agents_are_back_and_expires_as_it_would_have_wi
 
 async def test_it_can_be_taken_back_until_a_worker_has_it(night: Night) -> None:
     await night.order()
-    reader = await night.read()
+    reader = await night.stage.reader()
     gone = await reader.withdraw("c1", "bob")
     assert (gone.state, gone.history[-1].detail) == (
         "failed",
@@ -148,7 +142,7 @@ async def test_it_can_be_taken_back_until_a_worker_has_it(night: Night) -> None:
 
 async def test_one_that_is_taken_back_at_the_moment_in_which_a_worker_takes_it_is_not_sent(night: Night) -> None:
     await night.order()
-    reader = await night.read()
+    reader = await night.stage.reader()
     worker = await night.worker(agents=False)  # it has read the order, and waits for agents
     await reader.withdraw("c1", "bob")
     worker = await night.worker()

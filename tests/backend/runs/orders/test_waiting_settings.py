@@ -1,4 +1,4 @@
-"""Settings of detectors that came while nobody owned the run: the next owner says from which frame on they hold."""
+"""Settings of detectors that came while nobody owned the run: the next owner notes from which frame on they hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.runs.detector_settings import DetectorSettings
-from stabilitybackend.runs.reading.reader import RunReader
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.streams import next_id
 from stabilityclient.wire import Frame
@@ -54,12 +53,6 @@ async def stage(redis: Redis, tmp_path: Path, job: Job) -> AsyncIterator[Stage]:
     await stage.manager.stop()
 
 
-async def reader_of(stage: Stage) -> RunReader:
-    found = await stage.manager.readers.get("run-1")
-    assert isinstance(found, RunReader)
-    return found
-
-
 async def waiting(stage: Stage) -> int:
     return int(await stage.redis.llen(KEYS.settings_waiting))  # type: ignore[misc]
 
@@ -75,12 +68,12 @@ async def taken(stage: Stage) -> RunWorker:
 async def test_they_are_shown_at_once_and_hold_from_the_frame_at_which_the_next_owner_took_them_whoever_folds_it_again(
     stage: Stage, job: Job
 ) -> None:
-    reader = await reader_of(stage)
+    reader = await stage.reader()
     shown = await reader.detectors.replace(DEAF, "anna", reader.cursor)
     at = stage.now
     assert (shown.settings, changes(reader.detectors)) == (DEAF, [("", "anna", at)])
     await stage.manager.readers.stop()  # and to any other process it is the same
-    assert changes((await reader_of(stage)).detectors) == [("", "anna", at)]
+    assert changes((await stage.reader()).detectors) == [("", "anna", at)]
     stage.now += 60.0
     worker = await taken(stage)
     position = next_id(worker.cursor)
@@ -96,7 +89,7 @@ async def test_they_are_shown_at_once_and_hold_from_the_frame_at_which_the_next_
 
 
 async def test_of_several_that_wait_the_last_one_counts_and_one_that_comes_twice_is_one(stage: Stage) -> None:
-    reader = await reader_of(stage)
+    reader = await stage.reader()
     for settings, who in (({}, "anna"), (DEAF, "anna"), (DEAF, "anna"), ({}, "bob")):
         await reader.detectors.replace(settings, who, reader.cursor)
     assert await waiting(stage) == 3
@@ -107,7 +100,7 @@ async def test_of_several_that_wait_the_last_one_counts_and_one_that_comes_twice
 
 
 async def test_an_owner_that_has_just_come_takes_what_is_stored_behind_its_back(stage: Stage) -> None:
-    reader, worker = await reader_of(stage), await stage.manager.get("run-1")
+    reader, worker = await stage.reader(), await stage.manager.get("run-1")
     await reader.detectors.replace(DEAF, "anna", reader.cursor)
     await worker.orders_came()  # as the report says that was stored with it
     await worker.tick()
@@ -117,7 +110,7 @@ async def test_an_owner_that_has_just_come_takes_what_is_stored_behind_its_back(
 
 
 async def test_who_sets_them_at_the_owner_before_it_took_those_that_wait_comes_after_them(stage: Stage) -> None:
-    reader = await reader_of(stage)
+    reader = await stage.reader()
     await reader.detectors.replace({}, "anna", reader.cursor)
     worker = await stage.manager.get("run-1")
     await worker.detectors.replace(DEAF, "bob", worker.cursor)
@@ -126,7 +119,7 @@ async def test_who_sets_them_at_the_owner_before_it_took_those_that_wait_comes_a
 
 
 async def test_what_can_not_be_set_is_refused_and_nothing_waits(stage: Stage) -> None:
-    reader = await reader_of(stage)
+    reader = await stage.reader()
     with pytest.raises(BadRequest, match="sensitivity"):
         await reader.detectors.replace({"spike": {"sensitivity": 9}}, "anna", reader.cursor)
     assert await waiting(stage) == 0
