@@ -26,6 +26,8 @@ __all__ = ["InRedis", "make_redis", "make_watchful", "sentinel_of"]
 #: A reply that takes longer than this many seconds counts as a dead server.
 SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
+#: The same of a node of a cluster: one that is gone has a successor, which is asked only then.
+NODE_CONNECT_TIMEOUT_S = 1.0
 #: The same of a Sentinel, both: there are others, and they are asked one after the other.
 SENTINEL_TIMEOUT_S = 1.0
 #: Most connections of one client. None is held for longer than an answer takes, but for those that wait on streams.
@@ -81,6 +83,7 @@ def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Any:
             options.pop(unused, None)
         if address.kind == "cluster":
             options.pop("retry")
+            options["socket_connect_timeout"] = NODE_CONNECT_TIMEOUT_S
             return ClusterClient(address.nodes, connections=connections, wait_s=POOL_WAIT_S, **options)
         client = sentinel_of(address).master_for(
             address.name, connection_pool_class=_SentinelPool, db=address.database or 0, **pooled,

@@ -25,12 +25,12 @@ from redis.exceptions import (
     ExecAbortError,
     MovedError,
     RedisClusterException,
-    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import TimeoutError as NoAnswerInTime
 
 from stabilitybackend.redis_link.closed import noticing
+from stabilitybackend.redis_link.node_calls import Room, exchange, first_to_answer
 
 __all__ = ["ClusterClient", "Command"]
 
@@ -100,10 +100,17 @@ class ClusterClient(RedisCluster):
             if not self._initialize and time.monotonic() - self._refreshed_at < REFRESH_EVERY_S:
                 return
             manager = self.nodes_manager
+            known = list(manager.nodes_cache.items())
+            random.shuffle(known)
+            nodes = dict(known)
             for name, node in self._seeds.items():  # all others may have moved to other addresses
-                manager.startup_nodes.setdefault(name, node)
+                nodes.setdefault(name, node)
+            if failed in nodes:
+                nodes[failed] = nodes.pop(failed)
             try:
-                await manager.initialize(last_failed_node_name=failed)
+                first = await first_to_answer(list(nodes.values()))
+                manager.startup_nodes = {first.name: first}
+                await manager.initialize()
             except AuthenticationError:
                 raise
             except (RedisClusterException, LookupError, AttributeError, TypeError, ValueError) as error:
@@ -164,12 +171,12 @@ class ClusterClient(RedisCluster):
         """Carry out one command where its key is."""
 
         async def work(node: ClusterNode, asking: bool) -> Any:
-            (answer,) = await _exchange(node, [args], asking=asking)
+            (answer,) = await self._exchange(node, [args], asking=asking)
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
-        async with _Room(self._room, self._wait_s):
+        async with Room(self._room, self._wait_s):
             return self._read((args, options), await self._at(self._slot(args), work))
 
     def pipeline(self, transaction: bool | None = True, shard_hint: Any = None) -> Any:
@@ -190,13 +197,22 @@ class ClusterClient(RedisCluster):
         if node is None:
             raise ConnectionError(f"{name} is no node of the cluster any more")
         try:
-            answers = await _exchange(node, commands)
+            answers = await self._exchange(node, commands)
         except _AGAIN as error:
             await self._lost(node, error)
             with contextlib.suppress(ConnectionError):  # the error of the node says more
                 await self._refresh(name)
             raise
         return [self._read((tuple(args), {}), answer) for args, answer in zip(commands, answers, strict=True)]
+
+    async def _exchange(
+        self, node: ClusterNode, commands: Sequence[Sequence[Any]], *, asking: bool = False
+    ) -> list[Any]:
+        try:
+            return await exchange(node, commands, asking=asking)
+        except asyncio.CancelledError:  # mostly by who waited long enough: the next call looks who is in its place
+            self._initialize = True
+            raise
 
     def _read(self, command: Command, answer: Any) -> Any:
         """Return a reply as redis-py reads it."""
@@ -259,6 +275,7 @@ class ClusterClient(RedisCluster):
     async def aclose(self) -> None:
         """Close all connections."""
         self._initialize = True
+        self.nodes_manager.startup_nodes |= self._seeds
         for nodes in ("nodes_cache", "startup_nodes"):
             await self.nodes_manager.aclose(nodes)
 
@@ -270,7 +287,7 @@ class ClusterClient(RedisCluster):
         A node that is away fails its own commands only.
         """
         answers: list[Any] = [None] * len(commands)
-        async with _Room(self._room, self._wait_s):
+        async with Room(self._room, self._wait_s):
             await self.initialize()
             todo = list(range(len(commands)))
             for attempt in range(RETRIES + 1):
@@ -299,7 +316,7 @@ class ClusterClient(RedisCluster):
         async def ask(node: ClusterNode, places: list[int]) -> None:
             found: Sequence[Any]
             try:
-                found = await _exchange(node, [commands[at][0] for at in places])
+                found = await self._exchange(node, [commands[at][0] for at in places])
             except _AGAIN as error:
                 await self._lost(node, error)
                 found = [error] * len(places)
@@ -319,7 +336,7 @@ class ClusterClient(RedisCluster):
 
     async def _alone(self, command: Command) -> Any:
         async def work(node: ClusterNode, asking: bool) -> Any:
-            (answer,) = await _exchange(node, [command[0]], asking=asking)
+            (answer,) = await self._exchange(node, [command[0]], asking=asking)
             if isinstance(answer, _AGAIN):
                 raise answer
             return answer
@@ -342,54 +359,13 @@ class ClusterClient(RedisCluster):
 
         async def work(node: ClusterNode, asking: bool) -> list[Any]:
             wire = [("MULTI",), *(args for args, _ in commands), ("EXEC",)]
-            *queued, done = await _exchange(node, wire, asking=asking)
+            *queued, done = await self._exchange(node, wire, asking=asking)
             if isinstance(done, ExecAbortError):
                 raise next((answer for answer in queued if isinstance(answer, Exception)), done)
             if isinstance(done, Exception):
                 raise done
             return list(done)
 
-        async with _Room(self._room, self._wait_s):
+        async with Room(self._room, self._wait_s):
             answers = await self._at(slots.pop(), work)
         return [self._read(command, answer) for command, answer in zip(commands, answers, strict=True)]
-
-
-class _Room:
-    """Holds a place among the calls that run; waits for one."""
-
-    def __init__(self, room: asyncio.Semaphore, wait_s: float) -> None:
-        self._room = room
-        self._wait_s = wait_s
-
-    async def __aenter__(self) -> None:
-        if not self._room.locked():
-            await self._room.acquire()
-            return
-        try:
-            await asyncio.wait_for(self._room.acquire(), self._wait_s)
-        except TimeoutError:
-            raise ConnectionError("No connection available.") from None  # as redis-py's pool of a single server
-
-    async def __aexit__(self, *exception: object) -> None:
-        self._room.release()
-
-
-async def _exchange(node: ClusterNode, commands: Sequence[Sequence[Any]], *, asking: bool = False) -> list[Any]:
-    """Send commands on one connection of a node and return the answers, errors of Redis among them."""
-    connection = node.acquire_connection()
-    wire = [("ASKING",), *commands] if asking else commands
-    answers: list[Any] = []
-    try:
-        await node.disconnect_if_needed(connection)
-        await connection.send_packed_command(connection.pack_commands(wire))
-        for _ in wire:
-            try:
-                answers.append(await connection.read_response())
-            except ResponseError as error:
-                answers.append(error)
-    except BaseException:
-        await connection.disconnect(nowait=True)  # an answer that was not read must not meet the next command
-        raise
-    finally:
-        node.release(connection)
-    return answers[1:] if asking else answers
