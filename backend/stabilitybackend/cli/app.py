@@ -123,12 +123,14 @@ def up(
         if as_json:
             show_json({"url": url, "version": version("stabilityboard"), "redis": redis, "exposed": settings.exposed})
             return
-        console.print(f"[bold]Stabilityboard[/bold] {version('stabilityboard')} is up at [bold cyan]{url}[/bold cyan]")
+        what = f"{version('stabilityboard')}{' as ' + ' and '.join(settings.role) if settings.role else ''}"
+        console.print(f"[bold]Stabilityboard[/bold] {what} is up at [bold cyan]{url}[/bold cyan]")
         console.print(f"Redis: {escape(redis)}", style="dim", soft_wrap=True)
         if context.obj:
             loaded = ", ".join(str(module.__file__) for module in context.obj)
             console.print(f"Plug-ins: {escape(loaded)}", style="dim", soft_wrap=True)
-        console.print(f"Send data with: STABILITY_URL={url} python train.py", style="dim", soft_wrap=True)
+        if not settings.role or "door" in settings.role:
+            console.print(f"Send data with: STABILITY_URL={url} python train.py", style="dim", soft_wrap=True)
         console.print("Stop with Ctrl-C", style="dim")
         if settings.exposed:
             place = settings.host if settings.beyond_loopback else settings.public_url or settings.trusted_hosts[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,10 @@ from stabilitybackend.redis_server.binary import OLDEST_VERSION
 __all__ = ["check_server", "infos_of", "named", "version_of"]
 
 SLOTS = 16_384
+#: A node that starts, or whose cluster was just made, says "fail" until it knows the others: 2 to 5 s in Redis and
+#: Valkey (CLUSTER_WRITABLE_DELAY and CLUSTER_MAX_REJOIN_DELAY of their cluster.c).
+JOINING_S = 6.0
+LOOK_AGAIN_S = 0.25
 
 
 async def check_server(redis: Redis | ClusterClient, url: str) -> str:
@@ -106,10 +111,15 @@ async def infos_of(redis: Redis | ClusterClient, section: str) -> dict[str, dict
 
 async def _check_nodes(address: RedisAddress, place: str) -> None:
     """Look at each node that the URL names: all must be of one cluster, which has all its slots."""
-    facts = await asyncio.gather(*(_facts(address, host, port) for host, port in address.nodes))
-    answered = [fact for fact in facts if isinstance(fact, _NodeFacts)]
-    if not answered:
-        raise next(fact for fact in facts if isinstance(fact, Exception))
+    end = time.monotonic() + JOINING_S
+    while True:
+        facts = await asyncio.gather(*(_facts(address, host, port) for host, port in address.nodes))
+        answered = [fact for fact in facts if isinstance(fact, _NodeFacts)]
+        if not answered:
+            raise next(fact for fact in facts if isinstance(fact, Exception))
+        if not any(fact.joins for fact in answered) or time.monotonic() > end:
+            break
+        await asyncio.sleep(LOOK_AGAIN_S)
     first = answered[0]
     for fact in answered:
         if fact.myid and first.ids and fact.myid not in first.ids:
@@ -117,7 +127,7 @@ async def _check_nodes(address: RedisAddress, place: str) -> None:
                 f"{fact.name} and {first.name} in {place} are nodes of two clusters, expected nodes of one",
                 hint="leave the nodes of the other cluster out of --redis-url",
             )
-    assigned, state = int(first.info.get("cluster_slots_assigned", SLOTS)), first.info.get("cluster_state", "ok")
+    assigned = first.assigned
     if assigned < SLOTS:
         raise RedisStartError(
             f"the cluster at {place} has {assigned:,} of {SLOTS:,} slots, expected all: "
@@ -126,10 +136,11 @@ async def _check_nodes(address: RedisAddress, place: str) -> None:
             if not assigned
             else f"give the missing slots to a node: redis-cli --cluster fix {first.name}",
         )
-    if state != "ok":
-        failing = int(first.info.get("cluster_slots_fail", 0)) + int(first.info.get("cluster_slots_pfail", 0))
+    if not first.is_ok:
+        failing = f"{first.failing:,} of {SLOTS:,} slots have no master that answers"
         raise RedisStartError(
-            f"the cluster at {place} is down: {failing:,} of {SLOTS:,} slots have no master that answers",
+            f"the cluster at {place} is down: "
+            + (failing if first.failing else f"{first.name} does not reach most of its masters"),
             hint=f"start its nodes again; see: redis-cli --cluster check {first.name}",
             code="redis_away",
         )
@@ -141,6 +152,26 @@ class _NodeFacts:
     myid: str
     ids: frozenset[str]
     info: dict[str, str]
+
+    @property
+    def assigned(self) -> int:
+        """How many slots some master has."""
+        return int(self.info.get("cluster_slots_assigned", SLOTS))
+
+    @property
+    def failing(self) -> int:
+        """How many of them have one that does not answer."""
+        return int(self.info.get("cluster_slots_fail", 0)) + int(self.info.get("cluster_slots_pfail", 0))
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it serves what is asked of it."""
+        return self.info.get("cluster_state", "ok") == "ok"
+
+    @property
+    def joins(self) -> bool:
+        """Whether nothing is wrong but that it says so not yet."""
+        return not self.is_ok and self.assigned == SLOTS and not self.failing
 
 
 async def _facts(address: RedisAddress, host: str, port: int) -> _NodeFacts | Exception:

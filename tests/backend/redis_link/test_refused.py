@@ -14,7 +14,7 @@ from support.cli_program import Program
 from support.plain_redis import PlainRedis
 from support.redis_servers.cluster import RedisNodes
 from support.redis_servers.sentinel import WatchedRedis
-from support.waiting import wait_until
+from support.waiting import until, wait_until
 
 pytestmark = pytest.mark.both_redis
 
@@ -66,6 +66,18 @@ async def test_a_cluster_of_which_one_named_node_is_away_can_be_used(nodes: Redi
     redis = make_redis(url)
     assert "a cluster of 3 masters" in await check_server(redis, url)
     await redis.aclose()
+
+
+async def test_a_cluster_whose_node_has_just_started_is_waited_for(tmp_path: Path) -> None:
+    with RedisNodes(tmp_path / "nodes") as own:
+        node = own.masters[0]
+        node.kill()
+        node.start()
+        await until(lambda: "cluster_state:fail" in str(node.ask("CLUSTER", "INFO")), 20, "it is not ready yet")
+        url = f"redis+cluster://{node.name}"
+        client = make_redis(url)
+        assert "a cluster of 3 masters" in await check_server(client, url)
+        await client.aclose()
 
 
 async def test_a_replica_is_refused_with_the_address_of_its_primary(tmp_path: Path) -> None:

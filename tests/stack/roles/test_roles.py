@@ -111,6 +111,13 @@ def job(servers: RoleServers, tmp_path: Path) -> Iterator[Job]:
         yield found
 
 
+def test_a_process_says_which_role_it_has_and_only_a_door_that_data_is_sent_there(servers: RoleServers) -> None:
+    logs = {name: (one.data_dir.parent / "server.log").read_text() for name, one in servers.servers.items()}
+    assert "as door is up at" in logs["door-1"]
+    assert "as worker is up at" in logs["worker-1"]
+    assert [name for name, text in logs.items() if "Send data with" in text] == ["door-1", "door-2"]
+
+
 def test_a_killed_workers_run_is_judged_by_the_next_one_within_seconds_and_nothing_is_found_twice(
     servers: RoleServers, job: Job
 ) -> None:
