@@ -40,7 +40,7 @@ from chaos_values import value_of
 #: A job does what is ordered within so many seconds (times the tests' patience).
 OBEYS_S = 6.0
 #: Of the faults, those after which Redis may lack its newest writes: a power cut, and a replica that takes over.
-_LOSE = {"cut_power", "kill_master", "stop_master"}
+_LOSE = {"cut_power", "kill_master", "lose_master", "stop_master"}
 #: How often something is done, and what decides.
 TURNS, SEED = int(os.environ.get("CHAOS_KILLS", "1000")), int(os.environ.get("CHAOS_SEED", "1"))
 #: What Redis is: one server, a cluster of three masters with a replica each, or what a Sentinel watches, with two.

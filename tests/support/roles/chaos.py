@@ -8,7 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -17,6 +17,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from stabilitybackend.membership.members import EXPIRY_S
 from support.agent.store_proxy import Mood, StoreProxy
 from support.plain_redis import PlainRedis
+from support.outside.black_hole import black_hole
 from support.processes import Ranks
 from support.redis_servers.cluster import NODE_TIMEOUT_MS, ClusterNode, RedisNodes
 from support.roles.servers import RoleServers
@@ -30,7 +31,7 @@ _OF_PARTS = (
 )  # fmt: skip
 #: What is drawn from for each turn, on one Redis, on a cluster and where a Sentinel watches.
 ALL_FAULTS = (*_OF_PARTS, "kill_redis", "cut_power")
-ON_A_CLUSTER = (*_OF_PARTS, "kill_master", "stop_master", "move_slot", "fill_redis")
+ON_A_CLUSTER = (*_OF_PARTS, "kill_master", "lose_master", "stop_master", "move_slot", "fill_redis")
 ON_SENTINEL = (*_OF_PARTS, "kill_master", "kill_master", "stop_master")
 #: The same with a Redis, or a bucket, that is in trouble half of the time.
 WITH_A_FULL_REDIS = (*_OF_PARTS, "kill_redis", "fill_redis", "fill_redis", "fill_redis")
@@ -92,6 +93,7 @@ class Chaos:
         self._due: list[tuple[float, str]] = []
         self._node: ClusterNode | PlainRedis | None = None
         self._node_stopped = False
+        self._hole = ExitStack()  # in its place while it is lost
         self.jobs = {f"run-{n}": self._job(f"run-{n}", metrics) for n in range(runs)}
 
     def _job(self, run_id: str, metrics: int) -> Ranks:
@@ -248,6 +250,12 @@ class Chaos:
         if (node := self._master()) is not None:
             node.kill()
 
+    def _lose_master(self) -> None:
+        """Its machine is gone: nothing says that nobody listens at its address."""
+        if isinstance(node := self._master(), ClusterNode):
+            node.kill()
+            self._hole.enter_context(black_hole(node.port))
+
     def _stop_master(self) -> None:
         if (node := self._master()) is not None:
             self._node_stopped = True
@@ -269,6 +277,7 @@ class Chaos:
 
     def _node_comes_back(self) -> None:
         assert self._node is not None
+        self._hole.close()
         if self._node_stopped:
             self._node.send_signal(signal.SIGCONT)
         elif isinstance(self._node, ClusterNode):
