@@ -16,8 +16,8 @@ from redis.exceptions import OutOfMemoryError, RedisError
 
 from stabilitybackend.membership.members import EXPIRY_S
 from support.agent.store_proxy import Mood, StoreProxy
-from support.plain_redis import PlainRedis
 from support.outside.black_hole import black_hole
+from support.plain_redis import PlainRedis
 from support.processes import Ranks
 from support.redis_servers.cluster import NODE_TIMEOUT_MS, ClusterNode, RedisNodes
 from support.roles.servers import RoleServers
