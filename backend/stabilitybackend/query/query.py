@@ -37,7 +37,7 @@ from stabilitybackend.schema.numbers import Number, json_number
 if TYPE_CHECKING:
     from stabilitybackend.points.store import RunStore
 
-__all__ = ["Answer", "Series", "effective_rows", "json_numbers", "select"]
+__all__ = ["Answer", "Series", "effective_rows", "json_numbers", "primary_rank", "select"]
 
 #: Points of one answer, about 25 bytes of JSON each: 50 MB. More is what an export is for.
 MAX_ANSWER_POINTS = 2_000_000
@@ -194,7 +194,7 @@ def _lines(
     if with_pending and request.view != "effective":
         pieces += _pending(lineage, metric)
     if request.rank == "primary":
-        lowest = min((key.rank for key in keys if key.rank is not None and not key.stray), default=None)
+        lowest = primary_rank(keys)
         pieces = [piece for piece in pieces if piece.key.rank == lowest]
     elif request.rank != "all":
         pieces = [piece for piece in pieces if piece.key.rank == request.rank]
@@ -210,6 +210,11 @@ def _lines(
     for line in lines.values():
         line.sort(key=lambda piece: (piece.key.segment, piece.dead))
     return list(lines.values())
+
+
+def primary_rank(keys: Iterable[SeriesKey]) -> int | None:
+    """Return the rank whose series of a metric, of which these are all, are its ``primary`` ones; None: agents'."""
+    return min((key.rank for key in keys if key.rank is not None and not key.stray), default=None)
 
 
 def _pieces(reader: SeriesReader, lineage: LineageView, key: SeriesKey) -> Iterator[PathPiece]:

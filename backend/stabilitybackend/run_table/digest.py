@@ -12,7 +12,7 @@ from stabilitybackend.detection.naming.headline import main_of
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.query.lineage_view import LineageView
-from stabilitybackend.query.query import select
+from stabilitybackend.query.query import primary_rank, select
 from stabilitybackend.query.request import SeriesRequest
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.worker import RunWorker
@@ -61,7 +61,11 @@ def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDi
     state, run = worker.state, worker.listing.run
     metric, tokens = curve_metric(run.metrics, run.loss_metric), token_metric(run.latest)
     wanted = [name for name in (metric, tokens[0] if tokens else None) if name is not None]
-    view, lineage = state.store.view(wanted), LineageView.of(state.fold)
+    primary = []  # of a large job the series of one rank, not those of thousands
+    for name in dict.fromkeys(wanted):
+        rank = primary_rank(state.store.keys(name))
+        primary += [key for key in state.store.keys(name) if key.rank == rank]
+    view, lineage = state.store.view_of(primary), LineageView.of(state.fold)
     stops = fleet.stops(worker.run_id), fleet.stops(worker.run_id)
     costs = rollback_costs_of(state, now, stops)
     step_time_s = state.job(for_command=False).step_time_s
