@@ -2,7 +2,8 @@
 
 A message is ``header + body``. The header is 8 bytes little-endian: magic ``SB``, protocol version (u8),
 message kind (u8), CRC-32 of the body (u32). The body is MessagePack of the struct that belongs to the kind.
-``docs/wire.md`` is the prose; ``tests/client/golden/`` pins the bytes. Never imported by the training process.
+``docs/wire.md`` is the prose; ``tests/client/golden/`` pins the bytes. Never imported by the training process. What
+comes many times in a message is out of the garbage collector's sight (``gc=False``): none of it is part of a cycle.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class WrongVersion(BadMessage):
         self.version = version
 
 
-class SourceInfo(msgspec.Struct, omit_defaults=True):
+class SourceInfo(msgspec.Struct, omit_defaults=True, gc=False):
     """One numbered stream of records: a start of a training process, or a start of an agent.
 
     Args:
@@ -133,7 +134,7 @@ def pid_of(source: str) -> int:
     return int(last) if last.isdecimal() and source.count("-") >= 2 else 0
 
 
-class PointsBlock(msgspec.Struct, tag_field="k", tag="p"):
+class PointsBlock(msgspec.Struct, tag_field="k", tag="p", gc=False):
     """Rows of one metric set, column by column, in the order in which they were logged.
 
     Args:
@@ -197,7 +198,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     blocks: list[PointsBlock | EventBlock]
 
 
-class FramePart(msgspec.Struct, array_like=True):
+class FramePart(msgspec.Struct, array_like=True, gc=False):
     """The records ``first_seq..last_seq`` of one source in a NodeFrame.
 
     Args:

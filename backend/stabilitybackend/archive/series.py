@@ -1,19 +1,22 @@
-"""One series and its rows: what the hot and the cold half of a run's store share."""
+"""One series and its rows: what the hot and the cold half of a run's store share.
+
+Structs, out of the garbage collector's sight: a large job has a hundred thousand series, and a dataclass takes eight
+times as long to make and three times as long to look up.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["Extent", "Rows", "SeriesKey", "chain_rows", "join_rows", "rising_rows"]
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesKey:
+class SeriesKey(msgspec.Struct, frozen=True, gc=False):
     """Names one series: rank is None for an agent's metrics, then ``node`` tells them apart."""
 
     metric: str
@@ -28,8 +31,7 @@ class SeriesKey:
         return (self.rank is None, self.rank or 0, self.node)
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(msgspec.Struct, frozen=True, gc=False):
     """First and last step of a series (inclusive) and how many rows it has there."""
 
     first_step: int
@@ -37,8 +39,7 @@ class Extent:
     rows: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class Rows(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Rows of one series, steps strictly rising unless noted otherwise. The arrays are shared: nobody writes to them.
 
     Attributes:

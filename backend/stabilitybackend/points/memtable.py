@@ -31,8 +31,7 @@ _GATHERED, _ALL_GATHERED = 16, 32_768
 _COLUMNS = Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class TablePart:
+class TablePart(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Some rows of one metric in one table, as they came; ``order`` counts rows of the run."""
 
     rows: Rows

@@ -8,9 +8,9 @@ bounded (``MAX_ROWS``); a zoom and what is new cost their own rows only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from stabilitybackend.archive.aggregates import EMPTY_AGGS, Aggs, aggregate
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey

@@ -1,4 +1,8 @@
-"""What a Health message says (docs/wire.md): of each rank of the node, and of the agent itself."""
+"""What a Health message says (docs/wire.md): of each rank of the node, and of the agent itself.
+
+What there is of each rank is out of the garbage collector's sight (``gc=False``): of a large job thousands come a
+second, and none is part of a cycle.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +37,14 @@ _Count = Annotated[int, Meta(ge=0, le=MAX_STEP)]
 _Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 
 
-class GpuOfRank(msgspec.Struct, omit_defaults=True):
+class GpuOfRank(msgspec.Struct, omit_defaults=True, gc=False):
     """The GPU that a rank computes on."""
 
     index: Whole | None = None
     uuid: _Text | None = None
 
 
-class Proc(msgspec.Struct, omit_defaults=True):
+class Proc(msgspec.Struct, omit_defaults=True, gc=False):
     """What the kernel says of the thread that runs the loop."""
 
     state: _Text | None = None
@@ -49,7 +53,7 @@ class Proc(msgspec.Struct, omit_defaults=True):
     cpu: Finite | None = None
 
 
-class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True):
+class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     """The newest process of a rank and its slot: what its agent sent last, and what the server makes of it.
 
     Attributes:
@@ -171,7 +175,7 @@ class HealthAnswer(msgspec.Struct):
     waits_for: list[int]
 
 
-class _SentRank(RankHealth, omit_defaults=True, kw_only=True):
+class _SentRank(RankHealth, omit_defaults=True, kw_only=True, gc=False):
     """A rank as its agent sends it: the server has not judged it. A factory, for a default would not be shown later."""
 
     status: RankStatus | None = msgspec.field(default_factory=lambda: None)
